@@ -1,0 +1,65 @@
+"""Argument checks: one exception and one form of message for everything a user can get wrong."""
+
+import difflib
+import math
+from collections.abc import Iterable
+from typing import Any
+
+
+class InputError(ValueError):
+    """Bad input, said in one message that needs no stack trace: an argument, a config, a file."""
+
+
+def invalid(name: str, expected: str, received: Any) -> InputError:
+    """The error for a bad argument, in the form Keras uses.
+
+    >>> print(invalid("temperature", "a positive float", -1))
+    Invalid value for argument `temperature`. Expected a positive float. Received: temperature=-1
+    """
+    return InputError(
+        f"Invalid value for argument `{name}`. Expected {expected}. Received: {name}={received!r}"
+    )
+
+
+def number(
+    name: str, value: Any, *, above: float | None = None, at_least: float | None = None
+) -> float:
+    """`value` as a finite float, above or at least a bound; InputError otherwise."""
+    bound = "" if above is None else f" above {above:g}"
+    bound += "" if at_least is None else f" of at least {at_least:g}"
+    try:
+        result = float(value)
+    except (TypeError, ValueError):
+        raise invalid(name, f"a number{bound}", value) from None
+    too_low = (above is not None and result <= above) or (
+        at_least is not None and result < at_least
+    )
+    if isinstance(value, bool | str) or not math.isfinite(result) or too_low:
+        raise invalid(name, f"a finite number{bound}", value)
+    return result
+
+
+def integer(name: str, value: Any, *, at_least: int) -> int:
+    """`value` as an int of at least a bound; InputError otherwise."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or int(value) < at_least:
+        raise invalid(name, f"an integer of at least {at_least}", value)
+    return int(value)
+
+
+def one_of(name: str, value: Any, allowed: Iterable[Any]) -> Any:
+    """`value` if it is one of `allowed`; InputError naming them, and the likely one, otherwise."""
+    allowed = list(allowed)
+    if value not in allowed:
+        hint = did_you_mean(value, allowed) if isinstance(value, str) else ""
+        raise InputError(f"{invalid(name, f'one of {allowed}', value)}.{hint}")
+    return value
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """' Did you mean "..."?' for the known word nearest to `word`, or nothing.
+
+    >>> did_you_mean("temprature", ["alpha", "temperature"])
+    ' Did you mean "temperature"?'
+    """
+    near = difflib.get_close_matches(word, [str(known_word) for known_word in known], n=1)
+    return f' Did you mean "{near[0]}"?' if near else ""

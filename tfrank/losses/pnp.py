@@ -1,0 +1,138 @@
+"""PNP: penalise only the negatives before each positive (Li et al., AAAI 2022, arXiv 2102.04640)."""
+
+import functools
+
+import keras
+import tensorflow as tf
+
+from tfrank import checks
+from tfrank.losses.ranking_loss import RankingLoss
+from tfrank.losses.ranks import mean_rank_penalty
+
+VARIANTS = ("o", "iu", "ib", "ds", "dq")
+
+
+@functools.cache
+def penalty(variant: str, alpha: float, b: float):
+    """The penalty of R = R(i, S_N) negatives before a positive; eq. numbers of the paper."""
+    return {
+        "o": lambda R: R,  # eq. 5
+        "iu": lambda R: (1 + R) * tf.math.log1p(R),  # eq. 7
+        "ib": lambda R: (b * R - tf.math.log1p(b * R)) / b**2,  # eq. 9
+        "ds": lambda R: tf.math.log1p(R),  # eq. 12
+        "dq": lambda R: 1 - (1 + R) ** -alpha,  # eq. 13
+    }[variant]
+
+
+def pnp_loss(
+    query_labels: tf.Tensor,
+    query_embeddings: tf.Tensor,
+    gallery_labels: tf.Tensor,
+    gallery_embeddings: tf.Tensor,
+    self_index: tf.Tensor,
+    *,
+    variant: str = "dq",
+    alpha: float = 4.0,
+    b: float = 4.0,
+    temperature: float = 0.01,
+    include_self: bool = False,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """PNP loss of each query, `[queries]`, and which queries count, `[queries]` bool.
+
+    The formula is `PNPLoss`'s, the arguments `mean_rank_penalty`'s: embeddings of unit norm.
+    """
+    return mean_rank_penalty(
+        penalty(variant, alpha, b),
+        query_labels,
+        query_embeddings,
+        gallery_labels,
+        gallery_embeddings,
+        self_index,
+        temperature=temperature,
+        include_self=include_self,
+    )
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class PNPLoss(RankingLoss):
+    """Penalises the number of negatives that stand before each positive.
+
+        R_i = sum over negatives j of sigmoid((s_j - s_i) / temperature)        (eq. 2, 3)
+        L_q = 1/|P| sum over positives i of f(R_i)
+
+        variant   f(R)                          f'(R)                     eq.
+        "o"       R                             1                         5
+        "iu"      (1 + R) log(1 + R)            1 + log(1 + R)            7
+        "ib"      (b R - log(1 + b R)) / b^2    R / (1 + b R)             9, 8
+        "ds"      log(1 + R)                    1 / (1 + R)               12, 10
+        "dq"      1 - (1 + R)^-alpha            alpha (1 + R)^-(alpha+1)  13, 11
+
+    "i": the derivative increases, hard positives are pulled harder; "d": it decreases, positives
+    behind many negatives are taken for another cluster and left alone, which ranks best in the paper.
+    "iu" is eq. 7 as printed and as published; its derivative is one more than eq. 6 says.
+
+    Args:
+        variant: "o", "iu", "ib", "ds" or "dq".
+        alpha: steepness of "dq", at least 1. Default 4: the larger the better until gradients
+            explode (section "Impact of Hyper-parameters").
+        b: bound of "ib", positive; f' stays below 1/b. Default 4: best on SOP (same section).
+        temperature: of the sigmoid, positive. Default 0.01 (section "Experimental Setup").
+        include_self: whether the query is one more positive of itself, as in the published code.
+        reduction: "mean" or None, see `RankingLoss`.
+        name: of the loss.
+
+    Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
+
+    A query without another image of its class has no loss, no gradient, and is left out of the mean.
+
+    Reference: Li et al., Rethinking the Optimization of Average Precision, AAAI 2022,
+    arXiv 2102.04640. Memory: about three matrices `[batch, batch]`.
+
+    >>> loss = PNPLoss("dq")
+    >>> round(float(loss([0, 0, 1, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 6)
+    0.0
+    >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)
+    0.9877
+    """
+
+    def __init__(
+        self,
+        variant: str = "dq",
+        *,
+        alpha: float = 4.0,
+        b: float = 4.0,
+        temperature: float = 0.01,
+        include_self: bool = False,
+        reduction: str | None = "mean",
+        name: str = "pnp",
+    ):
+        super().__init__(reduction=reduction, name=name)
+        self.variant = checks.one_of("variant", variant, VARIANTS)
+        self.alpha = checks.number("alpha", alpha, at_least=1)
+        self.b = checks.number("b", b, above=0)
+        self.temperature = checks.number("temperature", temperature, above=0)
+        self.include_self = checks.one_of("include_self", include_self, [False, True])
+
+    def score(self, query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index):
+        return pnp_loss(
+            query_labels,
+            query_embeddings,
+            gallery_labels,
+            gallery_embeddings,
+            self_index,
+            variant=self.variant,
+            alpha=self.alpha,
+            b=self.b,
+            temperature=self.temperature,
+            include_self=self.include_self,
+        )
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "variant": self.variant,
+            "alpha": self.alpha,
+            "b": self.b,
+            "temperature": self.temperature,
+            "include_self": self.include_self,
+        }

@@ -1,0 +1,105 @@
+"""RankingLoss: what every loss here shares as a `keras.losses.Loss`."""
+
+import keras
+import tensorflow as tf
+
+from tfrank import checks, distributed
+from tfrank.normalize import l2_normalize
+
+
+class RankingLoss(keras.losses.Loss):
+    """A loss of integer labels and embeddings, scored over the whole global batch.
+
+        loss = sum_q w_q L_q / sum_q w_q        over the queries q that count
+
+    A subclass gives L_q and which queries count, in `score`; everything else is here. Each replica
+    scores its own queries against the batch gathered from all replicas, and divides by the weight of
+    all counting queries of the global batch. So replicas' values, and their gradients, are to be
+    summed, as Keras and `strategy.run` with a Keras optimizer do: N replicas equal one device.
+
+    Args:
+        reduction: "mean" over the queries that count, or None for `[batch]` values w_q L_q, 0 where a
+            query does not count.
+        name: of the loss.
+
+    Called as `loss(labels, embeddings, sample_weight=None)`:
+        labels: `[batch]` or `[batch, 1]`, any integer dtype; compared as integers.
+        embeddings: `[batch, dim]`, any float dtype and norm; they are L2-normalised. A row of norm
+            below 1e-6 has similarity 0 to everything and no gradient.
+        sample_weight: `[batch]` or `[batch, 1]` w_q, at least 0; 1 where absent.
+
+    A batch without a query that counts gives 0 and zero gradients.
+    """
+
+    def __init__(self, *, reduction: str | None = "mean", name: str | None = None):
+        checks.one_of("reduction", reduction, ["mean", None])
+        super().__init__(reduction=reduction, name=name)
+
+    def score(
+        self,
+        query_labels: tf.Tensor,
+        query_embeddings: tf.Tensor,
+        gallery_labels: tf.Tensor,
+        gallery_embeddings: tf.Tensor,
+        self_index: tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Loss per query, `[queries]`, and which queries count, `[queries]` bool."""
+        raise NotImplementedError
+
+    # Not `call`: Keras casts labels to float on the way there, and 2^24 becomes equal to 2^24 + 1.
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        with tf.name_scope(self.name):
+            labels, embeddings, weights = _checked(y_true, y_pred, sample_weight)
+            queries = l2_normalize(embeddings)
+            own_row = distributed.first_row(labels) + tf.range(tf.size(labels))
+            losses, counts = self.score(
+                labels,
+                queries,
+                distributed.gather_rows(labels),
+                distributed.gather_rows(queries),
+                own_row,
+            )
+            weights = tf.where(counts, weights, tf.zeros_like(weights))
+            losses = weights * losses
+            if self.reduction is None:
+                return losses
+            # The divisor is the whole global batch's, so summed replicas need no second 1/R.
+            divisor = distributed.sum_over_replicas(tf.reduce_sum(weights))
+            return tf.math.divide_no_nan(tf.reduce_sum(losses), divisor)
+
+
+def _checked(labels, embeddings, sample_weight):
+    """int64 `[batch]` labels, float32 or float64 `[batch, dim]` embeddings, `[batch]` weights."""
+    labels, embeddings = tf.convert_to_tensor(labels), tf.convert_to_tensor(embeddings)
+    if not labels.dtype.is_integer:
+        raise checks.invalid("labels", "integers", labels.dtype.name)
+    if not embeddings.dtype.is_floating:
+        raise checks.invalid("embeddings", "floats", embeddings.dtype.name)
+    if embeddings.shape.rank != 2:
+        raise checks.invalid("embeddings", "shape [batch, dim]", embeddings.shape.as_list())
+    dtype = tf.float64 if embeddings.dtype == tf.float64 else tf.float32
+    if sample_weight is None:
+        weights = tf.ones_like(embeddings[:, 0], dtype)
+    else:
+        weights = tf.stop_gradient(tf.cast(sample_weight, dtype))
+    labels = _column("labels", labels, embeddings)
+    return (
+        tf.cast(labels, tf.int64),
+        tf.cast(embeddings, dtype),
+        _column("sample_weight", weights, embeddings),
+    )
+
+
+def _column(name, values, embeddings):
+    """`[batch]` or `[batch, 1]` as `[batch]`, of the same batch as the embeddings."""
+    expected = f"shape [batch] or [batch, 1] with the batch of embeddings {embeddings.shape}"
+    shape = values.shape
+    if shape.rank not in (None, 1, 2) or (shape.rank == 2 and shape[1] not in (None, 1)):
+        raise checks.invalid(name, expected, shape.as_list())
+    values = tf.reshape(values, [-1])
+    if not values.shape.is_compatible_with(embeddings.shape[:1]):
+        raise checks.invalid(name, expected, shape.as_list())
+    with tf.control_dependencies(
+        [tf.debugging.assert_equal(tf.size(values), tf.shape(embeddings)[0], f"{name}: {expected}")]
+    ):
+        return tf.identity(values)

@@ -1,0 +1,99 @@
+"""Smooth-AP: sigmoid-relaxed Average Precision (Brown et al., ECCV 2020, arXiv 2007.12163)."""
+
+import keras
+import tensorflow as tf
+
+from tfrank import checks
+from tfrank.losses.ranking_loss import RankingLoss
+from tfrank.losses.ranks import mean_rank_penalty
+
+
+def penalty(negatives: tf.Tensor, positives: tf.Tensor) -> tf.Tensor:
+    """1 - precision at a positive with that many negatives and other positives before it."""
+    return negatives / (1 + positives + negatives)
+
+
+def smooth_ap_loss(
+    query_labels: tf.Tensor,
+    query_embeddings: tf.Tensor,
+    gallery_labels: tf.Tensor,
+    gallery_embeddings: tf.Tensor,
+    self_index: tf.Tensor,
+    *,
+    temperature: float = 0.01,
+    include_self: bool = False,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """1 - AP_q of each query, `[queries]`, and which queries count, `[queries]` bool.
+
+    The formula is `SmoothAPLoss`'s, the arguments `mean_rank_penalty`'s: embeddings of unit norm.
+    """
+    return mean_rank_penalty(
+        penalty,
+        query_labels,
+        query_embeddings,
+        gallery_labels,
+        gallery_embeddings,
+        self_index,
+        temperature=temperature,
+        include_self=include_self,
+        among_positives=True,
+    )
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class SmoothAPLoss(RankingLoss):
+    """One minus Average Precision, with the ranks' step function relaxed to a sigmoid.
+
+        G(x) = sigmoid(x / temperature)                                          (eq. 6)
+        N_i = sum over negatives j of G(s_j - s_i)
+        P_i = sum over positives j != i of G(s_j - s_i)
+        L_q = 1 - 1/|P| sum over positives i of (1 + P_i) / (1 + P_i + N_i)      (eq. 5, 7)
+
+    Args:
+        temperature: of the sigmoid, positive. Default 0.01 (section 6.4): smaller is nearer to AP
+            and has gradient for fewer pairs.
+        include_self: whether the query is one more positive of itself, as in the published code.
+        reduction: "mean" or None, see `RankingLoss`.
+        name: of the loss.
+
+    Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
+
+    A query without another image of its class has no loss, no gradient, and is left out of the mean.
+
+    Reference: Brown et al., Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval,
+    ECCV 2020, arXiv 2007.12163. Memory: about three matrices `[batch, batch]`.
+
+    >>> loss = SmoothAPLoss()
+    >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)
+    0.6667
+    """
+
+    def __init__(
+        self,
+        temperature: float = 0.01,
+        *,
+        include_self: bool = False,
+        reduction: str | None = "mean",
+        name: str = "smooth_ap",
+    ):
+        super().__init__(reduction=reduction, name=name)
+        self.temperature = checks.number("temperature", temperature, above=0)
+        self.include_self = checks.one_of("include_self", include_self, [False, True])
+
+    def score(self, query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index):
+        return smooth_ap_loss(
+            query_labels,
+            query_embeddings,
+            gallery_labels,
+            gallery_embeddings,
+            self_index,
+            temperature=self.temperature,
+            include_self=self.include_self,
+        )
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "temperature": self.temperature,
+            "include_self": self.include_self,
+        }

@@ -1,0 +1,32 @@
+"""L2 normalisation that survives any norm and any row; used by losses, evaluation and export."""
+
+import tensorflow as tf
+
+SMALLEST_NORM = 1e-6
+
+
+def l2_normalize(embeddings: tf.Tensor) -> tf.Tensor:
+    """Rows divided by their Euclidean norm: x / |x|.
+
+    A row of norm below 1e-6 gives a row of zeros, so its similarity to everything is 0, and its
+    gradient is exactly zero. Elsewhere value and gradient are the true ones, also where the squares
+    of the entries would overflow or underflow: a row is first divided by its largest absolute entry.
+
+    Args:
+        embeddings: `[rows, dim]` float32 or float64.
+
+    Returns:
+        `[rows, dim]`, same dtype, every row of norm 1 or 0.
+
+    >>> l2_normalize(tf.constant([[3e30, 4e30], [0.0, 0.0]])).numpy().tolist()
+    [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
+    """
+    # A constant to the gradient: x / |x| does not depend on the scale of x.
+    largest = tf.stop_gradient(tf.reduce_max(tf.abs(embeddings), axis=1, keepdims=True))
+    safe = tf.where(largest > 0, largest, tf.ones_like(largest))
+    scaled = embeddings / safe
+    squares = tf.reduce_sum(tf.square(scaled), axis=1, keepdims=True)
+    small = largest * tf.sqrt(squares) < SMALLEST_NORM
+    # Both branches of a `where` are differentiated: the rows that are cut get a harmless root.
+    root = tf.sqrt(tf.where(small, tf.ones_like(squares), squares))
+    return tf.where(small, tf.zeros_like(scaled), scaled / root)
