@@ -21,9 +21,7 @@ def invalid(name: str, expected: str, received: Any) -> InputError:
     )
 
 
-def number(
-    name: str, value: Any, *, above: float | None = None, at_least: float | None = None
-) -> float:
+def number(name: str, value: Any, *, above: float | None = None, at_least: float | None = None) -> float:
     """`value` as a finite float, above or at least a bound; InputError otherwise."""
     bound = "" if above is None else f" above {above:g}"
     bound += "" if at_least is None else f" of at least {at_least:g}"
@@ -31,9 +29,7 @@ def number(
         result = float(value)
     except (TypeError, ValueError):
         raise invalid(name, f"a number{bound}", value) from None
-    too_low = (above is not None and result <= above) or (
-        at_least is not None and result < at_least
-    )
+    too_low = (above is not None and result <= above) or (at_least is not None and result < at_least)
     if isinstance(value, bool | str) or not math.isfinite(result) or too_low:
         raise invalid(name, f"a finite number{bound}", value)
     return result

@@ -1,0 +1,92 @@
+"""Every field of a run: its default, its meaning and its unit.
+
+A config file calls `get_config` here and changes what its data set needs. On the command line,
+`--config=configs/digits.py:smooth_ap` takes another loss and `--config.train.steps=100` sets a field.
+"""
+
+from ml_collections import ConfigDict
+
+# The fields of each loss, with the paper's values: what `config.loss` holds beside `name`.
+LOSS_RECIPES = {
+    "pnp": dict(variant="dq", alpha=4.0, b=4.0, temperature=0.01, include_self=False),
+    "smooth_ap": dict(temperature=0.01, include_self=False),
+}
+
+
+def get_config(loss: str = "") -> ConfigDict:
+    """The defaults, with a loss recipe: a key of `LOSS_RECIPES`, "pnp" where empty."""
+    config = ConfigDict()
+    # Of everything random: the model's weights, the batches, the augmentation. An integer >= 0.
+    config.seed = 0
+    # Of the run; the default --workdir is named after it.
+    config.name = ""
+
+    config.data = ConfigDict()
+    # Which data set: "digits" or "omniglot".
+    config.data.name = "digits"
+    # Path of the data set's archive or folder; "" for data that comes with a package.
+    config.data.source = ""
+    # Classes, or groups of them (Omniglot: alphabets), to train on and to test on; none in common.
+    config.data.train = ()
+    config.data.test = ()
+    # How many of the training classes are held out to choose the best checkpoint by; 0 for none.
+    config.data.validation_classes = 0
+    # Number of TFRecord shards a split is written to.
+    config.data.shards = 4
+    # Side of the square that images are resized to, in pixels.
+    config.data.image_size = 28
+    # Distinct classes in a batch, and distinct images of each; their product is the batch size.
+    config.data.classes_per_batch = 32
+    config.data.examples_per_class = 4
+    # Classes with fewer images than that: "repeat" images within the batch, or "drop" the class.
+    config.data.short_classes = "repeat"
+    # Augmentation: each batch is rolled by up to so many pixels in each direction; 0 for none.
+    config.data.max_shift = 0
+
+    config.model = ConfigDict()
+    # What the model does to RGB 0-255 first: "rgb" (to 0-1), "grey" (one channel, 0-1) or
+    # "inverted_grey" (one channel, 1 for black).
+    config.model.preprocessing = "rgb"
+    # The small convnet: blocks of 3x3 convolution, batch norm, ReLU and 2x2 max pooling, and their channels.
+    config.model.blocks = 4
+    config.model.filters = 64
+    # Numbers in an embedding.
+    config.model.embedding_dim = 64
+
+    config.loss = loss_recipe(loss)
+
+    config.train = ConfigDict()
+    # "one_device", or "mirrored" over all GPUs (all logical CPUs where there is none).
+    config.train.strategy = "one_device"
+    # How long: steps (batches), or epochs (as many images as the training part has). One of them is 0.
+    config.train.steps = 0
+    config.train.epochs = 0.0
+    # Adam's learning rate.
+    config.train.learning_rate = 1e-3
+    # Weight decay added to the gradient, as the papers and PyTorch's Adam do.
+    config.train.l2 = 0.0
+    # Weight decay apart from the gradient (AdamW), as a fraction of the learning rate.
+    config.train.decoupled = 0.0
+    # Steps between checkpoints, between evaluations of the validation part, between lines of progress.
+    config.train.checkpoint_every = 500
+    config.train.evaluate_every = 500
+    config.train.log_every = 50
+
+    config.evaluation = ConfigDict()
+    # Images embedded at once.
+    config.evaluation.batch_size = 256
+    # The Ks of Recall@K; those above the number of test images are left out.
+    config.evaluation.recall_at = (1, 10, 100)
+    # Whether raw pixels and the untrained model are evaluated too; for small images and test sets.
+    config.evaluation.baselines = False
+    return config
+
+
+def loss_recipe(name: str) -> ConfigDict:
+    """`config.loss` for a loss: its name and exactly its fields."""
+    name = name or "pnp"
+    if name not in LOSS_RECIPES:
+        raise ValueError(
+            f"Unknown loss {name!r} after the colon of --config. Expected one of {list(LOSS_RECIPES)}."
+        )
+    return ConfigDict({"name": name, **LOSS_RECIPES[name]})

@@ -1,0 +1,46 @@
+"""Measures a trained model on a config's test set.
+
+python eval_main.py --config=configs/digits.py --workdir=runs/digits_pnp [--neighbors=exact|scann]
+python eval_main.py --config=configs/digits.py --saved_model=runs/digits_pnp/saved_model
+"""
+
+import os
+
+# Without a GPU TensorFlow would begin with a page of messages about it. Before its first import.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1" if os.path.exists("/dev/nvidiactl") else "3")
+
+from absl import flags
+from ml_collections import config_flags
+
+from tfrank import commands, experiment, files
+from tfrank.evaluation import report
+
+_DEFAULT_CONFIG = os.path.join(os.path.dirname(os.path.abspath(__file__)), "configs", "digits.py")
+_CONFIG = config_flags.DEFINE_config_file(
+    "config", None, "The config, and its loss: configs/digits.py:smooth_ap"
+)
+_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run. Default: runs/<name of config>_<loss>")
+_SAVED_MODEL = flags.DEFINE_string(
+    "saved_model", None, "A SavedModel to measure, not the workdir's checkpoint"
+)
+_NEIGHBORS = flags.DEFINE_enum("neighbors", "exact", ["exact", "scann"], "How neighbours are searched")
+
+
+def main(_):
+    config = _CONFIG.value
+    workdir = _WORKDIR.value or experiment.default_workdir(config)
+    if _SAVED_MODEL.value:
+        model = experiment.load_saved_model(_SAVED_MODEL.value)
+        files.make_folder(workdir)
+    else:
+        model = experiment.embed_fn(experiment.load_trained(config, workdir))
+    data = experiment.build_data(config, workdir)
+    metrics = experiment.evaluate(config, model, data.test, _NEIGHBORS.value)
+    print(report.table({_SAVED_MODEL.value or workdir: metrics}))
+    path = os.path.join(workdir, f"metrics_{_NEIGHBORS.value}.json")
+    report.save_metrics(path, metrics)
+    print(path)
+
+
+if __name__ == "__main__":
+    commands.run(main, default_config=_DEFAULT_CONFIG)

@@ -1,0 +1,123 @@
+"""Prints, as JSON, one training step of every loss on one device and on two replicas.
+
+    python -m tests.losses.replica_cases
+
+A program of its own: a process may hold one MirroredStrategy, see `test_replicas.py`.
+"""
+
+import itertools
+import json
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfrank import losses
+
+# Labels and sample weights; the first four rows go to the one replica, the others to the other.
+BATCHES = {
+    "ordinary": ([0, 1, 0, 2, 1, 0, 2, 2], [1] * 8),
+    "lone queries on one replica": ([0, 0, 1, 1, 0, 7, 8, 1], [1] * 8),
+    "a replica without counting queries": ([0, 0, 1, 1, 5, 6, 7, 8], [1] * 8),
+    "no counting query": (range(8), [1] * 8),
+    "unequal sample weights": ([0, 1, 0, 2, 1, 0, 2, 2], [0, 0.5, 3, 1, 0.1, 2, 0, 1]),
+    "uneven replicas": ([0, 1, 0, 2, 1, 0, 2], [1] * 7),  # Four rows and three.
+}
+ROWS = np.random.default_rng(0).normal(size=(8, 6)).astype("float32")
+KERNEL = np.random.default_rng(1).normal(size=(6, 4)).astype("float32")
+
+
+class Case(NamedTuple):
+    loss: str
+    way: str  # "step" for strategy.run, "step without reduction", "fit" for compile and fit
+    policy: str
+    batch: str
+
+    def __str__(self):
+        return ", ".join(self)
+
+
+def _cases():
+    for loss, batch in itertools.product(losses.LOSSES, BATCHES):
+        yield Case(loss, "step", "float32", batch)
+        yield Case(loss, "step without reduction", "float32", batch)
+        if batch != "uneven replicas":  # Keras' fit itself cannot begin with such a batch.
+            yield Case(loss, "fit", "float32", batch)
+    for loss, way in itertools.product(losses.LOSSES, ["step", "fit"]):
+        yield Case(loss, way, "mixed_bfloat16", "ordinary")
+
+
+CASES = list(_cases())
+
+
+# Large, so that updates are not lost in the rounding of the kernel they are added to.
+LEARNING_RATE = 100.0
+
+
+def stepper(strategy, loss, way, policy):
+    """A function that takes one SGD step from KERNEL on a batch: its loss and its update."""
+    with strategy.scope():
+        model = keras.Sequential([keras.Input([6]), keras.layers.Dense(4, use_bias=False, dtype=policy)])
+        optimizer = keras.optimizers.SGD(LEARNING_RATE)
+        optimizer.build(model.trainable_variables)
+        model.compile(optimizer, losses.get(loss))
+    reduction = None if way == "step without reduction" else "mean"
+    loss = losses.get(loss, reduction=reduction)
+
+    @tf.function
+    def replica_step(rows, labels, weights):
+        with tf.GradientTape() as tape:
+            value = loss(labels, model(rows), sample_weight=weights)
+        gradients = tape.gradient(value, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        return tf.reshape(value, [-1])
+
+    def step(*batch):
+        if way == "fit":
+            rows, labels, weights = batch
+            history = model.fit(rows, labels, len(rows), sample_weight=weights, verbose=0)
+            return history.history["loss"]
+
+        def rows_of_replica(context):
+            share = -(-len(batch[0]) // strategy.num_replicas_in_sync)
+            start = context.replica_id_in_sync_group * share
+            return [column[start : start + share] for column in batch]
+
+        batch_of_replicas = [
+            strategy.experimental_distribute_values_from_function(
+                lambda context, place=place: tf.constant(rows_of_replica(context)[place])
+            )
+            for place in range(len(batch))
+        ]
+        values = strategy.experimental_local_results(strategy.run(replica_step, batch_of_replicas))
+        values = np.concatenate([value.numpy() for value in values])
+        return values.tolist() if reduction is None else [float(values.sum())]
+
+    def step_from_kernel(labels, weights):
+        model.set_weights([KERNEL])
+        value = step(ROWS[: len(labels)], np.array(labels, "int64"), np.array(weights, "float32"))
+        return {"loss": value, "update": (model.get_weights()[0] - KERNEL).tolist()}
+
+    return step_from_kernel
+
+
+def main():
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+    )
+    strategies = {
+        "one device": tf.distribute.get_strategy(),
+        "two replicas": tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]),
+    }
+    results = {}
+    for setting, cases in itertools.groupby(sorted(CASES), key=lambda case: case[:3]):
+        steppers = {name: stepper(strategy, *setting) for name, strategy in strategies.items()}
+        for case in cases:
+            labels, weights = BATCHES[case.batch]
+            results[str(case)] = {name: step(labels, weights) for name, step in steppers.items()}
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""Every loss under Keras' own compile, fit, evaluate, save and load, on one device."""
+
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.losses.fresh_process import FEATURES, LABELS, train_one_step
+from tfrank import losses
+from tfrank.checks import InputError
+
+every_name = pytest.mark.parametrize("name", losses.LOSSES)
+
+
+def small_model(loss, optimizer="sgd", **compile_arguments):
+    """Integer weights and inputs: embeddings are exact in every float dtype."""
+    model = keras.Sequential([keras.Input([6]), keras.layers.Dense(4, use_bias=False)])
+    model.set_weights([np.random.default_rng(2).integers(-3, 4, size=(6, 4))])
+    model.compile(optimizer, loss, **compile_arguments)
+    return model
+
+
+@pytest.fixture
+def policy(request):
+    keras.config.set_dtype_policy(request.param)
+    yield request.param
+    keras.config.set_dtype_policy("float32")
+
+
+@pytest.mark.parametrize(
+    "policy, jit_compile",
+    [("float32", "auto"), ("float32", True), ("mixed_bfloat16", True), ("mixed_float16", "auto")],
+    indirect=["policy"],
+)
+@every_name
+def test_fit_logs_the_loss_computed_by_hand_and_learns(name, policy, jit_compile):
+    loss = losses.get(name)
+    model = small_model(loss, keras.optimizers.SGD(0.01), jit_compile=jit_compile)
+    embeddings = model(FEATURES)
+    assert embeddings.dtype == policy.removeprefix("mixed_")
+    np.testing.assert_allclose(train_one_step(model), loss(LABELS, embeddings), rtol=1e-5)
+    # mixed_float16 leaves out the first steps, till its loss scale fits.
+    for _ in range(9):
+        train_one_step(model)
+    assert loss(LABELS, model(FEATURES)) < loss(LABELS, embeddings)
+
+
+@every_name
+def test_evaluate_gives_the_mean_of_the_batches(name):
+    loss = losses.get(name)
+    model = small_model(loss)
+    embeddings = model(FEATURES)
+    by_hand = [loss(LABELS[start::2], embeddings[start::2]) for start in (0, 1)]
+    order = np.r_[0:12:2, 1:12:2]
+    value = model.evaluate(FEATURES[order], LABELS[order], batch_size=6, verbose=0)
+    np.testing.assert_allclose(value, np.mean(by_hand), rtol=1e-5)
+
+
+@pytest.mark.parametrize("feed", ["arrays", "dataset"])
+@every_name
+def test_large_labels_reach_the_loss_unharmed(name, feed):
+    """In float32 these two classes are one, and a batch of one class has another loss."""
+    labels = 2**24 + np.arange(12) % 2
+    loss = losses.get(name)
+    model = small_model(loss)
+    by_hand = loss(labels, model(FEATURES))
+    assert by_hand != loss(labels.astype("float32").astype("int64"), model(FEATURES))
+    if feed == "arrays":
+        history = model.fit(FEATURES, labels, batch_size=12, verbose=0)
+    else:
+        batches = tf.data.Dataset.from_tensor_slices((FEATURES, labels[:, None])).batch(12)
+        history = model.fit(batches, shuffle=False, verbose=0)
+    np.testing.assert_allclose(history.history["loss"], [by_hand], rtol=1e-5)
+
+
+@every_name
+def test_sample_weights_of_fit_reach_the_loss(name):
+    weights = np.linspace(0, 2, 12)
+    loss = losses.get(name)
+    model = small_model(loss)
+    by_hand = loss(LABELS, model(FEATURES), sample_weight=weights)
+    history = model.fit(FEATURES, LABELS, batch_size=12, sample_weight=weights, verbose=0)
+    np.testing.assert_allclose(history.history["loss"], [by_hand], rtol=1e-5)
+
+
+def test_fit_on_float_labels_is_refused():
+    with pytest.raises(InputError, match="argument `labels`. Expected integers"):
+        small_model(losses.get("pnp")).fit(FEATURES, LABELS.astype("float32"), verbose=0)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Weights after two steps with a save between them: here, and in a fresh process."""
+    folder = tmp_path_factory.mktemp("models")
+    here = {}
+    for name in losses.LOSSES:
+        model = small_model(losses.get(name), keras.optimizers.Adam(0.01))
+        train_one_step(model)
+        model.save(folder / f"{name}.keras")
+        train_one_step(model)
+        here[name] = model.get_weights()
+    subprocess.run(
+        [sys.executable, "-m", "tests.losses.fresh_process", str(folder)],
+        cwd=pathlib.Path(__file__).parents[2],
+        check=True,
+    )
+    there = {name: list(np.load(folder / f"{name}.npz").values()) for name in losses.LOSSES}
+    return here, there
+
+
+@every_name
+def test_a_step_after_save_and_load_in_a_fresh_process_gives_the_same_bits(trained, name):
+    here, there = trained
+    assert [weight.tobytes() for weight in here[name]] == [w.tobytes() for w in there[name]]

@@ -1,0 +1,328 @@
+"""Every loss of `tfrank.LOSSES`, in one process and on one device."""
+
+import inspect
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import reference
+from tests.losses import LABELS, embeddings, every_loss, every_loss_and_option
+from tfrank import losses
+from tfrank.checks import InputError
+
+ROWS = len(LABELS)
+
+
+def value_and_gradient(loss, labels, rows, sample_weight=None):
+    rows = tf.convert_to_tensor(rows)
+    with tf.GradientTape() as tape:
+        tape.watch(rows)
+        value = loss(labels, rows, sample_weight)
+    return value, tape.gradient(value, rows)
+
+
+def expected(recipe, labels, rows, weights=None):
+    return reference.mean(*recipe.oracle(*reference.one_batch(labels, rows)), weights)
+
+
+# Value and gradient are the paper's.
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float64", 1e-12), ("float32", 1e-4)])
+@every_loss_and_option
+def test_value_is_the_papers(recipe, dtype, tolerance):
+    """With classes of unequal size, lone queries, and ties inside a class and across classes."""
+    rows = embeddings(dtype)
+    value = recipe.loss()(LABELS, rows)
+    assert value.dtype == dtype
+    np.testing.assert_allclose(value, expected(recipe, LABELS, rows), rtol=tolerance)
+
+
+@every_loss
+@settings(max_examples=25, derandomize=True, deadline=None)
+@given(labels=st.lists(st.integers(-2, 4), min_size=ROWS, max_size=ROWS))
+def test_value_is_the_papers_for_any_labels(recipe, labels):
+    value = recipe.loss()(labels, embeddings())
+    np.testing.assert_allclose(value, expected(recipe, labels, embeddings()), atol=1e-12)
+
+
+@every_loss_and_option
+def test_gradient_is_the_slope_of_the_papers_value(recipe):
+    """Central differences of the oracle, in float64."""
+    step = 1e-6
+    slopes = np.zeros_like(embeddings())
+    for place in np.ndindex(slopes.shape):
+        moved = np.zeros_like(slopes)
+        moved[place] = step
+        above = expected(recipe, LABELS, embeddings() + moved)
+        below = expected(recipe, LABELS, embeddings() - moved)
+        slopes[place] = (above - below) / (2 * step)
+    _, gradient = value_and_gradient(recipe.loss(), LABELS, embeddings())
+    np.testing.assert_allclose(gradient, slopes, rtol=1e-6, atol=1e-7 * np.abs(slopes).max())
+
+
+# What the value may not depend on.
+
+
+@every_loss
+def test_loss_does_not_depend_on_batch_order(recipe):
+    value, gradient = value_and_gradient(recipe.loss(), LABELS, embeddings())
+    for seed in range(3):
+        order = np.random.default_rng(seed).permutation(ROWS)
+        permuted = value_and_gradient(recipe.loss(), LABELS[order], embeddings()[order])
+        np.testing.assert_allclose(permuted[0], value, rtol=1e-12)
+        np.testing.assert_allclose(permuted[1], gradient.numpy()[order], atol=1e-9)
+
+
+@every_loss
+def test_loss_does_not_depend_on_the_norms_of_the_embeddings(recipe):
+    value, gradient = value_and_gradient(recipe.loss(), LABELS, embeddings())
+    norms = 10.0 ** np.linspace(-4, 12, ROWS)[:, None]
+    scaled = value_and_gradient(recipe.loss(), LABELS, embeddings() * norms)
+    np.testing.assert_allclose(scaled[0], value, rtol=1e-12)
+    np.testing.assert_allclose(scaled[1] * norms, gradient, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "uint8", "uint16", "uint32", "uint64"])
+@every_loss
+def test_labels_may_be_of_any_integer_dtype_and_of_shape_batch_by_one(recipe, dtype):
+    labels = LABELS - LABELS.min() if dtype.startswith("u") else LABELS
+    value = recipe.loss()(tf.constant(LABELS), embeddings())
+    assert recipe.loss()(tf.constant(labels.astype(dtype)), embeddings()) == value
+    assert recipe.loss()(tf.constant(labels.astype(dtype)[:, None]), embeddings()) == value
+
+
+@pytest.mark.parametrize("base", [2**24, 2**53, -(2**62)])
+@every_loss
+def test_labels_are_compared_as_integers_however_large(recipe, base):
+    value = recipe.loss()(LABELS, embeddings())
+    assert recipe.loss()(tf.constant(base + LABELS), embeddings()) == value
+    assert value > 0
+
+
+# Weights and reduction.
+
+
+@pytest.mark.parametrize("shape", [(ROWS,), (ROWS, 1)])
+@every_loss
+def test_sample_weights_weigh_the_mean_over_the_queries_that_count(recipe, shape):
+    weights = np.random.default_rng(0).uniform(size=shape)
+    value = recipe.loss()(LABELS, embeddings(), sample_weight=weights)
+    by_hand = expected(recipe, LABELS, embeddings(), weights.ravel())
+    np.testing.assert_allclose(value, by_hand, rtol=1e-12)
+
+
+@every_loss
+def test_sample_weights_of_zero_give_zero_loss_and_zero_gradient(recipe):
+    result = value_and_gradient(recipe.loss(), LABELS, embeddings(), np.zeros(ROWS, "int32"))
+    assert all(np.all(part == 0) for part in result)
+
+
+@every_loss
+def test_reduction_none_gives_the_weighted_loss_of_each_query(recipe):
+    weights = np.arange(ROWS)
+    values = recipe.loss(reduction=None)(LABELS, embeddings(), sample_weight=weights)
+    losses_by_hand, counts = recipe.oracle(*reference.one_batch(LABELS, embeddings()))
+    assert values.shape == [ROWS]
+    np.testing.assert_allclose(values, weights * losses_by_hand * counts, rtol=1e-10)
+
+
+# Degenerate batches.
+
+NORMAL = np.random.default_rng(1).normal(size=(8, 3))
+PAIRS = [0, 0, 1, 1, 2, 2, 3, 3]
+DEGENERATE = {
+    "one class": ([5] * 8, NORMAL),
+    "all labels distinct": (range(8), NORMAL),
+    "one row": ([5], NORMAL[:1]),
+    "equal rows": (PAIRS, np.ones((8, 3))),
+    "opposite rows": (PAIRS, np.outer([1, -1, -1, 1, 1, -1, -1, 1], [1, 2, 3])),
+    "some zero rows": (PAIRS, NORMAL * np.array([0, 1, 0, 0, 1, 1, 1, 1])[:, None]),
+    "only zero rows": (PAIRS, np.zeros((8, 3))),
+    "norms of 1e-30": (PAIRS, NORMAL * 1e-30),
+    "norms of 1e30": (PAIRS, NORMAL * 1e30),
+    "norms of 1e-30 to 1e30": (PAIRS, NORMAL * 10.0 ** np.linspace(-30, 30, 8)[:, None]),
+}
+WITHOUT_LOSS = ["all labels distinct", "one row"]
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float32, tf.float64])
+@pytest.mark.parametrize("batch", DEGENERATE)
+@every_loss
+def test_value_and_gradient_are_finite_on_degenerate_batches(recipe, batch, dtype):
+    labels, rows = DEGENERATE[batch]
+    rows = tf.cast(np.clip(rows, dtype.min, dtype.max), dtype)
+    value, gradient = value_and_gradient(recipe.loss(), tf.constant(labels), rows)
+    assert np.isfinite(value) and value >= 0
+    gradient = tf.cast(gradient, tf.float64).numpy()
+    assert np.all(np.isfinite(gradient))
+    # A rank moves by at most batch / temperature with a similarity, and what a loss makes of a rank
+    # by less than batch times that; the similarity of a row moves by 1 / its norm.
+    norms = np.linalg.norm(tf.cast(rows, tf.float64), axis=1, keepdims=True)
+    assert np.all(np.abs(gradient * norms) <= len(rows) ** 2 / 0.01)
+    assert np.all(gradient[norms[:, 0] < 1e-6] == 0)
+    if batch in WITHOUT_LOSS:
+        assert value == 0 and np.all(gradient == 0)
+
+
+@every_loss
+def test_a_zero_row_is_to_the_others_like_an_orthogonal_row(recipe):
+    """It has similarity 0 to everything, as a row in a dimension of its own has."""
+    zero = np.pad(embeddings(), [(0, 0), (0, 1)])
+    zero[1] = 0
+    orthogonal = zero.copy()
+    orthogonal[1, 3] = 1
+    value, gradient = value_and_gradient(recipe.loss(), LABELS, zero)
+    expected_value, expected_gradient = value_and_gradient(recipe.loss(), LABELS, orthogonal)
+    np.testing.assert_allclose(value, expected_value, rtol=1e-12)
+    others = np.delete(np.arange(ROWS), 1)
+    np.testing.assert_allclose(gradient.numpy()[others, :3], expected_gradient.numpy()[others, :3], atol=1e-9)
+
+
+# Graphs and XLA.
+
+
+@every_loss
+def test_ten_batches_with_other_labels_compile_once(recipe):
+    loss = recipe.loss()
+    compiled = tf.function(lambda *batch: value_and_gradient(loss, *batch), jit_compile=True)
+    programs = set()
+    for number in range(10):
+        labels = tf.constant(np.random.default_rng(number).integers(0, number + 1, ROWS))
+        rows = tf.constant(embeddings())
+        # XLA compiles again where its program differs, say because a label decides a shape.
+        programs.add(compiled.experimental_get_compiler_ir(labels, rows)(stage="hlo"))
+        for got, wanted in zip(compiled(labels, rows), value_and_gradient(loss, labels, rows)):
+            np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-9)
+    assert compiled.experimental_get_tracing_count() == 1
+    assert len(programs) == 1
+
+
+@every_loss
+def test_a_function_of_unknown_batch_size_is_traced_once(recipe):
+    loss = recipe.loss()
+    signature = [tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, 3], tf.float64)]
+    traced = tf.function(lambda *batch: value_and_gradient(loss, *batch), signature)
+    for size in [ROWS, 8]:
+        batch = tf.constant(LABELS[:size], tf.int32), tf.constant(embeddings()[:size])
+        for got, wanted in zip(traced(*batch), value_and_gradient(loss, *batch)):
+            np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-9)
+
+
+# Names and configs.
+
+
+def test_every_ranking_loss_is_in_losses_and_has_an_oracle():
+    def subclasses(cls):
+        return {cls}.union(*map(subclasses, cls.__subclasses__()))
+
+    assert set(losses.LOSSES.values()) == subclasses(losses.RankingLoss) - {losses.RankingLoss}
+    assert set(reference.LOSSES) == set(losses.LOSSES)
+
+
+@every_loss
+def test_name_of_a_loss_is_its_key(recipe):
+    assert recipe.loss().name == recipe.name
+
+
+@every_loss
+def test_get_config_names_all_constructor_arguments(recipe):
+    arguments = set(inspect.signature(type(recipe.loss()).__init__).parameters) - {"self"}
+    assert set(recipe.loss().get_config()) == arguments
+
+
+@every_loss
+def test_revived_loss_gives_the_same_value(recipe):
+    """With every number and switch away from its default, through JSON."""
+    config = recipe.loss().get_config()
+    for key, value in config.items():
+        if isinstance(value, bool | float):
+            config[key] = not value if isinstance(value, bool) else value * 1.5
+    loss = type(recipe.loss()).from_config(config)
+    revived = keras.losses.deserialize(json.loads(json.dumps(keras.losses.serialize(loss))))
+    assert type(revived) is type(loss)
+    assert revived.get_config() == config
+    assert revived(LABELS, embeddings()) == loss(LABELS, embeddings())
+
+
+def test_unknown_loss_is_refused_with_the_likely_name():
+    with pytest.raises(InputError, match=r"argument `loss`.*'pnp'.*Did you mean \"smooth_ap\"\?"):
+        losses.get("smoothap")
+
+
+# Bad arguments.
+
+
+@pytest.mark.parametrize(
+    "name, argument, values",
+    [
+        ("pnp", "temperature", [0, -1, float("nan"), float("inf"), "0.1", "cold", True, None]),
+        ("smooth_ap", "temperature", [0, -1, float("nan"), float("inf"), "0.1", True, None]),
+        ("pnp", "alpha", [0.99, float("nan"), "4", True, None]),
+        ("pnp", "b", [0, -4.0, float("nan"), "4", False, None]),
+        ("pnp", "variant", ["dz", "DQ", None, 4]),
+        ("pnp", "include_self", ["no", None, 2]),
+    ],
+)
+def test_bad_hyper_parameter_is_refused(name, argument, values):
+    for value in values:
+        with pytest.raises(InputError, match=rf"argument `{argument}`\. .*{argument}="):
+            losses.get(name, **{argument: value})
+
+
+@pytest.mark.parametrize("reduction", ["sum", "none", "sum_over_batch_size", 1])
+@every_loss
+def test_other_reductions_are_refused(recipe, reduction):
+    with pytest.raises(InputError, match=r"argument `reduction`. Expected one of \['mean', None\]"):
+        recipe.loss(reduction=reduction)
+
+
+BATCH = {"labels": LABELS, "embeddings": embeddings("float32"), "sample_weight": np.ones(ROWS)}
+
+
+@pytest.mark.parametrize(
+    "argument, value, expected_text",
+    [
+        ("labels", LABELS.astype("float32"), "integers.*float32"),
+        ("labels", np.full(ROWS, np.nan), "integers.*float64"),
+        ("labels", LABELS.astype(str), "integers.*string"),
+        ("labels", LABELS > 0, "integers.*bool"),
+        ("labels", LABELS[:-1], r"batch of embeddings.*\[10\]"),
+        ("labels", np.stack([LABELS, LABELS], axis=1), r"shape \[batch\] or.*\[11, 2\]"),
+        ("labels", LABELS[0], r"shape \[batch\] or.*\[\]"),
+        ("embeddings", BATCH["embeddings"].astype("int32"), "floats.*int32"),
+        ("embeddings", BATCH["embeddings"][0], r"shape \[batch, dim\].*\[3\]"),
+        ("embeddings", BATCH["embeddings"][None], r"shape \[batch, dim\].*\[1, 11, 3\]"),
+        ("sample_weight", np.ones(ROWS + 1), r"batch of embeddings.*\[12\]"),
+        ("sample_weight", np.ones((ROWS, 2)), r"shape \[batch\] or.*\[11, 2\]"),
+    ],
+)
+def test_bad_batch_is_refused(argument, value, expected_text):
+    with pytest.raises(InputError, match=rf"argument `{argument}`. Expected .*{expected_text}"):
+        losses.get("pnp")(*(BATCH | {argument: value}).values())
+
+
+@pytest.mark.parametrize("autograph", [False, True])
+def test_bad_batch_is_refused_inside_a_tf_function_too(autograph):
+    call = tf.function(losses.get("pnp"), autograph=autograph)
+    with pytest.raises(InputError, match=r"argument `labels`. Expected integers. Received"):
+        call(LABELS.astype("float32"), embeddings("float32"))
+
+
+def test_embeddings_of_unknown_rank_are_refused():
+    signature = [tf.TensorSpec([None], tf.int64), tf.TensorSpec(None, tf.float32)]
+    call = tf.function(losses.get("pnp"), signature, autograph=False)
+    with pytest.raises(InputError, match=r"argument `embeddings`. Expected shape \[batch, dim\]"):
+        call(LABELS, embeddings("float32"))
+
+
+def test_lengths_that_differ_are_refused_where_only_the_run_can_tell():
+    loss = losses.get("pnp")
+    signature = [tf.TensorSpec([None], tf.int64), tf.TensorSpec([None, 3], tf.float32)]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="labels: shape .* batch of embedding"):
+        tf.function(loss, signature)(LABELS[:-1], embeddings("float32"))

@@ -1,0 +1,45 @@
+"""Two replicas give the loss and the update of one device; the cases stand in `replica_cases.py`."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.losses.replica_cases import CASES
+
+# float32 as promised. In bfloat16 each replica rounds its part of the gradient to 8 bits, and the
+# parts may be a few times their sum.
+UPDATE_TOLERANCE = {"float32": 1e-5, "mixed_bfloat16": 2**-6}
+
+
+@pytest.fixture(scope="module")
+def results():
+    """What all cases gave, by one program with the one strategy a process may hold."""
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.losses.replica_cases"],
+        cwd=pathlib.Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    return json.loads(run.stdout)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_two_replicas_give_the_loss_and_the_update_of_one_device(results, case):
+    one, two = results[str(case)]["one device"], results[str(case)]["two replicas"]
+    np.testing.assert_allclose(two["loss"], one["loss"], rtol=1e-5, atol=1e-9)
+    tolerance = UPDATE_TOLERANCE[case.policy] * np.abs(one["update"]).max()
+    np.testing.assert_allclose(two["update"], one["update"], rtol=0, atol=tolerance)
+    # Nothing agrees with nothing: there has to be a loss, unless no query counts.
+    assert np.any(one["loss"]) == np.any(one["update"]) == (case.batch != "no counting query")
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.way == "fit"], ids=str)
+def test_fit_logs_the_loss_of_the_step(results, case):
+    step = results[str(case._replace(way="step"))]
+    fit = results[str(case)]
+    np.testing.assert_allclose(fit["two replicas"]["loss"], step["one device"]["loss"], rtol=1e-5)

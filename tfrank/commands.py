@@ -1,0 +1,74 @@
+"""How a command starts and ends: flags, clear errors, exit status."""
+
+import functools
+import logging
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from absl import app, flags
+from absl import logging as absl_logging
+
+from tfrank.checks import InputError, did_you_mean
+
+
+def run(main: Callable[[Sequence[str]], Any], *, default_config: str) -> None:
+    """Parses flags and runs `main`. Bad input ends with status 1 and its message alone, Ctrl-C with 130.
+
+    Args:
+        main: takes what is left of the command line.
+        default_config: path for the flag `--config` where it is not given. Not the flag's own default:
+            that would be loaded, and could fail, while flags are still being defined.
+    """
+    try:
+        app.run(functools.partial(_main, main), flags_parser=functools.partial(_parse, default_config))
+    except InputError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        sys.exit(130)
+
+
+def _main(main, argv):
+    # Otherwise TensorFlow reports every file that it writes.
+    absl_logging.set_verbosity(absl_logging.WARNING)
+    logging.getLogger("tensorflow").setLevel(logging.WARNING)
+    if argv[1:]:
+        raise InputError(f"What is {argv[1]!r}? Flags begin with --, as in --config.train.steps=100")
+    return main(argv)
+
+
+def _parse(default_config, argv):
+    given = [arg.removeprefix("--config=") for arg in argv if arg.startswith("--config=")]
+    path = given[-1] if given else default_config
+    try:
+        left = flags.FLAGS(argv if given else [argv[0], f"--config={path}", *argv[1:]])
+        flags.FLAGS.config.keys()  # A config that could not be loaded says so when it is first used.
+        return left
+    except (flags.Error, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
+        for arg in argv:
+            if arg.startswith("--config."):
+                _check_field(path, arg.split("=", 1)[0].removeprefix("--config."))
+        # A config that fails to load is reported with its traceback inside; its last line says why.
+        reason = str(error).strip().splitlines()[-1].strip()
+        raise InputError(re.sub(r"^(\w+Error|\[Errno \d+\]):? ", "", reason)) from None
+
+
+def _check_field(path, field):
+    """InputError where the config of that path loads, but has no such field."""
+    try:
+        node = flags.FLAGS["config"].parser.parse(path)
+    except Exception:
+        return  # The caller reports why.
+    done = "config"
+    for name in field.split("."):
+        known = list(node.keys()) if hasattr(node, "keys") else []
+        if name not in known:
+            of = f"loss {node.name!r}" if done == "config.loss" and "name" in known else done
+            raise InputError(
+                f"Unknown config field `config.{field}`.{did_you_mean(name, known)}"
+                f" The fields of {of} are: {', '.join(known)}."
+            )
+        done, node = f"{done}.{name}", node[name]

@@ -1,0 +1,90 @@
+"""The index of a set of records: where each one is, and of which class. Kept beside the shards."""
+
+import dataclasses
+import hashlib
+import os
+import zipfile
+from collections.abc import Sequence
+
+import numpy as np
+
+from tfrank import files
+from tfrank.checks import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordIndex:
+    """One entry for each record, in the order of shards and of records in them.
+
+    Attributes:
+        shards: paths of the shard files.
+        shard: `[records]` int32, number of the record's shard.
+        offset: `[records]` int64, first byte of the record's data in its shard.
+        length: `[records]` int64, bytes of data.
+        label: `[records]` int64, class.
+        category: `[records]` int64, coarser class, -1 where the records have none.
+        id: `[records]` bytes, the image's id.
+    """
+
+    shards: tuple[str, ...]
+    shard: np.ndarray
+    offset: np.ndarray
+    length: np.ndarray
+    label: np.ndarray
+    category: np.ndarray
+    id: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    @property
+    def num_classes(self) -> int:
+        return len(np.unique(self.label))
+
+    def describe(self, number: int) -> str:
+        """What to call record `number` in a message: shard, offset and image id."""
+        return (
+            f"record {number} of {self.shards[self.shard[number]]} at byte {self.offset[number]}"
+            f" (image id {self.id[number].decode(errors='replace')!r})"
+        )
+
+    def fingerprint(self) -> str:
+        """A hash of the content of the index; the folder the shards stand in does not count."""
+        digest = hashlib.sha256(" ".join(map(os.path.basename, self.shards)).encode())
+        for column in (self.shard, self.offset, self.length, self.label, self.category, self.id):
+            digest.update(np.ascontiguousarray(column).tobytes())
+        return digest.hexdigest()
+
+    def save(self, path: str) -> None:
+        """Writes the index, whole or not at all. Shards are named relative to it."""
+        columns = dataclasses.asdict(self)
+        folder = os.path.dirname(os.path.abspath(path))
+        columns["shards"] = np.array([os.path.relpath(shard, folder) for shard in self.shards])
+        with files.atomic_write(path) as file:
+            np.savez(file, **columns)
+
+
+def load_index(path: str) -> RecordIndex:
+    """Reads an index that `RecordIndex.save` wrote; InputError where it is missing or damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as columns:
+            values = {field.name: columns[field.name] for field in dataclasses.fields(RecordIndex)}
+    except FileNotFoundError:
+        raise InputError(f"No record index at {path}.") from None
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"The record index {path} is damaged ({error}). Delete it to have it rebuilt."
+        ) from None
+    folder = os.path.dirname(os.path.abspath(path))
+    shards = tuple(os.path.join(folder, shard) for shard in values.pop("shards"))
+    for shard in shards:
+        if not os.path.exists(shard):
+            raise InputError(f"The record index {path} names the shard {shard}, which does not exist.")
+    return RecordIndex(shards=shards, **values)
+
+
+def select_classes(index: RecordIndex, labels: Sequence[int]) -> RecordIndex:
+    """The records whose class is among `labels`."""
+    rows = np.flatnonzero(np.isin(index.label, labels))
+    columns = ("shard", "offset", "length", "label", "category", "id")
+    return dataclasses.replace(index, **{name: getattr(index, name)[rows] for name in columns})

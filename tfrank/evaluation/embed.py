@@ -1,0 +1,55 @@
+"""Embeddings of every image of a data set."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from tfrank.checks import InputError
+from tfrank.normalize import l2_normalize
+from tfrank.progress import Progress
+
+
+def embed(
+    embed_fn: Callable[[tf.Tensor], tf.Tensor], batches: Iterable[dict], *, total: int, ids: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Embeds images and normalises the embeddings.
+
+    Args:
+        embed_fn: from float32 images `[batch, height, width, 3]`, 0-255, to `[batch, dim]`.
+        batches: of `{"image": uint8 or float images, "label": [batch] integers}`.
+        total: number of images, for progress.
+        ids: `[total]` names of the images, for messages.
+
+    Returns:
+        `[total, dim]` float32 of unit norm, and `[total]` labels, in the order of the batches.
+
+    Raises:
+        InputError: an embedding is NaN or infinite; the first such image is named.
+    """
+    progress = Progress("embedding image", total)
+    embeddings, labels, done = [], [], 0
+    for batch in batches:
+        with _full_float32():
+            raw = tf.cast(embed_fn(tf.cast(batch["image"], tf.float32)), tf.float32)
+        bad = np.flatnonzero(~np.isfinite(raw).all(axis=1))
+        if len(bad):
+            name = ids[done + bad[0]].decode(errors="replace")
+            raise InputError(f"The embedding of image {name!r} is not finite. Is the model diverged?")
+        embeddings.append(l2_normalize(raw).numpy())
+        labels.append(np.asarray(batch["label"]))
+        done += len(raw)
+        progress.show(done)
+    return np.concatenate(embeddings), np.concatenate(labels)
+
+
+@contextlib.contextmanager
+def _full_float32() -> Iterator[None]:
+    """No TF32: on GPUs that have it, it would change which of two near neighbours is the nearer."""
+    before = tf.config.experimental.tensor_float_32_execution_enabled()
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    try:
+        yield
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(before)

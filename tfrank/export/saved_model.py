@@ -1,0 +1,46 @@
+"""A SavedModel that opens with plain TensorFlow, in a process that has no tfrank."""
+
+import os
+import shutil
+from collections.abc import Callable
+
+import keras
+import tensorflow as tf
+
+from tfrank.normalize import l2_normalize
+
+
+def export_saved_model(model: keras.Model, folder: str, decode: Callable[[tf.Tensor], tf.Tensor]) -> None:
+    """Writes the model with two signatures, both giving `{"embedding": [batch, dim]}` of unit norm.
+
+    `serving_default` takes `images`, `[batch, height, width, 3]` float32 RGB 0-255 of the model's size.
+    `encoded` takes `bytes`, `[batch]` strings, each a JPEG or PNG file of any size.
+
+    Args:
+        model: from images to embeddings.
+        folder: the SavedModel's; one that is there is replaced once the new one is whole.
+        decode: from one image's bytes to `[height, width, 3]` of the model's size, 0-255, as in training.
+    """
+    height, width, channels = model.input_shape[1:]
+    image = tf.TensorSpec([height, width, channels], tf.float32)
+
+    def embed(images):
+        return {"embedding": l2_normalize(tf.cast(model(images, training=False), tf.float32))}
+
+    def embed_encoded(encoded):
+        return embed(
+            tf.map_fn(lambda one: tf.cast(decode(one), tf.float32), encoded, fn_output_signature=image)
+        )
+
+    archive = keras.export.ExportArchive()
+    archive.track(model)
+    images = tf.TensorSpec([None, height, width, channels], tf.float32, name="images")
+    archive.add_endpoint("serving_default", embed, input_signature=[images])
+    archive.add_endpoint(
+        "encoded", embed_encoded, input_signature=[tf.TensorSpec([None], tf.string, name="bytes")]
+    )
+    temporary = f"{folder}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    archive.write_out(temporary, verbose=False)
+    shutil.rmtree(folder, ignore_errors=True)
+    os.rename(temporary, folder)

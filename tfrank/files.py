@@ -1,0 +1,36 @@
+"""Files that are written whole or not at all."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import IO
+
+from tfrank.checks import InputError
+
+
+@contextlib.contextmanager
+def atomic_write(path: str, mode: str = "wb") -> Iterator[IO]:
+    """A file to write to that takes its name only when the block ends without an error."""
+    temporary = f"{path}.tmp"
+    try:
+        with open(temporary, mode) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(temporary)
+        raise
+
+
+def make_folder(path: str) -> str:
+    """Makes the folder, and its parents, if need be; InputError where it cannot be written to."""
+    try:
+        os.makedirs(path, exist_ok=True)
+        with atomic_write(os.path.join(path, ".writable")):
+            pass
+        os.remove(os.path.join(path, ".writable"))
+    except OSError as error:
+        raise InputError(f"Cannot write to {path} ({error.strerror}). Choose another --workdir.") from None
+    return path

@@ -1,0 +1,52 @@
+"""Trains an embedding model, measures it and exports it.
+
+    python train_main.py [--config=configs/digits.py[:loss]] [--workdir=FOLDER] [--config.field=value ...]
+
+Killed and started again with the same command, it goes on from its last checkpoint.
+"""
+
+import os
+
+# Without a GPU TensorFlow would begin with a page of messages about it. Before its first import.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1" if os.path.exists("/dev/nvidiactl") else "3")
+
+from absl import flags
+from ml_collections import config_flags
+
+from tfrank import commands, experiment, files
+from tfrank.evaluation import report
+
+_DEFAULT_CONFIG = os.path.join(os.path.dirname(os.path.abspath(__file__)), "configs", "digits.py")
+_CONFIG = config_flags.DEFINE_config_file(
+    "config", None, "The config, and its loss: configs/digits.py:smooth_ap"
+)
+_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run. Default: runs/<name of config>_<loss>")
+
+
+def main(_):
+    config = _CONFIG.value
+    workdir = _WORKDIR.value or experiment.default_workdir(config)
+    files.make_folder(workdir)
+    data = experiment.build_data(config, workdir)
+    training = experiment.build_training(config, workdir)
+    experiment.check_workdir(config, workdir, data)
+    model = experiment.embed_fn(training.model)
+
+    rows = {}
+    if config.evaluation.baselines:
+        rows["raw pixels"] = experiment.evaluate(config, experiment.raw_pixels(config), data.test)
+        rows["untrained"] = experiment.evaluate(config, model, data.test)
+    experiment.train(config, training, data)
+    embeddings, labels = experiment.embed_all(config, model, data.test)
+    rows["trained"] = experiment.measure(config, embeddings, labels)
+
+    print(report.table(rows))
+    paths = {name: os.path.join(workdir, name) for name in ("metrics.json", "neighbors.png", "saved_model")}
+    report.save_metrics(paths["metrics.json"], rows)
+    experiment.draw_neighbors(config, embeddings, labels, data.test, paths["neighbors.png"])
+    experiment.export(config, training.model, paths["saved_model"])
+    print("\n".join(paths.values()))
+
+
+if __name__ == "__main__":
+    commands.run(main, default_config=_DEFAULT_CONFIG)
