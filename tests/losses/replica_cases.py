@@ -55,44 +55,51 @@ CASES = list(_cases())
 LEARNING_RATE = 100.0
 
 
-def stepper(strategy, loss, way, policy):
-    """A function that takes one SGD step from KERNEL on a batch: its loss and its update."""
-    with strategy.scope():
-        model = keras.Sequential([keras.Input([6]), keras.layers.Dense(4, use_bias=False, dtype=policy)])
-        optimizer = keras.optimizers.SGD(LEARNING_RATE)
-        optimizer.build(model.trainable_variables)
-        model.compile(optimizer, losses.get(loss))
-    reduction = None if way == "step without reduction" else "mean"
-    loss = losses.get(loss, reduction=reduction)
+def fit_step(model):
+    """A function of a batch that takes one step by `fit` and returns the logged loss."""
+
+    def step(rows, labels, weights):
+        history = model.fit(rows, labels, len(rows), shuffle=False, sample_weight=weights, verbose=0)
+        return history.history["loss"]
+
+    return step
+
+
+def run_step(model, loss, strategy):
+    """A function of a batch that takes one step by `strategy.run` and returns the loss, or losses."""
 
     @tf.function
     def replica_step(rows, labels, weights):
         with tf.GradientTape() as tape:
             value = loss(labels, model(rows), sample_weight=weights)
         gradients = tape.gradient(value, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables))
         return tf.reshape(value, [-1])
 
+    def share(column):
+        """The rows of each replica, the last one's being fewer where they do not come out even."""
+        size = -(-len(column) // strategy.num_replicas_in_sync)
+        shares = [tf.constant(column[start : start + size]) for start in range(0, len(column), size)]
+        return strategy.experimental_distribute_values_from_function(
+            lambda context: shares[context.replica_id_in_sync_group]
+        )
+
     def step(*batch):
-        if way == "fit":
-            rows, labels, weights = batch
-            history = model.fit(rows, labels, len(rows), sample_weight=weights, verbose=0)
-            return history.history["loss"]
+        values = strategy.run(replica_step, [share(column) for column in batch])
+        values = np.concatenate(strategy.experimental_local_results(values))
+        return values.tolist() if loss.reduction is None else [float(values.sum())]
 
-        def rows_of_replica(context):
-            share = -(-len(batch[0]) // strategy.num_replicas_in_sync)
-            start = context.replica_id_in_sync_group * share
-            return [column[start : start + share] for column in batch]
+    return step
 
-        batch_of_replicas = [
-            strategy.experimental_distribute_values_from_function(
-                lambda context, place=place: tf.constant(rows_of_replica(context)[place])
-            )
-            for place in range(len(batch))
-        ]
-        values = strategy.experimental_local_results(strategy.run(replica_step, batch_of_replicas))
-        values = np.concatenate([value.numpy() for value in values])
-        return values.tolist() if reduction is None else [float(values.sum())]
+
+def stepper(strategy, name, way, policy):
+    """A function of labels and weights that takes one SGD step from KERNEL: its loss, its update."""
+    loss = losses.get(name, reduction=None if way == "step without reduction" else "mean")
+    with strategy.scope():
+        model = keras.Sequential([keras.Input([6]), keras.layers.Dense(4, use_bias=False, dtype=policy)])
+        model.compile(keras.optimizers.SGD(LEARNING_RATE), loss)
+        model.optimizer.build(model.trainable_variables)
+    step = fit_step(model) if way == "fit" else run_step(model, loss, strategy)
 
     def step_from_kernel(labels, weights):
         model.set_weights([KERNEL])

@@ -88,7 +88,7 @@ def test_sample_weights_of_fit_reach_the_loss(name):
 
 
 def test_fit_on_float_labels_is_refused():
-    with pytest.raises(InputError, match="argument `labels`. Expected integers"):
+    with pytest.raises(InputError, match=r"argument `labels`. Expected integers"):
         small_model(losses.get("pnp")).fit(FEATURES, LABELS.astype("float32"), verbose=0)
 
 

@@ -93,6 +93,7 @@ def write_records(
 
 
 def index_path(folder: str, split: str) -> str:
+    """Where the index of a split is kept."""
     return os.path.join(folder, f"{split}.index.npz")
 
 

@@ -65,7 +65,7 @@ class SmoothAPLoss(RankingLoss):
 
     >>> loss = SmoothAPLoss()
     >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)
-    0.6667
+    0.5833
     """
 
     def __init__(

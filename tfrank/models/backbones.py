@@ -19,7 +19,8 @@ def convnet(images, *, blocks: int, filters: int):
     """
     x = images
     for _ in range(blocks):
-        x = layers.Conv2D(filters, 3, padding="same")(x)
+        # No bias: batch norm takes it out again, and Adam would blow up the rounding noise of its gradient.
+        x = layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
         x = layers.BatchNormalization(momentum=0.9, epsilon=1e-5, synchronized=True)(x)
         x = layers.ReLU()(x)
         x = layers.MaxPooling2D(2, padding="same")(x)

@@ -1,0 +1,81 @@
+"""The rules of the house: who may import whom, how long a file and a function may be, what is public."""
+
+import ast
+import doctest
+import importlib
+import pathlib
+import pkgutil
+
+import pytest
+
+import tfrank
+
+ROOT = pathlib.Path(tfrank.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+FOLDERS = sorted(path.name for path in ROOT.iterdir() if (path / "__init__.py").exists())
+COMPOSERS = ("experiment.py", "callbacks.py", "__init__.py")
+MODULES = sorted(m.name for m in pkgutil.walk_packages([str(ROOT)], "tfrank."))
+
+
+def imported_by(path: pathlib.Path) -> set[str]:
+    """The full names that a file imports."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def folder_of(name: str) -> str | None:
+    """The folder of tfrank that a full name lies in, if any."""
+    parts = name.split(".")
+    return parts[1] if parts[0] == "tfrank" and len(parts) > 1 and parts[1] in FOLDERS else None
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_folder_imports_another_folder(path):
+    place = path.relative_to(ROOT)
+    folders = {folder_of(name) for name in imported_by(path)} - {None}
+    if len(place.parts) > 1:
+        assert folders <= {place.parts[0]}
+    elif place.name not in COMPOSERS:
+        assert not any(name.startswith("tfrank.") and folder_of(name) for name in imported_by(path))
+
+
+def test_the_rule_of_imports_can_fail(tmp_path):
+    offender = tmp_path / "step.py"
+    offender.write_text("from tfrank.data.records import RecordReader\nimport tfrank.losses.pnp\n")
+    assert {folder_of(name) for name in imported_by(offender)} == {"data", "losses"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_and_functions_stay_short(path):
+    text = path.read_text()
+    assert len(text.splitlines()) <= 400
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            docstring = ast.get_docstring(node) or ""
+            assert node.end_lineno - node.lineno - len(docstring.splitlines()) <= 60, node.name
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings_run(name):
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_every_public_function_and_class_of_a_module_is_documented():
+    missing = [
+        f"{path.relative_to(ROOT)}:{node.name}"
+        for path in FILES
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
+        if not ast.get_docstring(node)
+    ]
+    assert not missing
+
+
+@pytest.mark.parametrize("main", ["train_main.py", "eval_main.py"])
+def test_a_main_is_under_100_lines(main):
+    assert len((ROOT.parent / main).read_text().splitlines()) < 100
