@@ -2,12 +2,16 @@
 
 import difflib
 import math
+import numbers
 from collections.abc import Iterable
 from typing import Any
 
 
 class InputError(ValueError):
     """Bad input, said in one message that needs no stack trace: an argument, a config, a file."""
+
+    # What AutoGraph looks for before it raises an error of the same class out of a tf.function.
+    __init__ = Exception.__init__
 
 
 def invalid(name: str, expected: str, received: Any) -> InputError:
@@ -26,18 +30,18 @@ def number(name: str, value: Any, *, above: float | None = None, at_least: float
     bound = "" if above is None else f" above {above:g}"
     bound += "" if at_least is None else f" of at least {at_least:g}"
     try:
-        result = float(value)
-    except (TypeError, ValueError):
-        raise invalid(name, f"a number{bound}", value) from None
+        result = float(value) if isinstance(value, numbers.Real) else math.nan
+    except OverflowError:
+        result = math.inf
     too_low = (above is not None and result <= above) or (at_least is not None and result < at_least)
-    if isinstance(value, bool | str) or not math.isfinite(result) or too_low:
+    if isinstance(value, bool) or not math.isfinite(result) or too_low:
         raise invalid(name, f"a finite number{bound}", value)
     return result
 
 
 def integer(name: str, value: Any, *, at_least: int) -> int:
     """`value` as an int of at least a bound; InputError otherwise."""
-    if isinstance(value, bool) or not hasattr(value, "__index__") or int(value) < at_least:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < at_least:
         raise invalid(name, f"an integer of at least {at_least}", value)
     return int(value)
 

@@ -121,8 +121,10 @@ def main():
     for setting, cases in itertools.groupby(sorted(CASES), key=lambda case: case[:3]):
         steppers = {name: stepper(strategy, *setting) for name, strategy in strategies.items()}
         for case in cases:
-            labels, weights = BATCHES[case.batch]
-            results[str(case)] = {name: step(labels, weights) for name, step in steppers.items()}
+            try:
+                results[str(case)] = {name: step(*BATCHES[case.batch]) for name, step in steppers.items()}
+            except Exception as error:  # One case's failure is not the others'.
+                results[str(case)] = {"error": repr(error)}
     print(json.dumps(results))
 
 

@@ -44,7 +44,7 @@ def test_value_is_the_papers(recipe, dtype, tolerance):
 
 
 @every_loss
-@settings(max_examples=25, derandomize=True, deadline=None)
+@settings(max_examples=25, derandomize=True, deadline=None, database=None)
 @given(labels=st.lists(st.integers(-2, 4), min_size=ROWS, max_size=ROWS))
 def test_value_is_the_papers_for_any_labels(recipe, labels):
     value = recipe.loss()(labels, embeddings())
@@ -300,8 +300,8 @@ BATCH = {"labels": LABELS, "embeddings": embeddings("float32"), "sample_weight":
         ("labels", np.stack([LABELS, LABELS], axis=1), r"shape \[batch\] or.*\[11, 2\]"),
         ("labels", LABELS[0], r"shape \[batch\] or.*\[\]"),
         ("embeddings", BATCH["embeddings"].astype("int32"), "floats.*int32"),
-        ("embeddings", BATCH["embeddings"][0], r"shape \[batch, dim\].*\[3\]"),
-        ("embeddings", BATCH["embeddings"][None], r"shape \[batch, dim\].*\[1, 11, 3\]"),
+        ("embeddings", BATCH["embeddings"][0], r"shape \[batch, dim\].*[\[(]3"),
+        ("embeddings", BATCH["embeddings"][None], r"shape \[batch, dim\].*1, 11, 3"),
         ("sample_weight", np.ones(ROWS + 1), r"batch of embeddings.*\[12\]"),
         ("sample_weight", np.ones((ROWS, 2)), r"shape \[batch\] or.*\[11, 2\]"),
     ],

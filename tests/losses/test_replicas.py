@@ -30,6 +30,7 @@ def results():
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_two_replicas_give_the_loss_and_the_update_of_one_device(results, case):
+    assert "error" not in results[str(case)]
     one, two = results[str(case)]["one device"], results[str(case)]["two replicas"]
     np.testing.assert_allclose(two["loss"], one["loss"], rtol=1e-5, atol=1e-9)
     tolerance = UPDATE_TOLERANCE[case.policy] * np.abs(one["update"]).max()
@@ -40,6 +41,6 @@ def test_two_replicas_give_the_loss_and_the_update_of_one_device(results, case):
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.way == "fit"], ids=str)
 def test_fit_logs_the_loss_of_the_step(results, case):
-    step = results[str(case._replace(way="step"))]
-    fit = results[str(case)]
+    step, fit = results[str(case._replace(way="step"))], results[str(case)]
+    assert "error" not in fit
     np.testing.assert_allclose(fit["two replicas"]["loss"], step["one device"]["loss"], rtol=1e-5)

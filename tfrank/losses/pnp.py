@@ -111,7 +111,7 @@ class PNPLoss(RankingLoss):
         self.alpha = checks.number("alpha", alpha, at_least=1)
         self.b = checks.number("b", b, above=0)
         self.temperature = checks.number("temperature", temperature, above=0)
-        self.include_self = checks.one_of("include_self", include_self, [False, True])
+        self.include_self = bool(checks.one_of("include_self", include_self, [False, True]))
 
     def score(self, query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index):
         return pnp_loss(

@@ -71,12 +71,14 @@ class RankingLoss(keras.losses.Loss):
 def _checked(labels, embeddings, sample_weight):
     """int64 `[batch]` labels, float32 or float64 `[batch, dim]` embeddings, `[batch]` weights."""
     labels, embeddings = tf.convert_to_tensor(labels), tf.convert_to_tensor(embeddings)
-    if not labels.dtype.is_integer:
+    # Under a strategy Keras builds a model by tracing the loss on the mean of the replicas' labels.
+    keras_builds = tf.distribute.in_cross_replica_context() and not tf.executing_eagerly()
+    if not labels.dtype.is_integer and not keras_builds:
         raise checks.invalid("labels", "integers", labels.dtype.name)
     if not embeddings.dtype.is_floating:
         raise checks.invalid("embeddings", "floats", embeddings.dtype.name)
     if embeddings.shape.rank != 2:
-        raise checks.invalid("embeddings", "shape [batch, dim]", embeddings.shape.as_list())
+        raise checks.invalid("embeddings", "shape [batch, dim]", str(embeddings.shape))
     dtype = tf.float64 if embeddings.dtype == tf.float64 else tf.float32
     if sample_weight is None:
         weights = tf.ones_like(embeddings[:, 0], dtype)

@@ -143,7 +143,7 @@ def _penalise_rows(similarity, runs, temperature, penalty, among_positives):
             block,
             tf.range(-(-queries // rows)),
             fn_output_signature=(similarity.dtype, similarity.dtype),
-            parallel_iterations=2,
+            parallel_iterations=1 if tf.executing_eagerly() else 2,
         )
         slopes = tf.reshape(slopes, [-1, gallery])[:queries]
         return tf.reshape(losses, [-1])[:queries], lambda upstream: upstream[:, None] * slopes

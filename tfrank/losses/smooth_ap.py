@@ -78,7 +78,7 @@ class SmoothAPLoss(RankingLoss):
     ):
         super().__init__(reduction=reduction, name=name)
         self.temperature = checks.number("temperature", temperature, above=0)
-        self.include_self = checks.one_of("include_self", include_self, [False, True])
+        self.include_self = bool(checks.one_of("include_self", include_self, [False, True]))
 
     def score(self, query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index):
         return smooth_ap_loss(

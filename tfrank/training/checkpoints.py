@@ -1,7 +1,5 @@
 """Checkpoints of everything a run's future depends on."""
 
-import os
-
 import keras
 import tensorflow as tf
 
@@ -33,26 +31,27 @@ class Checkpoints:
             step=self.step,
             best=self.best,
         )
+        self._saved_step = None
         self._manager = tf.train.CheckpointManager(self._checkpoint, folder, max_to_keep=2)
 
     def restore(self) -> int:
-        """Restores the latest state if there is one; the number of steps taken."""
-        path = self._manager.latest_checkpoint
-        if path:
+        """Restores the latest state that is whole, if there is one; the number of steps taken."""
+        paths = list(reversed(self._manager.checkpoints))
+        for path in paths:
             try:
                 self._checkpoint.restore(path).assert_consumed()
-            except (tf.errors.OpError, AssertionError, ValueError) as error:
+                self._saved_step = int(self.step)
+                return self._saved_step
+            except (tf.errors.OpError, IndexError, ValueError) as error:
                 reason = str(error).strip().splitlines()[0]
-                raise InputError(
-                    f"The checkpoint {path} cannot be restored ({reason}). Delete it, and its line in"
-                    f" {os.path.join(self.folder, 'checkpoint')}, to go on from the one before."
-                ) from None
-        return int(self.step)
+                print(f"Warning: the checkpoint {path} is damaged ({reason}), taking the one before it.")
+        if paths:
+            raise InputError(f"No checkpoint in {self.folder} is whole. Delete the folder to begin anew.")
+        return 0
 
     def save(self) -> None:
         """Saves the state under its step, if it is not saved already."""
-        latest = self._manager.latest_checkpoint
-        if latest and latest.endswith(f"-{int(self.step)}"):
+        if self._saved_step == int(self.step):
             return  # Written over in place, it would be lost if the process died meanwhile.
         try:
             self._manager.save(checkpoint_number=self.step)
@@ -61,3 +60,4 @@ class Checkpoints:
                 f"Cannot save a checkpoint to {self.folder} ({error}). The one before it is still good; the"
                 " same command goes on from there."
             ) from None
+        self._saved_step = int(self.step)

@@ -126,7 +126,7 @@ class Trainer:
 
     def _save(self):
         for variable in self._model.variables:
-            if not np.all(np.isfinite(variable)):
+            if not np.all(np.isfinite(variable.numpy())):
                 self._diverged(
                     f"Weights of {variable.path} are not finite at step {int(self._checkpoints.step)}"
                 )

@@ -1,0 +1,57 @@
+"""What the tests of data share: small pictures, and records of them."""
+
+import functools
+
+import numpy as np
+import tensorflow as tf
+
+from tfrank.data.records import ImageRecord
+
+# Classes of 4, 3, 2, 1 and 1 images; labels of any size and sign.
+LABELS = [3, 1, 3, 2, 1, 3, 2**40, 1, 3, -5, 2]
+
+
+@functools.cache
+def picture(number, size=4):
+    """`[size, size, 3]` random pixels, other ones for another number."""
+    return np.random.default_rng(number).integers(0, 256, [size, size, 3], np.uint8)
+
+
+@functools.cache
+def png(number, size=4):
+    """The file of a picture."""
+    return tf.io.encode_png(picture(number, size)).numpy()
+
+
+def image_records(labels=LABELS, *, first=0):
+    """A record for each label, with the pictures from `first` on."""
+    return [
+        ImageRecord(
+            encoded=png(number),
+            format="png",
+            label=label,
+            text=f"class {label} å",
+            filename=f"folder/{number}.png",
+            id=f"image-{number}-ß",
+            category=None if number % 4 == 0 else label % 2,
+        )
+        for number, label in enumerate(labels, start=first)
+    ]
+
+
+def write_examples(path, *examples):
+    """A shard of examples as another program would write it, each given by its features."""
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for features in examples:
+            writer.write(example(features))
+
+
+def example(features):
+    """A serialised `tf.train.Example` of features that are bytes or integers."""
+    lists = {
+        key: tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+        if isinstance(value, bytes)
+        else tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+        for key, value in features.items()
+    }
+    return tf.train.Example(features=tf.train.Features(feature=lists)).SerializeToString()

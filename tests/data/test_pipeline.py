@@ -1,0 +1,227 @@
+"""Batches from records: the right images, the same at any start, bad ones by name, and at full size."""
+
+import os
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.data import example, image_records, picture, png
+from tfrank.checks import InputError
+from tfrank.data.images import decode_image, shift_images
+from tfrank.data.index import load_index
+from tfrank.data.pipeline import check_batch, evaluation_batches, naming_bad_images, train_batches
+from tfrank.data.records import RecordReader, build_index, write_records
+from tfrank.data.sampling import ClassBalancedSampler
+
+RECORDS = image_records([1, 2, 3, 1, 2, 3, 1, 2, 1, 1])
+SIZE = 4
+PICTURES = {record.id: picture(number, SIZE) for number, record in enumerate(RECORDS)}
+
+
+def reader_of(records, folder):
+    return RecordReader(write_records(records, str(folder), "train", num_shards=3))
+
+
+@pytest.fixture
+def reader(tmp_path):
+    return reader_of(RECORDS, tmp_path)
+
+
+def sampler_of(reader, seed=5):
+    return ClassBalancedSampler(reader.index.label, classes_per_batch=2, examples_per_class=3, seed=seed)
+
+
+def pictures_of(reader, numbers):
+    return np.stack([PICTURES[reader.index.id[number].decode()] for number in numbers])
+
+
+def batches(reader, *, start=0, stop=7, seed=5, **options):
+    sampler = sampler_of(reader, seed)
+    dataset = train_batches(reader, sampler, image_size=SIZE, start=start, stop=stop, **options)
+    return list(dataset.as_numpy_iterator())
+
+
+# What is in a batch.
+
+
+def test_training_batches_hold_the_images_and_labels_that_the_sampler_chose(reader):
+    got = batches(reader)
+    assert len(got) == 7
+    for step, batch in enumerate(got):
+        numbers = sampler_of(reader).batch(step)
+        np.testing.assert_array_equal(batch["label"], reader.index.label[numbers])
+        np.testing.assert_array_equal(batch["image"], pictures_of(reader, numbers))
+        assert batch["image"].dtype == np.uint8 and batch["label"].dtype == np.int64
+
+
+@pytest.mark.parametrize("max_shift", [0, 2])
+@pytest.mark.parametrize("start", [1, 4, 6])
+def test_a_run_may_start_at_any_batch(reader, start, max_shift):
+    wanted = batches(reader, max_shift=max_shift)[start:]
+    got = batches(reader, start=start, max_shift=max_shift)
+    assert len(got) == len(wanted)
+    for one, other in zip(got, wanted):
+        np.testing.assert_array_equal(one["image"], other["image"])
+        np.testing.assert_array_equal(one["label"], other["label"])
+
+
+def test_shapes_are_known_before_a_batch_is_read(reader):
+    spec = train_batches(reader, sampler_of(reader), image_size=SIZE, stop=1).element_spec
+    assert spec["image"].shape.as_list() == [6, SIZE, SIZE, 3] and spec["label"].shape.as_list() == [6]
+
+
+def shift_of(images, originals):
+    """By how many pixels, at most 1 in each direction, images were rolled down and right."""
+    shifts = [(down, right) for down in (-1, 0, 1) for right in (-1, 0, 1)]
+    return next(s for s in shifts if np.array_equal(np.roll(originals, s, axis=[1, 2]), images))
+
+
+def test_shifts_stay_within_bounds_and_change_with_the_step_and_the_seed(reader):
+    def shifts(seed):
+        sampler = sampler_of(reader, seed)
+        return [
+            shift_of(batch["image"], pictures_of(reader, sampler.batch(step)))
+            for step, batch in enumerate(batches(reader, seed=seed, stop=20, max_shift=1))
+        ]
+
+    assert len(set(shifts(5))) > 4
+    assert shifts(5) != shifts(6)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 5, 10, 64])
+def test_evaluation_batches_hold_every_record_once_in_order(reader, batch_size):
+    got = list(evaluation_batches(reader, batch_size=batch_size, image_size=SIZE).as_numpy_iterator())
+    sizes = [len(batch["label"]) for batch in got]
+    assert sizes[:-1] == [batch_size] * (len(got) - 1) and sum(sizes) == len(RECORDS)
+    np.testing.assert_array_equal(np.concatenate([batch["label"] for batch in got]), reader.index.label)
+    images = np.concatenate([batch["image"] for batch in got])
+    np.testing.assert_array_equal(images, pictures_of(reader, range(len(RECORDS))))
+
+
+# Decoding.
+
+
+@pytest.mark.parametrize("kind", ["png", "jpeg", "gif", "bmp"])
+def test_every_kind_of_image_decodes_to_rgb_of_the_size_asked(kind):
+    grey = np.full([6, 9, 3], 128, np.uint8)
+    files = {
+        "png": lambda: tf.io.encode_png(grey[..., :1]).numpy(),
+        "jpeg": lambda: tf.io.encode_jpeg(grey).numpy(),
+        "gif": lambda: b"GIF89a\x01\0\x01\0\x80\0\0\x80\x80\x80\0\0\0,\0\0\0\0\x01\0\x01\0\0\x02\x02D\x01\0;",
+        "bmp": lambda: bmp_of_one_color(128, width=9, height=6),
+    }
+    image = decode_image(tf.constant(files[kind]()), 5)
+    assert image.dtype == tf.uint8
+    np.testing.assert_allclose(image, np.full([5, 5, 3], 128), atol=1)
+
+
+def bmp_of_one_color(value, *, width, height):
+    row = bytes([value] * 3 * width)
+    row += b"\0" * (-len(row) % 4)
+    numbers = [54 + len(row) * height, 0, 54, 40, width, height]
+    head = b"BM" + b"".join(number.to_bytes(4, "little") for number in numbers) + b"\x01\0\x18\0"
+    return head + b"\0" * 24 + row * height
+
+
+def test_resizing_is_antialiased():
+    """Of black and white columns, a picture of half the size is grey all over."""
+    columns = np.zeros([16, 16, 3], np.uint8)
+    columns[:, ::2] = 255
+    image = decode_image(tf.io.encode_png(columns), 4).numpy()
+    np.testing.assert_allclose(image[:, 1:-1], 127.5, atol=16)
+
+
+def test_shift_of_at_most_zero_leaves_images_alone():
+    images = np.stack([picture(0), picture(1)])
+    np.testing.assert_array_equal(shift_images(images, 0, tf.constant([1, 2], tf.int64)), images)
+
+
+# Bad images.
+
+
+@pytest.fixture
+def with_bad_image(tmp_path):
+    """A reader of records of which one, whose id is bad-one, is cut off in its file; and its number."""
+    bad = image_records([2], first=77)[0]
+    records = [*RECORDS, type(bad)(**{**vars(bad), "encoded": png(77)[:40], "id": "bad-one"})]
+    reader = reader_of(records, tmp_path)
+    return reader, int(np.flatnonzero(reader.index.id == b"bad-one")[0])
+
+
+@pytest.fixture
+def with_changed_record(reader):
+    """A reader of records of which one was changed on disk after it was indexed; and its number."""
+    index, number = reader.index, 6
+    with open(index.shards[index.shard[number]], "r+b") as file:
+        file.seek(index.offset[number] + 30)
+        file.write(b"changed!")
+    return reader, number
+
+
+@pytest.mark.parametrize("damage", ["with_bad_image", "with_changed_record"])
+@pytest.mark.parametrize("batch_size", [2, 64])
+def test_a_bad_record_is_named_when_everything_is_read(request, damage, batch_size):
+    reader, number = request.getfixturevalue(damage)
+    name = reader.index.id[number].decode()
+    dataset = evaluation_batches(reader, batch_size=batch_size, image_size=SIZE)
+    batches = naming_bad_images(reader, dataset, SIZE)
+    with pytest.raises(InputError, match=rf"\.tfrecord at byte \d+ \(image id '{name}'\): the ") as error:
+        list(batches)
+    assert str(error.value).startswith(reader.index.describe(number))
+
+
+@pytest.mark.parametrize("damage", ["with_bad_image", "with_changed_record"])
+def test_check_batch_names_the_bad_record_of_a_batch_and_no_other(request, damage):
+    reader, number = request.getfixturevalue(damage)
+    others = [n for n in range(len(reader.index)) if n != number]
+    check_batch(reader, others, SIZE)
+    with pytest.raises(InputError, match=rf"^record {number} of "):
+        check_batch(reader, [*others, number], SIZE)
+
+
+def test_good_batches_before_a_bad_image_are_given(with_bad_image):
+    reader, number = with_bad_image
+    dataset = evaluation_batches(reader, batch_size=1, image_size=SIZE)
+    given = []
+    with pytest.raises(InputError, match="the image does not decode"):
+        given.extend(naming_bad_images(reader, dataset, SIZE))
+    assert [batch["label"][0] for batch in given] == reader.index.label[:number].tolist()
+
+
+def test_batches_without_a_bad_image_pass_as_they_are(reader):
+    dataset = evaluation_batches(reader, batch_size=4, image_size=SIZE)
+    assert [len(batch["label"]) for batch in naming_bad_images(reader, dataset, SIZE)] == [4, 4, 2]
+
+
+# At the size of Stanford Online Products.
+
+CLASSES, IMAGES = 11_318, 59_551
+
+
+def resident_bytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="memory is read from Linux' /proc")
+def test_training_on_many_classes_starts_at_once_and_does_not_grow(tmp_path):
+    labels = np.arange(IMAGES) % CLASSES
+    shard, path = str(tmp_path / "many.tfrecord"), str(tmp_path / "many.index.npz")
+    with tf.io.TFRecordWriter(shard) as writer:
+        for label in labels.tolist():
+            writer.write(example({"image/encoded": png(0), "image/class/label": label}))
+    build_index([shard], path)
+
+    begin = time.monotonic()
+    reader = RecordReader(load_index(path))
+    sampler = ClassBalancedSampler(reader.index.label, classes_per_batch=28, examples_per_class=4)
+    iterator = iter(train_batches(reader, sampler, image_size=SIZE, max_shift=1, stop=201))
+    batch = next(iterator)
+    assert time.monotonic() - begin < 2
+    assert len(np.unique(batch["label"])) == 28
+
+    before = resident_bytes()
+    assert sum(1 for _ in iterator) == 200
+    assert resident_bytes() - before < 50e6

@@ -1,0 +1,81 @@
+"""Configs: every field is used, every loss has its recipe."""
+
+import importlib
+import inspect
+import pathlib
+
+import pytest
+
+from configs import default
+from tfrank import LOSSES, experiment
+from tfrank.checks import InputError
+
+ROOT = pathlib.Path(default.__file__).parents[1]
+CONFIGS = sorted(path.stem for path in (ROOT / "configs").glob("*.py") if path.stem != "__init__")
+
+
+def test_every_loss_has_a_recipe_of_exactly_its_fields_and_defaults():
+    for name, loss in LOSSES.items():
+        fields = inspect.signature(loss).parameters
+        defaults = {key: f.default for key, f in fields.items() if key not in ("reduction", "name")}
+        assert default.LOSS_RECIPES[name] == defaults
+    assert set(default.LOSS_RECIPES) == set(LOSSES)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("loss", ["", *LOSSES])
+def test_every_config_takes_every_loss_recipe_and_builds_it(name, loss):
+    config = importlib.import_module(f"configs.{name}").get_config(loss)
+    assert isinstance(experiment.build_loss(config), LOSSES[loss or "pnp"])
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_adds_no_field_to_the_defaults(name):
+    def fields(tree):
+        return {key: fields(value) if hasattr(value, "items") else None for key, value in tree.items()}
+
+    config = importlib.import_module(f"configs.{name}").get_config()
+    assert fields(config) == fields(default.get_config())
+
+
+def test_every_field_is_read_somewhere():
+    source = (ROOT / "tfrank" / "experiment.py").read_text()
+    config = default.get_config()
+    for group in ("data", "train", "evaluation"):
+        for field in config[group]:
+            split = group == "data" and field in ("train", "test")
+            read = f"config.{group}.{field}" in source or f"data.{field}" in source or split
+            assert read or f"config.{group}.{field}" in (ROOT / "train_main.py").read_text(), field
+    # The fields of the model are passed on as keywords.
+    from tfrank.models.embedding import embedding_model
+
+    assert {"image_size", *config.model} == set(inspect.signature(embedding_model).parameters)
+
+
+def test_an_unknown_loss_names_the_known_ones():
+    with pytest.raises(ValueError, match=r"Unknown loss 'smoothap'.*'pnp', 'smooth_ap'"):
+        default.get_config("smoothap")
+
+
+def test_a_field_of_another_loss_is_refused_with_the_fields_of_this_one():
+    config = default.get_config()
+    config.loss.name = "smooth_ap"
+    message = r"Loss 'smooth_ap' has no field '(alpha|b|variant)'.* Its fields are temperature, include_self"
+    with pytest.raises(InputError, match=message):
+        experiment.build_loss(config)
+
+
+@pytest.mark.parametrize("steps, epochs, expected", [(600, 0.0, 600), (0, 2.0, 28), (0, 0.01, 1)])
+def test_steps_and_epochs_are_both_accepted(steps, epochs, expected, capsys):
+    config = default.get_config()
+    config.train.steps, config.train.epochs = steps, epochs
+    assert experiment.total_steps(config, num_images=1800) == expected
+    assert f"{expected} steps of 128 images" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("steps, epochs", [(0, 0.0), (5, 5.0)])
+def test_one_of_steps_and_epochs_is_wanted(steps, epochs):
+    config = default.get_config()
+    config.train.steps, config.train.epochs = steps, epochs
+    with pytest.raises(InputError, match="Give one of"):
+        experiment.total_steps(config, num_images=1800)

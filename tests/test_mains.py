@@ -1,0 +1,157 @@
+"""Both commands, end to end, as a user runs them."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from tests.training.runs import finish, start
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished small run with a validation part, and what it printed."""
+    workdir = tmp_path_factory.mktemp("main") / "run"
+    flags = (
+        "--config.train.steps=8",
+        "--config.train.evaluate_every=4",
+        "--config.data.validation_classes=6",
+        "--config.evaluation.baselines=True",
+    )
+    status, output, errors = finish(workdir, *flags)
+    assert status == 0, errors
+    return workdir, flags, output
+
+
+def test_training_shows_progress_and_a_table_and_says_where_everything_is(run):
+    workdir, _, output = run
+    assert "step 8/8  loss " in output and "images/s  ETA 0:00:00" in output
+    assert "validation 0." in output or "validation 1." in output
+    for title in ("Recall@1", "Recall@10", "Recall@100", "mAP", "raw pixels", "untrained", "trained"):
+        assert title in output
+    assert "the query itself left out" in output
+    for name in ("metrics.json", "neighbors.png", "saved_model"):
+        assert str(workdir / name) in output
+        assert (workdir / name).exists()
+
+
+def test_the_same_command_again_trains_no_more_and_gives_the_same_numbers(run):
+    workdir, flags, _ = run
+    before = json.loads((workdir / "metrics.json").read_text())
+    status, output, errors = finish(workdir, *flags)
+    assert status == 0, errors
+    assert "Going on from step 8" in output
+    assert json.loads((workdir / "metrics.json").read_text()) == before
+
+
+def test_evaluating_checkpoint_and_saved_model_exactly_and_by_scann_agrees_with_training(run):
+    workdir, flags, _ = run
+    trained = json.loads((workdir / "metrics.json").read_text())["trained"]
+    for extra in ((), (f"--saved_model={workdir}/saved_model",)):
+        for search in ("exact", "scann"):
+            if search == "scann":
+                pytest.importorskip("scann", reason="ScaNN is not there for this platform")
+            status, _, errors = finish(workdir, *flags, *extra, f"--neighbors={search}", main="eval_main.py")
+            assert status == 0, errors
+            metrics = json.loads((workdir / f"metrics_{search}.json").read_text())
+            common = [key for key in metrics if key in trained]
+            assert len(common) >= 5
+            for key in common:
+                np.testing.assert_allclose(metrics[key], trained[key], atol=1e-6, err_msg=key)
+            assert metrics.get("scann_recall", 1.0) > 0.999
+
+
+def test_a_resume_with_another_config_stops_and_says_which_field(run):
+    workdir, flags, _ = run
+    status, _, errors = finish(workdir, *flags, "--config.train.learning_rate=0.5")
+    assert status == 1
+    assert errors.splitlines()[-1].startswith("Error: The run in ")
+    assert "train.learning_rate: 0.001 before, 0.5 now" in errors
+
+
+def test_a_resume_may_go_on_for_more_steps(run, tmp_path):
+    workdir = tmp_path / "run"
+    assert finish(workdir, "--config.train.steps=2")[0] == 0
+    status, output, errors = finish(workdir, "--config.train.steps=4")
+    assert status == 0, errors
+    assert "Going on from step 2" in output
+
+
+def test_changed_records_stop_a_resume(tmp_path):
+    workdir = tmp_path / "run"
+    assert finish(workdir, "--config.train.steps=1")[0] == 0
+    for path in (workdir / "records").glob("train*"):
+        path.unlink()
+    status, _, errors = finish(workdir, "--config.train.steps=1", "--config.data.shards=3")
+    assert status == 1
+    assert "The records in" in errors and "changed since this run began" in errors
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--config.train.step=5"], 'Unknown config field `config.train.step`. Did you mean "steps"?'),
+        (["--config.moel.filters=5"], 'Did you mean "model"?'),
+        (
+            ["--config=configs/digits.py:smooth_ap", "--config.loss.alpha=3"],
+            "The fields of loss 'smooth_ap' are:",
+        ),
+        (["--config=configs/digits.py:smoothap"], "Unknown loss 'smoothap'"),
+        (["--config=configs/nothing.py"], "configs/nothing.py"),
+        (["--config.train.steps=many"], "invalid literal for int()"),
+        (["--config.train.steps=0"], "Give one of config.train.steps and config.train.epochs"),
+        (["--config.loss.temperature=0"], "argument `temperature`. Expected a finite number above 0"),
+        (["--config.loss.variant=dp"], "argument `variant`. Expected one of ['o', 'iu', 'ib', 'ds', 'dq']"),
+        (["--config.train.strategy=mirored"], 'Did you mean "mirrored"?'),
+        (["--config.data.classes_per_batch=99"], "Lower classes_per_batch"),
+        (["--config.data.name=digit"], "config.data.name"),
+        (["--config.data.train=(0,11)"], "There are no digits [11]"),
+        (["--config=configs/omniglot.py", "--config.data.source=nowhere.zip"], "Omniglot is not at"),
+        (["steps"], "What is 'steps'?"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
+)
+def test_bad_input_ends_with_status_1_and_one_clear_line(flags, message, tmp_path):
+    process = start(tmp_path / "run", *flags)
+    _, errors = process.communicate(timeout=120)
+    lines = [line for line in errors.splitlines() if not line.startswith(("WARNING: All log", "I0000"))]
+    assert process.returncode == 1
+    assert len(lines) == 1 and lines[0].startswith("Error: ")
+    assert message in lines[0]
+
+
+def test_a_workdir_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    status, _, errors = finish(tmp_path / "file")
+    assert status == 1
+    assert "Cannot write to" in errors and "Traceback" not in errors
+
+
+def test_evaluating_where_there_is_no_run_says_so(tmp_path):
+    status, _, errors = finish(tmp_path / "run", main="eval_main.py")
+    assert status == 1
+    assert "There is no run in" in errors and not os.path.exists(tmp_path / "run" / "records")
+
+
+def test_an_image_that_does_not_decode_is_named_and_nothing_is_lost(tmp_path):
+    from tfrank.data import records
+
+    workdir = tmp_path / "run"
+    assert finish(workdir, "--config.train.steps=4")[0] == 0
+    folder = str(workdir / "records")
+    index = records.open_index(folder, "train")
+    # The bytes of a PNG, spoilt, in a record that is whole: the checksum is right, the image is not.
+    reader = records.RecordReader(index)
+    spoilt = [
+        records.ImageRecord(b"not an image", "png", int(index.label[k]), "", "", index.id[k].decode())
+        for k in range(len(reader.index))
+    ]
+    records.write_records(spoilt, folder, "train")
+    os.remove(workdir / "config.json")
+    status, _, errors = finish(workdir, "--config.train.steps=8")
+    assert status == 1
+    assert "image id '" in errors and "does not decode" in errors and "Traceback" not in errors
+    assert (workdir / "checkpoints" / "checkpoint").exists()
