@@ -3,8 +3,9 @@
     python -m benchmarks.losses [--batch=112,384,1024,4096] [--loss=pnp,smooth_ap] [--repeats=11]
 
 The bare product is what any loss on pairs stands on: L2-normalise, matmul(e, e^T), its backward (by
-autodiff). Times are medians of alternating runs in one process. Memory is the peak above what the
-process held before the call, in matrices `[batch, batch]` of float32. dim is 512.
+autodiff). Times are medians of alternating runs in one process. Memory is the peak above what a fresh
+process held before the call, in matrices `[batch, batch]` of float32; at small batches the compiler's
+own memory is most of it. dim is 512.
 
 Layouts of the batch: "4" and "32" images per class, and "quarter": one class is a quarter of the
 batch, the others have 4.
@@ -14,6 +15,7 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import multiprocessing
 import statistics
 import time
 
@@ -76,8 +78,15 @@ def median_seconds(functions: dict, arguments: tuple, repeats: int) -> dict:
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def peak_bytes(function, arguments: tuple) -> int:
-    """Peak resident memory of one call above what was held before it (Linux)."""
+def peak_matrices(name: str, batch: int, layout: str) -> float:
+    """Peak memory of the first call in this process, above what the process held before (Linux).
+
+    In matrices `[batch, batch]` of float32. TensorFlow keeps what it has once taken, so every
+    measurement needs a process of its own, warmed up on a small batch.
+    """
+    function = tf.function(similarity_product if name == "product" else gradient_of(losses.get(name)))
+    function(*arguments(64, layout)).numpy()
+    inputs = arguments(batch, layout)
 
     def status(field):
         with open("/proc/self/status") as lines:
@@ -86,23 +95,27 @@ def peak_bytes(function, arguments: tuple) -> int:
     with open("/proc/self/clear_refs", "w") as refs:
         refs.write("5")  # Resets the peak.
     before = status("VmRSS")
-    function(*arguments).numpy()
-    return status("VmHWM") - before
+    function(*inputs).numpy()
+    return (status("VmHWM") - before) / (4 * batch**2)
+
+
+def arguments(batch: int, layout: str) -> tuple[tf.Tensor, tf.Tensor]:
+    """Labels and embeddings."""
+    return tf.constant(labels_of(layout, batch)), tf.random.stateless_normal([batch, DIM], [0, 1])
 
 
 def main(_):
     print(f"{'batch':>6} {'layout':>8} {'loss':>14} {'ms':>9} {'x product':>9} {'matrices':>9}")
+    fresh = multiprocessing.get_context("spawn")
     for batch in map(int, _BATCH.value):
-        embeddings = tf.random.stateless_normal([batch, DIM], [0, 1])
         for layout in _LAYOUT.value:
-            labels = tf.constant(labels_of(layout, batch))
             functions = {"product": tf.function(similarity_product)} | {
                 name: tf.function(gradient_of(losses.get(name))) for name in _LOSS.value
             }
-            arguments = (labels, embeddings)
-            seconds = median_seconds(functions, arguments, _REPEATS.value)
-            for name, function in functions.items():
-                matrices = peak_bytes(function, arguments) / (4 * batch**2)
+            seconds = median_seconds(functions, arguments(batch, layout), _REPEATS.value)
+            for name in functions:
+                with fresh.Pool(1) as pool:
+                    matrices = pool.apply(peak_matrices, (name, batch, layout))
                 ratio = seconds[name] / seconds["product"]
                 print(
                     f"{batch:>6} {layout:>8} {name:>14} {seconds[name] * 1e3:>9.2f} {ratio:>9.2f}"

@@ -2,7 +2,7 @@
 
     python train_main.py --config=configs/omniglot.py --config.data.source=images_background_small1.zip
 
-About a minute on two cores. Recall@1 and mAP of five seeds: see the README.
+About a minute on two cores. Mean of seeds 0 to 4: Recall@1 87.0 %, mAP 0.725.
 """
 
 from configs import default

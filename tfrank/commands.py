@@ -41,10 +41,9 @@ def _main(main, argv):
 
 
 def _parse(default_config, argv):
-    given = [arg.removeprefix("--config=") for arg in argv if arg.startswith("--config=")]
-    path = given[-1] if given else default_config
+    path, argv = _config_first(default_config, argv)
     try:
-        left = flags.FLAGS(argv if given else [argv[0], f"--config={path}", *argv[1:]])
+        left = flags.FLAGS(argv)
         flags.FLAGS.config.keys()  # A config that could not be loaded says so when it is first used.
         return left
     except (flags.Error, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
@@ -54,6 +53,21 @@ def _parse(default_config, argv):
         # A config that fails to load is reported with its traceback inside; its last line says why.
         reason = str(error).strip().splitlines()[-1].strip()
         raise InputError(re.sub(r"^(\w+Error|\[Errno \d+\]):? ", "", reason)) from None
+
+
+def _config_first(default_config, argv):
+    """The value of `--config`, and the command line with it in front: overrides need it parsed."""
+    path, rest, arguments = default_config, [], iter(argv[1:])
+    for argument in arguments:
+        if argument in ("--config", "-config"):
+            path = next(arguments, "")
+        elif argument.startswith("--config="):
+            path = argument.removeprefix("--config=")
+        else:
+            rest.append(argument)
+    argv = [argv[0], f"--config={path}", *rest]
+    sys.argv[:] = argv  # Which is where ml_collections looks for overrides.
+    return path, argv
 
 
 def _check_field(path, field):

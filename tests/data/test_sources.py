@@ -1,13 +1,13 @@
 """Data sets in their official layout, whole, unpacked, and damaged."""
 
 import collections
-import dataclasses
 import io
 import pathlib
+import shutil
 import zipfile
 
-import matplotlib.image
 import numpy as np
+import PIL.Image
 import pytest
 import sklearn.datasets
 import tensorflow as tf
@@ -89,18 +89,16 @@ DRAWINGS = 4
 TOP = "images_background_small1"
 
 
+def ink(*place):
+    """`[105, 105]` random pixels, False for black."""
+    return np.random.default_rng([ord(letter) for letter in repr(place)]).random([105, 105]) < 0.9
+
+
 def drawing(*place):
-    """A PNG of 105x105 pixels of one bit, as the official archives have them."""
-    chance = np.random.default_rng([ord(letter) for letter in repr(place)])
-    rows = np.packbits(chance.random([105, 105]) < 0.9, axis=1)
-
-    def chunk(kind, data):
-        body = kind + data
-        return len(data).to_bytes(4, "big") + body + zipfile.crc32(body).to_bytes(4, "big")
-
-    head = (105).to_bytes(4, "big") * 2 + bytes([1, 0, 0, 0, 0])
-    pixels = zipfile.zlib.compress(b"".join(b"\0" + row.tobytes() for row in rows))
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+    """A PNG of one bit a pixel, as the official archives have them."""
+    file = io.BytesIO()
+    PIL.Image.fromarray(ink(*place)).save(file, "png")
+    return file.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -150,14 +148,12 @@ def test_drawings_of_a_character_are_a_class(archive):
 def test_a_drawing_decodes_to_its_black_and_white_pixels(archive):
     record = next(read_omniglot(str(archive), ["Greek"]))
     image = decode_image(tf.constant(record.encoded), 105).numpy()
-    assert set(np.unique(image)) == {0, 255}
-    wanted = matplotlib.image.imread(io.BytesIO(drawing("Greek", 1, 1))) * 255
-    np.testing.assert_array_equal(image, np.broadcast_to(wanted[..., None], image.shape))
+    np.testing.assert_array_equal(image, np.repeat(ink("Greek", 1, 1)[..., None] * 255, 3, axis=2))
 
 
 @pytest.mark.parametrize("form", ["{}", "{}/"])
 def test_the_unpacked_folder_gives_the_records_of_the_archive(archive, tmp_path, monkeypatch, form):
-    zipfile.ZipFile(archive).extractall(tmp_path)
+    shutil.unpack_archive(archive, tmp_path)
     wanted = list(read_omniglot(str(archive), ALPHABETS))
     assert list(read_omniglot(form.format(tmp_path / TOP), ALPHABETS)) == wanted
     monkeypatch.chdir(tmp_path)
@@ -167,7 +163,7 @@ def test_the_unpacked_folder_gives_the_records_of_the_archive(archive, tmp_path,
 
 
 def test_files_that_are_no_drawings_are_left_out(archive, tmp_path):
-    zipfile.ZipFile(archive).extractall(tmp_path)
+    shutil.unpack_archive(archive, tmp_path)
     (tmp_path / TOP / "Greek" / ".DS_Store").write_bytes(b"x")
     (tmp_path / TOP / "overview.png").write_bytes(b"x")
     assert len(list(read_omniglot(str(tmp_path / TOP), ALPHABETS))) == DRAWINGS * sum(ALPHABETS.values())
@@ -199,30 +195,26 @@ def test_a_file_that_is_no_whole_archive_is_refused(damaged, change):
         list(read_omniglot(path, ["Greek"]))
 
 
-# Bytes from the first of a member's header in the list at the end of a zip archive.
-MEMBER_FIELDS = {"version": 6, "flags": 8, "compression": 10, "checksum": 16}
+# Places in the header of a member, in the list at the end of a zip archive, before its name at byte 46.
+HEADER_FIELDS = {"version": 6, "flags": 8, "compression": 10, "checksum": 16}
 
 
-@pytest.mark.parametrize("part", ["data", *MEMBER_FIELDS])
-def test_a_damaged_drawing_is_named(archive, damaged, part):
+@pytest.mark.parametrize("part", ["data", *HEADER_FIELDS])
+def test_a_damaged_drawing_is_named(damaged, part):
     name = f"{TOP}/Greek/character01/0006_03.png"
 
     def change(data):
         data = bytearray(data)
-        if part == "data":
-            place = zipfile.ZipFile(archive).getinfo(name).header_offset + 30 + len(name) + 50
-        else:
-            # A member's name stands 46 bytes after the beginning of its header in that list.
-            place = data.rindex(name.encode()) - 46 + MEMBER_FIELDS[part]
-        data[place] ^= 0xFF
+        in_data = data.index(name.encode()) + len(name) + 50
+        in_header = data.rindex(name.encode()) - 46
+        data[in_data if part == "data" else in_header + HEADER_FIELDS[part]] ^= 0xFF
         return bytes(data)
 
     path = damaged(change)
-    with pytest.raises(InputError, match=r"images_background_small1\.zip.*Download .*again"):
+    # With a version from the future the whole list cannot be read, so there is no drawing to name.
+    message = r"\.zip.*Download" if part == "version" else r"\.zip: .*0006_03\.png is damaged .*Download"
+    with pytest.raises(InputError, match=message):
         list(read_omniglot(path, ["Greek"]))
-    if part in ("data", "checksum"):
-        with pytest.raises(InputError, match=r"0006_03\.png is damaged"):
-            list(read_omniglot(path, ["Greek"]))
 
 
 @pytest.mark.parametrize("folder", [True, False])
@@ -246,5 +238,5 @@ def test_the_official_archive_has_136_characters_of_20_drawings():
     assert {record.text.split("/")[0] for record in records} == set(alphabets)
     assert_ids_are_unique(records)
     for record in records[::200]:
-        assert dataclasses.astuple(record)[1] == "png"
+        assert record.format == "png"
         assert set(np.unique(decode_image(tf.constant(record.encoded), 105))) == {0, 255}

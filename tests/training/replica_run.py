@@ -1,8 +1,8 @@
 """A few steps of the real training, on one device or two, in a process of its own.
 
-    python -m tests.training.replica_run STRATEGY FOLDER LOSS
+    python -m tests.training.replica_run STRATEGY FILE.npz LOSS
 
-Writes the weights to FOLDER/weights.npz and the losses to FOLDER/run/training.csv.
+Writes the weights and the losses of the steps to the file.
 """
 
 import os
@@ -10,31 +10,45 @@ import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import keras
 import numpy as np
+import sklearn.datasets
 import tensorflow as tf
 
+BATCH, STEPS = 64, 2
 
-def main(strategy, folder, loss):
+
+def main(strategy, path, loss):
     if strategy == "mirrored":
         (cpu,) = tf.config.list_physical_devices("CPU")
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-    from configs import digits
-    from tfrank import experiment
+    from tfrank import losses
+    from tfrank.models.backbones import convnet
+    from tfrank.models.preprocessing import preprocess
+    from tfrank.training.step import build_step
+    from tfrank.training.strategy import build_strategy
 
-    config = digits.get_config(loss)
-    config.train.strategy = strategy
-    config.train.steps = 4
-    config.train.log_every = 1
-    config.data.image_size = 28
-    config.data.classes_per_batch = 8
-    config.data.examples_per_class = 2
-    config.model.blocks = 4
-    workdir = os.path.join(folder, "run")
-    data = experiment.build_data(config, workdir)
-    training = experiment.build_training(config, workdir)
-    experiment.train(config, training, data)
-    weights = {v.path: v.numpy() for v in training.model.variables}
-    np.savez(os.path.join(folder, "weights.npz"), **weights)
+    # In float32 an activation that is zero but for rounding may pass a ReLU on two devices and not on
+    # one; the gradients then differ by more than rounding, and rightly so.
+    keras.config.set_floatx("float64")
+    keras.utils.set_random_seed(0)
+    images = tf.image.resize(sklearn.datasets.load_digits().images[..., None] * (255 / 16), [28, 28])
+    images = tf.cast(tf.repeat(images, 3, axis=-1), tf.uint8)
+    labels = sklearn.datasets.load_digits().target
+    strategy = build_strategy(strategy, BATCH)
+    with strategy.scope():
+        pixels = keras.Input([28, 28, 3])
+        features = convnet(preprocess(pixels, "inverted_grey"), blocks=4, filters=64)
+        model = keras.Model(pixels, keras.layers.Dense(64)(features))
+        # Not Adam, which turns the rounding of a gradient near zero into a whole step.
+        optimizer = keras.optimizers.SGD(0.01)
+        optimizer.build(model.trainable_variables)
+    before = {f"before/{v.path}": v.numpy() for v in model.trainable_variables}
+    step = build_step(model, losses.get(loss), optimizer, strategy=strategy, l2=4e-4)
+    batches = tf.data.Dataset.from_tensor_slices({"image": images, "label": labels}).batch(BATCH).take(STEPS)
+    losses = [float(step(batch)) for batch in strategy.experimental_distribute_dataset(batches)]
+    after = {f"after/{v.path}": v.numpy() for v in model.variables}
+    np.savez(path, losses=losses, **before, **after)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ class RecordIndex:
         label: `[records]` int64, class.
         category: `[records]` int64, coarser class, -1 where the records have none.
         id: `[records]` bytes, the image's id.
+        checksum: `[records]` uint32, masked CRC32C of the record's data.
     """
 
     shards: tuple[str, ...]
@@ -33,6 +34,7 @@ class RecordIndex:
     label: np.ndarray
     category: np.ndarray
     id: np.ndarray
+    checksum: np.ndarray
 
     def __len__(self) -> int:
         return len(self.label)
@@ -40,6 +42,11 @@ class RecordIndex:
     @property
     def num_classes(self) -> int:
         return len(np.unique(self.label))
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """The arrays by name: everything but `shards`."""
+        names = [field.name for field in dataclasses.fields(self) if field.name != "shards"]
+        return {name: getattr(self, name) for name in names}
 
     def describe(self, number: int) -> str:
         """What to call record `number` in a message: shard, offset and image id."""
@@ -51,17 +58,16 @@ class RecordIndex:
     def fingerprint(self) -> str:
         """A hash of the content of the index; the folder the shards stand in does not count."""
         digest = hashlib.sha256(" ".join(map(os.path.basename, self.shards)).encode())
-        for column in (self.shard, self.offset, self.length, self.label, self.category, self.id):
+        for column in self.columns().values():
             digest.update(np.ascontiguousarray(column).tobytes())
         return digest.hexdigest()
 
     def save(self, path: str) -> None:
         """Writes the index, whole or not at all. Shards are named relative to it."""
-        columns = dataclasses.asdict(self)
         folder = os.path.dirname(os.path.abspath(path))
-        columns["shards"] = np.array([os.path.relpath(shard, folder) for shard in self.shards])
+        shards = np.array([os.path.relpath(shard, folder) for shard in self.shards])
         with files.atomic_write(path) as file:
-            np.savez(file, **columns)
+            np.savez(file, shards=shards, **self.columns())
 
 
 def load_index(path: str) -> RecordIndex:
@@ -71,7 +77,7 @@ def load_index(path: str) -> RecordIndex:
             values = {field.name: columns[field.name] for field in dataclasses.fields(RecordIndex)}
     except FileNotFoundError:
         raise InputError(f"No record index at {path}.") from None
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, KeyError, EOFError, OSError, RuntimeError, zipfile.BadZipFile) as error:
         raise InputError(
             f"The record index {path} is damaged ({error}). Delete it to have it rebuilt."
         ) from None
@@ -86,5 +92,4 @@ def load_index(path: str) -> RecordIndex:
 def select_classes(index: RecordIndex, labels: Sequence[int]) -> RecordIndex:
     """The records whose class is among `labels`."""
     rows = np.flatnonzero(np.isin(index.label, labels))
-    columns = ("shard", "offset", "length", "label", "category", "id")
-    return dataclasses.replace(index, **{name: getattr(index, name)[rows] for name in columns})
+    return dataclasses.replace(index, **{name: column[rows] for name, column in index.columns().items()})

@@ -4,14 +4,17 @@ A record in a shard is: length (8 bytes, little-endian), its masked CRC32C (4), 
 data's masked CRC32C (4).
 """
 
+import contextlib
 import dataclasses
 import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from typing import BinaryIO
 
 import google_crc32c
 import numpy as np
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 
 from tfrank.checks import InputError
 from tfrank.data.index import RecordIndex, load_index
@@ -75,14 +78,13 @@ def write_records(
         InputError: where `records` is empty, or the disk is full.
     """
     names = [os.path.join(folder, f"{split}-{k:05d}-of-{num_shards:05d}.tfrecord") for k in range(num_shards)]
-    writers = [tf.io.TFRecordWriter(f"{name}.tmp") for name in names]
     try:
-        count = 0
-        for record in records:
-            writers[count % num_shards].write(record.serialize())
-            count += 1
-        for writer in writers:
-            writer.close()
+        with contextlib.ExitStack() as stack:
+            writers = [stack.enter_context(tf.io.TFRecordWriter(f"{name}.tmp")) for name in names]
+            count = 0
+            for record in records:
+                writers[count % num_shards].write(record.serialize())
+                count += 1
     except tf.errors.OpError as error:
         raise InputError(f"Cannot write the records of {split!r} to {folder}: {error.message}") from None
     if not count:
@@ -112,7 +114,7 @@ def build_index(shards: Sequence[str], path: str) -> RecordIndex:
     rows = [row for number, shard in enumerate(shards) for row in _scan(shard, number)]
     if not rows:
         raise InputError(f"There are no records in {', '.join(shards)}.")
-    shard, offset, length, label, category, image_id = zip(*rows)
+    shard, offset, length, label, category, image_id, checksum = zip(*rows)
     index = RecordIndex(
         shards=tuple(shards),
         shard=np.array(shard, np.int32),
@@ -121,13 +123,14 @@ def build_index(shards: Sequence[str], path: str) -> RecordIndex:
         label=np.array(label, np.int64),
         category=np.array(category, np.int64),
         id=np.array(image_id, np.bytes_),
+        checksum=np.array(checksum, np.uint32),
     )
     index.save(path)
     return index
 
 
 def _scan(shard: str, number: int) -> Iterator[tuple]:
-    with open(shard, "rb") as file:
+    with _open(shard) as file:
         while header := file.read(HEADER.size):
             offset = file.tell()
             where = f"{shard} at byte {offset}"
@@ -137,7 +140,10 @@ def _scan(shard: str, number: int) -> Iterator[tuple]:
                 )
             length = HEADER.unpack(header)[0]
             data = _checked(file.read(length + FOOTER.size), length, where)
-            features = tf.train.Example.FromString(data).features.feature
+            try:
+                features = tf.train.Example.FromString(data).features.feature
+            except DecodeError:
+                raise InputError(f"{where}: the record is no `tf.train.Example`.") from None
             label = features["image/class/label"].int64_list.value
             if not label or not features["image/encoded"].bytes_list.value:
                 raise InputError(
@@ -148,7 +154,14 @@ def _scan(shard: str, number: int) -> Iterator[tuple]:
             image_id = next(
                 (name[0] for name in names if name), f"{os.path.basename(shard)}:{offset}".encode()
             )
-            yield number, offset, length, label[0], category[0], image_id
+            yield number, offset, length, label[0], category[0], image_id, _masked_crc(data)
+
+
+def _open(shard: str) -> BinaryIO:
+    try:
+        return open(shard, "rb")
+    except OSError as error:
+        raise InputError(f"Cannot read the shard {shard} ({error.strerror}).") from None
 
 
 def _masked_crc(data: bytes) -> int:
@@ -177,11 +190,7 @@ class RecordReader:
 
     def __init__(self, index: RecordIndex):
         self.index = index
-        self._files = [os.open(shard, os.O_RDONLY) for shard in index.shards]
-
-    def __del__(self):
-        for file in getattr(self, "_files", ()):
-            os.close(file)
+        self._files = [_open(shard) for shard in index.shards]
 
     def read(self, numbers: Sequence[int]) -> list[bytes]:
         """The serialised examples of these records; InputError names the first that is damaged."""
@@ -189,7 +198,7 @@ class RecordReader:
         blocks = []
         for number in numbers:
             length = int(index.length[number])
-            file = self._files[index.shard[number]]
+            file = self._files[index.shard[number]].fileno()
             block = os.pread(file, length + FOOTER.size, int(index.offset[number]))
             blocks.append(_checked(block, length, index.describe(number)))
         return blocks

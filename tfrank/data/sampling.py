@@ -31,10 +31,16 @@ def epoch_order(seed: int, key: int, epoch: int, size: int, take: int) -> np.nda
     # Only the first `take` places of an order can differ from the plain permutation, so the end of
     # the epoch before is known at once, unless epochs are shorter than two takes. Then the chain of
     # epochs goes back to one that begins with a take: fewer than `take` of them.
-    before = permutation if size >= 2 * take else functools.partial(epoch_order, take=take)
-    last = before(seed, key, epoch - 1, size)[-held:]
-    chosen = np.flatnonzero(~np.isin(order, last))[: take - held]
-    return np.concatenate([order[chosen], np.delete(order, chosen)])
+    first = epoch - 1
+    while size < 2 * take and first * size % take:
+        first -= 1
+    order = permutation(seed, key, first, size)
+    for number in range(first + 1, epoch + 1):
+        held = number * size % take
+        last, order = order[len(order) - held :], permutation(seed, key, number, size)
+        chosen = np.flatnonzero(~np.isin(order, last))[: take - held]
+        order = np.concatenate([order[chosen], np.delete(order, chosen)])
+    return order
 
 
 def draw(seed: int, key: int, turn: int, size: int, take: int) -> tuple[np.ndarray, np.ndarray]:

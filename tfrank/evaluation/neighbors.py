@@ -40,9 +40,13 @@ def exact(
     similarity = np.full([len(queries), k], -np.inf, np.float32)
     for start, block in similarity_blocks(queries, gallery, self_index):
         rows = slice(start, start + len(block))
-        nearest = np.argpartition(-block, found - 1, axis=1)[:, :found]
+        # Of equals, the one that comes first in the gallery, also at the last place.
+        last = -np.partition(-block, found - 1, axis=1)[:, found - 1 : found]
+        equal = block == last
+        room = found - np.sum(block > last, axis=1, keepdims=True)
+        keep = (block > last) | (equal & (np.cumsum(equal, axis=1) <= room))
+        nearest = np.nonzero(keep)[1].reshape(len(block), found)
         near = np.take_along_axis(block, nearest, axis=1)
-        # Of equals, the one that comes first in the gallery.
         order = np.lexsort((nearest, -near), axis=1)
         similarity[rows, :found] = np.take_along_axis(near, order, axis=1)
         index[rows, :found] = np.take_along_axis(nearest, order, axis=1)

@@ -18,9 +18,9 @@ def table(rows: Mapping[str, Mapping[str, float]]) -> str:
     keys = [key for key in next(iter(rows.values())) if key not in ("queries", "lone_queries")]
     titles = [key.replace("recall_at_", "Recall@").replace("map", "mAP") for key in keys]
     width = max(map(len, rows))
-    lines = [" " * width + "".join(f"{title:>12}" for title in titles)]
+    lines = [" " * width + "".join(f"{title:>14}" for title in titles)]
     for name, row in rows.items():
-        lines.append(f"{name:<{width}}" + "".join(f"{row[key]:>12.4f}" for key in keys))
+        lines.append(f"{name:<{width}}" + "".join(f"{row[key]:>14.4f}" for key in keys))
     last = next(reversed(rows.values()))
     lines.append(
         f"{last['queries']} queries, {last['lone_queries']} without another image of their class left out."

@@ -39,6 +39,7 @@ def export_saved_model(model: keras.Model, folder: str, decode: Callable[[tf.Ten
     archive.add_endpoint(
         "encoded", embed_encoded, input_signature=[tf.TensorSpec([None], tf.string, name="bytes")]
     )
+    folder = folder.rstrip("/")
     temporary = f"{folder}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     archive.write_out(temporary, verbose=False)

@@ -33,8 +33,9 @@ def build_step(
             embeddings = model(tf.cast(batch["image"], tf.float32), training=True)
             value = loss(batch["label"], embeddings)
             # What every replica adds is counted once: gradients are summed over replicas.
-            penalties = l2 * sum(tf.nn.l2_loss(variable) for variable in variables) if l2 else 0.0
-            total = value + (penalties + sum(model.losses)) / replicas
+            penalties = [l2 * tf.nn.l2_loss(variable) for variable in variables] if l2 else []
+            shares = [tf.cast(penalty / replicas, value.dtype) for penalty in [*penalties, *model.losses]]
+            total = tf.add_n([value, *shares])
             scaled = optimizer.scale_loss(total)
         optimizer.apply_gradients(zip(tape.gradient(scaled, variables), variables))
         return value

@@ -62,13 +62,13 @@ def _open(source: str) -> tuple[list[str], Callable[[str], bytes]]:
         )
     try:
         archive = zipfile.ZipFile(source)
-    except (zipfile.BadZipFile, OSError) as error:
+    except (zipfile.BadZipFile, NotImplementedError, OSError) as error:
         raise InputError(f"{source} is not a whole zip archive ({error}). Download it again.") from None
 
     def read(name):
         try:
             return archive.read(name)
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+        except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, OSError) as error:
             raise InputError(f"{source}: {name} is damaged ({error}). Download the archive again.") from None
 
     return archive.namelist(), read

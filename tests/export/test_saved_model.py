@@ -1,0 +1,132 @@
+"""The SavedModel in a process of its own, which has no tfrank."""
+
+import json
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfrank.data.images import decode_image
+from tfrank.export.saved_model import export_saved_model
+from tfrank.models.embedding import embedding_model
+
+SIZE = 12
+RNG = np.random.default_rng(0)
+# Grey and in color, of the model's size and of another shape.
+FILES = {
+    "one.png": tf.io.encode_png(RNG.integers(0, 256, [SIZE, SIZE, 1], np.uint8)).numpy(),
+    "two.jpeg": tf.io.encode_jpeg(RNG.integers(0, 256, [31, 20, 3], np.uint8)).numpy(),
+}
+BATCHES = [["one.png"], ["two.jpeg"], ["one.png", "two.jpeg", "one.png"]]
+
+# Run in a folder with the files, their images as <file>.npy, and a SavedModel: model.
+USER = """
+import sys
+sys.modules["tfrank"] = None
+import json
+import numpy as np
+import tensorflow as tf
+
+signatures = tf.saved_model.load("model").signatures
+results = {}
+for number, names in enumerate(json.loads(sys.argv[1])):
+    images = tf.constant(np.stack([np.load(f"{name}.npy") for name in names]))
+    encoded = tf.stack([tf.io.read_file(name) for name in names])
+    results[f"serving_default {number}"] = signatures["serving_default"](images=images)["embedding"]
+    results[f"encoded {number}"] = signatures["encoded"](bytes=encoded)["embedding"]
+np.savez("results.npz", **results)
+"""
+
+
+def decode(encoded):
+    return decode_image(encoded, SIZE)
+
+
+def small_model(seed):
+    keras.utils.set_random_seed(seed)
+    model = embedding_model(image_size=SIZE, preprocessing="rgb", blocks=2, filters=4, embedding_dim=5)
+    # Moves the statistics of batch norm away from where they begin.
+    model(RNG.uniform(0, 255, [8, SIZE, SIZE, 3]), training=True)
+    return model
+
+
+def unit_embeddings(model, images):
+    embeddings = model(images, training=False).numpy()
+    return embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
+
+
+def served(folder, images):
+    return tf.saved_model.load(str(folder)).signatures["serving_default"](images=tf.constant(images))
+
+
+@pytest.fixture(scope="module")
+def images():
+    """The images in the files, as the SavedModel takes them."""
+    return np.stack([decode(tf.constant(file)) for file in FILES.values()]).astype("float32")
+
+
+def test_a_process_without_tfrank_gets_the_same_embedding_from_images_and_from_files(images, tmp_path):
+    model = small_model(seed=0)
+    export_saved_model(model, str(tmp_path / "model"), decode)
+    for (name, file), image in zip(FILES.items(), images):
+        (tmp_path / name).write_bytes(file)
+        np.save(tmp_path / f"{name}.npy", image)
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    command = [sys.executable, "-c", USER, json.dumps(BATCHES)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+    wanted = dict(zip(FILES, unit_embeddings(model, images)))
+    with np.load(tmp_path / "results.npz") as results:
+        for number, names in enumerate(BATCHES):
+            from_images, from_files = results[f"serving_default {number}"], results[f"encoded {number}"]
+            np.testing.assert_allclose(from_images, from_files, atol=1e-5)
+            np.testing.assert_allclose(from_images, [wanted[name] for name in names], atol=1e-5)
+            np.testing.assert_allclose(np.linalg.norm(from_files, axis=1), 1, atol=1e-6)
+            assert from_images.dtype == from_files.dtype == np.float32
+
+
+def test_both_signatures_give_only_the_embedding(tmp_path):
+    export_saved_model(small_model(seed=0), str(tmp_path / "model"), decode)
+    signatures = tf.saved_model.load(str(tmp_path / "model")).signatures
+    for name, argument in {"serving_default": "images", "encoded": "bytes"}.items():
+        assert list(signatures[name].structured_outputs) == ["embedding"]
+        assert list(signatures[name].structured_input_signature[1]) == [argument]
+
+
+@pytest.mark.parametrize("form", ["{}", "{}/"])
+def test_exporting_over_a_folder_replaces_it(images, tmp_path, form):
+    folder = tmp_path / "model"
+    export_saved_model(small_model(seed=0), form.format(folder), decode)
+    (folder / "left over").write_text("of something else")
+    model = small_model(seed=1)
+    export_saved_model(model, form.format(folder), decode)
+    np.testing.assert_allclose(served(folder, images)["embedding"], unit_embeddings(model, images), atol=1e-5)
+    assert not (folder / "left over").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_an_export_that_fails_leaves_the_one_before(images, tmp_path):
+    folder = tmp_path / "model"
+    model = small_model(seed=0)
+    export_saved_model(model, str(folder), decode)
+    with pytest.raises(ZeroDivisionError):
+        export_saved_model(small_model(seed=1), str(folder), lambda encoded: 1 / 0)
+    np.testing.assert_allclose(served(folder, images)["embedding"], unit_embeddings(model, images), atol=1e-5)
+
+
+def test_an_embedding_in_half_precision_is_served_in_float32(images, tmp_path):
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        model = small_model(seed=0)
+    finally:
+        keras.config.set_dtype_policy(before)
+    export_saved_model(model, str(tmp_path / "model"), decode)
+    embedding = served(tmp_path / "model", images)["embedding"]
+    assert embedding.dtype == tf.float32
+    np.testing.assert_allclose(np.linalg.norm(embedding, axis=1), 1, atol=1e-6)

@@ -1,0 +1,68 @@
+"""Every code block of the README runs."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+ROOT = pathlib.Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```(python|bash)\n(.*?)```", README, re.DOTALL)
+INSTALLS = ["pip install -e . && python train_main.py", "pip install -e '.[test]' && pytest"]
+
+
+def commands(block):
+    return [line for line in block.splitlines() if line not in INSTALLS]
+
+
+def test_the_first_screen_has_exactly_two_commands():
+    screen = "\n".join(README.splitlines()[:20])
+    assert [
+        block.strip() for kind, block in re.findall(r"```(bash)\n(.*?)```", screen, re.DOTALL)
+    ] == INSTALLS
+
+
+def test_ci_runs_the_test_command_of_the_readme():
+    assert (
+        "grep -m1 -E \"^pip install -e '\\.\\[test\\]' && pytest$\" README.md"
+        in (ROOT / ".ci/run").read_text()
+    )
+
+
+def write_omniglot(path):
+    """A small archive in the official layout: noise for drawings."""
+    noise, alphabets = np.random.default_rng(0), ("Balinese", "Korean", "Latin", "Early_Aramaic", "Greek")
+    with zipfile.ZipFile(path, "w") as archive:
+        for alphabet in alphabets:
+            for name in (f"character{c:02d}/{c:04d}_{d:02d}.png" for c in range(1, 12) for d in range(1, 5)):
+                drawing = noise.integers(0, 2, [105, 105, 1], np.uint8) * 255
+                png = tf.io.encode_png(drawing).numpy()
+                archive.writestr(f"images_background_small1/{alphabet}/{name}", png)
+
+
+@pytest.mark.slow
+def test_the_blocks_run_one_after_another(tmp_path):
+    write_omniglot(tmp_path / "images_background_small1.zip")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    # The first command trains what the later ones evaluate; a few steps will do.
+    blocks = [("bash", "python train_main.py"), *BLOCKS]
+    for kind, block in blocks:
+        for command in [block] if kind == "python" else commands(block):
+            if kind == "python":
+                arguments = [sys.executable, "-c", command]
+            else:
+                program, script, *flags = command.split()
+                assert program == "python"
+                arguments = [sys.executable, str(ROOT / script), *flags, "--config.train.steps=3"]
+                # Flags name configs relative to the repository.
+                arguments = [a.replace("--config=configs", f"--config={ROOT}/configs") for a in arguments]
+            process = subprocess.run(
+                arguments, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+            )
+            assert process.returncode == 0, (command, process.stderr)
