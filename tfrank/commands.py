@@ -74,6 +74,7 @@ def _check_field(path, field):
     """InputError where the config of that path loads, but has no such field."""
     try:
         node = flags.FLAGS["config"].parser.parse(path)
+        node.keys()  # As above.
     except Exception:
         return  # The caller reports why.
     done = "config"
