@@ -46,6 +46,11 @@ def integer(name: str, value: Any, *, at_least: int) -> int:
     return int(value)
 
 
+def boolean(name: str, value: Any) -> bool:
+    """`value` if it is True or False; InputError otherwise."""
+    return bool(one_of(name, value, [False, True]))
+
+
 def one_of(name: str, value: Any, allowed: Iterable[Any]) -> Any:
     """`value` if it is one of `allowed`; InputError naming them, and the likely one, otherwise."""
     allowed = list(allowed)

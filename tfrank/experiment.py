@@ -166,7 +166,7 @@ def build_loss(config: ConfigDict) -> losses.RankingLoss:
     """The loss; a field that it does not have, or a wrong value, is reported by its config name."""
     fields = dict(config.loss)
     loss_class = losses.LOSSES[checks.one_of("config.loss.name", fields.pop("name"), losses.LOSSES)]
-    known = [key for key in loss_class().get_config() if key not in ("name", "reduction")]
+    known = loss_class().hyper_parameters
     for field in fields:
         if field not in known:
             raise InputError(

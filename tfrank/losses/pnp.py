@@ -106,33 +106,11 @@ class PNPLoss(RankingLoss):
         reduction: str | None = "mean",
         name: str = "pnp",
     ):
-        super().__init__(reduction=reduction, name=name)
-        self.variant = checks.one_of("variant", variant, VARIANTS)
-        self.alpha = checks.number("alpha", alpha, at_least=1)
-        self.b = checks.number("b", b, above=0)
-        self.temperature = checks.number("temperature", temperature, above=0)
-        self.include_self = bool(checks.one_of("include_self", include_self, [False, True]))
-
-    def score(self, query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index):
-        return pnp_loss(
-            query_labels,
-            query_embeddings,
-            gallery_labels,
-            gallery_embeddings,
-            self_index,
-            variant=self.variant,
-            alpha=self.alpha,
-            b=self.b,
-            temperature=self.temperature,
-            include_self=self.include_self,
-        )
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "variant": self.variant,
-            "alpha": self.alpha,
-            "b": self.b,
-            "temperature": self.temperature,
-            "include_self": self.include_self,
+        hyper_parameters = {
+            "variant": checks.one_of("variant", variant, VARIANTS),
+            "alpha": checks.number("alpha", alpha, at_least=1),
+            "b": checks.number("b", b, above=0),
+            "temperature": checks.number("temperature", temperature, above=0),
+            "include_self": checks.boolean("include_self", include_self),
         }
+        super().__init__(pnp_loss, hyper_parameters, reduction=reduction, name=name)

@@ -1,5 +1,8 @@
 """RankingLoss: what every loss here shares as a `keras.losses.Loss`."""
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
 import tensorflow as tf
 
@@ -12,12 +15,17 @@ class RankingLoss(keras.losses.Loss):
 
         loss = sum_q w_q L_q / sum_q w_q        over the queries q that count
 
-    A subclass gives L_q and which queries count, in `score`; everything else is here. Each replica
-    scores its own queries against the batch gathered from all replicas, and divides by the weight of
-    all counting queries of the global batch. So replicas' values, and their gradients, are to be
-    summed, as Keras and `strategy.run` with a Keras optimizer do: N replicas equal one device.
+    A subclass checks its hyper-parameters and names its core, a pure function that gives L_q and which
+    queries count; everything else is here. Each replica scores its own queries against the batch gathered
+    from all replicas, and divides by the weight of all counting queries of the global batch. So replicas'
+    values, and their gradients, are to be summed, as Keras and `strategy.run` with a Keras optimizer do:
+    N replicas equal one device.
 
     Args:
+        core: f(query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index,
+            **hyper_parameters), with int64 labels and embeddings of unit norm, to the loss per query,
+            `[queries]`, and which queries count, `[queries]` bool.
+        hyper_parameters: of the core; also what `get_config` gives, beside the two below.
         reduction: "mean" over the queries that count, or None for `[batch]` values w_q L_q, 0 where a
             query does not count.
         name: of the loss.
@@ -31,9 +39,18 @@ class RankingLoss(keras.losses.Loss):
     A batch without a query that counts gives 0 and zero gradients.
     """
 
-    def __init__(self, *, reduction: str | None = "mean", name: str | None = None):
+    def __init__(
+        self,
+        core: Callable[..., tuple[tf.Tensor, tf.Tensor]],
+        hyper_parameters: dict[str, Any],
+        *,
+        reduction: str | None = "mean",
+        name: str | None = None,
+    ):
         checks.one_of("reduction", reduction, ["mean", None])
         super().__init__(reduction=reduction, name=name)
+        self._core = core
+        self.hyper_parameters = hyper_parameters
 
     def score(
         self,
@@ -43,8 +60,9 @@ class RankingLoss(keras.losses.Loss):
         gallery_embeddings: tf.Tensor,
         self_index: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Loss per query, `[queries]`, and which queries count, `[queries]` bool."""
-        raise NotImplementedError
+        """The core with this loss's hyper-parameters: queries against any gallery."""
+        rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
+        return self._core(*rows, **self.hyper_parameters)
 
     # Not `call`: Keras casts labels to float on the way there, and 2^24 becomes equal to 2^24 + 1.
     def __call__(self, y_true, y_pred, sample_weight=None):
@@ -66,6 +84,10 @@ class RankingLoss(keras.losses.Loss):
             # The divisor is the whole global batch's, so summed replicas need no second 1/R.
             divisor = distributed.sum_over_replicas(tf.reduce_sum(weights))
             return tf.math.divide_no_nan(tf.reduce_sum(losses), divisor)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        return {**super().get_config(), **self.hyper_parameters}
 
 
 def _checked(labels, embeddings, sample_weight):

@@ -76,24 +76,8 @@ class SmoothAPLoss(RankingLoss):
         reduction: str | None = "mean",
         name: str = "smooth_ap",
     ):
-        super().__init__(reduction=reduction, name=name)
-        self.temperature = checks.number("temperature", temperature, above=0)
-        self.include_self = bool(checks.one_of("include_self", include_self, [False, True]))
-
-    def score(self, query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index):
-        return smooth_ap_loss(
-            query_labels,
-            query_embeddings,
-            gallery_labels,
-            gallery_embeddings,
-            self_index,
-            temperature=self.temperature,
-            include_self=self.include_self,
-        )
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "temperature": self.temperature,
-            "include_self": self.include_self,
+        hyper_parameters = {
+            "temperature": checks.number("temperature", temperature, above=0),
+            "include_self": checks.boolean("include_self", include_self),
         }
+        super().__init__(smooth_ap_loss, hyper_parameters, reduction=reduction, name=name)
