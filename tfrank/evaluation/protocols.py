@@ -33,10 +33,8 @@ def leave_one_out(
         blocks = similarity_blocks(embeddings, embeddings, own)
         return metrics.summarize(metrics.positive_ranks(blocks, labels, labels), ks)
     found = search(neighbors)(embeddings, embeddings, max(ks), own).index
+    recalls = metrics.neighbor_recalls(found, labels, labels, own, ks)
     sample = np.random.default_rng(0).permutation(len(labels))[:CHECKED_QUERIES]
     truth = exact(embeddings[sample], embeddings, max(ks), own[sample]).index
     shares = [len(np.intersect1d(a[a >= 0], b)) / sum(a >= 0) for a, b in zip(truth, found[sample])]
-    return {
-        **metrics.neighbor_recalls(found, labels, labels, own, ks),
-        f"{neighbors}_recall": float(np.mean(shares)),
-    }
+    return {**recalls, f"{neighbors}_recall": float(np.mean(shares))}
