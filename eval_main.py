@@ -14,6 +14,7 @@ from ml_collections import config_flags
 
 from tfrank import commands, experiment, files
 from tfrank.evaluation import report
+from tfrank.workdir import check_test_set_of, default_workdir
 
 _DEFAULT_CONFIG = os.path.join(os.path.dirname(os.path.abspath(__file__)), "configs", "digits.py")
 _CONFIG = config_flags.DEFINE_config_file(
@@ -28,10 +29,12 @@ _NEIGHBORS = flags.DEFINE_enum("neighbors", "exact", ["exact", "scann"], "How ne
 
 def main(_):
     config = _CONFIG.value
-    workdir = _WORKDIR.value or experiment.default_workdir(config)
+    experiment.check_config(config)
+    workdir = _WORKDIR.value or default_workdir(config)
     if _SAVED_MODEL.value:
         model = experiment.load_saved_model(_SAVED_MODEL.value)
         files.make_folder(workdir)
+        check_test_set_of(workdir, config)
     else:
         model = experiment.embed_fn(experiment.load_trained(config, workdir))
     data = experiment.build_data(config, workdir)

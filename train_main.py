@@ -15,6 +15,7 @@ from ml_collections import config_flags
 
 from tfrank import commands, experiment, files
 from tfrank.evaluation import report
+from tfrank.workdir import check_config_of, default_workdir, locked
 
 _DEFAULT_CONFIG = os.path.join(os.path.dirname(os.path.abspath(__file__)), "configs", "digits.py")
 _CONFIG = config_flags.DEFINE_config_file(
@@ -25,11 +26,17 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run. Default: run
 
 def main(_):
     config = _CONFIG.value
-    workdir = _WORKDIR.value or experiment.default_workdir(config)
+    experiment.check_config(config)
+    workdir = _WORKDIR.value or default_workdir(config)
     files.make_folder(workdir)
+    with locked(workdir):
+        check_config_of(workdir, config)
+        train_and_evaluate(config, workdir)
+
+
+def train_and_evaluate(config, workdir):
     data = experiment.build_data(config, workdir)
     training = experiment.build_training(config, workdir)
-    experiment.check_workdir(config, workdir, data)
     model = experiment.embed_fn(training.model)
 
     rows = {}

@@ -9,6 +9,7 @@ import pytest
 from configs import default
 from tfrank import LOSSES, experiment
 from tfrank.checks import InputError
+from tfrank.workdir import flatten
 
 ROOT = pathlib.Path(default.__file__).parents[1]
 CONFIGS = sorted(path.stem for path in (ROOT / "configs").glob("*.py") if path.stem != "__init__")
@@ -50,6 +51,17 @@ def test_every_field_is_read_somewhere():
     from tfrank.models.embedding import embedding_model
 
     assert {"image_size", *config.model} == set(inspect.signature(embedding_model).parameters)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_is_within_its_own_ranges(name):
+    experiment.check_config(importlib.import_module(f"configs.{name}").get_config())
+
+
+def test_every_whole_number_has_a_least_value():
+    flat = flatten(default.get_config().to_dict())
+    whole = {k for k, v in flat.items() if isinstance(v, int) and not isinstance(v, bool)}
+    assert whole == set(experiment.LEAST)
 
 
 def test_an_unknown_loss_names_the_known_ones():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.training.runs import finish, start
+from tfrank.data import records
 
 pytestmark = pytest.mark.slow
 
@@ -64,6 +65,50 @@ def test_evaluating_checkpoint_and_saved_model_exactly_and_by_scann_agrees_with_
             assert metrics.get("scann_recall", 1.0) > 0.999
 
 
+def test_an_evaluation_needs_only_the_test_set_and_the_model_of_the_run(run):
+    workdir, _, _ = run
+    status, _, errors = finish(workdir, main="eval_main.py")
+    assert status == 0, errors
+    status, _, errors = finish(workdir, "--config.model.filters=9", main="eval_main.py")
+    assert status == 1 and "model.filters: 8 before, 9 now" in errors
+
+
+def test_a_saved_model_is_not_measured_on_the_records_of_another_config(run):
+    workdir, flags, _ = run
+    saved_model = f"--saved_model={workdir}/saved_model"
+    status, _, errors = finish(workdir, *flags, saved_model, "--config.data.shards=2", main="eval_main.py")
+    assert status == 1 and "data.shards: 4 before, 2 now" in errors
+
+
+def test_a_lost_index_is_built_again_and_the_run_goes_on(run):
+    workdir, flags, _ = run
+    (workdir / "records" / "train.index.npz").unlink()
+    status, output, errors = finish(workdir, *flags)
+    assert status == 0, errors
+    assert "Going on from step 8" in output
+
+
+def test_a_second_process_in_the_same_workdir_is_refused(tmp_path):
+    workdir = tmp_path / "run"
+    first = start(workdir, "--config.train.steps=1000")
+    while not (workdir / "training.csv").exists():
+        assert first.poll() is None, first.communicate()
+    status, _, errors = finish(workdir, "--config.train.steps=1000")
+    first.kill()
+    first.communicate()
+    assert status == 1 and "Another process is at work in" in errors
+
+
+def test_a_damaged_config_of_a_workdir_is_said(tmp_path):
+    workdir = tmp_path / "run"
+    workdir.mkdir()
+    for content in ("", "{bad", "[]", "{}"):
+        (workdir / "config.json").write_text(content)
+        status, _, errors = finish(workdir, main="eval_main.py")
+        assert status == 1
+        assert "config.json is damaged" in errors and "Traceback" not in errors
+
+
 def test_a_resume_with_another_config_stops_and_says_which_field(run):
     workdir, flags, _ = run
     status, _, errors = finish(workdir, *flags, "--config.train.learning_rate=0.5")
@@ -80,12 +125,23 @@ def test_a_resume_may_go_on_for_more_steps(run, tmp_path):
     assert "Going on from step 2" in output
 
 
+def test_before_the_first_checkpoint_only_what_the_records_depend_on_is_fixed(tmp_path):
+    workdir = tmp_path / "run"
+    status, _, errors = finish(workdir, "--config.train.steps=1", "--config.data.classes_per_batch=99")
+    assert status == 1 and "Lower classes_per_batch" in errors
+    status, _, errors = finish(workdir, "--config.train.steps=1", "--config.data.shards=3")
+    assert status == 1 and "data.shards: 4 before, 3 now" in errors
+    status, _, errors = finish(workdir, "--config.train.steps=1")
+    assert status == 0, errors
+
+
 def test_changed_records_stop_a_resume(tmp_path):
     workdir = tmp_path / "run"
     assert finish(workdir, "--config.train.steps=1")[0] == 0
-    for path in (workdir / "records").glob("train*"):
-        path.unlink()
-    status, _, errors = finish(workdir, "--config.train.steps=1", "--config.data.shards=3")
+    index = records.open_index(str(workdir / "records"), "test")
+    spoilt = [records.ImageRecord(b"", "png", int(k), "", "", f"{k}") for k in index.label]
+    records.write_records(spoilt, str(workdir / "records"), "train")
+    status, _, errors = finish(workdir, "--config.train.steps=1")
     assert status == 1
     assert "The records in" in errors and "changed since this run began" in errors
 
@@ -106,6 +162,14 @@ def test_changed_records_stop_a_resume(tmp_path):
         (["--config.loss.temperature=0"], "argument `temperature`. Expected a finite number above 0"),
         (["--config.loss.variant=dp"], "argument `variant`. Expected one of ['o', 'iu', 'ib', 'ds', 'dq']"),
         (["--config.train.strategy=mirored"], 'Did you mean "mirrored"?'),
+        (
+            ["--config.data.image_size=0"],
+            "Expected an integer of at least 1. Received: config.data.image_size=0",
+        ),
+        (["--config.evaluation.recall_at=(0,)"], "config.evaluation.recall_at"),
+        (["--config.data.test=(1,2)"], "config.data.train and config.data.test have [1] in common"),
+        (["--config=README.md"], "(README.md, line "),
+        (["--config.data.short_classes=drp"], 'Did you mean "drop"?'),
         (["--config.data.classes_per_batch=99"], "Lower classes_per_batch"),
         (["--config.data.name=digit"], "config.data.name"),
         (["--config.data.train=(0,11)"], "There are no digits [11]"),
@@ -137,8 +201,6 @@ def test_evaluating_where_there_is_no_run_says_so(tmp_path):
 
 
 def test_an_image_that_does_not_decode_is_named_and_nothing_is_lost(tmp_path):
-    from tfrank.data import records
-
     workdir = tmp_path / "run"
     assert finish(workdir, "--config.train.steps=4")[0] == 0
     folder = str(workdir / "records")
@@ -150,7 +212,7 @@ def test_an_image_that_does_not_decode_is_named_and_nothing_is_lost(tmp_path):
         for k in range(len(reader.index))
     ]
     records.write_records(spoilt, folder, "train")
-    os.remove(workdir / "config.json")
+    os.remove(workdir / "records.json")
     status, _, errors = finish(workdir, "--config.train.steps=8")
     assert status == 1
     assert "image id '" in errors and "does not decode" in errors and "Traceback" not in errors

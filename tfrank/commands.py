@@ -23,7 +23,8 @@ def run(main: Callable[[Sequence[str]], Any], *, default_config: str) -> None:
     """
     try:
         app.run(functools.partial(_main, main), flags_parser=functools.partial(_parse, default_config))
-    except InputError as error:
+    except (InputError, OSError) as error:
+        # An OSError that nobody foresaw, such as a full disk, still names the file and the reason.
         print(f"Error: {error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
@@ -46,7 +47,7 @@ def _parse(default_config, argv):
         left = flags.FLAGS(argv)
         flags.FLAGS.config.keys()  # A config that could not be loaded says so when it is first used.
         return left
-    except (flags.Error, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
+    except (flags.Error, AttributeError, KeyError, SyntaxError, TypeError, ValueError, OSError) as error:
         for arg in argv:
             if arg.startswith("--config."):
                 _check_field(path, arg.split("=", 1)[0].removeprefix("--config."))

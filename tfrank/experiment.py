@@ -1,7 +1,6 @@
 """The composition root: from a config to the parts of a run, for both mains."""
 
 import dataclasses
-import json
 import os
 from collections.abc import Callable
 
@@ -14,7 +13,7 @@ from tfrank import checks, files, losses
 from tfrank.checks import InputError, did_you_mean
 from tfrank.data import images, pipeline, records
 from tfrank.data.index import RecordIndex, select_classes
-from tfrank.data.sampling import ClassBalancedSampler
+from tfrank.data.sampling import SHORT_CLASSES, ClassBalancedSampler
 from tfrank.data.sources.digits import read_digits
 from tfrank.data.sources.omniglot import read_omniglot
 from tfrank.evaluation import neighbors, report
@@ -22,16 +21,33 @@ from tfrank.evaluation.embed import embed
 from tfrank.evaluation.protocols import leave_one_out
 from tfrank.export.saved_model import export_saved_model
 from tfrank.models.embedding import embedding_model
+from tfrank.models.preprocessing import MODES as PREPROCESSINGS
 from tfrank.models.preprocessing import preprocess
 from tfrank.training.checkpoints import Checkpoints
 from tfrank.training.optimizers import build_optimizer
 from tfrank.training.step import build_step
 from tfrank.training.strategy import build_strategy
 from tfrank.training.trainer import Trainer
+from tfrank.workdir import check_model_of, check_records_of, flatten
 
-# What a resumed run may change: how long it goes on, what it prints, how many devices it has.
-# And the path of the source, since the records are compared by content.
-CHANGEABLE = ("data.source", "train.steps", "train.epochs", "train.log_every", "train.strategy")
+# The least value of every field that is a whole number.
+LEAST = {
+    "seed": 0,
+    "data.validation_classes": 0,
+    "data.shards": 1,
+    "data.image_size": 1,
+    "data.classes_per_batch": 2,
+    "data.examples_per_class": 2,
+    "data.max_shift": 0,
+    "model.blocks": 1,
+    "model.filters": 1,
+    "model.embedding_dim": 1,
+    "train.steps": 0,
+    "train.checkpoint_every": 1,
+    "train.evaluate_every": 1,
+    "train.log_every": 1,
+    "evaluation.batch_size": 1,
+}
 GRID_QUERIES, GRID_NEIGHBORS = 8, 8
 
 
@@ -53,15 +69,35 @@ class Training:
     trainer: Trainer
 
 
-def default_workdir(config: ConfigDict) -> str:
-    """Where a run goes that was given no folder."""
-    return os.path.join("runs", f"{config.name}_{config.loss.name}")
+def check_config(config: ConfigDict) -> None:
+    """InputError for the first field out of its range, before anything is written."""
+    flat = flatten(config.to_dict())
+    for field, least in LEAST.items():
+        checks.integer(f"config.{field}", flat[field], at_least=least)
+    for field in ("train.epochs", "train.l2", "train.decoupled"):
+        checks.number(f"config.{field}", flat[field], at_least=0)
+    if config.seed >= 2**32:
+        raise checks.invalid("config.seed", "an integer below 2^32", config.seed)
+    common = sorted(set(config.data.train) & set(config.data.test))
+    if common:
+        raise InputError(
+            f"config.data.train and config.data.test have {common} in common; test on unseen classes."
+        )
+    checks.number("config.train.learning_rate", config.train.learning_rate, above=0)
+    checks.one_of("config.data.short_classes", config.data.short_classes, SHORT_CLASSES)
+    checks.one_of("config.model.preprocessing", config.model.preprocessing, PREPROCESSINGS)
+    if not config.evaluation.recall_at:
+        raise checks.invalid("config.evaluation.recall_at", "at least one K", config.evaluation.recall_at)
+    for k in config.evaluation.recall_at:
+        checks.integer("config.evaluation.recall_at", k, at_least=1)
+    build_loss(config)
 
 
 def build_data(config: ConfigDict, workdir: str) -> Data:
     """The records of the config's data set, written to `workdir/records` where they are not there yet."""
     folder = files.make_folder(os.path.join(workdir, "records"))
     train, test = (_records(config.data, folder, split) for split in ("train", "test"))
+    check_records_of(workdir, {"train": train.fingerprint(), "test": test.fingerprint()})
     train, validation = _hold_out(train, config.data.validation_classes, config.seed)
     for name, index in (("train", train), ("validation", validation), ("test", test)):
         if index:
@@ -86,7 +122,6 @@ def _records(data: ConfigDict, folder: str, split: str) -> RecordIndex:
 
 def _hold_out(index: RecordIndex, count: int, seed: int) -> tuple[RecordIndex, RecordIndex | None]:
     """The training part and a class-disjoint validation part of `count` random classes."""
-    checks.integer("config.data.validation_classes", count, at_least=0)
     if not count:
         return index, None
     classes = np.random.default_rng(seed).permutation(np.unique(index.label))
@@ -95,51 +130,6 @@ def _hold_out(index: RecordIndex, count: int, seed: int) -> tuple[RecordIndex, R
             f"config.data.validation_classes={count} leaves none of the {len(classes)} classes to train on."
         )
     return select_classes(index, classes[count:]), select_classes(index, classes[:count])
-
-
-def check_workdir(config: ConfigDict, workdir: str, data: Data) -> None:
-    """Saves config and record fingerprints in a new workdir; in one that has them, they must agree."""
-    path = _config_path(workdir)
-    now = {
-        "config": json.loads(config.to_json()),
-        "records": {"train": data.train.fingerprint(), "test": data.test.fingerprint()},
-    }
-    if os.path.exists(path):
-        with open(path) as file:
-            before = json.load(file)
-        if before["records"] != now["records"]:
-            raise InputError(
-                f"The records in {workdir} changed since this run began. Choose another --workdir."
-            )
-        _check_same(before["config"], now["config"], workdir, lambda key: key not in CHANGEABLE)
-    with files.atomic_write(path, "w") as file:
-        json.dump(now, file, indent=2)
-
-
-def _config_path(workdir: str) -> str:
-    return os.path.join(workdir, "config.json")
-
-
-def _check_same(before: dict, now: dict, workdir: str, matters: Callable[[str], bool]) -> None:
-    """InputError that names the fields that matter and differ."""
-    before, now = _flat(before), _flat(now)
-    changed = [
-        f"{key}: {before.get(key)!r} before, {now.get(key)!r} now"
-        for key in sorted(before | now)
-        if before.get(key) != now.get(key) and matters(key)
-    ]
-    if changed:
-        raise InputError(
-            f"The run in {workdir} has another config ({'; '.join(changed)})."
-            " Choose another --workdir, or the same config."
-        )
-
-
-def _flat(tree: dict, prefix: str = "") -> dict:
-    flat = {}
-    for key, value in tree.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
 
 
 def total_steps(config: ConfigDict, num_images: int) -> int:
@@ -188,12 +178,11 @@ def build_training(config: ConfigDict, workdir: str) -> Training:
             learning_rate=config.train.learning_rate, decoupled=config.train.decoupled
         )
         optimizer.build(model.trainable_variables)
-    l2 = checks.number("config.train.l2", config.train.l2, at_least=0)
     checkpoints = Checkpoints(os.path.join(workdir, "checkpoints"), model, optimizer)
     trainer = Trainer(
         workdir,
         model=model,
-        step=build_step(model, loss, optimizer, strategy=strategy, l2=l2),
+        step=build_step(model, loss, optimizer, strategy=strategy, l2=config.train.l2),
         checkpoints=checkpoints,
         strategy=strategy,
         batch_size=batch_size,
@@ -222,35 +211,27 @@ def train(config: ConfigDict, training: Training, data: Data) -> None:
             reader, sampler, image_size=size, max_shift=config.data.max_shift, start=start, stop=steps
         )
 
+    model = embed_fn(training.model)
+
     def validate():
-        return evaluate(config, embed_fn(training.model), data.validation)["recall_at_1"]
+        embeddings, labels = embed_all(config, model, data.validation)
+        return leave_one_out(embeddings, labels, [1])["recall_at_1"]
 
     training.trainer.fit(
         batches,
         steps=steps,
-        checkpoint_every=checks.integer(
-            "config.train.checkpoint_every", config.train.checkpoint_every, at_least=1
-        ),
-        log_every=checks.integer("config.train.log_every", config.train.log_every, at_least=1),
+        checkpoint_every=config.train.checkpoint_every,
+        log_every=config.train.log_every,
         explain=lambda step: pipeline.check_batch(reader, sampler.batch(step), size),
         evaluate=validate if data.validation else None,
-        evaluate_every=checks.integer("config.train.evaluate_every", config.train.evaluate_every, at_least=1),
+        evaluate_every=config.train.evaluate_every,
     )
     load_best(training)
 
 
 def load_trained(config: ConfigDict, workdir: str) -> keras.Model:
     """The model of a workdir's best weights, or of its latest checkpoint where none were held out for."""
-    if not os.path.exists(_config_path(workdir)):
-        raise InputError(
-            f"There is no run in {workdir}. Train one first, or give --workdir or --saved_model."
-        )
-    with open(_config_path(workdir)) as file:
-        before = json.load(file)["config"]
-    now = json.loads(config.to_json())
-    _check_same(
-        before, now, workdir, lambda key: key.startswith(("data.", "model.")) and key != "data.source"
-    )
+    check_model_of(workdir, config)
     training = build_training(config, workdir)
     step = training.checkpoints.restore()
     if not step:
@@ -265,7 +246,7 @@ def load_saved_model(folder: str) -> Callable[[tf.Tensor], tf.Tensor]:
     try:
         signature = tf.saved_model.load(folder).signatures["serving_default"]
         return lambda batch: signature(images=batch)["embedding"]
-    except (OSError, KeyError, tf.errors.OpError) as error:
+    except (OSError, KeyError, IndexError, ValueError, tf.errors.OpError) as error:
         raise InputError(f"{folder} is not a SavedModel of an embedding model ({error}).") from None
 
 
@@ -273,7 +254,10 @@ def load_best(training: Training) -> None:
     """Loads the weights that did best on the validation part, where there is one."""
     path = training.trainer.best_weights
     if os.path.exists(path):
-        training.model.load_weights(path)
+        try:
+            training.model.load_weights(path)
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} is damaged ({error}). Delete it to use the last weights.") from None
         best = float(training.checkpoints.best)
         print(f"Best weights on the validation classes: {path} (Recall@1 {best:.4f})")
 

@@ -227,6 +227,24 @@ def test_a_damaged_checkpoint_is_named_and_skipped_for_the_one_before(tmp_path, 
     assert logged_steps(tmp_path / "cut") == logged_steps(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("content", [None, "", "junk{{"])
+def test_checkpoints_are_found_although_their_list_is_lost_or_damaged(tmp_path, content):
+    Setup(tmp_path).fit(8)
+    listing = tmp_path / "checkpoints" / "checkpoint"
+    listing.unlink() if content is None else listing.write_text(content)
+    assert Setup(tmp_path).checkpoints.restore() == 8
+
+
+def test_half_a_row_at_the_end_of_the_log_is_dropped(tmp_path):
+    setup = Setup(tmp_path)
+    setup.fit(4)
+    before = logged_steps(tmp_path)
+    with open(tmp_path / "training.csv", "a") as log:
+        log.write("junk\n5")
+    Setup(tmp_path).fit(4)
+    assert logged_steps(tmp_path) == before
+
+
 def test_a_run_without_any_whole_checkpoint_is_refused(tmp_path):
     Setup(tmp_path).fit(3)
     for data in (tmp_path / "checkpoints").glob("*.data*"):

@@ -63,7 +63,9 @@ class ImageRecord:
             numbers["image/category/label"] = self.category
         for key, value in numbers.items():
             features[key] = tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
-        return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+        example = tf.train.Example(features=tf.train.Features(feature=features))
+        # The order of a map differs from process to process; records written again have to be the same.
+        return example.SerializeToString(deterministic=True)
 
 
 def write_records(

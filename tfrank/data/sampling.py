@@ -9,6 +9,7 @@ from tfrank.checks import InputError
 
 # Classes are drawn with this key; the images of class c with key c.
 CLASSES = -1
+SHORT_CLASSES = ("repeat", "drop")
 
 
 @functools.lru_cache(maxsize=1024)
@@ -87,7 +88,7 @@ class ClassBalancedSampler:
         self.classes_per_batch = checks.integer("classes_per_batch", classes_per_batch, at_least=1)
         self.examples_per_class = checks.integer("examples_per_class", examples_per_class, at_least=1)
         self.seed = checks.integer("seed", seed, at_least=0)
-        checks.one_of("short_classes", short_classes, ["repeat", "drop"])
+        checks.one_of("short_classes", short_classes, SHORT_CLASSES)
         by_class = np.argsort(labels, kind="stable")
         starts = np.flatnonzero(np.diff(labels[by_class], prepend=labels.min() - 1))
         members = np.split(by_class, starts[1:])

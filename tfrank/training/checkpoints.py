@@ -1,5 +1,8 @@
 """Checkpoints of everything a run's future depends on."""
 
+import glob
+import os
+
 import keras
 import tensorflow as tf
 
@@ -32,11 +35,17 @@ class Checkpoints:
             best=self.best,
         )
         self._saved_step = None
+        _remove_damaged_list(folder)
         self._manager = tf.train.CheckpointManager(self._checkpoint, folder, max_to_keep=2)
+
+    @property
+    def any_saved(self) -> bool:
+        """Whether there is a checkpoint."""
+        return bool(self._manager.checkpoints)
 
     def restore(self) -> int:
         """Restores the latest state that is whole, if there is one; the number of steps taken."""
-        paths = list(reversed(self._manager.checkpoints))
+        paths = list(reversed(self._manager.checkpoints or self._unlisted()))
         for path in paths:
             try:
                 self._checkpoint.restore(path).assert_consumed()
@@ -49,6 +58,12 @@ class Checkpoints:
             raise InputError(f"No checkpoint in {self.folder} is whole. Delete the folder to begin anew.")
         return 0
 
+    def _unlisted(self):
+        prefixes = [
+            path.removesuffix(".index") for path in glob.glob(os.path.join(self.folder, "ckpt-*.index"))
+        ]
+        return sorted(prefixes, key=lambda prefix: int(prefix.rsplit("-", 1)[1]))
+
     def save(self) -> None:
         """Saves the state under its step, if it is not saved already."""
         if self._saved_step == int(self.step):
@@ -56,8 +71,20 @@ class Checkpoints:
         try:
             self._manager.save(checkpoint_number=self.step)
         except (tf.errors.OpError, OSError) as error:
+            before = "The one before it is still good; the same command goes on from there."
             raise InputError(
-                f"Cannot save a checkpoint to {self.folder} ({error}). The one before it is still good; the"
-                " same command goes on from there."
+                f"Cannot save a checkpoint to {self.folder} ({str(error).splitlines()[0]})."
+                f" {before if self._manager.checkpoints else ''}"
             ) from None
         self._saved_step = int(self.step)
+
+
+def _remove_damaged_list(folder):
+    """The list of checkpoints may be damaged while they are there themselves; without it they are found."""
+    listing = os.path.join(folder, "checkpoint")
+    try:
+        whole = tf.train.get_checkpoint_state(folder) is not None
+    except ValueError:
+        whole = False
+    if not whole and os.path.exists(listing):
+        os.remove(listing)

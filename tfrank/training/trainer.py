@@ -133,14 +133,17 @@ class Trainer:
         self._checkpoints.save()
 
     def _diverged(self, what):
+        kept = f" The last good checkpoint is kept in {self._checkpoints.folder}."
         raise InputError(
-            f"{what}. The last good checkpoint is kept in {self._checkpoints.folder}. Try a lower learning"
-            " rate, a higher temperature of the loss, or a lower alpha, in another --workdir."
+            f"{what}.{kept if self._checkpoints.any_saved else ''} Try a lower learning rate, a higher"
+            " temperature of the loss, or a lower alpha, in another --workdir."
         )
 
     def _keep_best(self, value, step, progress):
         best = float(self._checkpoints.best)
-        progress.say(f"step {step}: validation {value:.4f} (best before: {max(best, 0.0):.4f})")
+        progress.say(
+            f"step {step}: validation {value:.4f}" + (f" (best before: {best:.4f})" if best >= 0 else "")
+        )
         if value > best:
             temporary = self.best_weights.replace(".weights.h5", ".tmp.weights.h5")
             self._model.save_weights(temporary, overwrite=True)
@@ -152,7 +155,9 @@ class Trainer:
         rows = []
         if start and os.path.exists(self._log):
             with open(self._log, newline="") as log:
-                rows = [row for row in list(csv.reader(log))[1:] if row and int(row[0]) <= start]
+                # A killed process may have left half a row behind.
+                rows = [row for row in csv.reader(log) if len(row) == 2 and row[0].isdigit()]
+            rows = [row for row in rows if int(row[0]) <= start]
         with files.atomic_write(self._log, "w") as log:
             csv.writer(log).writerows([("step", "loss"), *rows])
         self._last_loss = float(rows[-1][1]) if rows else math.nan

@@ -24,7 +24,9 @@ def read_omniglot(source: str, alphabets: Sequence[str]) -> Iterator[ImageRecord
         InputError: where the source is missing, empty, damaged, or lacks an alphabet.
     """
     names, read = _open(source)
-    drawings = sorted(name for name in names if name.endswith(".png") and name.count("/") >= 2)
+    # Archives repacked on a Mac have a hidden file beside every drawing.
+    shown = (name for name in names if not name.rsplit("/", 1)[-1].startswith("."))
+    drawings = sorted(name for name in shown if name.endswith(".png") and name.count("/") >= 2)
     if not drawings:
         raise InputError(
             f"{source} has no drawings <alphabet>/<character>/<drawing>.png. Is it an Omniglot archive?"

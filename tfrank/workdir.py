@@ -1,0 +1,127 @@
+"""What a run's folder remembers, so that a resume cannot silently be another run."""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+
+from ml_collections import ConfigDict
+
+from tfrank import files
+from tfrank.checks import InputError
+
+# What a resumed run may change: how long it goes on, what it prints, how many devices it has. And the
+# path of the source, since the records are compared by content, and what only evaluation reads.
+CHANGEABLE = (
+    "data.source",
+    "train.steps",
+    "train.epochs",
+    "train.log_every",
+    "train.strategy",
+    "evaluation.",
+)
+# What the records depend on; all that matters as long as no step was saved.
+RECORD_FIELDS = ("data.name", "data.train", "data.test", "data.shards")
+# What an evaluation depends on.
+MODEL_FIELDS = ("data.name", "data.test", "data.image_size", "model.")
+
+
+def default_workdir(config: ConfigDict) -> str:
+    """Where a run goes that was given no folder."""
+    return os.path.join("runs", f"{config.name}_{config.loss.name}")
+
+
+def check_config_of(workdir: str, config: ConfigDict) -> None:
+    """Saves the resolved config in a new workdir; with one that is there it must agree.
+
+    Raises:
+        InputError: a field differs that a resume may not change; all such fields are named.
+    """
+    path = os.path.join(workdir, "config.json")
+    if os.path.exists(path):
+        if os.path.exists(os.path.join(workdir, "checkpoints", "checkpoint")):
+            _compare(path, config, lambda field: not field.startswith(CHANGEABLE))
+        else:
+            _compare(path, config, lambda field: field.startswith(RECORD_FIELDS))
+    _save(path, json.loads(config.to_json()))
+
+
+def check_model_of(workdir: str, config: ConfigDict) -> None:
+    """InputError where the workdir has no run, or one of another model or of other data."""
+    path = os.path.join(workdir, "config.json")
+    if not os.path.exists(path):
+        raise InputError(
+            f"There is no run in {workdir}. Train one first, or give --workdir or --saved_model."
+        )
+    _compare(path, config, lambda field: field.startswith(MODEL_FIELDS))
+
+
+def check_test_set_of(workdir: str, config: ConfigDict) -> None:
+    """InputError where the workdir has records of other data; a workdir that has none is fine."""
+    path = os.path.join(workdir, "config.json")
+    if os.path.exists(path):
+        _compare(path, config, lambda field: field.startswith(RECORD_FIELDS))
+    else:
+        _save(path, json.loads(config.to_json()))
+
+
+@contextlib.contextmanager
+def locked(workdir: str) -> Iterator[None]:
+    """Keeps every other process out of the workdir; InputError where one is at work there."""
+    with open(os.path.join(workdir, ".lock"), "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(f"Another process is at work in {workdir}. Wait for it or stop it.") from None
+        yield
+
+
+def check_records_of(workdir: str, fingerprints: dict[str, str]) -> None:
+    """Saves the fingerprints of the records; InputError where those of before differ."""
+    path = os.path.join(workdir, "records.json")
+    if os.path.exists(path) and _load(path) != fingerprints:
+        raise InputError(f"The records in {workdir} changed since this run began. Choose another --workdir.")
+    _save(path, fingerprints)
+
+
+def flatten(tree: dict, prefix: str = "") -> dict:
+    """A tree of dicts as one dict, its keys joined by dots.
+
+    >>> flatten({"train": {"steps": 3}})
+    {'train.steps': 3}
+    """
+    flat = {}
+    for key, value in tree.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _compare(path: str, config: ConfigDict, matters: Callable[[str], bool]) -> None:
+    before, now = flatten(_load(path)), flatten(json.loads(config.to_json()))
+    if not before:
+        raise InputError(f"{path} is damaged (it is empty). Choose another --workdir.")
+    changed = [
+        f"{field}: {before.get(field)!r} before, {now.get(field)!r} now"
+        for field in sorted(before | now)
+        if before.get(field) != now.get(field) and matters(field)
+    ]
+    if changed:
+        raise InputError(
+            f"The run in {os.path.dirname(path)} has another config ({'; '.join(changed)})."
+            " Choose another --workdir, or the same config."
+        )
+
+
+def _load(path):
+    try:
+        with open(path) as file:
+            return dict(json.load(file))
+    except (ValueError, TypeError, OSError) as error:
+        raise InputError(f"{path} is damaged ({error}). Choose another --workdir.") from None
+
+
+def _save(path, tree):
+    with files.atomic_write(path, "w") as file:
+        json.dump(tree, file, indent=2)
+        file.write("\n")
