@@ -73,8 +73,7 @@ def mean_rank_penalty(
     """
     gallery_order, starts, sizes = _sort_by_class(gallery_labels, query_labels)
     one_batch = query_embeddings is gallery_embeddings
-    # For one batch the two orders have to agree, for S to stay symmetric. They do: both sort by the
-    # size of the class, and `self_index` says which row a query is.
+    # One batch is sorted once, for S to stay symmetric; its order also sorts queries by class size.
     query_order = gallery_order if one_batch else tf.argsort(sizes, stable=True)
     gallery = permute(gallery_embeddings, gallery_order)
     queries = gallery if one_batch else permute(query_embeddings, query_order)
