@@ -41,7 +41,7 @@ def main(_):
     metrics = experiment.evaluate(config, model, data.test, _NEIGHBORS.value)
     print(report.table({_SAVED_MODEL.value or workdir: metrics}))
     path = os.path.join(workdir, f"metrics_{_NEIGHBORS.value}.json")
-    report.save_metrics(path, metrics)
+    files.write_json(path, metrics)
     print(path)
 
 

@@ -49,7 +49,7 @@ def train_and_evaluate(config, workdir):
 
     print(report.table(rows))
     paths = {name: os.path.join(workdir, name) for name in ("metrics.json", "neighbors.png", "saved_model")}
-    report.save_metrics(paths["metrics.json"], rows)
+    files.write_json(paths["metrics.json"], rows)
     experiment.draw_neighbors(config, embeddings, labels, data.test, paths["neighbors.png"])
     experiment.export(config, training.model, paths["saved_model"])
     print("\n".join(paths.values()))

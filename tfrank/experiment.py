@@ -134,7 +134,7 @@ def _hold_out(index: RecordIndex, count: int, seed: int) -> tuple[RecordIndex, R
 
 def total_steps(config: ConfigDict, num_images: int) -> int:
     """The steps of the run; an epoch is as many images as the training part has."""
-    batch_size = config.data.classes_per_batch * config.data.examples_per_class
+    batch_size = _batch_size(config)
     steps, epochs = config.train.steps, config.train.epochs
     if (steps > 0) == (epochs > 0):
         raise InputError(
@@ -144,6 +144,10 @@ def total_steps(config: ConfigDict, num_images: int) -> int:
     steps = steps or max(1, round(epochs * num_images / batch_size))
     print(f"{steps:,} steps of {batch_size} images = {steps * batch_size / num_images:.1f} epochs")
     return steps
+
+
+def _batch_size(config):
+    return config.data.classes_per_batch * config.data.examples_per_class
 
 
 def build_model(config: ConfigDict) -> keras.Model:
@@ -169,7 +173,7 @@ def build_loss(config: ConfigDict) -> losses.RankingLoss:
 
 def build_training(config: ConfigDict, workdir: str) -> Training:
     """Model, optimizer, checkpoints and trainer, in the scope of the config's strategy."""
-    batch_size = config.data.classes_per_batch * config.data.examples_per_class
+    batch_size = _batch_size(config)
     strategy = build_strategy(config.train.strategy, batch_size)
     with strategy.scope():
         model = build_model(config)
@@ -178,7 +182,7 @@ def build_training(config: ConfigDict, workdir: str) -> Training:
             learning_rate=config.train.learning_rate, decoupled=config.train.decoupled
         )
         optimizer.build(model.trainable_variables)
-    checkpoints = Checkpoints(os.path.join(workdir, "checkpoints"), model, optimizer)
+    checkpoints = Checkpoints(os.path.join(workdir, "checkpoints"), model, optimizer, loss.variables)
     trainer = Trainer(
         workdir,
         model=model,

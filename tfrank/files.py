@@ -1,8 +1,9 @@
 """Files that are written whole or not at all."""
 
 import contextlib
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import IO
 
 from tfrank.checks import InputError
@@ -22,6 +23,13 @@ def atomic_write(path: str, mode: str = "wb") -> Iterator[IO]:
         with contextlib.suppress(FileNotFoundError):
             os.remove(temporary)
         raise
+
+
+def write_json(path: str, tree: Mapping) -> None:
+    """Writes a tree of plain values as readable JSON, whole or not at all."""
+    with atomic_write(path, "w") as file:
+        json.dump(tree, file, indent=2)
+        file.write("\n")
 
 
 def make_folder(path: str) -> str:

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import glob
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -40,11 +41,12 @@ def check_config_of(workdir: str, config: ConfigDict) -> None:
     """
     path = os.path.join(workdir, "config.json")
     if os.path.exists(path):
-        if os.path.exists(os.path.join(workdir, "checkpoints", "checkpoint")):
+        # The checkpoints themselves, not TensorFlow's list of them: that may be lost while they are there.
+        if glob.glob(os.path.join(glob.escape(workdir), "checkpoints", "ckpt-*.index")):
             _compare(path, config, lambda field: not field.startswith(CHANGEABLE))
         else:
             _compare(path, config, lambda field: field.startswith(RECORD_FIELDS))
-    _save(path, json.loads(config.to_json()))
+    files.write_json(path, json.loads(config.to_json()))
 
 
 def check_model_of(workdir: str, config: ConfigDict) -> None:
@@ -63,7 +65,7 @@ def check_test_set_of(workdir: str, config: ConfigDict) -> None:
     if os.path.exists(path):
         _compare(path, config, lambda field: field.startswith(RECORD_FIELDS))
     else:
-        _save(path, json.loads(config.to_json()))
+        files.write_json(path, json.loads(config.to_json()))
 
 
 @contextlib.contextmanager
@@ -82,7 +84,7 @@ def check_records_of(workdir: str, fingerprints: dict[str, str]) -> None:
     path = os.path.join(workdir, "records.json")
     if os.path.exists(path) and _load(path) != fingerprints:
         raise InputError(f"The records in {workdir} changed since this run began. Choose another --workdir.")
-    _save(path, fingerprints)
+    files.write_json(path, fingerprints)
 
 
 def flatten(tree: dict, prefix: str = "") -> dict:
@@ -119,9 +121,3 @@ def _load(path):
             return dict(json.load(file))
     except (ValueError, TypeError, OSError) as error:
         raise InputError(f"{path} is damaged ({error}). Choose another --workdir.") from None
-
-
-def _save(path, tree):
-    with files.atomic_write(path, "w") as file:
-        json.dump(tree, file, indent=2)
-        file.write("\n")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfrank import files
 from tfrank.checks import InputError
 from tfrank.evaluation import report
 from tfrank.evaluation.embed import embed
@@ -104,9 +105,9 @@ def test_table_shows_what_scann_missed():
 
 def test_metrics_are_saved_whole_or_not_at_all(tmp_path):
     path = tmp_path / "metrics.json"
-    report.save_metrics(str(path), ROW)
+    files.write_json(str(path), ROW)
     with pytest.raises(TypeError):
-        report.save_metrics(str(path), {**ROW, "map": object()})
+        files.write_json(str(path), {**ROW, "map": object()})
     assert json.loads(path.read_text()) == ROW
     assert [file.name for file in tmp_path.iterdir()] == ["metrics.json"]
 

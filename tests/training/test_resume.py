@@ -227,6 +227,15 @@ def test_a_damaged_checkpoint_is_named_and_skipped_for_the_one_before(tmp_path, 
     assert logged_steps(tmp_path / "cut") == logged_steps(tmp_path / "whole")
 
 
+def test_what_a_loss_keeps_is_in_the_checkpoint(tmp_path):
+    setup, kept = Setup(tmp_path), tf.Variable(3.0)
+    parts = (setup.model, keras.optimizers.SGD(), [kept])
+    Checkpoints(str(tmp_path / "kept"), *parts).save()
+    kept.assign(5.0)
+    Checkpoints(str(tmp_path / "kept"), *parts).restore()
+    assert float(kept) == 3.0
+
+
 @pytest.mark.parametrize("content", [None, "", "junk{{"])
 def test_checkpoints_are_found_although_their_list_is_lost_or_damaged(tmp_path, content):
     Setup(tmp_path).fit(8)

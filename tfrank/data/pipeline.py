@@ -67,18 +67,14 @@ def check_batch(reader: RecordReader, numbers: np.ndarray, image_size: int) -> N
 def naming_bad_images(reader: RecordReader, batches: tf.data.Dataset, image_size: int) -> Iterator[dict]:
     """The elements of `evaluation_batches`; a damaged record or image raises InputError by name."""
     done = 0
-    iterator = iter(batches)
-    while True:
-        try:
-            batch = next(iterator)
-        except StopIteration:
-            return
-        except tf.errors.OpError:
-            # What was prefetched past the failure is unknown, so all that is left is searched.
-            check_batch(reader, np.arange(done, len(reader.index)), image_size)
-            raise
-        done += len(batch["label"])
-        yield batch
+    try:
+        for batch in batches:
+            yield batch
+            done += len(batch["label"])
+    except tf.errors.OpError:
+        # What was prefetched past the failure is unknown, so all that is left is searched.
+        check_batch(reader, np.arange(done, len(reader.index)), image_size)
+        raise
 
 
 def _blocks(count: int, size: int) -> Callable[[int], np.ndarray]:

@@ -141,7 +141,8 @@ def _scan(shard: str, number: int) -> Iterator[tuple]:
                     f"{where}: not the start of a TFRecord. The file is damaged or of another kind."
                 )
             length = HEADER.unpack(header)[0]
-            data = _checked(file.read(length + FOOTER.size), length, where)
+            block = file.read(length + FOOTER.size)
+            data = _checked(block, length, where)
             try:
                 features = tf.train.Example.FromString(data).features.feature
             except DecodeError:
@@ -156,7 +157,8 @@ def _scan(shard: str, number: int) -> Iterator[tuple]:
             image_id = next(
                 (name[0] for name in names if name), f"{os.path.basename(shard)}:{offset}".encode()
             )
-            yield number, offset, length, label[0], category[0], image_id, _masked_crc(data)
+            (checksum,) = FOOTER.unpack(block[length:])
+            yield number, offset, length, label[0], category[0], image_id, checksum
 
 
 def _open(shard: str) -> BinaryIO:

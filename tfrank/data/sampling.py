@@ -25,19 +25,17 @@ def epoch_order(seed: int, key: int, epoch: int, size: int, take: int) -> np.nda
     Where a take straddles two epochs, it takes from the second only things that it does not hold yet;
     those skipped come next. Needs size >= take.
     """
-    order = permutation(seed, key, epoch, size)
-    held = epoch * size % take  # Places of the straddling take that the epoch before has filled.
-    if not held:
-        return order
     # Only the first `take` places of an order can differ from the plain permutation, so the end of
     # the epoch before is known at once, unless epochs are shorter than two takes. Then the chain of
     # epochs goes back to one that begins with a take: fewer than `take` of them.
-    first = epoch - 1
-    while size < 2 * take and first * size % take:
+    first = epoch
+    while first * size % take:
         first -= 1
+        if size >= 2 * take:
+            break
     order = permutation(seed, key, first, size)
     for number in range(first + 1, epoch + 1):
-        held = number * size % take
+        held = number * size % take  # Places of the straddling take that the epoch before has filled.
         last, order = order[len(order) - held :], permutation(seed, key, number, size)
         chosen = np.flatnonzero(~np.isin(order, last))[: take - held]
         order = np.concatenate([order[chosen], np.delete(order, chosen)])

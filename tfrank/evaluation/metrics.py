@@ -50,8 +50,7 @@ def mean_average_precision(ranks: Sequence[np.ndarray]) -> float:
 def summarize(ranks: Sequence[np.ndarray], ks: Sequence[int]) -> dict[str, float]:
     """`recall_at_<k>` for each k, `map`, and the numbers of `queries` and of `lone_queries` left out."""
     lone = sum(not len(r) for r in ranks)
-    if lone == len(ranks):
-        raise InputError("No image has another of its class, so there is nothing to retrieve.")
+    _check_queries(len(ranks) - lone)
     metrics = {f"recall_at_{k}": recall_at_k(ranks, k) for k in ks}
     return {
         **metrics,
@@ -83,7 +82,11 @@ def neighbor_recalls(
     hit = (gallery_labels[index] == query_labels[:, None]) & (index >= 0)
     hit = hit[positives > 0]
     lone = int(np.sum(positives <= 0))
-    if lone == len(index):
-        raise InputError("No image has another of its class, so there is nothing to retrieve.")
+    _check_queries(len(hit))
     recalls = {f"recall_at_{k}": float(hit[:, :k].any(axis=1).mean()) for k in ks}
     return {**recalls, "queries": len(hit), "lone_queries": lone}
+
+
+def _check_queries(count):
+    if not count:
+        raise InputError("No image has another of its class, so there is nothing to retrieve.")

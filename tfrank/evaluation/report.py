@@ -1,6 +1,5 @@
 """What a person gets to see of an evaluation."""
 
-import json
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -26,13 +25,6 @@ def table(rows: Mapping[str, Mapping[str, float]]) -> str:
         f"{last['queries']} queries, {last['lone_queries']} without another image of their class left out."
     )
     return "\n".join([*lines, DEFINITION])
-
-
-def save_metrics(path: str, metrics: Mapping) -> None:
-    """Writes metrics as JSON."""
-    with files.atomic_write(path, "w") as file:
-        json.dump(metrics, file, indent=2)
-        file.write("\n")
 
 
 def neighbor_grid(

@@ -52,6 +52,11 @@ class RankingLoss(keras.losses.Loss):
         self._core = core
         self.hyper_parameters = hyper_parameters
 
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """What the loss keeps from step to step, for checkpoints. Nothing, unless a subclass says."""
+        return []
+
     def score(
         self,
         query_labels: tf.Tensor,

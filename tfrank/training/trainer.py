@@ -96,7 +96,6 @@ class Trainer:
                 if evaluate and (done % evaluate_every == 0 or done == steps):
                     self._keep_best(evaluate(), done, progress)
                 if done % checkpoint_every == 0 or done == steps or self._stop_signal:
-                    self._flush()
                     self._save()
                 if self._stop_signal and done < steps:
                     progress.say(f"Stopped and saved at step {done}. The same command goes on from there.")
@@ -106,7 +105,6 @@ class Trainer:
         try:
             return next(iterator)
         except tf.errors.OpError:
-            self._flush()
             self._save()
             explain(step)
             raise
@@ -125,6 +123,8 @@ class Trainer:
         return self._last_loss
 
     def _save(self):
+        """Logs and saves all steps taken; InputError where loss or weights are not finite."""
+        self._flush()
         for variable in self._model.variables:
             if not np.all(np.isfinite(variable.numpy())):
                 self._diverged(
