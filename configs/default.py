@@ -10,6 +10,37 @@ from ml_collections import ConfigDict
 LOSS_RECIPES = {
     "pnp": dict(variant="dq", alpha=4.0, b=4.0, temperature=0.01, include_self=False),
     "smooth_ap": dict(temperature=0.01, include_self=False),
+    "map_q": dict(num_bins=20, tie_aware=False, class_weights=False, include_self=False),
+    "rll": dict(
+        margin=0.4,
+        alpha=1.2,
+        negative_temperature=10.0,
+        positive_temperature=0.0,
+        negative_weight=0.5,
+        constant_gallery=True,
+        # T_n falls linearly to this over so many steps; 0 steps: it is fixed.
+        final_negative_temperature=0.0,
+        decay_steps=0,
+    ),
+    "fast_ap": dict(num_bins=10),
+    "blackbox_ap": dict(interpolation=4.0, margin=0.02),
+    "recall_at_k": dict(
+        ks=(1, 2, 4, 8, 16),
+        temperature=0.01,
+        k_temperatures=(1.0, 2.0, 4.0, 8.0, 16.0),
+        # Virtual rows between rows of a class, and the seed of the mixtures.
+        simix=False,
+        seed=0,
+    ),
+    "sup_ap": dict(
+        temperature=0.01,
+        rho=100.0,
+        delta=0.05,
+        calibration_weight=0.5,
+        positive_margin=0.9,
+        negative_margin=0.6,
+        include_self=False,
+    ),
 }
 
 

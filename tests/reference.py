@@ -32,25 +32,41 @@ def soft_rank(i, rows, s, temperature):
     return sum(sigmoid((s[j] - s[i]) / temperature) for j in rows if j != i)
 
 
-def mean_over_positives(
-    term, query_labels, queries, gallery_labels, gallery, self_index, temperature, include_self
-):
-    """(1/|P| sum over positives i of term(R(i, S_N), R(i, S_P)), whether the query counts)."""
-    queries, gallery = unit(queries), unit(gallery)
-    losses, counts = [], []
-    for q in range(len(queries)):
+def cosine(a, b):
+    """s of two unit or zero rows: equal for equal rows, exactly 1 of a row and itself, 0 of zeros."""
+    dot, aa, bb = (math.fsum(x * y for x, y in zip(*rows)) for rows in ((a, b), (a, a), (b, b)))
+    return dot / math.sqrt(aa * bb) if aa * bb > 0 else 0.0
+
+
+def each_query(query_labels, queries, gallery_labels, gallery, self_index, include_self=False):
+    """For each query: s of every gallery row, the positives (self among them if so told), the negatives."""
+    queries, gallery = unit(queries).tolist(), unit(gallery).tolist()
+    for q, query in enumerate(queries):
         positives, negatives = candidates(q, query_labels, gallery_labels, self_index)
-        counts.append(bool(positives))
         if include_self and positives and self_index[q] >= 0:
             positives = [*positives, self_index[q]]
-        s = (gallery @ queries[q]).tolist()
+        yield [cosine(query, row) for row in gallery], positives, negatives
+
+
+def by_query(loss, *pairs, include_self=False):
+    """(loss(s, positives, negatives), or 0 without a positive; whether the query counts)."""
+    queries = list(each_query(*pairs, include_self))
+    losses = [loss(s, positives, negatives) if positives else 0.0 for s, positives, negatives in queries]
+    return np.array(losses), np.array([bool(positives) for _, positives, _ in queries])
+
+
+def mean_over_positives(term, *pairs, temperature, include_self):
+    """(1/|P| sum over positives i of term(R(i, S_N), R(i, S_P)), whether the query counts)."""
+
+    def loss(s, positives, negatives):
         terms = []
         for i in positives:
             negatives_before = soft_rank(i, negatives, s, temperature)
             positives_before = soft_rank(i, positives, s, temperature)
             terms.append(term(negatives_before, positives_before))
-        losses.append(sum(terms) / max(len(terms), 1))
-    return np.array(losses), np.array(counts)
+        return sum(terms) / len(terms)
+
+    return by_query(loss, *pairs, include_self=include_self)
 
 
 def pnp(*pairs, variant="dq", alpha=4.0, b=4.0, temperature=0.01, include_self=False):  # arXiv 2102.04640
@@ -68,7 +84,7 @@ def pnp(*pairs, variant="dq", alpha=4.0, b=4.0, temperature=0.01, include_self=F
         if variant == "dq":  # eq. 13, whose 1 is the mean of 1 over the positives
             return 1 - 1 / (1 + R) ** alpha
 
-    return mean_over_positives(term, *pairs, temperature, include_self)
+    return mean_over_positives(term, *pairs, temperature=temperature, include_self=include_self)
 
 
 def smooth_ap(*pairs, temperature=0.01, include_self=False):  # arXiv 2007.12163
@@ -77,10 +93,183 @@ def smooth_ap(*pairs, temperature=0.01, include_self=False):  # arXiv 2007.12163
     def term(negatives_before, positives_before):
         return 1 - (1 + positives_before) / (1 + positives_before + negatives_before)
 
-    return mean_over_positives(term, *pairs, temperature, include_self)
+    return mean_over_positives(term, *pairs, temperature=temperature, include_self=include_self)
 
 
-LOSSES = {"pnp": pnp, "smooth_ap": smooth_ap}
+def map_q(*pairs, num_bins=20, tie_aware=False, include_self=False):  # arXiv 1906.07589
+    """1 - AP_Q of eq. 11, and which queries count."""
+    width = 2 / (num_bins - 1)  # Delta
+
+    def loss(s, positives, negatives):
+        ap = relevant_so_far = rows_so_far = 0.0
+        for m in range(1, num_bins + 1):
+            center = 1 - (m - 1) * width
+            relevant = rows = 0.0
+            for i in [*positives, *negatives]:
+                x = min(max(s[i], -1.0), 1.0)
+                delta = max(1 - abs(x - center) / width, 0)  # eq. 7
+                rows += delta
+                relevant += delta if i in positives else 0
+            if tie_aware:  # eq. 13
+                precision = (1 + relevant + 2 * relevant_so_far) / (1 + rows + 2 * rows_so_far)
+            relevant_so_far, rows_so_far = relevant_so_far + relevant, rows_so_far + rows
+            if not tie_aware:  # eq. 9
+                precision = relevant_so_far / rows_so_far if rows_so_far > 0 else 0
+            ap += precision * relevant / len(positives)  # eq. 10 and 11
+        return 1 - ap
+
+    return by_query(loss, *pairs, include_self=include_self)
+
+
+def class_weights(labels, counts):
+    """w_q: one over the number of counting queries of q's class in the batch; 0 where q does not count."""
+    counting = [int(label) for label, count in zip(labels, counts) if count]
+    return np.array([1 / counting.count(int(y)) if count else 0.0 for y, count in zip(labels, counts)])
+
+
+def fast_ap(*pairs, num_bins=10):  # Cakir et al., CVPR 2019
+    """1 - FastAP over histograms of the squared distance, of num_bins + 1 centers in [0, 4]; which count."""
+
+    def histogram(squared_distances):
+        centers = [4 * j / num_bins for j in range(num_bins + 1)]
+        return [sum(max(1 - abs(z - c) * num_bins / 4, 0) for z in squared_distances) for c in centers]
+
+    def loss(s, positives, negatives):
+        h_positive = histogram([min(max(2 - 2 * s[i], 0), 4) for i in positives])
+        h = histogram([min(max(2 - 2 * s[i], 0), 4) for i in positives + negatives])
+        ap = 0.0
+        for j in range(num_bins + 1):
+            H_positive, H = sum(h_positive[: j + 1]), sum(h[: j + 1])
+            ap += H_positive * h_positive[j] / H if H > 0 else 0
+        return 1 - ap / len(positives)
+
+    return by_query(loss, *pairs)
+
+
+def rll(
+    *pairs,
+    margin=0.4,
+    alpha=1.2,
+    negative_temperature=10.0,
+    positive_temperature=0.0,
+    negative_weight=0.5,
+):  # arXiv 1903.03238
+    """L_RLL of eq. 13, and which queries count."""
+
+    def weighted(violations, T):  # eq. 11 and 12 over the mined set; the greatest exponent is taken off all
+        mined = [v for v in violations if v > 0]
+        if not mined:
+            return 0.0
+        greatest = max(T * v for v in mined)
+        w = [math.exp(T * v - greatest) for v in mined]  # eq. 9 and 10
+        return sum(w_j * v for w_j, v in zip(w, mined)) / sum(w)  # a mined row's L_m (eq. 8) is its v
+
+    def loss(s, positives, negatives):
+        d = [math.sqrt(max(2 - 2 * s_j, 0)) for s_j in s]
+        L_P = weighted([d[j] - (alpha - margin) for j in positives], positive_temperature)
+        L_N = weighted([alpha - d[j] for j in negatives], negative_temperature)
+        return (1 - negative_weight) * L_P + negative_weight * L_N  # eq. 13
+
+    return by_query(loss, *pairs)
+
+
+def hard_ranks(s, rows):
+    """rank(s) of Rolinek et al. over the number of rows: (1 + how many stand before i) / n, by row i."""
+    return {i: (1 + sum(s[j] > s[i] for j in rows)) / len(rows) for i in rows}
+
+
+def with_margin(s, positives, negatives, margin):
+    """Scores by row, the positives margin / 2 lower and the negatives margin / 2 higher."""
+    return {i: s[i] - margin / 2 for i in positives} | {i: s[i] + margin / 2 for i in negatives}
+
+
+def blackbox_ap(*pairs, interpolation=4.0, margin=0.02):  # arXiv 1912.03500
+    """1 - AP of the exact ranking under the margin, and which queries count."""
+
+    def loss(s, positives, negatives):
+        s = with_margin(s, positives, negatives, margin)
+        precisions = [
+            (1 + sum(s[j] > s[i] for j in positives)) / (1 + sum(s[j] > s[i] for j in s)) for i in positives
+        ]
+        return 1 - sum(precisions) / len(precisions)
+
+    return by_query(loss, *pairs)
+
+
+def blackbox_ap_slopes(*pairs, interpolation=4.0, margin=0.02):  # arXiv 1912.03500
+    """dL_q/ds, [queries, gallery], as the method defines it."""
+    slopes = []
+    for s, positives, negatives in each_query(*pairs):
+        slopes.append([0.0] * len(s))
+        if not positives:
+            continue
+        s = with_margin(s, positives, negatives, margin)
+        r = hard_ranks(s, list(s))
+        # L = 1 - mean of r+_i / r_i, whose r+ is taken as a constant: dL/dr_i, 0 for the negatives
+        g = {i: (1 + sum(s[j] > s[i] for j in positives)) / len(s) / r[i] ** 2 for i in positives}
+        moved = {i: s[i] + interpolation * g.get(i, 0.0) / len(positives) for i in s}
+        for i, r_moved in hard_ranks(moved, list(moved)).items():
+            slopes[-1][i] = -(r[i] - r_moved) / interpolation
+    return np.array(slopes)
+
+
+def recall_at_k_loss(*pairs, ks=(1, 2, 4, 8, 16), temperature=0.01, k_temperatures=(1, 2, 4, 8, 16)):
+    """1 - the mean over k of the smooth recall@k of Patel et al., arXiv 2108.11179; which queries count."""
+
+    def loss(s, positives, negatives):
+        r = [1 + soft_rank(i, positives + negatives, s, temperature) for i in positives]
+        recalls = []
+        for k, k_temperature in zip(ks, k_temperatures, strict=True):
+            found = sum(sigmoid((k - r_i) / k_temperature) for r_i in r)
+            recalls.append(min(found, k) / min(k, len(positives)))
+        return 1 - sum(recalls) / len(recalls)
+
+    return by_query(loss, *pairs)
+
+
+def sup_ap(
+    *pairs,
+    temperature=0.01,
+    rho=100.0,
+    delta=0.05,
+    calibration_weight=0.5,
+    positive_margin=0.9,
+    negative_margin=0.6,
+    include_self=False,
+):  # Ramzi et al., arXiv 2110.01445
+    """(1 - calibration_weight) L_SupAP + calibration_weight L_calibration, and which queries count."""
+
+    def H(t):
+        if t <= 0:
+            return sigmoid(t / temperature)
+        if t <= delta:
+            return sigmoid(t / temperature) + 0.5
+        return rho * (t - delta) + sigmoid(delta / temperature) + 0.5
+
+    def loss(s, positives, negatives):
+        terms = []
+        for i in positives:
+            positives_before = sum(s[k] > s[i] for k in positives)
+            negatives_before = sum(H(s[j] - s[i]) for j in negatives)
+            terms.append(1 - (1 + positives_before) / (1 + positives_before + negatives_before))
+        too_far = [max(positive_margin - s[i], 0) for i in positives]
+        too_near = [max(s[j] - negative_margin, 0) for j in negatives]
+        calibration = sum(too_far) / len(too_far) + sum(too_near) / max(len(too_near), 1)
+        return (1 - calibration_weight) * sum(terms) / len(terms) + calibration_weight * calibration
+
+    return by_query(loss, *pairs, include_self=include_self)
+
+
+LOSSES = {
+    "pnp": pnp,
+    "smooth_ap": smooth_ap,
+    "map_q": map_q,
+    "fast_ap": fast_ap,
+    "rll": rll,
+    "blackbox_ap": blackbox_ap,
+    "recall_at_k": recall_at_k_loss,
+    "sup_ap": sup_ap,
+}
 
 
 def one_batch(labels, embeddings):

@@ -1,7 +1,32 @@
 """tfrank: train, measure and ship image-retrieval models by optimising the ranking."""
 
-from tfrank.losses import LOSSES, PNPLoss, RankingLoss, SmoothAPLoss
+from tfrank.losses import (
+    LOSSES,
+    BlackboxAPLoss,
+    FastAPLoss,
+    PNPLoss,
+    QuantizedAPLoss,
+    RankedListLoss,
+    RankingLoss,
+    RecallAtKLoss,
+    SmoothAPLoss,
+    SupAPLoss,
+    WeightedSum,
+)
 
 __version__ = "0.1.0"
 
-__all__ = ["LOSSES", "PNPLoss", "RankingLoss", "SmoothAPLoss", "__version__"]
+__all__ = [
+    "LOSSES",
+    "BlackboxAPLoss",
+    "FastAPLoss",
+    "PNPLoss",
+    "QuantizedAPLoss",
+    "RankedListLoss",
+    "RankingLoss",
+    "RecallAtKLoss",
+    "SmoothAPLoss",
+    "SupAPLoss",
+    "WeightedSum",
+    "__version__",
+]

@@ -3,7 +3,7 @@
 import difflib
 import math
 import numbers
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
@@ -25,16 +25,27 @@ def invalid(name: str, expected: str, received: Any) -> InputError:
     )
 
 
-def number(name: str, value: Any, *, above: float | None = None, at_least: float | None = None) -> float:
-    """`value` as a finite float, above or at least a bound; InputError otherwise."""
-    bound = "" if above is None else f" above {above:g}"
-    bound += "" if at_least is None else f" of at least {at_least:g}"
+def number(
+    name: str,
+    value: Any,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    at_most: float | None = None,
+) -> float:
+    """`value` as a finite float within bounds; InputError otherwise."""
+    bounds = [("above", above), ("of at least", at_least), ("of at most", at_most)]
+    bound = " and".join(f" {words} {number:g}" for words, number in bounds if number is not None)
     try:
         result = float(value) if isinstance(value, numbers.Real) else math.nan
     except OverflowError:
         result = math.inf
-    too_low = (above is not None and result <= above) or (at_least is not None and result < at_least)
-    if isinstance(value, bool) or not math.isfinite(result) or too_low:
+    outside = (
+        (above is not None and result <= above)
+        or (at_least is not None and result < at_least)
+        or (at_most is not None and result > at_most)
+    )
+    if isinstance(value, bool) or not math.isfinite(result) or outside:
         raise invalid(name, f"a finite number{bound}", value)
     return result
 
@@ -44,6 +55,13 @@ def integer(name: str, value: Any, *, at_least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < at_least:
         raise invalid(name, f"an integer of at least {at_least}", value)
     return int(value)
+
+
+def sequence(name: str, value: Any, check: Callable[..., Any], **bounds: Any) -> tuple:
+    """`value` as a tuple of at least one number, each checked by `number` or `integer`."""
+    if isinstance(value, str) or not isinstance(value, Iterable) or not (items := tuple(value)):
+        raise invalid(name, "a list of numbers", value)
+    return tuple(check(name, item, **bounds) for item in items)
 
 
 def boolean(name: str, value: Any) -> bool:

@@ -3,13 +3,26 @@
 from typing import Any
 
 from tfrank import checks
+from tfrank.losses.blackbox_ap import BlackboxAPLoss
+from tfrank.losses.fast_ap import FastAPLoss
+from tfrank.losses.map_q import QuantizedAPLoss
 from tfrank.losses.pnp import PNPLoss
 from tfrank.losses.ranking_loss import RankingLoss
+from tfrank.losses.recall_at_k import RecallAtKLoss
+from tfrank.losses.rll import RankedListLoss
 from tfrank.losses.smooth_ap import SmoothAPLoss
+from tfrank.losses.sup_ap import SupAPLoss
+from tfrank.losses.weighted_sum import WeightedSum
 
 LOSSES: dict[str, type[RankingLoss]] = {
     "pnp": PNPLoss,
     "smooth_ap": SmoothAPLoss,
+    "map_q": QuantizedAPLoss,
+    "rll": RankedListLoss,
+    "fast_ap": FastAPLoss,
+    "blackbox_ap": BlackboxAPLoss,
+    "recall_at_k": RecallAtKLoss,
+    "sup_ap": SupAPLoss,
 }
 
 
@@ -22,4 +35,17 @@ def get(name: str, **hyper_parameters: Any) -> RankingLoss:
     return LOSSES[checks.one_of("loss", name, LOSSES)](**hyper_parameters)
 
 
-__all__ = ["LOSSES", "PNPLoss", "RankingLoss", "SmoothAPLoss", "get"]
+__all__ = [
+    "LOSSES",
+    "BlackboxAPLoss",
+    "FastAPLoss",
+    "PNPLoss",
+    "QuantizedAPLoss",
+    "RankedListLoss",
+    "RankingLoss",
+    "RecallAtKLoss",
+    "SmoothAPLoss",
+    "SupAPLoss",
+    "WeightedSum",
+    "get",
+]

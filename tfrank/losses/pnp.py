@@ -1,19 +1,20 @@
 """PNP: penalise only the negatives before each positive (Li et al., AAAI 2022, arXiv 2102.04640)."""
 
 import functools
+from collections.abc import Callable
 
 import keras
 import tensorflow as tf
 
 from tfrank import checks
 from tfrank.losses.ranking_loss import RankingLoss
-from tfrank.losses.ranks import mean_rank_penalty
+from tfrank.losses.ranks import penalty_kernel, sigmoid_step
+from tfrank.losses.rows import score_rows
 
 VARIANTS = ("o", "iu", "ib", "ds", "dq")
 
 
-@functools.cache
-def penalty(variant: str, alpha: float, b: float):
+def penalty(variant: str, alpha: float, b: float) -> Callable[[tf.Tensor], tf.Tensor]:
     """The penalty of R = R(i, S_N) negatives before a positive; eq. numbers of the paper."""
     return {
         "o": lambda R: R,  # eq. 5
@@ -22,6 +23,11 @@ def penalty(variant: str, alpha: float, b: float):
         "ds": lambda R: tf.math.log1p(R),  # eq. 12
         "dq": lambda R: 1 - (1 + R) ** -alpha,  # eq. 13
     }[variant]
+
+
+@functools.cache
+def _kernel(variant, alpha, b, temperature):
+    return penalty_kernel(penalty(variant, alpha, b), sigmoid_step(temperature))
 
 
 def pnp_loss(
@@ -39,18 +45,10 @@ def pnp_loss(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """PNP loss of each query, `[queries]`, and which queries count, `[queries]` bool.
 
-    The formula is `PNPLoss`'s, the arguments `mean_rank_penalty`'s: embeddings of unit norm.
+    The formula is `PNPLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
     """
-    return mean_rank_penalty(
-        penalty(variant, alpha, b),
-        query_labels,
-        query_embeddings,
-        gallery_labels,
-        gallery_embeddings,
-        self_index,
-        temperature=temperature,
-        include_self=include_self,
-    )
+    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
+    return score_rows(_kernel(variant, alpha, b, temperature), *rows, include_self=include_self)
 
 
 @keras.saving.register_keras_serializable("tfrank")

@@ -37,7 +37,13 @@ class RankingLoss(keras.losses.Loss):
         sample_weight: `[batch]` or `[batch, 1]` w_q, at least 0; 1 where absent.
 
     A batch without a query that counts gives 0 and zero gradients.
+
+    Attributes:
+        iteration: the variable that counts training steps, say `optimizer.iterations`, for losses that
+            change with the step; None till it is set. Being the optimizer's, it is in every checkpoint.
     """
+
+    iteration: tf.Variable | keras.Variable | None = None
 
     def __init__(
         self,
@@ -69,6 +75,23 @@ class RankingLoss(keras.losses.Loss):
         rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
         return self._core(*rows, **self.hyper_parameters)
 
+    def weigh(self, labels: tf.Tensor, counts: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+        """w_q of this replica's queries, `[queries]`: the sample weights, 0 where a query does not count."""
+        return tf.where(counts, weights, tf.zeros_like(weights))
+
+    def steps_taken(self) -> tf.Tensor:
+        """The training steps taken, an int64 scalar, read from `iteration` inside the graph.
+
+        Raises:
+            InputError: the loss changes with the step, and was not told what counts the steps.
+        """
+        if self.iteration is None:
+            raise checks.InputError(
+                f"The loss {self.name!r} changes with the training step, but does not know it. Set"
+                " loss.iteration = optimizer.iterations before training."
+            )
+        return tf.cast(tf.convert_to_tensor(self.iteration), tf.int64)
+
     # Not `call`: Keras casts labels to float on the way there, and 2^24 becomes equal to 2^24 + 1.
     def __call__(self, y_true, y_pred, sample_weight=None):
         with tf.name_scope(self.name):
@@ -82,7 +105,7 @@ class RankingLoss(keras.losses.Loss):
                 distributed.gather_rows(queries),
                 own_row,
             )
-            weights = tf.where(counts, weights, tf.zeros_like(weights))
+            weights = self.weigh(labels, counts, weights)
             losses = weights * losses
             if self.reduction is None:
                 return losses

@@ -1,16 +1,25 @@
 """Smooth-AP: sigmoid-relaxed Average Precision (Brown et al., ECCV 2020, arXiv 2007.12163)."""
 
+import functools
+
 import keras
 import tensorflow as tf
 
 from tfrank import checks
 from tfrank.losses.ranking_loss import RankingLoss
-from tfrank.losses.ranks import mean_rank_penalty
+from tfrank.losses.ranks import penalty_kernel, sigmoid_step
+from tfrank.losses.rows import score_rows
 
 
 def penalty(negatives: tf.Tensor, positives: tf.Tensor) -> tf.Tensor:
     """1 - precision at a positive with that many negatives and other positives before it."""
     return negatives / (1 + positives + negatives)
+
+
+@functools.cache
+def _kernel(temperature):
+    step = sigmoid_step(temperature)
+    return penalty_kernel(penalty, step, step)
 
 
 def smooth_ap_loss(
@@ -25,19 +34,10 @@ def smooth_ap_loss(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """1 - AP_q of each query, `[queries]`, and which queries count, `[queries]` bool.
 
-    The formula is `SmoothAPLoss`'s, the arguments `mean_rank_penalty`'s: embeddings of unit norm.
+    The formula is `SmoothAPLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
     """
-    return mean_rank_penalty(
-        penalty,
-        query_labels,
-        query_embeddings,
-        gallery_labels,
-        gallery_embeddings,
-        self_index,
-        temperature=temperature,
-        include_self=include_self,
-        among_positives=True,
-    )
+    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
+    return score_rows(_kernel(temperature), *rows, include_self=include_self)
 
 
 @keras.saving.register_keras_serializable("tfrank")

@@ -1,0 +1,126 @@
+"""Blackbox AP: Average Precision through the exact, piecewise constant ranks (Rolinek et al., CVPR 2020)."""
+
+import functools
+
+import keras
+import tensorflow as tf
+
+from tfrank import checks
+from tfrank.losses.ranking_loss import RankingLoss
+from tfrank.losses.rows import Block, score_rows
+
+
+@functools.cache
+def _kernel(interpolation, margin):
+    """Exact AP of a block of rows, and the interpolated derivative of the ranks.
+
+    Of the derivative's two rankings only the positives' scores differ. So the rank of any row changes
+    by how many positives pass it, and two walks over the positives take the place of two sorts.
+    """
+
+    def kernel(block: Block):
+        half = tf.constant(margin / 2, block.s.dtype)
+        s = block.s + tf.where(block.same, -half, half)
+        candidates = tf.where(block.same & ~block.fellow, block.s.dtype.min, s)
+        size = tf.reduce_sum(tf.cast(block.fellow | ~block.same, s.dtype), axis=1)
+
+        def before(scores, score, rows):
+            """Which of `rows` stand before `score`: 1 or 0."""
+            return tf.cast(rows & (scores > score), s.dtype)
+
+        everyone = tf.ones_like(block.same)
+
+        def rank(i, exists, losses, moved):
+            score = block.at(i, s)
+            all_before = tf.reduce_sum(before(candidates, score, everyone), axis=1)
+            positives_before = tf.reduce_sum(before(candidates, score, block.fellow), axis=1)
+            all_rank, positive_rank = (1 + all_before) / size, (1 + positives_before) / size
+            none = tf.zeros_like(losses)
+            loss = tf.where(exists, (1 - positive_rank / all_rank) / block.positives, none)
+            # g = dL / d rank, the rank among positives being a constant.
+            g = tf.where(exists, positive_rank / (block.positives * all_rank**2), none)
+            return losses + loss, block.add_at(moved, i, interpolation * g)
+
+        losses, moved = block.walk(rank, (tf.zeros_like(s)[:, 0], candidates))
+
+        def pass_by(i, exists, gains):
+            score, new_score = block.at(i, s), block.at(i, moved)
+            # Positive i's own rank, among the negatives, falls; that of whoever it passes rises.
+            negatives = tf.reduce_sum(
+                before(candidates, new_score, ~block.same) - before(candidates, score, ~block.same), axis=1
+            )
+            passed = tf.cast(new_score > moved, s.dtype) - tf.cast(score > candidates, s.dtype)
+            passed = tf.where(exists[:, None], passed, tf.zeros_like(passed))
+            return (block.add_at(gains + passed, i, tf.where(exists, negatives, tf.zeros_like(negatives))),)
+
+        (gains,) = block.walk(pass_by, (tf.zeros_like(s),))
+        # -(rank(s) - rank(s + lambda g)) / lambda; the query's own row has no rank.
+        slopes = gains / (interpolation * size[:, None])
+        return losses, tf.where(block.same & ~block.fellow, tf.zeros_like(slopes), slopes)
+
+    return kernel
+
+
+def blackbox_ap_loss(
+    query_labels: tf.Tensor,
+    query_embeddings: tf.Tensor,
+    gallery_labels: tf.Tensor,
+    gallery_embeddings: tf.Tensor,
+    self_index: tf.Tensor,
+    *,
+    interpolation: float = 4.0,
+    margin: float = 0.02,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """1 - AP_q of each query, `[queries]`, and which queries count, `[queries]` bool.
+
+    The formula is `BlackboxAPLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
+    """
+    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
+    return score_rows(_kernel(interpolation, margin), *rows)
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class BlackboxAPLoss(RankingLoss):
+    """One minus the exact Average Precision, differentiated through an interpolation of the ranks.
+
+        s_j = similarity - margin / 2 for positives, + margin / 2 for negatives
+        rank(s)_i = (1 + how many s_j are above s_i) / how many there are
+        L_q = 1 - 1/|P| sum over positives i of rank_P(s)_i / rank(s)_i
+        g = dL_q / d rank(s), with rank_P, the rank among positives, a constant
+        dL_q / ds = -(rank(s) - rank(s + lambda g)) / lambda
+
+    The value is piecewise constant; the last line is the derivative of its continuous interpolation.
+
+    Args:
+        interpolation: lambda, positive: larger sees further and is less faithful. Default 4 (the
+            authors' retrieval experiments).
+        margin: by which positives are to stand above negatives, at least 0. Default 0.02 (the same); here a
+            fixed shift, where the authors' code draws its size at random.
+        reduction: "mean" or None, see `RankingLoss`.
+        name: of the loss.
+
+    Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
+
+    A query without another image of its class has no loss, no gradient, and is left out of the mean.
+
+    Reference: Rolinek et al., Optimizing Rank-based Metrics with Blackbox Differentiation, CVPR 2020,
+    arXiv 1912.03500. Memory: about three matrices `[batch, batch]`.
+
+    >>> loss = BlackboxAPLoss()
+    >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)
+    0.5833
+    """
+
+    def __init__(
+        self,
+        interpolation: float = 4.0,
+        *,
+        margin: float = 0.02,
+        reduction: str | None = "mean",
+        name: str = "blackbox_ap",
+    ):
+        hyper_parameters = {
+            "interpolation": checks.number("interpolation", interpolation, above=0),
+            "margin": checks.number("margin", margin, at_least=0),
+        }
+        super().__init__(blackbox_ap_loss, hyper_parameters, reduction=reduction, name=name)

@@ -1,0 +1,59 @@
+"""FastAP: Average Precision from quantised distances (Cakir et al., CVPR 2019)."""
+
+import keras
+import tensorflow as tf
+
+from tfrank import checks
+from tfrank.losses.map_q import quantized_ap_loss
+from tfrank.losses.ranking_loss import RankingLoss
+
+
+def fast_ap_loss(
+    query_labels: tf.Tensor,
+    query_embeddings: tf.Tensor,
+    gallery_labels: tf.Tensor,
+    gallery_embeddings: tf.Tensor,
+    self_index: tf.Tensor,
+    *,
+    num_bins: int = 10,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """1 - FastAP of each query, `[queries]`, and which queries count, `[queries]` bool.
+
+    The formula is `FastAPLoss`'s, the arguments `score_rows`'s: embeddings of unit norm. Squared
+    distance is 2 - 2 s, so centres 4 / L apart in it are 2 / L apart in s: mAP_Q of L + 1 bins.
+    """
+    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
+    return quantized_ap_loss(*rows, num_bins=num_bins + 1)
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class FastAPLoss(RankingLoss):
+    """One minus Average Precision, with squared distances soft-binned into a histogram.
+
+        z_l = 4 l / L, l = 0..L                       L + 1 bin centres on [0, 4], where |x - y|^2 lies
+        h_l, h+_l = sum of max(1 - |d_j^2 - z_l| L / 4, 0) over all j, over the positives
+        H_l, H+_l = their cumulative sums
+        L_q = 1 - 1/|P| sum_l H+_l h+_l / H_l
+
+    The same as mAP_Q with L + 1 bins: FastAPLoss(L) equals QuantizedAPLoss(L + 1).
+
+    Args:
+        num_bins: L, at least 1. Default 10 (the authors' code).
+        reduction: "mean" or None, see `RankingLoss`.
+        name: of the loss.
+
+    Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
+
+    A query without another image of its class has no loss, no gradient, and is left out of the mean.
+
+    Reference: Cakir et al., Deep Metric Learning to Rank, CVPR 2019. Memory: about three matrices
+    `[batch, batch]`; the time of the histogram is proportional to L.
+
+    >>> loss = FastAPLoss(num_bins=10)
+    >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)
+    0.6458
+    """
+
+    def __init__(self, num_bins: int = 10, *, reduction: str | None = "mean", name: str = "fast_ap"):
+        hyper_parameters = {"num_bins": checks.integer("num_bins", num_bins, at_least=1)}
+        super().__init__(fast_ap_loss, hyper_parameters, reduction=reduction, name=name)

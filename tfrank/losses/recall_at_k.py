@@ -1,0 +1,214 @@
+"""The Recall@k surrogate, with similarity mixup (Patel et al., CVPR 2022, arXiv 2108.11179)."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfrank import checks
+from tfrank.losses.ranking_loss import RankingLoss
+from tfrank.losses.ranks import sigmoid_step
+from tfrank.losses.rows import Block, score_rows
+from tfrank.losses.similarity import inverse
+
+
+@functools.cache
+def _kernel(ks, temperature, k_temperatures):
+    """A query's loss is no mean over its positives, so ranks are taken twice: for value, and for gradient."""
+    step = sigmoid_step(temperature)
+
+    def kernel(block: Block):
+        k, k_temperature = (tf.constant(numbers, block.s.dtype) for numbers in (ks, k_temperatures))
+        zero = tf.zeros_like(block.s)
+
+        def found(rank):
+            """sigmoid((k - rank) / T_k), `[rows, ks]`: is a positive of that rank among the k nearest?"""
+            return tf.sigmoid((k - rank[:, None]) / k_temperature)
+
+        def ranked(i):
+            before, slope = step(block.s - block.at(i))
+            others = (block.fellow | ~block.same) & (block.columns != i[:, None])
+            rank = 1 + tf.reduce_sum(tf.where(others, before, zero), axis=1)
+            return rank, tf.where(others, slope, zero)
+
+        def count(i, exists, total):
+            share = found(ranked(i)[0])
+            return (total + tf.where(exists[:, None], share, tf.zeros_like(share)),)
+
+        no_total = tf.zeros([tf.shape(block.s)[0], len(ks)], block.s.dtype)
+        (total,) = block.walk(count, (no_total,))
+        share = 1 / (len(ks) * tf.minimum(k, block.positives[:, None]))
+        losses = 1 - tf.reduce_sum(tf.minimum(total, k) * share, axis=1)
+        total_rate = tf.where(total < k, -share, tf.zeros_like(share))
+
+        def pull(i, exists, slopes):
+            rank, slope = ranked(i)
+            near = found(rank)
+            rate = tf.reduce_sum(total_rate * near * (near - 1) / k_temperature, axis=1)
+            slope = tf.where(exists, rate, tf.zeros_like(rate))[:, None] * slope
+            return (block.add_at(slopes + slope, i, -tf.reduce_sum(slope, axis=1)),)
+
+        (slopes,) = block.walk(pull, (zero,))
+        return losses, slopes
+
+    return kernel
+
+
+def recall_at_k_loss(
+    query_labels: tf.Tensor,
+    query_embeddings: tf.Tensor,
+    gallery_labels: tf.Tensor,
+    gallery_embeddings: tf.Tensor,
+    self_index: tf.Tensor,
+    *,
+    ks: tuple[int, ...] = (1, 2, 4, 8, 16),
+    temperature: float = 0.01,
+    k_temperatures: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0),
+    present: tf.Tensor | None = None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """1 - smooth Recall@k of each query, `[queries]`, and which queries count, `[queries]` bool.
+
+    The formula is `RecallAtKLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
+    """
+    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
+    return score_rows(_kernel(ks, temperature, k_temperatures), *rows, present=present)
+
+
+def virtual_rows(labels: tf.Tensor, embeddings: tf.Tensor, shares: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """SiMix: for each row a x_i + (1 - a) x_j, where x_j is the next row of its class.
+
+    Not renormalised, so that similarities mix as the rows do.
+
+    Args:
+        labels: `[rows]` int64.
+        embeddings: `[rows, dim]` float.
+        shares: `[rows]` a, 0 to 1.
+
+    Returns:
+        The virtual rows, `[rows, dim]`, and which are of two rows, `[rows]` bool: a class of one has none.
+    """
+    order = tf.argsort(labels, stable=True)
+    place = inverse(order)
+    labels_in_order = tf.gather(labels, order)
+    first, end = (tf.searchsorted(labels_in_order, labels, side) for side in ("left", "right"))
+    partner = tf.gather(order, tf.where(place + 1 < end, place + 1, first))
+    shares = shares[:, None]
+    return shares * embeddings + (1 - shares) * tf.gather(embeddings, partner), end - first > 1
+
+
+def _class_numbers(query_labels, gallery_labels):
+    """Labels as numbers from 0 on, -1 for a query's that the gallery lacks; int64."""
+    in_order = tf.sort(gallery_labels)
+    query, gallery = (tf.searchsorted(in_order, labels) for labels in (query_labels, gallery_labels))
+    found = tf.gather(in_order, tf.minimum(query, tf.size(in_order) - 1)) == query_labels
+    return tf.cast(tf.where(found, query, -1), tf.int64), tf.cast(gallery, tf.int64)
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class RecallAtKLoss(RankingLoss):
+    """One minus Recall@k, averaged over some k, with both of its step functions relaxed to sigmoids.
+
+        r_i = 1 + sum over all j != i of sigmoid((s_j - s_i) / temperature)
+        R_k = min(k, sum over positives i of sigmoid((k - r_i) / T_k)) / min(k, |P|)
+        L_q = 1 - mean of R_k over k
+
+    With `simix`, every row that is not alone in its class is joined by a virtual row, a mixture
+    a x_i + (1 - a) x_j with the next row of its class, a uniform in 0 to 1. Virtual rows are queries and
+    gallery like the others; L_q is then the mean of the row's loss and of its virtual row's. The a are
+    a function of `seed` and the training step, read from `loss.iteration`, which is to be set to
+    `optimizer.iterations`.
+
+    Args:
+        ks: the k, at least 1 each. Default 1, 2, 4, 8, 16.
+        temperature: of the sigmoid of the ranks, positive. Default 0.01.
+        k_temperatures: T_k, positive, one for each k. Default 1, 2, 4, 8, 16 (the authors' code).
+        simix: whether batches are extended by virtual rows, which takes four times the memory.
+        seed: of the virtual rows, at least 0. Read only with `simix`.
+        reduction: "mean" or None, see `RankingLoss`.
+        name: of the loss.
+
+    Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
+
+    A query without another image of its class has no loss, no gradient, and is left out of the mean.
+
+    Reference: Patel et al., Recall@k Surrogate Loss with Large Batches and Similarity Mixup, CVPR 2022,
+    arXiv 2108.11179. Memory: about three matrices `[batch, batch]`, or with `simix` of twice the batch.
+
+    >>> loss = RecallAtKLoss([1, 2])
+    Traceback (most recent call last):
+        ...
+    tfrank.checks.InputError: Invalid value for argument `k_temperatures`. Expected one number for each of ...
+    >>> loss = RecallAtKLoss([1, 2], k_temperatures=[1, 2])
+    >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)
+    0.6908
+    """
+
+    def __init__(
+        self,
+        ks: Sequence[int] = (1, 2, 4, 8, 16),
+        *,
+        temperature: float = 0.01,
+        k_temperatures: Sequence[float] = (1.0, 2.0, 4.0, 8.0, 16.0),
+        simix: bool = False,
+        seed: int = 0,
+        reduction: str | None = "mean",
+        name: str = "recall_at_k",
+    ):
+        hyper_parameters = {
+            "ks": checks.sequence("ks", ks, checks.integer, at_least=1),
+            "temperature": checks.number("temperature", temperature, above=0),
+            "k_temperatures": checks.sequence("k_temperatures", k_temperatures, checks.number, above=0),
+        }
+        if len(hyper_parameters["k_temperatures"]) != len(hyper_parameters["ks"]):
+            raise checks.invalid("k_temperatures", f"one number for each of ks={ks!r}", k_temperatures)
+        super().__init__(recall_at_k_loss, hyper_parameters, reduction=reduction, name=name)
+        self.simix = checks.boolean("simix", simix)
+        self.seed = checks.integer("seed", seed, at_least=0)
+
+    def score(
+        self,
+        query_labels: tf.Tensor,
+        query_embeddings: tf.Tensor,
+        gallery_labels: tf.Tensor,
+        gallery_embeddings: tf.Tensor,
+        self_index: tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """The core with this loss's hyper-parameters: queries against any gallery.
+
+        With `simix` virtual rows join the gallery, and the queries that are in it.
+        """
+        rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
+        if not self.simix:
+            return super().score(*rows)
+        size = tf.size(gallery_labels)
+        seed = [tf.constant(self.seed, tf.int64), self.steps_taken()]
+        shares = tf.random.stateless_uniform([size], seed, dtype=gallery_embeddings.dtype)
+        mixed, of_two = virtual_rows(gallery_labels, gallery_embeddings, shares)
+        own = tf.maximum(self_index, 0)
+        virtual = tf.gather(of_two, own) & (self_index >= 0)
+        if query_embeddings is gallery_embeddings:
+            queries = gallery = tf.concat([gallery_embeddings, mixed], 0)
+        else:
+            queries = tf.concat([query_embeddings, tf.gather(mixed, own)], 0)
+            gallery = tf.concat([gallery_embeddings, mixed], 0)
+
+        # Numbers for labels, so that there are others left: absent virtual rows are of no query's class.
+        query_class, gallery_class = _class_numbers(query_labels, gallery_labels)
+        losses, counts = recall_at_k_loss(
+            tf.concat([query_class, tf.where(virtual, query_class, -2)], 0),
+            queries,
+            tf.concat([gallery_class, tf.where(of_two, gallery_class, -3)], 0),
+            gallery,
+            tf.concat([self_index, tf.where(virtual, size + self_index, -1)], 0),
+            **self.hyper_parameters,
+            present=tf.concat([tf.ones_like(of_two), of_two], 0),
+        )
+        real, virtual = tf.unstack(tf.reshape(losses, [2, -1]))
+        counting = tf.reduce_sum(tf.cast(tf.reshape(counts, [2, -1]), losses.dtype), axis=0)
+        return (real + virtual) / tf.maximum(counting, 1), tf.reshape(counts, [2, -1])[0]
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        return {**super().get_config(), "simix": self.simix, "seed": self.seed}

@@ -1,0 +1,174 @@
+"""Ranked List Loss (Wang et al., CVPR 2019 and TPAMI 2021, arXiv 1903.03238)."""
+
+import functools
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfrank import checks
+from tfrank.losses.ranking_loss import RankingLoss
+from tfrank.losses.rows import Block, score_rows
+
+
+@functools.cache
+def _kernel(margin, alpha, positive_temperature, negative_weight):
+    """Eq. 8 to 13 on a block of rows; T_n is a scalar that may change from step to step."""
+
+    def kernel(block: Block, negative_temperature):
+        squared = tf.maximum(2 - 2 * block.s, 0)
+        distance = tf.sqrt(squared)
+        near, far = alpha - distance, distance - (alpha - margin)  # eq. 8, without its hinges
+        negative_loss, w_n = _mined_mean(near, ~block.same, negative_temperature)
+        positive_loss, w_p = _mined_mean(far, block.fellow, positive_temperature)
+
+        losses = (1 - negative_weight) * positive_loss + negative_weight * negative_loss  # eq. 13
+        rates = (1 - negative_weight) * w_p - negative_weight * w_n  # dL/dd
+        # dd/ds = -1/d, taken as 0 at distance 0.
+        return losses, -rates * tf.where(squared > 0, tf.math.rsqrt(squared), tf.zeros_like(squared))
+
+    return kernel
+
+
+def _mined_mean(violation, candidates, temperature):
+    """The weighted mean of the violations above 0 (eq. 9 to 12), and the weights, constants to the gradient.
+
+    The largest exponent is taken off all, so that no temperature overflows. Nothing mined gives 0.
+    """
+    mined = candidates & (violation > 0)
+    exponent = temperature * violation
+    lowest = exponent.dtype.min
+    largest = tf.reduce_max(tf.where(mined, exponent, lowest), axis=1, keepdims=True)
+    weights = tf.where(mined, tf.exp(exponent - largest), tf.zeros_like(exponent))
+    weights = tf.math.divide_no_nan(weights, tf.reduce_sum(weights, axis=1, keepdims=True))
+    return tf.reduce_sum(weights * violation, axis=1), weights
+
+
+def ranked_list_loss(
+    query_labels: tf.Tensor,
+    query_embeddings: tf.Tensor,
+    gallery_labels: tf.Tensor,
+    gallery_embeddings: tf.Tensor,
+    self_index: tf.Tensor,
+    *,
+    margin: float = 0.4,
+    alpha: float = 1.2,
+    negative_temperature: float | tf.Tensor = 10.0,
+    positive_temperature: float = 0.0,
+    negative_weight: float = 0.5,
+    constant_gallery: bool = True,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """L_RLL of each query, `[queries]`, and which queries count, `[queries]` bool.
+
+    The formula is `RankedListLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
+    """
+    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
+    kernel = _kernel(margin, alpha, positive_temperature, negative_weight)
+    return score_rows(kernel, *rows, negative_temperature, constant_gallery=constant_gallery)
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class RankedListLoss(RankingLoss):
+    """Pulls positives within a distance alpha - m of the query and pushes negatives beyond alpha.
+
+        d_j = |q - x_j|, between unit vectors                                                  (0 to 2)
+        P* = positives with d_j > alpha - m, N* = negatives with d_j < alpha       (section 3.2.1)
+        w_j = exp(T_p (d_j - (alpha - m))) in P*, exp(T_n (alpha - d_j)) in N*             (eq. 9, 10)
+        L_P = sum of w_j (d_j - (alpha - m)) over P* / sum of w_j over P*                  (eq. 11)
+        L_N = sum of w_j (alpha - d_j) over N* / sum of w_j over N*                        (eq. 12)
+        L_q = (1 - lambda) L_P + lambda L_N                                                (eq. 13)
+
+    The weights are constants to the gradient; an empty mined set gives 0.
+
+    T_n can change linearly over training (eq. 15, 16): from `negative_temperature` at step 0 to
+    `final_negative_temperature` at step `decay_steps`, where it stays. The loss reads the step from
+    `loss.iteration`, to be set to `optimizer.iterations`.
+
+    Args:
+        margin: m between the two boundaries, positive, at most alpha. Default 0.4 (sections 4.4 to 4.7).
+        alpha: what negatives are pushed beyond, positive. Default 1.2 (best in Table 7).
+        negative_temperature: T_n, at least 0: the larger, the more the nearest negatives weigh. Default
+            10 (best in Table 8).
+        positive_temperature: T_p: above 0 far positives weigh more, below 0 near ones. Default 0 (3.4).
+        negative_weight: lambda, 0 to 1. Default 0.5 (section 3.2.4).
+        constant_gallery: whether the other examples are constants, so that only the query is moved
+            by its loss. Default True (section 3.2.4).
+        final_negative_temperature: T_2 of eq. 15. Read only where decay_steps is not 0.
+        decay_steps: max_iter of eq. 15. Default 0: T_n is fixed.
+        reduction: "mean" or None, see `RankingLoss`.
+        name: of the loss.
+
+    Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
+
+    A query without another image of its class has no loss, no gradient, and is left out of the mean;
+    one with positives but nothing mined counts, with 0.
+
+    Reference: Wang et al., Ranked List Loss for Deep Metric Learning, CVPR 2019, TPAMI 2021,
+    arXiv 1903.03238. Memory: about three matrices `[batch, batch]`.
+
+    >>> loss = RankedListLoss()
+    >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)
+    0.8438
+    """
+
+    def __init__(
+        self,
+        margin: float = 0.4,
+        *,
+        alpha: float = 1.2,
+        negative_temperature: float = 10.0,
+        positive_temperature: float = 0.0,
+        negative_weight: float = 0.5,
+        constant_gallery: bool = True,
+        final_negative_temperature: float = 0.0,
+        decay_steps: int = 0,
+        reduction: str | None = "mean",
+        name: str = "rll",
+    ):
+        hyper_parameters = {
+            "margin": checks.number("margin", margin, above=0),
+            "alpha": checks.number("alpha", alpha, above=0),
+            "negative_temperature": checks.number("negative_temperature", negative_temperature, at_least=0),
+            "positive_temperature": checks.number("positive_temperature", positive_temperature),
+            "negative_weight": checks.number("negative_weight", negative_weight, at_least=0, at_most=1),
+            "constant_gallery": checks.boolean("constant_gallery", constant_gallery),
+        }
+        if margin > alpha:
+            raise checks.invalid("margin", f"a number of at most alpha={alpha:g}", margin)
+        super().__init__(ranked_list_loss, hyper_parameters, reduction=reduction, name=name)
+        final = checks.number("final_negative_temperature", final_negative_temperature, at_least=0)
+        self.final_negative_temperature = final
+        self.decay_steps = checks.integer("decay_steps", decay_steps, at_least=0)
+
+    @classmethod
+    def simpler(
+        cls, margin: float = 0.4, negative_temperature: float = 10.0, **arguments: Any
+    ) -> "RankedListLoss":
+        """RLL-Simpler (section 3.4): alpha = 1 + m / 2, so the boundaries stand about 1, and T_p = 0.
+
+        >>> RankedListLoss.simpler(0.6).get_config()["alpha"]
+        1.3
+        """
+        margin = checks.number("margin", margin, above=0)
+        return cls(margin, alpha=1 + margin / 2, negative_temperature=negative_temperature, **arguments)
+
+    def current_negative_temperature(self) -> tf.Tensor | float:
+        """T_n at this step (eq. 15); a Python number where it is fixed."""
+        first = self.hyper_parameters["negative_temperature"]
+        if not self.decay_steps:
+            return first
+        done = tf.cast(tf.minimum(self.steps_taken(), self.decay_steps), tf.float64) / self.decay_steps
+        return first - done * (first - self.final_negative_temperature)
+
+    def score(self, *rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The core with this loss's hyper-parameters at this step: queries against any gallery."""
+        now = self.hyper_parameters | {"negative_temperature": self.current_negative_temperature()}
+        return ranked_list_loss(*rows, **now)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        schedule = {
+            "final_negative_temperature": self.final_negative_temperature,
+            "decay_steps": self.decay_steps,
+        }
+        return {**super().get_config(), **schedule}

@@ -1,0 +1,201 @@
+"""What every loss on pairs stands on: rows of similarities, scored in blocks, with their gradient.
+
+A loss gives a kernel: from a block of rows, `[rows, gallery]` similarities, to the loss of each row and
+its derivative with respect to each similarity. Value and gradient so come out of one pass, and the
+backward pass only scales by the upstream gradient. (First derivatives only.)
+
+How it is laid out. The gallery is sorted so that a class is a contiguous run and runs of like size
+are neighbours; queries follow. A query's p-th positive is then a place in its run, found without any
+sort of a `[batch, batch]` matrix, and a block of rows walks to its own largest class only. XLA fuses
+the elementwise work of a block, which stays in cache. No shape depends on label values.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfrank.losses.similarity import cosine_similarity, inverse, permute
+
+# Half a million similarities (2 MiB in float32) stay in cache while a block is worked on.
+BLOCK_SIMILARITIES = 2**19
+
+# From a block, and scalars that may change from step to step, to losses `[rows]` and dL/ds `[rows, gallery]`.
+Kernel = Callable[..., tuple[tf.Tensor, tf.Tensor]]
+
+
+class Runs(NamedTuple):
+    """Where each query's positives stand in a gallery sorted by class; all `[queries]` int32."""
+
+    start: tf.Tensor  # first gallery row of the query's class
+    size: tf.Tensor  # gallery rows of that class
+    own: tf.Tensor  # the query's own gallery row if it is to be left out, else -1
+    positives: tf.Tensor  # size, less the query's own row if left out
+
+
+class Block:
+    """Some rows of similarities, as a kernel sees them.
+
+    Attributes:
+        s: `[rows, gallery]` similarities.
+        same: `[rows, gallery]` bool, of the query's class; the others are its negatives.
+        fellow: `[rows, gallery]` bool, its positives: of its class, but for its own row if left out.
+        positives, negatives: `[rows]` of the dtype of s, how many; at least 1, to divide by.
+    """
+
+    def __init__(self, s: tf.Tensor, runs: Runs):
+        self.s, self._runs = s, runs
+        columns = self.columns = tf.range(tf.shape(s)[1])
+        self.same = (columns >= runs.start[:, None]) & (columns < (runs.start + runs.size)[:, None])
+        self.fellow = self.same & (columns != runs.own[:, None])
+        self.positives = tf.cast(tf.maximum(runs.positives, 1), s.dtype)
+        self.negatives = tf.cast(tf.maximum(tf.size(columns) - runs.size, 1), s.dtype)
+
+    def walk(self, visit: Callable[..., tuple], state: tuple) -> tuple:
+        """`state` after `visit(i, exists, *state)` for the 1st, 2nd, ... positive of every row.
+
+        i is its gallery row, `[rows]`; exists tells the rows that have so many positives, `[rows]`.
+        """
+        start, size, own, positives = self._runs
+        # A class is a ring: walked from behind the query's own place, its own row is never reached.
+        first = tf.where(own < 0, 0, own + 1 - start)
+
+        def step(p, *state):
+            i = tf.minimum(start + (first + p) % tf.maximum(size, 1), tf.size(self.columns) - 1)
+            return p + 1, *visit(i, p < positives, *state)
+
+        return tf.while_loop(lambda p, *_: p < tf.reduce_max(positives), step, [0, *state])[1:]
+
+    def at(self, i: tf.Tensor, matrix: tf.Tensor | None = None) -> tf.Tensor:
+        """`[rows, 1]`: of each row the entry in column i of `matrix`, or of the similarities."""
+        return tf.gather(self.s if matrix is None else matrix, i, axis=1, batch_dims=1)[:, None]
+
+    def add_at(self, matrix: tf.Tensor, i: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+        """`matrix` with `values`, `[rows]`, added to each row's entry in column i."""
+        place = tf.stack([tf.range(tf.size(i)), i], axis=1)
+        return tf.tensor_scatter_nd_add(matrix, place, values)
+
+
+def score_rows(
+    kernel: Kernel,
+    query_labels: tf.Tensor,
+    query_embeddings: tf.Tensor,
+    gallery_labels: tf.Tensor,
+    gallery_embeddings: tf.Tensor,
+    self_index: tf.Tensor,
+    *scalars: Any,
+    include_self: bool = False,
+    constant_gallery: bool = False,
+    present: tf.Tensor | None = None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The loss of each query by a kernel, with the kernel's gradient.
+
+    Args:
+        kernel: see `Kernel`. The same object for the same hyper-parameters: each is compiled.
+        query_labels: `[queries]` int64.
+        query_embeddings: `[queries, dim]` float, unit norm.
+        gallery_labels: `[gallery]` int64.
+        gallery_embeddings: `[gallery, dim]` float, unit norm. Pass the very same tensor as for the
+            queries where they are one batch: the gradient then takes one product, not two.
+        self_index: `[queries]` int32, the query's own gallery row, or -1.
+        *scalars: passed on to the kernel, as the embeddings' dtype.
+        include_self: whether the query's own row is one more positive; else it is left out.
+        constant_gallery: whether only the query gets a gradient.
+        present: `[gallery]` bool, False for rows to be left out: their similarity is -inf. All where None.
+
+    Returns:
+        The loss per query, `[queries]`, 0 where it does not count; and which queries count,
+        `[queries]` bool: those with a positive other than themselves.
+
+    Memory: about three matrices `[queries, gallery]`. Time: one product `[queries, gallery]` forward
+    and one backward (two where queries are not the gallery), and what the kernel does.
+    """
+    gallery_order, starts, sizes = _sort_by_class(gallery_labels, query_labels)
+    one_batch = query_embeddings is gallery_embeddings
+    # One batch is sorted once, for S to stay symmetric; its order also sorts queries by class size.
+    query_order = gallery_order if one_batch else tf.argsort(sizes, stable=True)
+    gallery = permute(gallery_embeddings, gallery_order)
+    queries = gallery if one_batch else permute(query_embeddings, query_order)
+
+    runs, counts = _runs(starts, sizes, self_index, inverse(gallery_order), include_self)
+    similarity = cosine_similarity(queries, tf.stop_gradient(gallery) if constant_gallery else gallery)
+    if present is not None:
+        similarity = tf.where(tf.gather(present, gallery_order), similarity, -float("inf"))
+    runs = Runs(*(tf.gather(column, query_order) for column in runs))
+    losses = _score_in_blocks(kernel, similarity, runs, [tf.cast(x, gallery.dtype) for x in scalars])
+    return permute(losses, inverse(query_order)), counts
+
+
+def _sort_by_class(gallery_labels, query_labels):
+    """The gallery order, and for each query where its class starts in it and how many rows it has.
+
+    By the size of the class, then by label: stable sorts of one-dimensional arrays.
+    """
+    by_label = tf.argsort(gallery_labels, stable=True)
+    labels = tf.gather(gallery_labels, by_label)
+    first = tf.searchsorted(labels, labels, side="left")
+    size = tf.searchsorted(labels, labels, side="right") - first
+    by_size = tf.argsort(size, stable=True)
+    # A label that the gallery lacks may point one past its end; its size is 0, nothing is read.
+    query_first = tf.searchsorted(labels, query_labels, side="left")
+    query_size = tf.searchsorted(labels, query_labels, side="right") - query_first
+    place = tf.gather(inverse(by_size), tf.minimum(query_first, tf.size(labels) - 1))
+    return tf.gather(by_label, by_size), place, query_size
+
+
+def _runs(starts, sizes, self_index, gallery_place, include_self):
+    """`Runs` of the queries in their own order, and which of them count."""
+    present = self_index >= 0
+    own = tf.where(present, tf.gather(gallery_place, tf.maximum(self_index, 0)), -1)
+    others = sizes - tf.cast(present, tf.int32)
+    if include_self:
+        counts = others > 0
+        runs = Runs(starts, sizes, -tf.ones_like(own), tf.where(counts, sizes, 0))
+        return runs, counts
+    return Runs(starts, sizes, own, others), others > 0
+
+
+def _score_in_blocks(kernel, similarity, runs, scalars):
+    """`[queries]` losses of the rows of `similarity`, 0 for rows without positives."""
+    score_block = _compiled(kernel)
+
+    @tf.custom_gradient
+    def scored(similarity):
+        # Under an eager tape the block would be differentiated a second time.
+        similarity = tf.stop_gradient(similarity)
+        queries, gallery = tf.shape(similarity)[0], tf.shape(similarity)[1]
+        rows = tf.clip_by_value(BLOCK_SIMILARITIES // tf.maximum(gallery, 1), 1, queries)
+
+        def block(number):
+            # Static number of rows, as XLA asks: the last block repeats the last row.
+            row = tf.minimum(number * rows + tf.range(rows), queries - 1)
+            block_runs = Runs(*(tf.gather(column, row) for column in runs))
+            return score_block(tf.gather(similarity, row), block_runs, *scalars)
+
+        losses, slopes = tf.map_fn(
+            block,
+            tf.range(-(-queries // rows)),
+            fn_output_signature=(similarity.dtype, similarity.dtype),
+            parallel_iterations=1 if tf.executing_eagerly() else 2,
+        )
+        slopes = tf.reshape(slopes, [-1, gallery])[:queries]
+        return tf.reshape(losses, [-1])[:queries], lambda upstream: upstream[:, None] * slopes
+
+    return scored(similarity)
+
+
+@functools.cache
+def _compiled(kernel):
+    """The compiled function for a block of rows, one for each kernel."""
+
+    def score_block(s, runs, *scalars):
+        losses, slopes = kernel(Block(s, runs), *scalars)
+        counts = runs.positives > 0
+        # A row that does not count may have negatives, which its class's rows would count.
+        return (
+            tf.where(counts, losses, tf.zeros_like(losses)),
+            tf.where(counts[:, None], slopes, tf.zeros_like(slopes)),
+        )
+
+    return tf.function(score_block, jit_compile=True, autograph=False, reduce_retracing=True)

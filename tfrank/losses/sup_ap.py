@@ -1,0 +1,147 @@
+"""SupAP with calibration, together ROADMAP (Ramzi et al., NeurIPS 2021, arXiv 2110.01445)."""
+
+import functools
+
+import keras
+import tensorflow as tf
+
+from tfrank import checks
+from tfrank.losses.ranking_loss import RankingLoss
+from tfrank.losses.ranks import Step, hard_step, penalty_kernel, sigmoid_step
+from tfrank.losses.rows import Block, Kernel, score_rows
+from tfrank.losses.smooth_ap import penalty
+
+
+def upper_bound_step(temperature: float, rho: float, delta: float) -> Step:
+    """A step that is never below the true one, and whose slope does not vanish where it is passed.
+
+    H(x) = sigmoid(x / temperature) for x <= 0, 1/2 more up to delta, and a line of slope rho beyond.
+    """
+    sigmoid = sigmoid_step(temperature)
+
+    def step(x):
+        value, slope = sigmoid(tf.minimum(x, delta))
+        value = value + tf.where(x > 0, 0.5 + rho * tf.maximum(x - delta, 0), tf.zeros_like(x))
+        return value, tf.where(x > delta, rho * tf.ones_like(x), slope)
+
+    return step
+
+
+def calibration_kernel(positive_margin: float, negative_margin: float) -> Kernel:
+    """L = mean over positives of [positive_margin - s]_+, plus over negatives of [s - negative_margin]_+."""
+
+    def kernel(block: Block):
+        zero = tf.zeros_like(block.s)
+        positive = tf.where(block.fellow, positive_margin - block.s, zero)
+        negative = tf.where(block.same, zero, block.s - negative_margin)
+        losses = (
+            tf.reduce_sum(tf.nn.relu(positive), axis=1) / block.positives
+            + tf.reduce_sum(tf.nn.relu(negative), axis=1) / block.negatives
+        )
+        slopes = tf.where(positive > 0, -1 / block.positives[:, None], zero)
+        return losses, tf.where(negative > 0, 1 / block.negatives[:, None], slopes)
+
+    return kernel
+
+
+@functools.cache
+def _kernel(temperature, rho, delta, calibration_weight, positive_margin, negative_margin):
+    ranking = penalty_kernel(penalty, upper_bound_step(temperature, rho, delta), hard_step)
+    calibration = calibration_kernel(positive_margin, negative_margin)
+
+    def kernel(block: Block):
+        parts = zip(ranking(block), calibration(block))
+        return tuple((1 - calibration_weight) * rank + calibration_weight * level for rank, level in parts)
+
+    return kernel
+
+
+def sup_ap_loss(
+    query_labels: tf.Tensor,
+    query_embeddings: tf.Tensor,
+    gallery_labels: tf.Tensor,
+    gallery_embeddings: tf.Tensor,
+    self_index: tf.Tensor,
+    *,
+    temperature: float = 0.01,
+    rho: float = 100.0,
+    delta: float = 0.05,
+    calibration_weight: float = 0.5,
+    positive_margin: float = 0.9,
+    negative_margin: float = 0.6,
+    include_self: bool = False,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """L_ROADMAP of each query, `[queries]`, and which queries count, `[queries]` bool.
+
+    The formula is `SupAPLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
+    """
+    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
+    kernel = _kernel(temperature, rho, delta, calibration_weight, positive_margin, negative_margin)
+    return score_rows(kernel, *rows, include_self=include_self)
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class SupAPLoss(RankingLoss):
+    """An upper bound of one minus Average Precision, and levels that hold across batches.
+
+        H(x) = sigmoid(x / temperature)            x <= 0
+               sigmoid(x / temperature) + 1/2      0 < x <= delta
+               rho (x - delta) + sigmoid(delta / temperature) + 1/2      beyond
+        N_i = sum over negatives j of H(s_j - s_i)
+        P_i = how many other positives have s_j > s_i; no gradient
+        L_SupAP = 1 - 1/|P| sum over positives i of (1 + P_i) / (1 + P_i + N_i)
+        L_calibration = mean over positives of [positive_margin - s]_+
+                      + mean over negatives of [s - negative_margin]_+
+        L_q = (1 - w) L_SupAP + w L_calibration
+
+    Unlike the sigmoid, H keeps pulling on negatives far before a positive; the calibration makes
+    similarities comparable from query to query, so that a batch speaks for the whole data set.
+
+    Args:
+        temperature: of the sigmoid, positive. Default 0.01.
+        rho: slope of the line, at least 0. Default 100.
+        delta: similarity from where the line begins, at least 0. Default 0.05.
+        calibration_weight: w, 0 (SupAP alone) to 1. Default 0.5.
+        positive_margin: similarity that positives are to reach. Default 0.9.
+        negative_margin: similarity that negatives are to stay below. Default 0.6.
+        include_self: whether the query is one more positive of itself.
+        reduction: "mean" or None, see `RankingLoss`.
+        name: of the loss.
+
+    Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
+
+    A query without another image of its class has no loss, no gradient, and is left out of the mean.
+
+    Reference: Ramzi et al., Robust and Decomposable Average Precision for Image Retrieval, NeurIPS 2021,
+    arXiv 2110.01445; defaults are the paper's. Memory: about three matrices `[batch, batch]`.
+
+    >>> loss = SupAPLoss()
+    >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)
+    0.8839
+    """
+
+    def __init__(
+        self,
+        temperature: float = 0.01,
+        *,
+        rho: float = 100.0,
+        delta: float = 0.05,
+        calibration_weight: float = 0.5,
+        positive_margin: float = 0.9,
+        negative_margin: float = 0.6,
+        include_self: bool = False,
+        reduction: str | None = "mean",
+        name: str = "sup_ap",
+    ):
+        hyper_parameters = {
+            "temperature": checks.number("temperature", temperature, above=0),
+            "rho": checks.number("rho", rho, at_least=0),
+            "delta": checks.number("delta", delta, at_least=0),
+            "calibration_weight": checks.number(
+                "calibration_weight", calibration_weight, at_least=0, at_most=1
+            ),
+            "positive_margin": checks.number("positive_margin", positive_margin),
+            "negative_margin": checks.number("negative_margin", negative_margin),
+            "include_self": checks.boolean("include_self", include_self),
+        }
+        super().__init__(sup_ap_loss, hyper_parameters, reduction=reduction, name=name)

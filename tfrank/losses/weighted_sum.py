@@ -1,0 +1,81 @@
+"""A loss made of losses."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfrank import checks
+from tfrank.losses.ranking_loss import RankingLoss
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class WeightedSum(keras.losses.Loss):
+    """sum_k weight_k loss_k(labels, embeddings)
+
+    Each part keeps its own rule about which queries count, and its own mean over them.
+
+    Args:
+        losses: the parts, at least one `RankingLoss`, all with the same reduction.
+        weights: of the parts, finite numbers. Default 1 each.
+        name: of the sum.
+
+    Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats; the result is a
+    scalar, or `[batch]` where the parts have reduction None.
+
+    >>> from tfrank import PNPLoss, SmoothAPLoss
+    >>> loss = WeightedSum([PNPLoss("dq"), SmoothAPLoss()], [1.0, 0.5])
+    >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)
+    1.2543
+    """
+
+    def __init__(
+        self,
+        losses: Sequence[RankingLoss],
+        weights: Sequence[float] | None = None,
+        *,
+        name: str = "weighted_sum",
+    ):
+        losses = list(losses)
+        if not losses or not all(isinstance(loss, RankingLoss) for loss in losses):
+            raise checks.invalid("losses", "a list of at least one RankingLoss", losses)
+        reductions = {loss.reduction for loss in losses}
+        if len(reductions) > 1:
+            raise checks.invalid("losses", "losses of one reduction", [loss.reduction for loss in losses])
+        weights = [1.0] * len(losses) if weights is None else weights
+        self.losses, self.weights = losses, checks.sequence("weights", weights, checks.number)
+        if len(self.weights) != len(losses):
+            raise checks.invalid("weights", f"one number for each of {len(losses)} losses", weights)
+        super().__init__(reduction=reductions.pop(), name=name)
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """What the parts keep from step to step, for checkpoints."""
+        return [variable for loss in self.losses for variable in loss.variables]
+
+    @property
+    def iteration(self) -> tf.Variable | keras.Variable | None:
+        """The variable that counts training steps, see `RankingLoss`; set, it is set for all parts."""
+        return self.losses[0].iteration
+
+    @iteration.setter
+    def iteration(self, variable: tf.Variable | keras.Variable | None) -> None:
+        for loss in self.losses:
+            loss.iteration = variable
+
+    # Not `call`, see `RankingLoss`.
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        parts = [loss(y_true, y_pred, sample_weight) for loss in self.losses]
+        return tf.add_n([weight * part for weight, part in zip(self.weights, parts)])
+
+    def get_config(self) -> dict[str, Any]:
+        """The name, the weights and the parts."""
+        losses = [keras.losses.serialize(loss) for loss in self.losses]
+        return {"losses": losses, "weights": list(self.weights), "name": self.name}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "WeightedSum":
+        """The loss with that `get_config`."""
+        losses = [keras.losses.deserialize(loss) for loss in config["losses"]]
+        return cls(**(config | {"losses": losses}))
