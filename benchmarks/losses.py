@@ -1,6 +1,7 @@
 """Cost of each loss, forward and backward, as a ratio to the bare similarity product.
 
-    python -m benchmarks.losses [--batch=112,384,1024,4096] [--loss=pnp,smooth_ap] [--repeats=11]
+    python -m benchmarks.losses [--batch=112,384,1024,4096] [--loss=pnp,smooth_ap] [--layout=4,32,quarter]
+                                [--repeats=11] [--peer]
 
 The bare product is what any loss on pairs stands on: L2-normalise, matmul(e, e^T), its backward (by
 autodiff). Times are medians of alternating runs in one process. Memory is the peak above what a fresh
@@ -15,6 +16,7 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import itertools
 import multiprocessing
 import statistics
 import time
@@ -23,6 +25,7 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags
 
+from benchmarks import peers
 from tfrank import losses
 
 _BATCH = flags.DEFINE_list("batch", ["112", "384", "1024", "4096"], "Batch sizes.")
@@ -30,7 +33,10 @@ _LOSS = flags.DEFINE_list("loss", list(losses.LOSSES), "Names of losses.")
 _LAYOUT = flags.DEFINE_list("layout", ["4", "32", "quarter"], "Class layouts.")
 _REPEATS = flags.DEFINE_integer("repeats", 11, "Timed runs of each, after one to warm up.")
 
+_PEER = flags.DEFINE_bool("peer", False, "Whether pytorch-metric-learning is timed beside (extra `bench`).")
+
 DIM = 512
+PEER_OF = "peer of "
 
 
 def labels_of(layout: str, batch: int) -> np.ndarray:
@@ -78,13 +84,13 @@ def median_seconds(functions: dict, arguments: tuple, repeats: int) -> dict:
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def peak_matrices(name: str, batch: int, layout: str) -> float:
+def peak_bytes(name: str, batch: int, layout: str) -> int:
     """Peak memory of the first call in this process, above what the process held before (Linux).
 
-    In matrices `[batch, batch]` of float32. TensorFlow keeps what it has once taken, so every
-    measurement needs a process of its own, warmed up on a small batch.
+    TensorFlow keeps what it has once taken, so every measurement needs a process of its own, warmed up
+    on a small batch.
     """
-    function = tf.function(similarity_product if name == "product" else gradient_of(losses.get(name)))
+    function = function_of(name)
     function(*arguments(64, layout)).numpy()
     inputs = arguments(batch, layout)
 
@@ -96,7 +102,16 @@ def peak_matrices(name: str, batch: int, layout: str) -> float:
         refs.write("5")  # Resets the peak.
     before = status("VmRSS")
     function(*inputs).numpy()
-    return (status("VmHWM") - before) / (4 * batch**2)
+    return status("VmHWM") - before
+
+
+def function_of(name: str):
+    """Forward and backward by name: "product", a loss, or "peer of" a loss."""
+    if name == "product":
+        return tf.function(similarity_product)
+    if name.startswith(PEER_OF):
+        return peers.peer(name.removeprefix(PEER_OF))
+    return tf.function(gradient_of(losses.get(name)))
 
 
 def arguments(batch: int, layout: str) -> tuple[tf.Tensor, tf.Tensor]:
@@ -105,23 +120,25 @@ def arguments(batch: int, layout: str) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def main(_):
-    print(f"{'batch':>6} {'layout':>8} {'loss':>14} {'ms':>9} {'x product':>9} {'matrices':>9}")
+    columns = ("batch", "layout", "loss", "ms", "x product", "MB", "matrices")
+    widths = (6, 8, 20, 10, 10, 8, 9)
+    print(*(f"{column:>{width}}" for column, width in zip(columns, widths)))
     fresh = multiprocessing.get_context("spawn")
-    for batch in map(int, _BATCH.value):
-        for layout in _LAYOUT.value:
-            functions = {"product": tf.function(similarity_product)} | {
-                name: tf.function(gradient_of(losses.get(name))) for name in _LOSS.value
-            }
-            seconds = median_seconds(functions, arguments(batch, layout), _REPEATS.value)
-            for name in functions:
-                with fresh.Pool(1) as pool:
-                    matrices = pool.apply(peak_matrices, (name, batch, layout))
-                ratio = seconds[name] / seconds["product"]
-                print(
-                    f"{batch:>6} {layout:>8} {name:>14} {seconds[name] * 1e3:>9.2f} {ratio:>9.2f}"
-                    f" {matrices:>9.1f}",
-                    flush=True,
-                )
+    for batch, layout in itertools.product(map(int, _BATCH.value), _LAYOUT.value):
+        names = ["product", *_LOSS.value]
+        if _PEER.value:
+            names += [PEER_OF + name for name in _LOSS.value if peers.has_peer(name, batch)]
+        functions = {name: function_of(name) for name in names}
+        seconds = median_seconds(functions, arguments(batch, layout), _REPEATS.value)
+        for name in names:
+            with fresh.Pool(1) as pool:
+                memory = pool.apply(peak_bytes, (name, batch, layout))
+            cells = (
+                *(batch, layout, name, f"{seconds[name] * 1e3:.2f}"),
+                *(f"{seconds[name] / seconds['product']:.2f}", f"{memory / 1e6:.0f}"),
+                f"{memory / (4 * batch**2):.1f}",
+            )
+            print(*(f"{cell:>{width}}" for cell, width in zip(cells, widths)), flush=True)
 
 
 if __name__ == "__main__":

@@ -59,7 +59,9 @@ def test_the_blocks_run_one_after_another(tmp_path):
             else:
                 program, script, *flags = command.split()
                 assert program == "python"
-                arguments = [sys.executable, str(ROOT / script), *flags, "--config.train.steps=3"]
+                arguments = [sys.executable, script, *flags]
+                if script != "-m":
+                    arguments[1:] = [str(ROOT / script), *flags, "--config.train.steps=3"]
                 # Flags name configs relative to the repository.
                 arguments = [a.replace("--config=configs", f"--config={ROOT}/configs") for a in arguments]
             process = subprocess.run(

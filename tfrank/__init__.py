@@ -12,6 +12,7 @@ from tfrank.losses import (
     SmoothAPLoss,
     SupAPLoss,
     WeightedSum,
+    metrics,
 )
 
 __version__ = "0.1.0"
@@ -29,4 +30,5 @@ __all__ = [
     "SupAPLoss",
     "WeightedSum",
     "__version__",
+    "metrics",
 ]

@@ -13,16 +13,18 @@ from absl import logging as absl_logging
 from tfrank.checks import InputError, did_you_mean
 
 
-def run(main: Callable[[Sequence[str]], Any], *, default_config: str) -> None:
+def run(main: Callable[[Sequence[str]], Any], *, default_config: str | None = None) -> None:
     """Parses flags and runs `main`. Bad input ends with status 1 and its message alone, Ctrl-C with 130.
 
     Args:
         main: takes what is left of the command line.
         default_config: path for the flag `--config` where it is not given. Not the flag's own default:
-            that would be loaded, and could fail, while flags are still being defined.
+            that would be loaded, and could fail, while flags are still being defined. None for a
+            command that has no `--config`.
     """
+    parse = functools.partial(_parse_with_config, default_config) if default_config else _parse
     try:
-        app.run(functools.partial(_main, main), flags_parser=functools.partial(_parse, default_config))
+        app.run(functools.partial(_main, main), flags_parser=parse)
     except (InputError, OSError) as error:
         # An OSError that nobody foresaw, such as a full disk, still names the file and the reason.
         print(f"Error: {error}", file=sys.stderr)
@@ -41,7 +43,14 @@ def _main(main, argv):
     return main(argv)
 
 
-def _parse(default_config, argv):
+def _parse(argv):
+    try:
+        return flags.FLAGS(argv)
+    except flags.Error as error:
+        raise InputError(str(error)) from None
+
+
+def _parse_with_config(default_config, argv):
     path, argv = _config_first(default_config, argv)
     try:
         left = flags.FLAGS(argv)

@@ -160,7 +160,7 @@ def build_loss(config: ConfigDict) -> losses.RankingLoss:
     """The loss; a field that it does not have, or a wrong value, is reported by its config name."""
     fields = dict(config.loss)
     loss_class = losses.LOSSES[checks.one_of("config.loss.name", fields.pop("name"), losses.LOSSES)]
-    known = loss_class().hyper_parameters
+    known = [field for field in loss_class().get_config() if field not in ("name", "reduction")]
     for field in fields:
         if field not in known:
             raise InputError(
@@ -182,6 +182,7 @@ def build_training(config: ConfigDict, workdir: str) -> Training:
             learning_rate=config.train.learning_rate, decoupled=config.train.decoupled
         )
         optimizer.build(model.trainable_variables)
+        loss.iteration = optimizer.iterations
     checkpoints = Checkpoints(os.path.join(workdir, "checkpoints"), model, optimizer, loss.variables)
     trainer = Trainer(
         workdir,

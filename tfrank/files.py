@@ -40,5 +40,5 @@ def make_folder(path: str) -> str:
             pass
         os.remove(os.path.join(path, ".writable"))
     except OSError as error:
-        raise InputError(f"Cannot write to {path} ({error.strerror}). Choose another --workdir.") from None
+        raise InputError(f"Cannot write to {path} ({error.strerror}). Choose another folder.") from None
     return path

@@ -1,10 +1,11 @@
-"""Prints, as JSON, one training step of every loss on one device and on two replicas.
+"""Prints, as JSON, training steps of every loss on one device and on two replicas.
 
     python -m tests.losses.replica_cases
 
 A program of its own: a process may hold one MirroredStrategy, see `test_replicas.py`.
 """
 
+import functools
 import itertools
 import json
 from typing import NamedTuple
@@ -24,6 +25,20 @@ BATCHES = {
     "unequal sample weights": ([0, 1, 0, 2, 1, 0, 2, 2], [0, 0.5, 3, 1, 0.1, 2, 0, 1]),
     "uneven replicas": ([0, 1, 0, 2, 1, 0, 2], [1] * 7),  # Four rows and three.
 }
+# Settings under which a loss asks the other replicas more than at its defaults, or reads the step.
+SETTINGS = {
+    "map_q, class weights": lambda **reduction: losses.get("map_q", class_weights=True, **reduction),
+    "rll, gallery moves": lambda **reduction: losses.get("rll", constant_gallery=False, **reduction),
+    "rll, dynamic": lambda **reduction: losses.get(
+        "rll", final_negative_temperature=1.0, decay_steps=2, **reduction
+    ),
+    "recall_at_k, simix": lambda **reduction: losses.get("recall_at_k", simix=True, **reduction),
+    "weighted sum": lambda **reduction: losses.WeightedSum(
+        [losses.get("pnp", **reduction), SETTINGS["rll, dynamic"](**reduction)], [1.0, 0.5]
+    ),
+}
+MAKERS = {name: functools.partial(losses.get, name) for name in losses.LOSSES} | SETTINGS
+CHANGING = ["rll, dynamic", "recall_at_k, simix", "weighted sum"]  # With the training step.
 ROWS = np.random.default_rng(0).normal(size=(8, 6)).astype("float32")
 KERNEL = np.random.default_rng(1).normal(size=(6, 4)).astype("float32")
 
@@ -39,13 +54,19 @@ class Case(NamedTuple):
 
 
 def _cases():
-    for loss, batch in itertools.product(losses.LOSSES, BATCHES):
-        yield Case(loss, "step", "float32", batch)
-        yield Case(loss, "step without reduction", "float32", batch)
-        if batch != "uneven replicas":  # Keras' fit itself cannot begin with such a batch.
+    """PNP and Smooth-AP in every way on every batch; of the rest, what they do not share with those two."""
+    for loss, batch in itertools.product(MAKERS, BATCHES):
+        in_full = loss in ("pnp", "smooth_ap")
+        if in_full or loss in SETTINGS or batch != "uneven replicas":
+            yield Case(loss, "step", "float32", batch)
+        if in_full or loss == "map_q, class weights":
+            yield Case(loss, "step without reduction", "float32", batch)
+        # Keras' fit itself cannot begin with uneven replicas.
+        if batch != "uneven replicas" and (in_full or (loss in SETTINGS and batch == "ordinary")):
             yield Case(loss, "fit", "float32", batch)
-    for loss, way in itertools.product(losses.LOSSES, ["step", "fit"]):
-        yield Case(loss, way, "mixed_bfloat16", "ordinary")
+        if in_full and batch == "ordinary":
+            yield Case(loss, "step", "mixed_bfloat16", batch)
+            yield Case(loss, "fit", "mixed_bfloat16", batch)
 
 
 CASES = list(_cases())
@@ -93,20 +114,25 @@ def run_step(model, loss, strategy):
 
 
 def stepper(strategy, name, way, policy):
-    """A function of labels and weights that takes one SGD step from KERNEL: its loss, its update."""
-    loss = losses.get(name, reduction=None if way == "step without reduction" else "mean")
+    """A function of labels and weights that takes two SGD steps, each from KERNEL: losses and updates."""
+    loss = MAKERS[name](reduction=None if way == "step without reduction" else "mean")
     with strategy.scope():
         model = keras.Sequential([keras.Input([6]), keras.layers.Dense(4, use_bias=False, dtype=policy)])
         model.compile(keras.optimizers.SGD(LEARNING_RATE), loss)
         model.optimizer.build(model.trainable_variables)
+    loss.iteration = model.optimizer.iterations
     step = fit_step(model) if way == "fit" else run_step(model, loss, strategy)
 
-    def step_from_kernel(labels, weights):
-        model.set_weights([KERNEL])
-        value = step(ROWS[: len(labels)], np.array(labels, "int64"), np.array(weights, "float32"))
-        return {"loss": value, "update": (model.get_weights()[0] - KERNEL).tolist()}
+    def steps_from_kernel(labels, weights):
+        model.optimizer.iterations.assign(0)
+        values, updates = [], []
+        for _ in range(2):
+            model.set_weights([KERNEL])
+            values.append(step(ROWS[: len(labels)], np.array(labels, "int64"), np.array(weights, "float32")))
+            updates.append((model.get_weights()[0] - KERNEL).tolist())
+        return {"loss": values, "update": updates}
 
-    return step_from_kernel
+    return steps_from_kernel
 
 
 def main():

@@ -38,15 +38,17 @@ def policy(request):
 )
 @every_name
 def test_fit_logs_the_loss_computed_by_hand_and_learns(name, policy, jit_compile):
+    # Embeddings have norms near 10, and a similarity's gradient is so many times smaller than a unit
+    # row's: at lower rates bfloat16 rounds steps away, and those of exact ranks pass no other row.
     loss = losses.get(name)
-    model = small_model(loss, keras.optimizers.SGD(0.01), jit_compile=jit_compile)
+    model = small_model(loss, keras.optimizers.SGD(3.0), jit_compile=jit_compile)
     embeddings = model(FEATURES)
     assert embeddings.dtype == policy.removeprefix("mixed_")
     np.testing.assert_allclose(train_one_step(model), loss(LABELS, embeddings), rtol=1e-5)
     # mixed_float16 leaves out the first steps, till its loss scale fits.
     for _ in range(9):
         train_one_step(model)
-    assert loss(LABELS, model(FEATURES)) < loss(LABELS, embeddings)
+    assert loss(LABELS, model(FEATURES)) < loss(LABELS, embeddings) - 0.01
 
 
 @every_name

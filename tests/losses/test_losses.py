@@ -11,19 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import reference
-from tests.losses import LABELS, embeddings, every_loss, every_loss_and_option
+from tests.losses import (
+    LABELS,
+    RECIPES_WITH_OPTIONS,
+    embeddings,
+    every_loss,
+    every_loss_and_option,
+    value_and_gradient,
+)
+from tests.losses.twins import DEFINED_SLOPES, gradient_of_mean
 from tfrank import losses
 from tfrank.checks import InputError
 
 ROWS = len(LABELS)
-
-
-def value_and_gradient(loss, labels, rows, sample_weight=None):
-    rows = tf.convert_to_tensor(rows)
-    with tf.GradientTape() as tape:
-        tape.watch(rows)
-        value = loss(labels, rows, sample_weight)
-    return value, tape.gradient(value, rows)
 
 
 def expected(recipe, labels, rows, weights=None):
@@ -37,9 +37,19 @@ def expected(recipe, labels, rows, weights=None):
 @every_loss_and_option
 def test_value_is_the_papers(recipe, dtype, tolerance):
     """With classes of unequal size, lone queries, and ties inside a class and across classes."""
-    rows = embeddings(dtype)
+    rows = recipe.embeddings(dtype)
     value = recipe.loss()(LABELS, rows)
     assert value.dtype == dtype
+    np.testing.assert_allclose(value, expected(recipe, LABELS, rows), rtol=tolerance)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float64", 1e-12), ("float32", 1e-5)])
+@every_loss_and_option
+def test_value_is_the_papers_at_exact_ties(recipe, dtype, tolerance):
+    """Rows along the axes: every similarity is exactly -1, 0 or 1."""
+    rows = np.eye(3, dtype=dtype)[[0, 1, 1, 2, 0, 0, 2, 1, 2, 0, 0]]
+    rows *= np.array([1, 2, -1, 1, 4, 1, 1, 1, 2, -1, 1], dtype)[:, None]
+    value = recipe.loss()(LABELS, rows)
     np.testing.assert_allclose(value, expected(recipe, LABELS, rows), rtol=tolerance)
 
 
@@ -47,23 +57,39 @@ def test_value_is_the_papers(recipe, dtype, tolerance):
 @settings(max_examples=25, derandomize=True, deadline=None, database=None)
 @given(labels=st.lists(st.integers(-2, 4), min_size=ROWS, max_size=ROWS))
 def test_value_is_the_papers_for_any_labels(recipe, labels):
-    value = recipe.loss()(labels, embeddings())
-    np.testing.assert_allclose(value, expected(recipe, labels, embeddings()), atol=1e-12)
+    rows = recipe.embeddings()
+    np.testing.assert_allclose(recipe.loss()(labels, rows), expected(recipe, labels, rows), atol=1e-12)
 
 
-@every_loss_and_option
+DEFINED = [recipe for recipe in RECIPES_WITH_OPTIONS if recipe.name in DEFINED_SLOPES]
+TRUE_SLOPES = [recipe for recipe in RECIPES_WITH_OPTIONS if recipe.name not in DEFINED_SLOPES]
+
+
+@pytest.mark.parametrize("recipe", TRUE_SLOPES, ids=str)
 def test_gradient_is_the_slope_of_the_papers_value(recipe):
     """Central differences of the oracle, in float64."""
-    step = 1e-6
-    slopes = np.zeros_like(embeddings())
+    rows, step = recipe.embeddings(), 1e-6
+    slopes = np.zeros_like(rows)
     for place in np.ndindex(slopes.shape):
         moved = np.zeros_like(slopes)
         moved[place] = step
-        above = expected(recipe, LABELS, embeddings() + moved)
-        below = expected(recipe, LABELS, embeddings() - moved)
+        above, below = (expected(recipe, LABELS, rows + move) for move in (moved, -moved))
         slopes[place] = (above - below) / (2 * step)
-    _, gradient = value_and_gradient(recipe.loss(), LABELS, embeddings())
+    _, gradient = value_and_gradient(recipe.loss(), LABELS, rows)
     np.testing.assert_allclose(gradient, slopes, rtol=1e-6, atol=1e-7 * np.abs(slopes).max())
+
+
+@pytest.mark.parametrize("recipe", DEFINED, ids=str)
+def test_gradient_is_the_papers_where_that_is_not_the_slope(recipe):
+    """RLL's weights are constants to the gradient, and a piecewise constant loss has no slope."""
+    rows = recipe.embeddings()
+    pairs = reference.one_batch(LABELS, rows)
+    constant_gallery = recipe.settings.get("constant_gallery", False)
+    slopes = DEFINED_SLOPES[recipe.name](*pairs, **recipe.of_the_value())
+    by_hand = gradient_of_mean(slopes, recipe.oracle(*pairs)[1], rows, constant_gallery)
+    _, gradient = value_and_gradient(recipe.loss(), LABELS, rows)
+    assert np.any(by_hand)
+    np.testing.assert_allclose(gradient, by_hand, rtol=1e-10, atol=1e-12)
 
 
 # What the value may not depend on.
@@ -71,19 +97,21 @@ def test_gradient_is_the_slope_of_the_papers_value(recipe):
 
 @every_loss
 def test_loss_does_not_depend_on_batch_order(recipe):
-    value, gradient = value_and_gradient(recipe.loss(), LABELS, embeddings())
+    rows = recipe.embeddings()
+    value, gradient = value_and_gradient(recipe.loss(), LABELS, rows)
     for seed in range(3):
         order = np.random.default_rng(seed).permutation(ROWS)
-        permuted = value_and_gradient(recipe.loss(), LABELS[order], embeddings()[order])
+        permuted = value_and_gradient(recipe.loss(), LABELS[order], rows[order])
         np.testing.assert_allclose(permuted[0], value, rtol=1e-12)
         np.testing.assert_allclose(permuted[1], gradient.numpy()[order], atol=1e-9)
 
 
 @every_loss
 def test_loss_does_not_depend_on_the_norms_of_the_embeddings(recipe):
-    value, gradient = value_and_gradient(recipe.loss(), LABELS, embeddings())
+    rows = recipe.embeddings()
+    value, gradient = value_and_gradient(recipe.loss(), LABELS, rows)
     norms = 10.0 ** np.linspace(-4, 12, ROWS)[:, None]
-    scaled = value_and_gradient(recipe.loss(), LABELS, embeddings() * norms)
+    scaled = value_and_gradient(recipe.loss(), LABELS, rows * norms)
     np.testing.assert_allclose(scaled[0], value, rtol=1e-12)
     np.testing.assert_allclose(scaled[1] * norms, gradient, atol=1e-9)
 
@@ -116,22 +144,22 @@ def test_labels_are_compared_as_integers_however_large(recipe, labels):
 @every_loss
 def test_sample_weights_weigh_the_mean_over_the_queries_that_count(recipe, shape):
     weights = np.random.default_rng(0).uniform(size=shape)
-    value = recipe.loss()(LABELS, embeddings(), sample_weight=weights)
-    by_hand = expected(recipe, LABELS, embeddings(), weights.ravel())
+    value = recipe.loss()(LABELS, recipe.embeddings(), sample_weight=weights)
+    by_hand = expected(recipe, LABELS, recipe.embeddings(), weights.ravel())
     np.testing.assert_allclose(value, by_hand, rtol=1e-12)
 
 
 @every_loss
 def test_sample_weights_of_zero_give_zero_loss_and_zero_gradient(recipe):
-    result = value_and_gradient(recipe.loss(), LABELS, embeddings(), np.zeros(ROWS, "int32"))
+    result = value_and_gradient(recipe.loss(), LABELS, recipe.embeddings(), np.zeros(ROWS, "int32"))
     assert all(np.all(part == 0) for part in result)
 
 
 @every_loss
 def test_reduction_none_gives_the_weighted_loss_of_each_query(recipe):
     weights = np.arange(ROWS)
-    values = recipe.loss(reduction=None)(LABELS, embeddings(), sample_weight=weights)
-    losses_by_hand, counts = recipe.oracle(*reference.one_batch(LABELS, embeddings()))
+    values = recipe.loss(reduction=None)(LABELS, recipe.embeddings(), sample_weight=weights)
+    losses_by_hand, counts = recipe.oracle(*reference.one_batch(LABELS, recipe.embeddings()))
     assert values.shape == [ROWS]
     np.testing.assert_allclose(values, weights * losses_by_hand * counts, rtol=1e-10)
 
@@ -154,6 +182,19 @@ DEGENERATE = {
 }
 WITHOUT_LOSS = ["all labels distinct", "one row"]
 
+# The most that the sum over j of |dL_q/ds_j| can be in a batch of 8, at default settings, over the 8. A
+# step of slope b moves a rank by b with each of the other rows' similarities and with the positive's own.
+STEEPEST = {
+    "pnp": 2 * 25 * 4,  # 1 / 4T, and f' is at most 4 ("dq")
+    "smooth_ap": 2 * 25 * 1.25,  # precision falls by at most 1 with N, and rises by at most 1/4 with P
+    "map_q": 3 * 9.5,  # 1 / D, and with a bin recall and the precision of at most two move by at most 1
+    "fast_ap": 3 * 5,  # D = 2 / L
+    "rll": 1 / 8,  # of |dL_q/dd_j|: weights of sum 1; a distance too moves by at most 1 with its rows
+    "blackbox_ap": 1 / 4,  # ranks, at most 1, over lambda
+    "recall_at_k": 2 * 25 * 8 / 4,  # sigmoid' is at most 1/4, each of at most 8 positives counts once
+    "sup_ap": 2 * 100,  # rho, as precision for "smooth_ap"; the calibration's sum is at most 2
+}
+
 
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float32, tf.float64])
 @pytest.mark.parametrize("batch", DEGENERATE)
@@ -165,10 +206,10 @@ def test_value_and_gradient_are_finite_on_degenerate_batches(recipe, batch, dtyp
     assert np.isfinite(value) and value >= 0
     gradient = tf.cast(gradient, tf.float64).numpy()
     assert np.all(np.isfinite(gradient))
-    # A rank moves by at most batch / temperature with a similarity, and what a loss makes of a rank
-    # by less than batch times that; the similarity of a row moves by 1 / its norm.
+    # Every similarity of unit rows moves by at most 1 with each of its rows, and a row is the query of
+    # 1 in `batch` losses of the mean and in the gallery of all.
     norms = np.linalg.norm(tf.cast(rows, tf.float64), axis=1, keepdims=True)
-    assert np.all(np.abs(gradient * norms) <= len(rows) ** 2 / 0.01)
+    assert np.all(np.abs(gradient * norms) <= 2 * STEEPEST[recipe.name] * len(rows))
     assert np.all(gradient[norms[:, 0] < 1e-6] == 0)
     if batch in WITHOUT_LOSS:
         assert value == 0 and np.all(gradient == 0)
@@ -177,7 +218,7 @@ def test_value_and_gradient_are_finite_on_degenerate_batches(recipe, batch, dtyp
 @every_loss
 def test_a_zero_row_is_to_the_others_like_an_orthogonal_row(recipe):
     """It has similarity 0 to everything, as a row in a dimension of its own has."""
-    zero = np.pad(embeddings(), [(0, 0), (0, 1)])
+    zero = np.pad(recipe.embeddings(), [(0, 0), (0, 1)])
     zero[1] = 0
     orthogonal = zero.copy()
     orthogonal[1, 3] = 1
@@ -186,36 +227,6 @@ def test_a_zero_row_is_to_the_others_like_an_orthogonal_row(recipe):
     np.testing.assert_allclose(value, expected_value, rtol=1e-12)
     others = np.delete(np.arange(ROWS), 1)
     np.testing.assert_allclose(gradient.numpy()[others, :3], expected_gradient.numpy()[others, :3], atol=1e-9)
-
-
-# Graphs and XLA.
-
-
-@every_loss
-def test_ten_batches_with_other_labels_compile_once(recipe):
-    loss = recipe.loss()
-    compiled = tf.function(lambda *batch: value_and_gradient(loss, *batch), jit_compile=True)
-    programs = set()
-    for number in range(10):
-        labels = tf.constant(np.random.default_rng(number).integers(0, number + 1, ROWS))
-        rows = tf.constant(embeddings())
-        # XLA compiles again where its program differs, say because a label decides a shape.
-        programs.add(compiled.experimental_get_compiler_ir(labels, rows)(stage="hlo"))
-        for got, wanted in zip(compiled(labels, rows), value_and_gradient(loss, labels, rows)):
-            np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-9)
-    assert compiled.experimental_get_tracing_count() == 1
-    assert len(programs) == 1
-
-
-@every_loss
-def test_a_function_of_unknown_batch_size_is_traced_once(recipe):
-    loss = recipe.loss()
-    signature = [tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, 3], tf.float64)]
-    traced = tf.function(lambda *batch: value_and_gradient(loss, *batch), signature)
-    for size in [ROWS, 8]:
-        batch = tf.constant(LABELS[:size], tf.int32), tf.constant(embeddings()[:size])
-        for got, wanted in zip(traced(*batch), value_and_gradient(loss, *batch)):
-            np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-9)
 
 
 # Names and configs.
@@ -240,18 +251,29 @@ def test_get_config_names_all_constructor_arguments(recipe):
     assert set(recipe.loss().get_config()) == arguments
 
 
+def elsewhere(value):
+    """A number or switch, or numbers, away from their default."""
+    if isinstance(value, tuple):
+        return tuple(map(elsewhere, value))
+    if isinstance(value, bool):
+        return not value
+    return value + 4 if isinstance(value, int) else value * 1.5 + 0.1
+
+
 @every_loss
 def test_revived_loss_gives_the_same_value(recipe):
     """With every number and switch away from its default, through JSON."""
-    config = recipe.loss().get_config()
-    for key, value in config.items():
-        if isinstance(value, bool | float):
-            config[key] = not value if isinstance(value, bool) else value * 1.5
+    config = {
+        key: elsewhere(value) if isinstance(value, bool | int | float | tuple) else value
+        for key, value in recipe.loss().get_config().items()
+    }
     loss = type(recipe.loss()).from_config(config)
     revived = keras.losses.deserialize(json.loads(json.dumps(keras.losses.serialize(loss))))
     assert type(revived) is type(loss)
     assert revived.get_config() == config
-    assert revived(LABELS, embeddings()) == loss(LABELS, embeddings())
+    # Some of them change with the step.
+    revived.iteration = loss.iteration = tf.Variable(3)
+    assert revived(LABELS, recipe.embeddings()) == loss(LABELS, recipe.embeddings())
 
 
 def test_unknown_loss_is_refused_with_the_likely_name():
@@ -262,15 +284,50 @@ def test_unknown_loss_is_refused_with_the_likely_name():
 # Bad arguments.
 
 
+NO_NUMBER = [float("nan"), float("inf"), "4", True, None, [1.0]]
+NO_INTEGER = [*NO_NUMBER, 2.0]
+NO_BOOLEAN = ["no", None, 2]
+
+
 @pytest.mark.parametrize(
     "name, argument, values",
     [
-        ("pnp", "temperature", [0, -1, float("nan"), float("inf"), "0.1", "cold", True, None]),
-        ("smooth_ap", "temperature", [0, -1, float("nan"), float("inf"), "0.1", True, None]),
-        ("pnp", "alpha", [0.99, float("nan"), "4", True, None]),
-        ("pnp", "b", [0, -4.0, float("nan"), "4", False, None]),
+        ("pnp", "temperature", [0, -1, "cold", *NO_NUMBER]),
+        ("pnp", "alpha", [0.99, *NO_NUMBER]),
+        ("pnp", "b", [0, -4.0, *NO_NUMBER]),
         ("pnp", "variant", ["dz", "DQ", None, 4]),
-        ("pnp", "include_self", ["no", None, 2]),
+        ("pnp", "include_self", NO_BOOLEAN),
+        ("smooth_ap", "temperature", [0, -1, *NO_NUMBER]),
+        ("smooth_ap", "include_self", NO_BOOLEAN),
+        ("map_q", "num_bins", [1, 0, -20, *NO_INTEGER]),
+        *[("map_q", switch, NO_BOOLEAN) for switch in ("tie_aware", "class_weights", "include_self")],
+        ("fast_ap", "num_bins", [0, -10, *NO_INTEGER]),
+        # At most alpha, 1.2.
+        ("rll", "margin", [0, -0.4, 1.21, *NO_NUMBER]),
+        ("rll", "alpha", [0, -1.2, *NO_NUMBER]),
+        ("rll", "negative_temperature", [-0.1, *NO_NUMBER]),
+        ("rll", "positive_temperature", NO_NUMBER),
+        ("rll", "negative_weight", [-0.1, 1.1, *NO_NUMBER]),
+        ("rll", "constant_gallery", NO_BOOLEAN),
+        ("rll", "final_negative_temperature", [-0.1, *NO_NUMBER]),
+        ("rll", "decay_steps", [-1, *NO_INTEGER]),
+        ("blackbox_ap", "interpolation", [0, -4, *NO_NUMBER]),
+        ("blackbox_ap", "margin", [-0.02, *NO_NUMBER]),
+        (
+            "recall_at_k",
+            "ks",
+            [[], 5, "12345", None, [0, 1, 2, 3, 4], *[[1, 2, 3, 4, x] for x in NO_INTEGER]],
+        ),
+        ("recall_at_k", "temperature", [0, -1, *NO_NUMBER]),
+        ("recall_at_k", "k_temperatures", [[], 5, "12345", None, [0] * 5, [1] * 4, [1] * 6]),
+        ("recall_at_k", "k_temperatures", [[1, 2, 4, 8, x] for x in NO_NUMBER]),
+        ("recall_at_k", "simix", NO_BOOLEAN),
+        ("recall_at_k", "seed", [-1, *NO_INTEGER]),
+        ("sup_ap", "temperature", [0, -1, *NO_NUMBER]),
+        *[("sup_ap", argument, [-0.1, *NO_NUMBER]) for argument in ("rho", "delta")],
+        ("sup_ap", "calibration_weight", [-0.1, 1.1, *NO_NUMBER]),
+        *[("sup_ap", f"{sign}_margin", NO_NUMBER) for sign in ("positive", "negative")],
+        ("sup_ap", "include_self", NO_BOOLEAN),
     ],
 )
 def test_bad_hyper_parameter_is_refused(name, argument, values):

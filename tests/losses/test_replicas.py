@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.losses.replica_cases import CASES
+from tests.losses.replica_cases import CASES, CHANGING
 
 # float32 as promised. In bfloat16 each replica rounds its part of the gradient to 8 bits, and the
 # parts may be a few times their sum.
@@ -35,8 +35,12 @@ def test_two_replicas_give_the_loss_and_the_update_of_one_device(results, case):
     np.testing.assert_allclose(two["loss"], one["loss"], rtol=1e-5, atol=1e-9)
     tolerance = UPDATE_TOLERANCE[case.policy] * np.abs(one["update"]).max()
     np.testing.assert_allclose(two["update"], one["update"], rtol=0, atol=tolerance)
-    # Nothing agrees with nothing: there has to be a loss, unless no query counts.
-    assert np.any(one["loss"]) == np.any(one["update"]) == (case.batch != "no counting query")
+    # Nothing agrees with nothing: there has to be a loss, unless no query counts,
+    counting = case.batch != "no counting query"
+    assert np.any(one["loss"]) == np.any(one["update"]) == counting
+    # and the second step, from the same weights, is another one for a loss that changes with the step.
+    differs = not np.allclose(*one["loss"], rtol=1e-3)
+    assert differs == (counting and case.loss in CHANGING)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.way == "fit"], ids=str)

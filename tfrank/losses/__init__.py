@@ -3,6 +3,7 @@
 from typing import Any
 
 from tfrank import checks
+from tfrank.losses import metrics
 from tfrank.losses.blackbox_ap import BlackboxAPLoss
 from tfrank.losses.fast_ap import FastAPLoss
 from tfrank.losses.map_q import QuantizedAPLoss
@@ -48,4 +49,5 @@ __all__ = [
     "SupAPLoss",
     "WeightedSum",
     "get",
+    "metrics",
 ]

@@ -51,7 +51,7 @@ class FastAPLoss(RankingLoss):
 
     >>> loss = FastAPLoss(num_bins=10)
     >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)
-    0.6458
+    0.6522
     """
 
     def __init__(self, num_bins: int = 10, *, reduction: str | None = "mean", name: str = "fast_ap"):

@@ -66,7 +66,7 @@ class QuantizedAPLoss(RankingLoss):
 
     >>> loss = QuantizedAPLoss(num_bins=20)
     >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)
-    0.6458
+    0.6773
     """
 
     def __init__(

@@ -95,7 +95,7 @@ class RankingLoss(keras.losses.Loss):
     # Not `call`: Keras casts labels to float on the way there, and 2^24 becomes equal to 2^24 + 1.
     def __call__(self, y_true, y_pred, sample_weight=None):
         with tf.name_scope(self.name):
-            labels, embeddings, weights = _checked(y_true, y_pred, sample_weight)
+            labels, embeddings, weights = checked_batch(y_true, y_pred, sample_weight)
             queries = l2_normalize(embeddings)
             own_row = distributed.first_row(labels) + tf.range(tf.size(labels))
             losses, counts = self.score(
@@ -118,7 +118,7 @@ class RankingLoss(keras.losses.Loss):
         return {**super().get_config(), **self.hyper_parameters}
 
 
-def _checked(labels, embeddings, sample_weight):
+def checked_batch(labels, embeddings, sample_weight):
     """int64 `[batch]` labels, float32 or float64 `[batch, dim]` embeddings, `[batch]` weights."""
     labels, embeddings = tf.convert_to_tensor(labels), tf.convert_to_tensor(embeddings)
     # Under a strategy Keras builds a model by tracing the loss on the mean of the replicas' labels.

@@ -33,13 +33,13 @@ def _kernel(margin, alpha, positive_temperature, negative_weight):
 def _mined_mean(violation, candidates, temperature):
     """The weighted mean of the violations above 0 (eq. 9 to 12), and the weights, constants to the gradient.
 
-    The largest exponent is taken off all, so that no temperature overflows. Nothing mined gives 0.
+    Exponents are taken from the heaviest on, so that no temperature overflows. Nothing mined gives 0.
     """
     mined = candidates & (violation > 0)
-    exponent = temperature * violation
-    lowest = exponent.dtype.min
-    largest = tf.reduce_max(tf.where(mined, exponent, lowest), axis=1, keepdims=True)
-    weights = tf.where(mined, tf.exp(exponent - largest), tf.zeros_like(exponent))
+    sign = -1 if isinstance(temperature, float) and temperature < 0 else 1
+    rising = tf.where(mined, sign * violation, violation.dtype.min)
+    heaviest = sign * tf.reduce_max(rising, axis=1, keepdims=True)
+    weights = tf.where(mined, tf.exp(temperature * (violation - heaviest)), tf.zeros_like(violation))
     weights = tf.math.divide_no_nan(weights, tf.reduce_sum(weights, axis=1, keepdims=True))
     return tf.reduce_sum(weights * violation, axis=1), weights
 
@@ -108,7 +108,7 @@ class RankedListLoss(RankingLoss):
 
     >>> loss = RankedListLoss()
     >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)
-    0.8438
+    0.8106
     """
 
     def __init__(
@@ -128,15 +128,21 @@ class RankedListLoss(RankingLoss):
         hyper_parameters = {
             "margin": checks.number("margin", margin, above=0),
             "alpha": checks.number("alpha", alpha, above=0),
-            "negative_temperature": checks.number("negative_temperature", negative_temperature, at_least=0),
-            "positive_temperature": checks.number("positive_temperature", positive_temperature),
+            "negative_temperature": checks.number(
+                "negative_temperature", negative_temperature, at_least=0, at_most=1e30
+            ),
+            "positive_temperature": checks.number(
+                "positive_temperature", positive_temperature, at_least=-1e30, at_most=1e30
+            ),
             "negative_weight": checks.number("negative_weight", negative_weight, at_least=0, at_most=1),
             "constant_gallery": checks.boolean("constant_gallery", constant_gallery),
         }
         if margin > alpha:
             raise checks.invalid("margin", f"a number of at most alpha={alpha:g}", margin)
         super().__init__(ranked_list_loss, hyper_parameters, reduction=reduction, name=name)
-        final = checks.number("final_negative_temperature", final_negative_temperature, at_least=0)
+        final = checks.number(
+            "final_negative_temperature", final_negative_temperature, at_least=0, at_most=1e30
+        )
         self.final_negative_temperature = final
         self.decay_steps = checks.integer("decay_steps", decay_steps, at_least=0)
 
@@ -150,7 +156,13 @@ class RankedListLoss(RankingLoss):
         1.3
         """
         margin = checks.number("margin", margin, above=0)
-        return cls(margin, alpha=1 + margin / 2, negative_temperature=negative_temperature, **arguments)
+        return cls(
+            margin,
+            alpha=1 + margin / 2,
+            negative_temperature=negative_temperature,
+            positive_temperature=0.0,
+            **arguments,
+        )
 
     def current_negative_temperature(self) -> tf.Tensor | float:
         """T_n at this step (eq. 15); a Python number where it is fixed."""

@@ -102,7 +102,8 @@ def score_rows(
         *scalars: passed on to the kernel, as the embeddings' dtype.
         include_self: whether the query's own row is one more positive; else it is left out.
         constant_gallery: whether only the query gets a gradient.
-        present: `[gallery]` bool, False for rows to be left out: their similarity is -inf. All where None.
+        present: `[gallery]` bool, False for rows to be left out: their similarity is -inf. They have to be
+            of no query's class, and the kernel one that only compares similarities. All where None.
 
     Returns:
         The loss per query, `[queries]`, 0 where it does not count; and which queries count,
@@ -179,7 +180,8 @@ def _score_in_blocks(kernel, similarity, runs, scalars):
             fn_output_signature=(similarity.dtype, similarity.dtype),
             parallel_iterations=1 if tf.executing_eagerly() else 2,
         )
-        slopes = tf.reshape(slopes, [-1, gallery])[:queries]
+        # A persistent tape differentiates what a function keeps for its gradient: not through the blocks.
+        slopes = tf.stop_gradient(tf.reshape(slopes, [-1, gallery])[:queries])
         return tf.reshape(losses, [-1])[:queries], lambda upstream: upstream[:, None] * slopes
 
     return scored(similarity)

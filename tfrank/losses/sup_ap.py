@@ -117,7 +117,7 @@ class SupAPLoss(RankingLoss):
 
     >>> loss = SupAPLoss()
     >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)
-    0.8839
+    0.9879
     """
 
     def __init__(

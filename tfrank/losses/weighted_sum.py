@@ -27,7 +27,7 @@ class WeightedSum(keras.losses.Loss):
     >>> from tfrank import PNPLoss, SmoothAPLoss
     >>> loss = WeightedSum([PNPLoss("dq"), SmoothAPLoss()], [1.0, 0.5])
     >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)
-    1.2543
+    1.2542
     """
 
     def __init__(
@@ -37,9 +37,10 @@ class WeightedSum(keras.losses.Loss):
         *,
         name: str = "weighted_sum",
     ):
-        losses = list(losses)
-        if not losses or not all(isinstance(loss, RankingLoss) for loss in losses):
+        is_list = isinstance(losses, Sequence) and len(losses) > 0
+        if not is_list or not all(isinstance(loss, RankingLoss) for loss in losses):
             raise checks.invalid("losses", "a list of at least one RankingLoss", losses)
+        losses = list(losses)
         reductions = {loss.reduction for loss in losses}
         if len(reductions) > 1:
             raise checks.invalid("losses", "losses of one reduction", [loss.reduction for loss in losses])

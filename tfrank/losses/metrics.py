@@ -1,0 +1,238 @@
+"""Keras metrics to watch while training with a ranking loss, on the batch of all replicas.
+
+    model.compile(loss=tfrank.PNPLoss("dq"), metrics=[tfrank.metrics.BatchRecallAt1()])
+
+Each is a pure function of a batch, giving one value per query and which queries have one, and a thin
+class that averages it over queries and batches. All sort rows at most: O(batch^2 log batch).
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from tfrank import checks, distributed
+from tfrank.losses.ranking_loss import checked_batch
+from tfrank.losses.similarity import cosine_similarity
+from tfrank.losses.smooth_ap import smooth_ap_loss
+from tfrank.normalize import l2_normalize
+
+Values = tuple[tf.Tensor, tf.Tensor]
+
+
+class _Pairs(NamedTuple):
+    similarity: tf.Tensor  # `[batch, batch]`
+    positive: tf.Tensor  # `[batch, batch]` bool, the query itself left out
+    negative: tf.Tensor  # `[batch, batch]` bool
+
+
+def _pairs(labels, embeddings):
+    same = labels[:, None] == labels
+    own = tf.eye(tf.size(labels), dtype=tf.bool)
+    return _Pairs(cosine_similarity(embeddings, embeddings), same & ~own, ~same)
+
+
+def _negatives_before(pairs):
+    """How many negatives stand before the nearest, 2nd nearest, ... positive, and which of these exist.
+
+    Both `[batch, batch]`. A negative tied with a positive stands before it.
+    """
+    nothing = tf.fill(tf.shape(pairs.similarity), tf.constant(-math.inf, pairs.similarity.dtype))
+    negatives = tf.sort(tf.where(pairs.negative, pairs.similarity, nothing))
+    positives = tf.sort(tf.where(pairs.positive, pairs.similarity, nothing), direction="DESCENDING")
+    before = tf.shape(negatives)[1] - tf.searchsorted(negatives, positives, side="left")
+    return before, positives > nothing
+
+
+def recall_at_1(labels: tf.Tensor, embeddings: tf.Tensor) -> Values:
+    """Whether the nearest other image of the batch is of the query's class, 1 or 0.
+
+    Args:
+        labels: `[batch]` int64.
+        embeddings: `[batch, dim]` float, unit norm.
+
+    Returns:
+        The value of each query, `[batch]`, and which queries have one, `[batch]` bool. So do all below.
+    """
+    before, exists = _negatives_before(_pairs(labels, embeddings))
+    return tf.cast(before[:, 0] == 0, embeddings.dtype), exists[:, 0]
+
+
+def average_precision(labels: tf.Tensor, embeddings: tf.Tensor) -> Values:
+    """The exact Average Precision of the other images of the batch, 0 to 1."""
+    before, exists = _negatives_before(_pairs(labels, embeddings))
+    place = tf.range(1, tf.size(labels) + 1)
+    precision = tf.cast(place / (place + before), embeddings.dtype)
+    number = tf.reduce_sum(tf.cast(exists, embeddings.dtype), axis=1)
+    total = tf.reduce_sum(tf.where(exists, precision, tf.zeros_like(precision)), axis=1)
+    return tf.math.divide_no_nan(total, number), exists[:, 0]
+
+
+def ap_approximation_error(labels: tf.Tensor, embeddings: tf.Tensor, *, temperature: float = 0.01) -> Values:
+    """|AP of Smooth-AP - AP|, Smooth-AP eq. 8: how loose the approximation is."""
+    exact, counts = average_precision(labels, embeddings)
+    rows = tf.range(tf.size(labels))
+    loss, _ = smooth_ap_loss(labels, embeddings, labels, embeddings, rows, temperature=temperature)
+    return tf.abs(1 - loss - exact), counts
+
+
+def operating_region(
+    labels: tf.Tensor, embeddings: tf.Tensor, *, temperature: float = 0.01, least_slope: float = 0.005
+) -> Values:
+    """Share of the differences s_j - s_i where the sigmoid's slope is above `least_slope`.
+
+    Smooth-AP supplement, eq. 1, over all pairs i, j of the batch, i = j included. The slope is above it
+    within a distance of 0, so a sorted row gives the number by two searches for each i.
+    """
+    similarity = _pairs(labels, embeddings).similarity
+    # sigmoid (1 - sigmoid) / temperature = least_slope where sigmoid = (1 + root) / 2.
+    root = math.sqrt(max(1 - 4 * least_slope * temperature, 0))
+    width = tf.constant(2 * temperature * math.atanh(root) if root < 1 else math.inf, similarity.dtype)
+    in_order = tf.sort(similarity)
+    below = tf.searchsorted(in_order, in_order - width, side="right")
+    up_to = tf.searchsorted(in_order, in_order + width, side="left")
+    inside = tf.cast(tf.reduce_sum(tf.maximum(up_to - below, 0), axis=1), similarity.dtype)
+    return inside / tf.cast(tf.size(labels), similarity.dtype) ** 2, tf.ones_like(labels, tf.bool)
+
+
+def counting(labels: tf.Tensor, embeddings: tf.Tensor) -> Values:
+    """Whether a query counts: has another image of its class in the batch, 1 or 0."""
+    counts = tf.reduce_any(_pairs(labels, embeddings).positive, axis=1)
+    return tf.cast(counts, embeddings.dtype), tf.ones_like(counts)
+
+
+def positive_similarity(labels: tf.Tensor, embeddings: tf.Tensor) -> Values:
+    """Mean cosine similarity to the positives, -1 to 1."""
+    pairs = _pairs(labels, embeddings)
+    return _mean_where(pairs.positive, pairs.similarity)
+
+
+def negative_similarity(labels: tf.Tensor, embeddings: tf.Tensor) -> Values:
+    """Mean cosine similarity to the negatives, -1 to 1."""
+    pairs = _pairs(labels, embeddings)
+    return _mean_where(pairs.negative, pairs.similarity)
+
+
+def _mean_where(mask, similarity):
+    number = tf.reduce_sum(tf.cast(mask, similarity.dtype), axis=1)
+    total = tf.reduce_sum(tf.where(mask, similarity, tf.zeros_like(similarity)), axis=1)
+    return tf.math.divide_no_nan(total, number), number > 0
+
+
+def embedding_spread(labels: tf.Tensor, embeddings: tf.Tensor) -> Values:
+    """Root mean squared distance of the unit embeddings from their mean: 0 where all are one point, to 1."""
+    squared = tf.reduce_sum(
+        tf.math.squared_difference(embeddings, tf.reduce_mean(embeddings, axis=0)), axis=1
+    )
+    spread = tf.sqrt(tf.reduce_mean(squared))
+    return tf.fill(tf.shape(labels), spread), tf.ones_like(labels, tf.bool)
+
+
+class BatchMetric(keras.metrics.Metric):
+    """The mean of a function of the batch, over its queries and over batches.
+
+    Labels and embeddings are gathered from all replicas, each of which computes the whole mean.
+
+    Args:
+        function: f(labels, embeddings, **hyper_parameters) to a value per query and which queries have one.
+        hyper_parameters: of the function.
+        name: of the metric.
+
+    `update_state(labels, embeddings, sample_weight=None)` takes what a `RankingLoss` takes.
+    """
+
+    def __init__(self, function: Callable[..., Values], hyper_parameters: dict[str, Any], name: str):
+        super().__init__(name=name)
+        self._function, self.hyper_parameters = function, hyper_parameters
+        self._total = self.add_weight(name="total", initializer="zeros")
+        self._weight = self.add_weight(name="weight", initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        """Takes another batch into the mean."""
+        batch = checked_batch(y_true, y_pred, sample_weight)
+        labels, embeddings, weights = (distributed.gather_rows(rows) for rows in batch)
+        values, counts = self._function(labels, l2_normalize(embeddings), **self.hyper_parameters)
+        weights = tf.where(counts, weights, tf.zeros_like(weights))
+        self._total.assign_add(tf.cast(tf.reduce_sum(weights * values), self._total.dtype))
+        self._weight.assign_add(tf.cast(tf.reduce_sum(weights), self._weight.dtype))
+
+    def result(self):
+        """The mean so far; 0 before the first value."""
+        return tf.math.divide_no_nan(tf.convert_to_tensor(self._total), tf.convert_to_tensor(self._weight))
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor of a subclass."""
+        return {"name": self.name, **self.hyper_parameters}
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class BatchRecallAt1(BatchMetric):
+    """`recall_at_1`: share of queries whose nearest other image in the batch is of their class."""
+
+    def __init__(self, *, name: str = "recall_at_1"):
+        super().__init__(recall_at_1, {}, name)
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class BatchAveragePrecision(BatchMetric):
+    """`average_precision`: mean exact Average Precision in the batch."""
+
+    def __init__(self, *, name: str = "average_precision"):
+        super().__init__(average_precision, {}, name)
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class APApproximationError(BatchMetric):
+    """`ap_approximation_error`: how far Smooth-AP of that temperature is from AP (Smooth-AP eq. 8)."""
+
+    def __init__(self, *, temperature: float = 0.01, name: str = "ap_approximation_error"):
+        hyper_parameters = {"temperature": checks.number("temperature", temperature, above=0)}
+        super().__init__(ap_approximation_error, hyper_parameters, name)
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class OperatingRegion(BatchMetric):
+    """`operating_region`: share of differences that a sigmoid of that temperature gives a gradient."""
+
+    def __init__(
+        self, *, temperature: float = 0.01, least_slope: float = 0.005, name: str = "operating_region"
+    ):
+        hyper_parameters = {
+            "temperature": checks.number("temperature", temperature, above=0),
+            "least_slope": checks.number("least_slope", least_slope, above=0),
+        }
+        super().__init__(operating_region, hyper_parameters, name)
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class CountingQueries(BatchMetric):
+    """`counting`: share of queries that have another image of their class, and so a loss."""
+
+    def __init__(self, *, name: str = "counting_queries"):
+        super().__init__(counting, {}, name)
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class PositiveSimilarity(BatchMetric):
+    """`positive_similarity`: mean over queries of their mean similarity to positives."""
+
+    def __init__(self, *, name: str = "positive_similarity"):
+        super().__init__(positive_similarity, {}, name)
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class NegativeSimilarity(BatchMetric):
+    """`negative_similarity`: mean over queries of their mean similarity to negatives."""
+
+    def __init__(self, *, name: str = "negative_similarity"):
+        super().__init__(negative_similarity, {}, name)
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class EmbeddingSpread(BatchMetric):
+    """`embedding_spread`: 0 where the model maps all images of a batch to one point."""
+
+    def __init__(self, *, name: str = "embedding_spread"):
+        super().__init__(embedding_spread, {}, name)
