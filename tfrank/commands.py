@@ -39,7 +39,7 @@ def _main(main, argv):
     absl_logging.set_verbosity(absl_logging.WARNING)
     logging.getLogger("tensorflow").setLevel(logging.WARNING)
     if argv[1:]:
-        raise InputError(f"What is {argv[1]!r}? Flags begin with --, as in --config.train.steps=100")
+        raise InputError(f"What is {argv[1]!r}? Flags begin with -- and have no spaces around =.")
     return main(argv)
 
 

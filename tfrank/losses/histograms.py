@@ -9,7 +9,7 @@ gradient looks up. No tensor has the size bins x batch x batch.
 
 import tensorflow as tf
 
-from tfrank.losses.rows import Block, Kernel
+from tfrank.losses.rows import Block, Kernel, row_sums
 
 
 def precision_loss(negatives: tf.Tensor, positives: tf.Tensor) -> tf.Tensor:
@@ -46,9 +46,7 @@ def histogram_kernel(num_bins: int, tie_aware: bool) -> Kernel:
 
         # Behind the last bin, a positive is in none of the negatives' histogram.
         behind = tf.where(block.same, tf.cast(num_bins, block.s.dtype), position)
-        negatives = tf.transpose(
-            tf.map_fn(lambda end: tf.reduce_sum(tf.clip_by_value(end - behind, 0, 1), axis=1), reach)
-        )
+        negatives = tf.transpose(tf.map_fn(lambda end: row_sums(tf.clip_by_value(end - behind, 0, 1)), reach))
 
         def count(i, exists, positives):
             share = tf.clip_by_value(reach - block.at(i, position), 0, 1)

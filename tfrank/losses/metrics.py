@@ -34,16 +34,18 @@ def _pairs(labels, embeddings):
     return _Pairs(cosine_similarity(embeddings, embeddings), same & ~own, ~same)
 
 
-def _negatives_before(pairs):
-    """How many negatives stand before the nearest, 2nd nearest, ... positive, and which of these exist.
+def _ranking(pairs):
+    """`[batch, 2 batch]` bool: is the 1st, 2nd, ... nearest other image a positive? False behind the last.
 
-    Both `[batch, batch]`. A negative tied with a positive stands before it.
+    A negative tied with a positive, rounding aside, stands before it.
     """
-    nothing = tf.fill(tf.shape(pairs.similarity), tf.constant(-math.inf, pairs.similarity.dtype))
-    negatives = tf.sort(tf.where(pairs.negative, pairs.similarity, nothing))
-    positives = tf.sort(tf.where(pairs.positive, pairs.similarity, nothing), direction="DESCENDING")
-    before = tf.shape(negatives)[1] - tf.searchsorted(negatives, positives, side="left")
-    return before, positives > nothing
+    nothing = tf.fill(tf.shape(pairs.similarity), tf.constant(math.inf, pairs.similarity.dtype))
+    negatives = tf.where(pairs.negative, -pairs.similarity, nothing)
+    positives = tf.where(pairs.positive, -pairs.similarity, nothing)
+    order = tf.argsort(tf.concat([negatives, positives], axis=1), stable=True)
+    size = tf.shape(positives)[1]
+    existing = tf.reduce_sum(tf.cast(pairs.negative | pairs.positive, tf.int32), axis=1, keepdims=True)
+    return (order >= size) & (tf.range(2 * size) < existing)
 
 
 def recall_at_1(labels: tf.Tensor, embeddings: tf.Tensor) -> Values:
@@ -56,18 +58,18 @@ def recall_at_1(labels: tf.Tensor, embeddings: tf.Tensor) -> Values:
     Returns:
         The value of each query, `[batch]`, and which queries have one, `[batch]` bool. So do all below.
     """
-    before, exists = _negatives_before(_pairs(labels, embeddings))
-    return tf.cast(before[:, 0] == 0, embeddings.dtype), exists[:, 0]
+    pairs = _pairs(labels, embeddings)
+    return tf.cast(_ranking(pairs)[:, 0], embeddings.dtype), tf.reduce_any(pairs.positive, axis=1)
 
 
 def average_precision(labels: tf.Tensor, embeddings: tf.Tensor) -> Values:
     """The exact Average Precision of the other images of the batch, 0 to 1."""
-    before, exists = _negatives_before(_pairs(labels, embeddings))
-    place = tf.range(1, tf.size(labels) + 1)
-    precision = tf.cast(place / (place + before), embeddings.dtype)
-    number = tf.reduce_sum(tf.cast(exists, embeddings.dtype), axis=1)
-    total = tf.reduce_sum(tf.where(exists, precision, tf.zeros_like(precision)), axis=1)
-    return tf.math.divide_no_nan(total, number), exists[:, 0]
+    ranking = _ranking(_pairs(labels, embeddings))
+    positives = tf.cast(ranking, embeddings.dtype)
+    place = tf.range(1, tf.shape(ranking)[1] + 1)
+    precision = tf.cumsum(positives, axis=1) / tf.cast(place, embeddings.dtype)
+    number = tf.reduce_sum(positives, axis=1)
+    return tf.math.divide_no_nan(tf.reduce_sum(positives * precision, axis=1), number), number > 0
 
 
 def ap_approximation_error(labels: tf.Tensor, embeddings: tf.Tensor, *, temperature: float = 0.01) -> Values:
@@ -83,18 +85,24 @@ def operating_region(
 ) -> Values:
     """Share of the differences s_j - s_i where the sigmoid's slope is above `least_slope`.
 
-    Smooth-AP supplement, eq. 1, over all pairs i, j of the batch, i = j included. The slope is above it
-    within a distance of 0, so a sorted row gives the number by two searches for each i.
+    Smooth-AP supplement, eq. 1, over all pairs i, j of the batch, i = j included.
     """
     similarity = _pairs(labels, embeddings).similarity
-    # sigmoid (1 - sigmoid) / temperature = least_slope where sigmoid = (1 + root) / 2.
-    root = math.sqrt(max(1 - 4 * least_slope * temperature, 0))
-    width = tf.constant(2 * temperature * math.atanh(root) if root < 1 else math.inf, similarity.dtype)
-    in_order = tf.sort(similarity)
-    below = tf.searchsorted(in_order, in_order - width, side="right")
-    up_to = tf.searchsorted(in_order, in_order + width, side="left")
-    inside = tf.cast(tf.reduce_sum(tf.maximum(up_to - below, 0), axis=1), similarity.dtype)
-    return inside / tf.cast(tf.size(labels), similarity.dtype) ** 2, tf.ones_like(labels, tf.bool)
+    # The slope, 1 / (4 temperature cosh(x / (2 temperature))^2), is above it as far as this from 0.
+    flatness = math.sqrt(4 * least_slope * temperature)
+    width = 2 * temperature * math.acosh(1 / flatness) if flatness < 1 else 0.0
+
+    # Sorted together, s_i + width stands before an equal s_j, so behind every s_j - s_i < width.
+    size = tf.size(labels)
+    edges = similarity + tf.constant(width, similarity.dtype)
+    is_edge = tf.argsort(tf.concat([edges, similarity], axis=1), stable=True) < size
+    number = tf.cast(size, tf.float64)
+    places = tf.reduce_sum(tf.cast(tf.where(is_edge, tf.range(2 * size), 0), tf.float64), axis=1)
+    # Of the places before an edge, 0, 1, 2, ... are other edges'.
+    below = places - number * (number - 1) / 2
+    # By symmetry as many differences are above -width.
+    share = tf.maximum(2 * below - number**2, 0) / number**2  # 0 where the width is.
+    return tf.cast(share, similarity.dtype), tf.ones_like(labels, tf.bool)
 
 
 def counting(labels: tf.Tensor, embeddings: tf.Tensor) -> Values:
