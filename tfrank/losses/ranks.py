@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from tfrank.losses.rows import Block, Kernel, row_sums
+from tfrank.losses.rows import Block, Kernel
 
 # From differences s_j - s_i to how much j counts as standing before i, and the derivative of that.
 Step = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
@@ -49,11 +49,11 @@ def penalty_kernel(penalty: Callable[..., tf.Tensor], negative: Step, positive: 
         def visit(i, exists, losses, slopes):
             difference = block.s - block.at(i)
             before, slope = negative(difference)
-            counts = [row_sums(tf.where(block.same, zero, before))]
+            counts = [tf.reduce_sum(tf.where(block.same, zero, before), axis=1)]
             if positive:
                 others = block.fellow & (block.columns != i[:, None])
                 before, positive_slope = positive(difference)
-                counts.append(row_sums(tf.where(others, before, zero)))
+                counts.append(tf.reduce_sum(tf.where(others, before, zero), axis=1))
 
             with tf.GradientTape() as tape:
                 tape.watch(counts)
@@ -64,7 +64,7 @@ def penalty_kernel(penalty: Callable[..., tf.Tensor], negative: Step, positive: 
             if positive:
                 slope = tf.where(others, rates[1][:, None] * positive_slope, slope)
             # Every s_j pulls on s_i with the opposite sign of its own pull.
-            slopes = block.add_at(slopes + slope, i, -row_sums(slope))
+            slopes = block.add_at(slopes + slope, i, -tf.reduce_sum(slope, axis=1))
             return losses + loss, slopes
 
         return block.walk(visit, (zero[:, 0], zero))

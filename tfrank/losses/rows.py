@@ -77,20 +77,6 @@ class Block:
         return tf.tensor_scatter_nd_add(matrix, place, values)
 
 
-def row_sums(matrix: tf.Tensor) -> tf.Tensor:
-    """`[rows]` sums of `[rows, columns]`: `tf.reduce_sum(matrix, axis=1)`, faster inside a kernel.
-
-    A sum waits for each addition to end before the next; eight folded columns wait an eighth as often.
-    """
-    folds = 8
-    padded = tf.pad(matrix, [[0, 0], [0, -tf.shape(matrix)[1] % folds]])
-    width = tf.shape(padded)[1] // folds
-    parts = [padded[:, k * width : (k + 1) * width] for k in range(folds)]
-    while len(parts) > 1:
-        parts = [one + other for one, other in zip(parts[::2], parts[1::2])]
-    return tf.reduce_sum(parts[0], axis=1)
-
-
 def score_rows(
     kernel: Kernel,
     query_labels: tf.Tensor,
