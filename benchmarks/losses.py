@@ -120,6 +120,7 @@ def arguments(batch: int, layout: str) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def main(_):
+    tf.get_logger().setLevel("ERROR")  # Every loss is a function of its own, traced once.
     columns = ("batch", "layout", "loss", "ms", "x product", "MB", "matrices")
     widths = (6, 8, 20, 10, 10, 8, 9)
     print(*(f"{column:>{width}}" for column, width in zip(columns, widths)))

@@ -26,6 +26,12 @@ RUNS = {
     "PNP-Ib": (":pnp", "ib"),
     "PNP-Iu": (":pnp", "iu"),
     "Smooth-AP": (":smooth_ap", None),
+    "mAP_Q": (":map_q", None),
+    "FastAP": (":fast_ap", None),
+    "RLL": (":rll", None),
+    "Blackbox AP": (":blackbox_ap", None),
+    "Recall@k": (":recall_at_k", None),
+    "SupAP": (":sup_ap", None),
 }
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -33,7 +39,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 def train(name: str, seed: int) -> dict:
     """The metrics of one run and the seconds it took, start-up and evaluation included."""
     recipe, variant = RUNS[name]
-    workdir = os.path.join(os.path.abspath(_FOLDER.value), f"{name}-{seed}")
+    workdir = os.path.join(os.path.abspath(_FOLDER.value), f"{name.replace(' ', '_')}-{seed}")
     done = os.path.join(workdir, "done.json")
     if not os.path.exists(done):
         command = [
@@ -70,7 +76,7 @@ def main(_):
     seeds = range(_SEEDS.value)
     first = next(iter(RUNS))
     print(
-        f"{'':<10} {'Recall@1':>15} {'mAP':>15} {'R@1 - ' + first:>18} {'mAP - ' + first:>18} {'seconds':>8}"
+        f"{'':<11} {'Recall@1':>15} {'mAP':>15} {'R@1 - ' + first:>18} {'mAP - ' + first:>18} {'seconds':>8}"
     )
     for name in RUNS:
         cells = []
@@ -83,7 +89,7 @@ def main(_):
                 ]
                 cells.append(mean_and_error(values))
         seconds = statistics.median(runs[name, seed]["seconds"] for seed in seeds)
-        print(f"{name:<10} {cells[0]:>15} {cells[1]:>15} {cells[2]:>18} {cells[3]:>18} {seconds:>8.0f}")
+        print(f"{name:<11} {cells[0]:>15} {cells[1]:>15} {cells[2]:>18} {cells[3]:>18} {seconds:>8.0f}")
 
 
 if __name__ == "__main__":

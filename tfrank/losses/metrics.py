@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from tfrank import checks, distributed
 from tfrank.losses.ranking_loss import checked_batch
-from tfrank.losses.similarity import cosine_similarity
 from tfrank.losses.smooth_ap import smooth_ap_loss
 from tfrank.normalize import l2_normalize
 
@@ -31,7 +30,7 @@ class _Pairs(NamedTuple):
 def _pairs(labels, embeddings):
     same = labels[:, None] == labels
     own = tf.eye(tf.size(labels), dtype=tf.bool)
-    return _Pairs(cosine_similarity(embeddings, embeddings), same & ~own, ~same)
+    return _Pairs(tf.matmul(embeddings, embeddings, transpose_b=True), same & ~own, ~same)
 
 
 def _ranking(pairs):

@@ -8,10 +8,10 @@ import keras
 import tensorflow as tf
 
 from tfrank import checks
+from tfrank.losses.permutation import inverse
 from tfrank.losses.ranking_loss import RankingLoss
 from tfrank.losses.ranks import sigmoid_step
 from tfrank.losses.rows import Block, score_rows
-from tfrank.losses.similarity import inverse
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfrank.losses.similarity import cosine_similarity, inverse, permute
+from tfrank.losses.permutation import inverse, permute
 
 # Half a million similarities (2 MiB in float32) stay in cache while a block is worked on.
 BLOCK_SIMILARITIES = 2**19
@@ -120,12 +120,43 @@ def score_rows(
     queries = gallery if one_batch else permute(query_embeddings, query_order)
 
     runs, counts = _runs(starts, sizes, self_index, inverse(gallery_order), include_self)
-    similarity = cosine_similarity(queries, tf.stop_gradient(gallery) if constant_gallery else gallery)
-    if present is not None:
-        similarity = tf.where(tf.gather(present, gallery_order), similarity, -float("inf"))
     runs = Runs(*(tf.gather(column, query_order) for column in runs))
-    losses = _score_in_blocks(kernel, similarity, runs, [tf.cast(x, gallery.dtype) for x in scalars])
+    scalars = [tf.cast(scalar, gallery.dtype) for scalar in scalars]
+    absent = None if present is None else ~tf.gather(present, gallery_order)
+    losses = _score(kernel, queries, gallery, runs, scalars, constant_gallery, absent)
     return permute(losses, inverse(query_order)), counts
+
+
+def _score(kernel, queries, gallery, runs, scalars, constant_gallery, absent):
+    """`[queries]` losses of queries and a gallery in the order of `runs`."""
+    score_in_blocks = _compiled(kernel, BLOCK_SIMILARITIES)
+    one_batch = queries is gallery
+
+    @tf.custom_gradient
+    def scored(*embeddings):
+        # An eager tape would differentiate the blocks a second time; a persistent one differentiates
+        # what a function keeps for its gradient.
+        queries, gallery = (tf.stop_gradient(embeddings[side]) for side in (0, -1))
+        similarity = tf.matmul(queries, gallery, transpose_b=True)
+        if absent is not None:
+            similarity = tf.where(absent, -float("inf"), similarity)
+        losses, slopes = score_in_blocks(similarity, runs, *scalars)
+        slopes = tf.stop_gradient(slopes)
+
+        def gradient(upstream):
+            slope = upstream[:, None] * slopes
+            if one_batch and not constant_gallery:
+                # S = E E^T: one product of (D + D^T), where autodiff takes two.
+                return tf.matmul(slope + tf.transpose(slope), gallery)
+            to_queries = tf.matmul(slope, gallery)
+            if one_batch:
+                return to_queries
+            to_gallery = None if constant_gallery else tf.matmul(slope, queries, transpose_a=True)
+            return to_queries, to_gallery
+
+        return losses, gradient
+
+    return scored(queries) if one_batch else scored(queries, gallery)
 
 
 def _sort_by_class(gallery_labels, query_labels):
@@ -157,41 +188,11 @@ def _runs(starts, sizes, self_index, gallery_place, include_self):
     return Runs(starts, sizes, own, others), others > 0
 
 
-def _score_in_blocks(kernel, similarity, runs, scalars):
-    """`[queries]` losses of the rows of `similarity`, 0 for rows without positives."""
-    score_block = _compiled(kernel)
-
-    @tf.custom_gradient
-    def scored(similarity):
-        # Under an eager tape the block would be differentiated a second time.
-        similarity = tf.stop_gradient(similarity)
-        queries, gallery = tf.shape(similarity)[0], tf.shape(similarity)[1]
-        rows = tf.clip_by_value(BLOCK_SIMILARITIES // tf.maximum(gallery, 1), 1, queries)
-
-        def block(number):
-            # Static number of rows, as XLA asks: the last block repeats the last row.
-            row = tf.minimum(number * rows + tf.range(rows), queries - 1)
-            block_runs = Runs(*(tf.gather(column, row) for column in runs))
-            return score_block(tf.gather(similarity, row), block_runs, *scalars)
-
-        losses, slopes = tf.map_fn(
-            block,
-            tf.range(-(-queries // rows)),
-            fn_output_signature=(similarity.dtype, similarity.dtype),
-            parallel_iterations=1 if tf.executing_eagerly() else 2,
-        )
-        # A persistent tape differentiates what a function keeps for its gradient: not through the blocks.
-        slopes = tf.stop_gradient(tf.reshape(slopes, [-1, gallery])[:queries])
-        return tf.reshape(losses, [-1])[:queries], lambda upstream: upstream[:, None] * slopes
-
-    return scored(similarity)
-
-
 @functools.cache
-def _compiled(kernel):
-    """The compiled function for a block of rows, one for each kernel."""
+def _compiled(kernel, block_similarities):
+    """The compiled function from all similarities to losses and slopes, one for each kernel."""
 
-    def score_block(s, runs, *scalars):
+    def score_block(s, runs, scalars):
         losses, slopes = kernel(Block(s, runs), *scalars)
         counts = runs.positives > 0
         # A row that does not count may have negatives, which its class's rows would count.
@@ -200,4 +201,22 @@ def _compiled(kernel):
             tf.where(counts[:, None], slopes, tf.zeros_like(slopes)),
         )
 
-    return tf.function(score_block, jit_compile=True, autograph=False, reduce_retracing=True)
+    def score_in_blocks(similarity, runs, *scalars):
+        queries, gallery = tf.shape(similarity)[0], tf.shape(similarity)[1]
+        rows = tf.clip_by_value(block_similarities // tf.maximum(gallery, 1), 1, queries)
+        # Blocks of one size, as XLA asks; the rows of nothing in the last have no positives.
+        missing = -queries % rows
+
+        def in_blocks(rows_of):
+            padding = [[0, missing]] + [[0, 0]] * (rows_of.shape.rank - 1)
+            shape = tf.concat([[-1, rows], tf.shape(rows_of)[1:]], 0)
+            return tf.reshape(tf.pad(rows_of, padding), shape)
+
+        losses, slopes = tf.map_fn(
+            lambda block: score_block(block[0], Runs(*block[1:]), scalars),
+            (in_blocks(similarity), *(in_blocks(column) for column in runs)),
+            fn_output_signature=(similarity.dtype, similarity.dtype),
+        )
+        return tf.reshape(losses, [-1])[:queries], tf.reshape(slopes, [-1, gallery])[:queries]
+
+    return tf.function(score_in_blocks, jit_compile=True, autograph=False, reduce_retracing=True)
