@@ -51,9 +51,11 @@ def number(
 
 
 def integer(name: str, value: Any, *, at_least: int) -> int:
-    """`value` as an int of at least a bound; InputError otherwise."""
+    """`value` as an int of at least a bound, and of 64 bits; InputError otherwise."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < at_least:
         raise invalid(name, f"an integer of at least {at_least}", value)
+    if value >= 2**63:
+        raise invalid(name, "an integer below 2^63", value)
     return int(value)
 
 

@@ -56,7 +56,7 @@ def _parse_with_config(default_config, argv):
         left = flags.FLAGS(argv)
         flags.FLAGS.config.keys()  # A config that could not be loaded says so when it is first used.
         return left
-    except (flags.Error, AttributeError, KeyError, SyntaxError, TypeError, ValueError, OSError) as error:
+    except (flags.Error, AttributeError, LookupError, SyntaxError, TypeError, ValueError, OSError) as error:
         for arg in argv:
             if arg.startswith("--config."):
                 _check_field(path, arg.split("=", 1)[0].removeprefix("--config."))

@@ -157,7 +157,7 @@ def build_model(config: ConfigDict) -> keras.Model:
 
 
 def build_loss(config: ConfigDict) -> losses.RankingLoss:
-    """The loss; a field that it does not have, or a wrong value, is reported by its config name."""
+    """The loss; a field that it does not have is reported with those that it has."""
     fields = dict(config.loss)
     loss_class = losses.LOSSES[checks.one_of("config.loss.name", fields.pop("name"), losses.LOSSES)]
     known = [field for field in loss_class().get_config() if field not in ("name", "reduction")]

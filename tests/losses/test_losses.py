@@ -303,7 +303,7 @@ NO_BOOLEAN = ["no", None, 2]
         *[("map_q", switch, NO_BOOLEAN) for switch in ("tie_aware", "class_weights", "include_self")],
         ("fast_ap", "num_bins", [0, -10, *NO_INTEGER]),
         # At most alpha, 1.2.
-        ("rll", "margin", [0, -0.4, 1.21, *NO_NUMBER]),
+        ("rll", "margin", [-0.4, 1.21, *NO_NUMBER]),
         ("rll", "alpha", [0, -1.2, *NO_NUMBER]),
         ("rll", "negative_temperature", [-0.1, *NO_NUMBER]),
         ("rll", "positive_temperature", NO_NUMBER),
@@ -322,7 +322,7 @@ NO_BOOLEAN = ["no", None, 2]
         ("recall_at_k", "k_temperatures", [[], 5, "12345", None, [0] * 5, [1] * 4, [1] * 6]),
         ("recall_at_k", "k_temperatures", [[1, 2, 4, 8, x] for x in NO_NUMBER]),
         ("recall_at_k", "simix", NO_BOOLEAN),
-        ("recall_at_k", "seed", [-1, *NO_INTEGER]),
+        ("recall_at_k", "seed", [-1, 2**63, *NO_INTEGER]),
         ("sup_ap", "temperature", [0, -1, *NO_NUMBER]),
         *[("sup_ap", argument, [-0.1, *NO_NUMBER]) for argument in ("rho", "delta")],
         ("sup_ap", "calibration_weight", [-0.1, 1.1, *NO_NUMBER]),

@@ -170,6 +170,13 @@ def test_batch_without_a_counting_query_gives_zero(recipe):
         assert metric.result() == 0
 
 
+@every_metric
+def test_a_nan_in_an_embedding_is_a_nan_in_the_metric(recipe):
+    rows = axis_rows()
+    rows[3, 1] = np.nan
+    assert np.isnan(value_of(recipe, (LABELS, rows)))
+
+
 # The operating region and the spread.
 
 

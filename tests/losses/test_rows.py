@@ -323,3 +323,17 @@ def test_slope_of_pnp_is_the_papers(variant):
         value = penalty(variant, alpha=4.0, b=4.0)(R)
     np.testing.assert_allclose(tape.gradient(value, R), SLOPES[variant](R.numpy()), atol=1e-12)
     assert value[0] == 0
+
+
+@every_loss
+def test_a_nan_in_an_embedding_is_a_nan_in_the_loss(recipe):
+    batch = recipe.embeddings().copy()
+    batch[3, 1] = np.nan
+    assert np.isnan(recipe.loss()(LABELS, batch))
+
+
+@every_loss
+def test_an_empty_batch_gives_zero(recipe):
+    batch = tf.zeros([0, 3])
+    value, gradient = value_and_gradient(recipe.loss(), tf.zeros([0], tf.int32), batch)
+    assert value == 0 and gradient.shape == [0, 3]

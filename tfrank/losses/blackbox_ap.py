@@ -81,7 +81,7 @@ def blackbox_ap_loss(
 
 @keras.saving.register_keras_serializable("tfrank")
 class BlackboxAPLoss(RankingLoss):
-    """One minus the exact Average Precision, differentiated through an interpolation of the ranks.
+    """One minus the exact Average Precision of shifted scores, differentiated by interpolated ranks.
 
         s_j = similarity - margin / 2 for positives, + margin / 2 for negatives
         rank(s)_i = (1 + how many s_j are above s_i) / how many there are
@@ -89,7 +89,8 @@ class BlackboxAPLoss(RankingLoss):
         g = dL_q / d rank(s), with rank_P, the rank among positives, a constant
         dL_q / ds = -(rank(s) - rank(s + lambda g)) / lambda
 
-    The value is piecewise constant; the last line is the derivative of its continuous interpolation.
+    With margin 0 the value is 1 - AP itself, ties sharing the better rank. It is piecewise constant; the
+    last line is the derivative of its continuous interpolation.
 
     Args:
         interpolation: lambda, positive: larger sees further and is less faithful. Default 4 (the

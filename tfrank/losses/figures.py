@@ -36,13 +36,13 @@ def _with_derivative(function: Callable[[tf.Tensor], tf.Tensor], x: np.ndarray):
 def pnp_variants(R: np.ndarray, alpha: float = 4.0, b: float = 4.0) -> Curves:
     """Loss and derivative of every variant of PNP at R(i, S_N) = R (PNP Fig. 3).
 
-    Beside "iu", the loss of eq. 7, stands what the paper's eq. 6 states as its derivative.
+    Beside "iu", the loss of eq. 7, stands what the paper's eq. 6 states as its derivative, with its integral.
     """
     curves = {}
     for variant in VARIANTS:
         curves[variant] = _with_derivative(penalty(variant, alpha, b), R)
         if variant == "iu":
-            curves["iu, eq. 6"] = (curves["iu"][0], np.log1p(R))
+            curves["iu, eq. 6"] = (curves["iu"][0] - R, np.log1p(R))
     return curves
 
 

@@ -160,7 +160,9 @@ class BatchMetric(keras.metrics.Metric):
         """Takes another batch into the mean."""
         batch = checked_batch(y_true, y_pred, sample_weight)
         labels, embeddings, weights = (distributed.gather_rows(rows) for rows in batch)
-        values, counts = self._function(labels, l2_normalize(embeddings), **self.hyper_parameters)
+        embeddings = l2_normalize(embeddings)
+        values, counts = self._function(labels, embeddings, **self.hyper_parameters)
+        values += 0 * tf.reduce_sum(embeddings)  # Comparisons and sorts would hide a NaN.
         weights = tf.where(counts, weights, tf.zeros_like(weights))
         self._total.assign_add(tf.cast(tf.reduce_sum(weights * values), self._total.dtype))
         self._weight.assign_add(tf.cast(tf.reduce_sum(weights), self._weight.dtype))

@@ -36,11 +36,13 @@ class RankingLoss(keras.losses.Loss):
             below 1e-6 has similarity 0 to everything and no gradient.
         sample_weight: `[batch]` or `[batch, 1]` w_q, at least 0; 1 where absent.
 
-    A batch without a query that counts gives 0 and zero gradients.
+    A batch without a query that counts gives 0 and zero gradients. First derivatives only: a gradient of
+    the gradient is not the second derivative.
 
     Attributes:
         iteration: the variable that counts training steps, say `optimizer.iterations`, for losses that
-            change with the step; None till it is set. Being the optimizer's, it is in every checkpoint.
+            change with the step; None till it is set, also after loading a model. Being the optimizer's,
+            it is in every checkpoint.
     """
 
     iteration: tf.Variable | keras.Variable | None = None
@@ -88,7 +90,7 @@ class RankingLoss(keras.losses.Loss):
         if self.iteration is None:
             raise checks.InputError(
                 f"The loss {self.name!r} changes with the training step, but does not know it. Set"
-                " loss.iteration = optimizer.iterations before training."
+                " loss.iteration = optimizer.iterations, and compile the model again if it has been used."
             )
         return tf.cast(tf.convert_to_tensor(self.iteration), tf.int64)
 

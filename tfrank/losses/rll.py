@@ -85,7 +85,7 @@ class RankedListLoss(RankingLoss):
     `loss.iteration`, to be set to `optimizer.iterations`.
 
     Args:
-        margin: m between the two boundaries, positive, at most alpha. Default 0.4 (sections 4.4 to 4.7).
+        margin: m between the two boundaries, 0 to alpha. Default 0.4 (sections 4.4 to 4.7).
         alpha: what negatives are pushed beyond, positive. Default 1.2 (best in Table 7).
         negative_temperature: T_n, at least 0: the larger, the more the nearest negatives weigh. Default
             10 (best in Table 8).
@@ -93,7 +93,7 @@ class RankedListLoss(RankingLoss):
         negative_weight: lambda, 0 to 1. Default 0.5 (section 3.2.4).
         constant_gallery: whether the other examples are constants, so that only the query is moved
             by its loss. Default True (section 3.2.4).
-        final_negative_temperature: T_2 of eq. 15. Read only where decay_steps is not 0.
+        final_negative_temperature: T_2 of eq. 15. Default 0; read only where decay_steps is not 0.
         decay_steps: max_iter of eq. 15. Default 0: T_n is fixed.
         reduction: "mean" or None, see `RankingLoss`.
         name: of the loss.
@@ -126,7 +126,7 @@ class RankedListLoss(RankingLoss):
         name: str = "rll",
     ):
         hyper_parameters = {
-            "margin": checks.number("margin", margin, above=0),
+            "margin": checks.number("margin", margin, at_least=0),
             "alpha": checks.number("alpha", alpha, above=0),
             "negative_temperature": checks.number(
                 "negative_temperature", negative_temperature, at_least=0, at_most=1e30
@@ -152,10 +152,12 @@ class RankedListLoss(RankingLoss):
     ) -> "RankedListLoss":
         """RLL-Simpler (section 3.4): alpha = 1 + m / 2, so the boundaries stand about 1, and T_p = 0.
 
+        At m = 0.4 that is alpha = 1.2: the defaults of the full version are a RLL-Simpler.
+
         >>> RankedListLoss.simpler(0.6).get_config()["alpha"]
         1.3
         """
-        margin = checks.number("margin", margin, above=0)
+        margin = checks.number("margin", margin, at_least=0)
         return cls(
             margin,
             alpha=1 + margin / 2,

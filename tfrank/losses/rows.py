@@ -106,12 +106,15 @@ def score_rows(
             of no query's class, and the kernel one that only compares similarities. All where None.
 
     Returns:
-        The loss per query, `[queries]`, 0 where it does not count; and which queries count,
-        `[queries]` bool: those with a positive other than themselves.
+        The loss per query, `[queries]`, 0 where it does not count, NaN where an embedding is; and which
+        queries count, `[queries]` bool: those with a positive other than themselves.
 
     Memory: about three matrices `[queries, gallery]`. Time: one product `[queries, gallery]` forward
     and one backward (two where queries are not the gallery), and what the kernel does.
     """
+    if 0 in (query_embeddings.shape[0], gallery_embeddings.shape[0]):
+        nothing = 0 * tf.reduce_sum(query_embeddings, axis=1)
+        return nothing, tf.zeros_like(nothing, tf.bool)
     gallery_order, starts, sizes = _sort_by_class(gallery_labels, query_labels)
     one_batch = query_embeddings is gallery_embeddings
     # One batch is sorted once, for S to stay symmetric; its order also sorts queries by class size.
@@ -142,6 +145,8 @@ def _score(kernel, queries, gallery, runs, scalars, constant_gallery, absent):
             similarity = tf.where(absent, -float("inf"), similarity)
         losses, slopes = score_in_blocks(similarity, runs, *scalars)
         slopes = tf.stop_gradient(slopes)
+        # Comparisons and bins would hide a NaN.
+        losses += 0 * (tf.reduce_sum(queries) + tf.reduce_sum(gallery))
 
         def gradient(upstream):
             slope = upstream[:, None] * slopes

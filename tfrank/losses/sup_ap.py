@@ -13,7 +13,7 @@ from tfrank.losses.smooth_ap import penalty
 
 
 def upper_bound_step(temperature: float, rho: float, delta: float) -> Step:
-    """A step that is never below the true one, and whose slope does not vanish where it is passed.
+    """A step never below the true one, ties aside, whose slope does not vanish where it is passed.
 
     H(x) = sigmoid(x / temperature) for x <= 0, 1/2 more up to delta, and a line of slope rho beyond.
     """
@@ -94,8 +94,9 @@ class SupAPLoss(RankingLoss):
                       + mean over negatives of [s - negative_margin]_+
         L_q = (1 - w) L_SupAP + w L_calibration
 
-    Unlike the sigmoid, H keeps pulling on negatives far before a positive; the calibration makes
-    similarities comparable from query to query, so that a batch speaks for the whole data set.
+    A negative tied with a positive counts half. Unlike the sigmoid, H keeps pulling on negatives far
+    before a positive; the calibration makes similarities comparable from query to query, so that a
+    batch speaks for the whole data set.
 
     Args:
         temperature: of the sigmoid, positive. Default 0.01.
