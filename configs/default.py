@@ -92,6 +92,9 @@ def get_config(loss: str = "") -> ConfigDict:
     # How long: steps (batches), or epochs (as many images as the training part has). One of them is 0.
     config.train.steps = 0
     config.train.epochs = 0.0
+    # Images that a device embeds at once; a batch of any size then takes the memory of so many (its images
+    # stay on the host, each is embedded twice). A divisor of a device's share of the batch; 0: all.
+    config.train.micro_batch_size = 0
     # Adam's learning rate.
     config.train.learning_rate = 1e-3
     # Weight decay added to the gradient, as the papers and PyTorch's Adam do.

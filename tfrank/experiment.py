@@ -43,6 +43,7 @@ LEAST = {
     "model.filters": 1,
     "model.embedding_dim": 1,
     "train.steps": 0,
+    "train.micro_batch_size": 0,
     "train.checkpoint_every": 1,
     "train.evaluate_every": 1,
     "train.log_every": 1,
@@ -173,8 +174,13 @@ def build_loss(config: ConfigDict) -> losses.RankingLoss:
 
 def build_training(config: ConfigDict, workdir: str) -> Training:
     """Model, optimizer, checkpoints and trainer, in the scope of the config's strategy."""
-    batch_size = _batch_size(config)
+    batch_size, micro_batch_size = _batch_size(config), config.train.micro_batch_size
     strategy = build_strategy(config.train.strategy, batch_size)
+    share = batch_size // strategy.num_replicas_in_sync
+    if micro_batch_size and share % micro_batch_size:
+        raise checks.invalid(
+            "config.train.micro_batch_size", f"a divisor of a device's {share} images", micro_batch_size
+        )
     with strategy.scope():
         model = build_model(config)
         loss = build_loss(config)
@@ -187,10 +193,18 @@ def build_training(config: ConfigDict, workdir: str) -> Training:
     trainer = Trainer(
         workdir,
         model=model,
-        step=build_step(model, loss, optimizer, strategy=strategy, l2=config.train.l2),
+        step=build_step(
+            model,
+            loss,
+            optimizer,
+            strategy=strategy,
+            l2=config.train.l2,
+            micro_batch_size=micro_batch_size,
+        ),
         checkpoints=checkpoints,
         strategy=strategy,
         batch_size=batch_size,
+        images_on_host=micro_batch_size > 0,
     )
     return Training(model, checkpoints, trainer)
 

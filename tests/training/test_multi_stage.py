@@ -123,5 +123,5 @@ def test_the_loss_scale_of_mixed_precision_is_taken_off_once():
 
 
 def test_a_micro_batch_that_does_not_divide_the_batch_is_refused():
-    with pytest.raises(InputError, match="`micro_batch_size`. Expected a divisor of a replica's 16 images"):
+    with pytest.raises(InputError, match=r"`micro_batch_size`\. Expected a divisor of a replica's 16 images"):
         train(network(), losses.get("pnp"), 5)

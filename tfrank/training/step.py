@@ -50,6 +50,12 @@ def build_step(
             multiple. 0: all of them, in one stage.
     """
     replicas = strategy.num_replicas_in_sync
+    if micro_batch_size and replicas > 1 and any(map(_is_synchronised, model._flatten_layers())):
+        raise checks.InputError(
+            "micro_batch_size on several devices needs batch norm to be frozen: in training mode its"
+            " statistics are shared between devices, which TensorFlow does not do inside a loop. Freeze it, or"
+            " train on one device."
+        )
 
     def replica_step(batch):
         variables = model.trainable_variables
@@ -153,6 +159,11 @@ def multi_stage_gradients(
         start = [tf.zeros_like(weight) for weight in weights]
         _, gradients = tf.while_loop(lambda k, _: k < number, add, [0, start], parallel_iterations=1)
     return value, gradients
+
+
+def _is_synchronised(layer):
+    """Whether a layer's forward pass in training mode talks to other devices."""
+    return isinstance(layer, keras.layers.BatchNormalization) and layer.trainable and layer.synchronized
 
 
 def _weight_penalties(variables):

@@ -34,6 +34,7 @@ class Trainer:
         checkpoints: of the model's and the optimizer's state.
         strategy: that distributes the batches.
         batch_size: of all replicas together, to show speed.
+        images_on_host: whether batches are left on the host, for a step that sends parts of them.
     """
 
     def __init__(
@@ -45,11 +46,13 @@ class Trainer:
         checkpoints: Checkpoints,
         strategy: tf.distribute.Strategy,
         batch_size: int,
+        images_on_host: bool = False,
     ):
         self.best_weights = os.path.join(folder, "best.weights.h5")
         self._log = os.path.join(folder, "training.csv")
         self._model, self._step, self._checkpoints = model, step, checkpoints
         self._strategy, self._batch_size = strategy, batch_size
+        self._input = tf.distribute.InputOptions(experimental_fetch_to_device=not images_on_host)
         self._pending = []  # Losses of steps that are still on the device.
         self._stop_signal = None
 
@@ -83,7 +86,7 @@ class Trainer:
         start = int(self._checkpoints.step)
         self._cut_log(start)
         progress = Progress("step", steps, done=start)
-        iterator = iter(self._strategy.experimental_distribute_dataset(batches(start)))
+        iterator = iter(self._strategy.experimental_distribute_dataset(batches(start), self._input))
         with _signals_to(self._on_signal):
             for step in range(start, steps):
                 self._pending.append(self._step(self._next(iterator, step, explain)))
