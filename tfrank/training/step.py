@@ -53,7 +53,7 @@ def build_step(
     if micro_batch_size and replicas > 1 and any(map(_is_synchronised, model._flatten_layers())):
         raise checks.InputError(
             "micro_batch_size on several devices needs batch norm to be frozen: in training mode its"
-            " statistics are shared between devices, which TensorFlow does not do inside a loop. Freeze it, or"
+            " statistics are shared between devices, which TensorFlow does not do in a loop. Freeze it, or"
             " train on one device."
         )
 
