@@ -10,16 +10,8 @@ import pytest
 import tensorflow as tf
 
 from tests import reference
-from tests.losses import LABELS, embeddings
+from tests.losses import LABELS, embeddings, value_and_gradient
 from tfrank.losses import FastAPLoss, QuantizedAPLoss
-
-
-def value_and_gradient(loss, labels, rows, sample_weight=None):
-    rows = tf.convert_to_tensor(rows)
-    with tf.GradientTape() as tape:
-        tape.watch(rows)
-        value = loss(labels, rows, sample_weight)
-    return value, tape.gradient(value, rows)
 
 
 def random_batch(seed):

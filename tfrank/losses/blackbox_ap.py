@@ -21,8 +21,8 @@ def _kernel(interpolation, margin):
     def kernel(block: Block):
         half = tf.constant(margin / 2, block.s.dtype)
         s = block.s + tf.where(block.same, -half, half)
-        candidates = tf.where(block.same & ~block.fellow, block.s.dtype.min, s)
-        size = tf.reduce_sum(tf.cast(block.fellow | ~block.same, s.dtype), axis=1)
+        candidates = tf.where(block.candidate, s, block.s.dtype.min)
+        size = tf.reduce_sum(tf.cast(block.candidate, s.dtype), axis=1)
 
         def before(scores, score, rows):
             """Which of `rows` stand before `score`: 1 or 0."""
@@ -56,7 +56,7 @@ def _kernel(interpolation, margin):
         (gains,) = block.walk(pass_by, (tf.zeros_like(s),))
         # -(rank(s) - rank(s + lambda g)) / lambda; the query's own row has no rank.
         slopes = gains / (interpolation * size[:, None])
-        return losses, tf.where(block.same & ~block.fellow, tf.zeros_like(slopes), slopes)
+        return losses, tf.where(block.candidate, slopes, tf.zeros_like(slopes))
 
     return kernel
 

@@ -63,7 +63,7 @@ def histogram_kernel(num_bins: int, tie_aware: bool) -> Kernel:
         lower_bin = tf.cast(tf.minimum(position, num_bins - 2), tf.int32)
         column = lower_bin + tf.where(block.same, num_bins, 0)
         slopes = tf.gather(_formed_once(tf.concat(rates, axis=1)), column, axis=1, batch_dims=1)
-        return losses, tf.where(block.same & ~block.fellow, tf.zeros_like(slopes), slopes)
+        return losses, tf.where(block.candidate, slopes, tf.zeros_like(slopes))
 
     return kernel
 

@@ -29,7 +29,7 @@ def _kernel(ks, temperature, k_temperatures):
 
         def ranked(i):
             before, slope = step(block.s - block.at(i))
-            others = (block.fellow | ~block.same) & (block.columns != i[:, None])
+            others = block.candidate & (block.columns != i[:, None])
             rank = 1 + tf.reduce_sum(tf.where(others, before, zero), axis=1)
             return rank, tf.where(others, slope, zero)
 

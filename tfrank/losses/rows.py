@@ -40,7 +40,8 @@ class Block:
     Attributes:
         s: `[rows, gallery]` similarities.
         same: `[rows, gallery]` bool, of the query's class; the others are its negatives.
-        fellow: `[rows, gallery]` bool, its positives: of its class, but for its own row if left out.
+        candidate: `[rows, gallery]` bool, all but the query's own row if left out.
+        fellow: `[rows, gallery]` bool, its positives: candidates of its class.
         positives, negatives: `[rows]` of the dtype of s, how many; at least 1, to divide by.
     """
 
@@ -48,7 +49,8 @@ class Block:
         self.s, self._runs = s, runs
         columns = self.columns = tf.range(tf.shape(s)[1])
         self.same = (columns >= runs.start[:, None]) & (columns < (runs.start + runs.size)[:, None])
-        self.fellow = self.same & (columns != runs.own[:, None])
+        self.candidate = columns != runs.own[:, None]
+        self.fellow = self.same & self.candidate
         self.positives = tf.cast(tf.maximum(runs.positives, 1), s.dtype)
         self.negatives = tf.cast(tf.maximum(tf.size(columns) - runs.size, 1), s.dtype)
 
