@@ -13,7 +13,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1" if os.path.exists("/dev/nvidia
 from absl import flags
 from ml_collections import config_flags
 
-from tfrank import commands, experiment, files
+from tfrank import commands, experiment, files, settings
 from tfrank.evaluation import report
 from tfrank.workdir import check_config_of, default_workdir, locked
 
@@ -27,31 +27,36 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run. Default: run
 def main(_):
     config = _CONFIG.value
     experiment.check_config(config)
+    strategy = experiment.build_strategy(config)
     workdir = _WORKDIR.value or default_workdir(config)
     files.make_folder(workdir)
     with locked(workdir):
         check_config_of(workdir, config)
-        train_and_evaluate(config, workdir)
+        train_and_evaluate(config, workdir, strategy)
 
 
-def train_and_evaluate(config, workdir):
+def train_and_evaluate(config, workdir, strategy):
     data = experiment.build_data(config, workdir)
-    training = experiment.build_training(config, workdir)
-    model = experiment.embed_fn(training.model)
+    steps = settings.total_steps(config, len(data.train))
+    training = experiment.build_training(config, workdir, strategy, steps)
+    if config.dry_run:
+        return experiment.dry_run(config, training, data, steps)
+    model = experiment.embed_fn(training.serving)
 
     rows = {}
     if config.evaluation.baselines:
         rows["raw pixels"] = experiment.evaluate(config, experiment.raw_pixels(config), data.test)
         rows["untrained"] = experiment.evaluate(config, model, data.test)
-    experiment.train(config, training, data)
+    experiment.train(config, training, data, steps)
     embeddings, labels = experiment.embed_all(config, model, data.test)
     rows["trained"] = experiment.measure(config, embeddings, labels)
 
     print(report.table(rows))
     paths = {name: os.path.join(workdir, name) for name in ("metrics.json", "neighbors.png", "saved_model")}
     files.write_json(paths["metrics.json"], rows)
-    experiment.draw_neighbors(config, embeddings, labels, data.test, paths["neighbors.png"])
-    experiment.export(config, training.model, paths["saved_model"])
+    with files.atomic_write(paths["neighbors.png"]) as file:
+        file.write(experiment.draw_neighbors(config, embeddings, labels, data.test))
+    experiment.export(config, training.serving, paths["saved_model"])
     print("\n".join(paths.values()))
 
 

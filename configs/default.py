@@ -51,6 +51,8 @@ def get_config(loss: str = "") -> ConfigDict:
     config.seed = 0
     # Of the run; the default --workdir is named after it.
     config.name = ""
+    # Only count the data, build everything, take two steps, and say what the whole run would take.
+    config.dry_run = False
 
     config.data = ConfigDict()
     # Which data set: "digits" or "omniglot".
@@ -87,20 +89,47 @@ def get_config(loss: str = "") -> ConfigDict:
     config.loss = loss_recipe(loss)
 
     config.train = ConfigDict()
-    # "one_device", or "mirrored" over all GPUs (all logical CPUs where there is none).
+    # "one_device"; "mirrored" over all GPUs (all logical CPUs where there is none); "multi_worker" over the
+    # machines that the environment's TF_CONFIG names.
     config.train.strategy = "one_device"
     # How long: steps (batches), or epochs (as many images as the training part has). One of them is 0.
     config.train.steps = 0
     config.train.epochs = 0.0
     # Images that a device embeds at once; a batch of any size then takes the memory of so many (its images
-    # stay on the host, each is embedded twice). A divisor of a device's share of the batch; 0: all.
+    # stay on the host, each is embedded twice). 0: all of its share.
     config.train.micro_batch_size = 0
-    # Adam's learning rate.
+    # "adam", "adamw" (with decoupled weight decay), or "sgd" with its momentum.
+    config.train.optimizer = "adam"
+    config.train.momentum = 0.9
     config.train.learning_rate = 1e-3
+    # How the rate goes on: "constant", "linear" (to zero at the last step), "cosine" (likewise), or "steps":
+    # times `schedule_factor` at each of `schedule_steps`. In the first `warmup_steps` it rises linearly.
+    config.train.schedule = "constant"
+    config.train.warmup_steps = 0
+    config.train.schedule_steps = ()
+    config.train.schedule_factor = 0.1
+    # Other rates for some variables, by a part of their path: "embedding=10, gem=0.5"; the first match
+    # counts; "" for none.
+    config.train.learning_rate_multipliers = ""
     # Weight decay added to the gradient, as the papers and PyTorch's Adam do.
     config.train.l2 = 0.0
     # Weight decay apart from the gradient (AdamW), as a fraction of the learning rate.
     config.train.decoupled = 0.0
+    # Variables without decay of either kind, by parts of their paths: "bias, gamma, beta"; "" for none.
+    config.train.no_decay = ""
+    # The gradient of the whole batch is scaled down to this norm where it is above; 0: it is not.
+    config.train.clip_norm = 0.0
+    # Momentum of a moving average of the weights, say 0.999, which is then what is evaluated and exported;
+    # 0 for none.
+    config.train.weight_average = 0.0
+    # "float32", "mixed_bfloat16" or "mixed_float16" (with loss scaling). Losses compute in float32 always.
+    config.train.precision = "float32"
+    # Compile the model by XLA; on one device.
+    config.train.xla = False
+    # Only operations that give the same bits at every run, on GPUs too; slower there.
+    config.train.deterministic = False
+    # Let GPUs that can multiply in TF32 in training. Evaluation never does.
+    config.train.tf32 = True
     # Steps between checkpoints, between evaluations of the validation part, between lines of progress.
     config.train.checkpoint_every = 500
     config.train.evaluate_every = 500

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from configs import default
-from tfrank import LOSSES, experiment
+from tfrank import LOSSES, experiment, settings
 from tfrank.checks import InputError
 from tfrank.workdir import flatten
 
@@ -40,7 +40,7 @@ def test_a_config_adds_no_field_to_the_defaults(name):
 
 
 def test_every_field_is_read_somewhere():
-    source = (ROOT / "tfrank" / "experiment.py").read_text()
+    source = "".join((ROOT / "tfrank" / name).read_text() for name in ("experiment.py", "settings.py"))
     config = default.get_config()
     for group in ("data", "train", "evaluation"):
         for field in config[group]:
@@ -61,7 +61,7 @@ def test_a_config_is_within_its_own_ranges(name):
 def test_every_whole_number_has_a_least_value():
     flat = flatten(default.get_config().to_dict())
     whole = {k for k, v in flat.items() if isinstance(v, int) and not isinstance(v, bool)}
-    assert whole == set(experiment.LEAST)
+    assert whole == set(settings.LEAST)
 
 
 def test_an_unknown_loss_names_the_known_ones():
@@ -81,7 +81,7 @@ def test_a_field_of_another_loss_is_refused_with_the_fields_of_this_one():
 def test_steps_and_epochs_are_both_accepted(steps, epochs, expected, capsys):
     config = default.get_config()
     config.train.steps, config.train.epochs = steps, epochs
-    assert experiment.total_steps(config, num_images=1800) == expected
+    assert settings.total_steps(config, num_images=1800) == expected
     assert f"{expected} steps of 128 images" in capsys.readouterr().out
 
 
@@ -90,4 +90,4 @@ def test_one_of_steps_and_epochs_is_wanted(steps, epochs):
     config = default.get_config()
     config.train.steps, config.train.epochs = steps, epochs
     with pytest.raises(InputError, match="Give one of"):
-        experiment.total_steps(config, num_images=1800)
+        settings.total_steps(config, num_images=1800)

@@ -32,9 +32,10 @@ def number(
     above: float | None = None,
     at_least: float | None = None,
     at_most: float | None = None,
+    below: float | None = None,
 ) -> float:
     """`value` as a finite float within bounds; InputError otherwise."""
-    bounds = [("above", above), ("of at least", at_least), ("of at most", at_most)]
+    bounds = [("above", above), ("of at least", at_least), ("of at most", at_most), ("below", below)]
     bound = " and".join(f" {words} {number:g}" for words, number in bounds if number is not None)
     try:
         result = float(value) if isinstance(value, numbers.Real) else math.nan
@@ -44,6 +45,7 @@ def number(
         (above is not None and result <= above)
         or (at_least is not None and result < at_least)
         or (at_most is not None and result > at_most)
+        or (below is not None and result >= below)
     )
     if isinstance(value, bool) or not math.isfinite(result) or outside:
         raise invalid(name, f"a finite number{bound}", value)

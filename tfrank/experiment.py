@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import time
 from collections.abc import Callable
 
 import keras
@@ -9,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from tfrank import checks, files, losses
+from tfrank import checks, files, losses, settings
 from tfrank.checks import InputError, did_you_mean
 from tfrank.data import images, pipeline, records
 from tfrank.data.index import RecordIndex, select_classes
@@ -20,35 +21,21 @@ from tfrank.evaluation import neighbors, report
 from tfrank.evaluation.embed import embed
 from tfrank.evaluation.protocols import leave_one_out
 from tfrank.export.saved_model import export_saved_model
-from tfrank.models.embedding import embedding_model
+from tfrank.losses.summary import batch_summary
+from tfrank.models.embedding import concatenated, embedding_model
 from tfrank.models.preprocessing import MODES as PREPROCESSINGS
 from tfrank.models.preprocessing import preprocess
-from tfrank.training.checkpoints import Checkpoints
-from tfrank.training.optimizers import build_optimizer
+from tfrank.normalize import side_by_side
+from tfrank.training import strategy as strategies
+from tfrank.training.averaging import WeightAverage, averaged_variables
+from tfrank.training.checkpoints import Checkpoints, restore_model
+from tfrank.training.estimate import memory_estimate
+from tfrank.training.optimizers import build_optimizer, check_names
+from tfrank.training.schedules import build_schedule
 from tfrank.training.step import build_step
-from tfrank.training.strategy import build_strategy
-from tfrank.training.trainer import Trainer
-from tfrank.workdir import check_model_of, check_records_of, flatten
+from tfrank.training.trainer import Evaluation, Trainer, best_weights_of
+from tfrank.workdir import check_model_of, check_records_of
 
-# The least value of every field that is a whole number.
-LEAST = {
-    "seed": 0,
-    "data.validation_classes": 0,
-    "data.shards": 1,
-    "data.image_size": 1,
-    "data.classes_per_batch": 2,
-    "data.examples_per_class": 2,
-    "data.max_shift": 0,
-    "model.blocks": 1,
-    "model.filters": 1,
-    "model.embedding_dim": 1,
-    "train.steps": 0,
-    "train.micro_batch_size": 0,
-    "train.checkpoint_every": 1,
-    "train.evaluate_every": 1,
-    "train.log_every": 1,
-    "evaluation.batch_size": 1,
-}
 GRID_QUERIES, GRID_NEIGHBORS = 8, 8
 
 
@@ -63,35 +50,42 @@ class Data:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """What takes part in training."""
+    """What takes part in training.
+
+    Attributes:
+        model: what is trained, on all devices.
+        copy: the same model on one device, which is evaluated and exported; see `update_copy`.
+        optimizer, average, checkpoints, trainer, strategy: `average` is None where there is none.
+    """
 
     model: keras.Model
+    copy: keras.Model
+    optimizer: keras.optimizers.Optimizer
+    average: WeightAverage | None
     checkpoints: Checkpoints
     trainer: Trainer
+    strategy: tf.distribute.Strategy
+
+    @property
+    def serving(self) -> keras.Model:
+        """From images to one embedding each, by the copy's weights."""
+        return concatenated(self.copy)
+
+    def update_copy(self) -> None:
+        """Gives the copy the weights of now, averaged where an average is kept."""
+        averages = iter(self.average.variables if self.average else [])
+        for to, source in zip(self.copy.variables, self.model.variables):
+            averaged = self.average and to.value.dtype.is_floating
+            to.assign(next(averages) if averaged else source.value)
 
 
 def check_config(config: ConfigDict) -> None:
     """InputError for the first field out of its range, before anything is written."""
-    flat = flatten(config.to_dict())
-    for field, least in LEAST.items():
-        checks.integer(f"config.{field}", flat[field], at_least=least)
-    for field in ("train.epochs", "train.l2", "train.decoupled"):
-        checks.number(f"config.{field}", flat[field], at_least=0)
-    if config.seed >= 2**32:
-        raise checks.invalid("config.seed", "an integer below 2^32", config.seed)
-    common = sorted(set(config.data.train) & set(config.data.test))
-    if common:
-        raise InputError(
-            f"config.data.train and config.data.test have {common} in common; test on unseen classes."
-        )
-    checks.number("config.train.learning_rate", config.train.learning_rate, above=0)
+    settings.check_ranges(config)
     checks.one_of("config.data.short_classes", config.data.short_classes, SHORT_CLASSES)
     checks.one_of("config.model.preprocessing", config.model.preprocessing, PREPROCESSINGS)
-    if not config.evaluation.recall_at:
-        raise checks.invalid("config.evaluation.recall_at", "at least one K", config.evaluation.recall_at)
-    for k in config.evaluation.recall_at:
-        checks.integer("config.evaluation.recall_at", k, at_least=1)
     build_loss(config)
+    _build_optimizer(config, max(1, config.train.steps, config.train.warmup_steps))
 
 
 def build_data(config: ConfigDict, workdir: str) -> Data:
@@ -133,28 +127,15 @@ def _hold_out(index: RecordIndex, count: int, seed: int) -> tuple[RecordIndex, R
     return select_classes(index, classes[count:]), select_classes(index, classes[:count])
 
 
-def total_steps(config: ConfigDict, num_images: int) -> int:
-    """The steps of the run; an epoch is as many images as the training part has."""
-    batch_size = _batch_size(config)
-    steps, epochs = config.train.steps, config.train.epochs
-    if (steps > 0) == (epochs > 0):
-        raise InputError(
-            "Give one of config.train.steps and config.train.epochs."
-            f" Received: steps={steps}, epochs={epochs}"
-        )
-    steps = steps or max(1, round(epochs * num_images / batch_size))
-    print(f"{steps:,} steps of {batch_size} images = {steps * batch_size / num_images:.1f} epochs")
-    return steps
-
-
-def _batch_size(config):
-    return config.data.classes_per_batch * config.data.examples_per_class
-
-
 def build_model(config: ConfigDict) -> keras.Model:
     """The embedding model, its weights random by the config's seed."""
     keras.utils.set_random_seed(config.seed)
-    return embedding_model(image_size=config.data.image_size, **config.model)
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(config.train.precision)
+    try:
+        return embedding_model(image_size=config.data.image_size, **config.model)
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 def build_loss(config: ConfigDict) -> losses.RankingLoss:
@@ -172,57 +153,90 @@ def build_loss(config: ConfigDict) -> losses.RankingLoss:
     return loss_class(**fields)
 
 
-def build_training(config: ConfigDict, workdir: str) -> Training:
-    """Model, optimizer, checkpoints and trainer, in the scope of the config's strategy."""
-    batch_size, micro_batch_size = _batch_size(config), config.train.micro_batch_size
-    strategy = build_strategy(config.train.strategy, batch_size)
-    share = batch_size // strategy.num_replicas_in_sync
-    if micro_batch_size and share % micro_batch_size:
-        raise checks.invalid(
-            "config.train.micro_batch_size", f"a divisor of a device's {share} images", micro_batch_size
-        )
+def build_strategy(config: ConfigDict) -> tf.distribute.Strategy:
+    """The devices that train, and how they compute; before anything else asks TensorFlow for a device."""
+    if config.train.deterministic:
+        tf.config.experimental.enable_op_determinism()
+    tf.config.experimental.enable_tensor_float_32_execution(config.train.tf32)
+    return strategies.build_strategy(config.train.strategy, settings.batch_size(config))
+
+
+def _build_optimizer(config, steps):
+    train = config.train
+    schedule = build_schedule(
+        train.schedule,
+        train.learning_rate,
+        total_steps=steps,
+        warmup_steps=train.warmup_steps,
+        boundaries=train.schedule_steps,
+        factor=train.schedule_factor,
+    )
+    optimizer = build_optimizer(
+        train.optimizer,
+        learning_rate=schedule,
+        momentum=train.momentum,
+        decoupled=train.decoupled,
+        no_decay=settings.parts("train.no_decay", train.no_decay),
+        multipliers=settings.multipliers(train.learning_rate_multipliers),
+    )
+    return keras.optimizers.LossScaleOptimizer(optimizer) if train.precision == "mixed_float16" else optimizer
+
+
+def build_training(
+    config: ConfigDict, workdir: str, strategy: tf.distribute.Strategy, steps: int
+) -> Training:
+    """Model, optimizer, checkpoints and trainer, for a run of so many steps."""
+    train, batch_size = config.train, settings.batch_size(config)
+    no_decay = settings.parts("train.no_decay", train.no_decay)
     with strategy.scope():
-        model = build_model(config)
-        loss = build_loss(config)
-        optimizer = build_optimizer(
-            learning_rate=config.train.learning_rate, decoupled=config.train.decoupled
-        )
+        model, loss, optimizer = build_model(config), build_loss(config), _build_optimizer(config, steps)
+        check_names(model.variables, no_decay, "config.train.no_decay")
         optimizer.build(model.trainable_variables)
         loss.iteration = optimizer.iterations
-    checkpoints = Checkpoints(os.path.join(workdir, "checkpoints"), model, optimizer, loss.variables)
+        average = None
+        if train.weight_average:
+            average = WeightAverage(
+                model, train.weight_average, iterations=optimizer.iterations, strategy=strategy
+            )
+
+    def total_loss(labels, outputs):
+        return tf.add_n([loss(labels, output) for output in tf.nest.flatten(outputs)])
+
+    step = build_step(
+        model,
+        total_loss,
+        optimizer,
+        strategy=strategy,
+        l2=train.l2,
+        no_decay=no_decay,
+        clip_norm=train.clip_norm,
+        micro_batch_size=train.micro_batch_size,
+        xla=train.xla,
+        after=average.update if average else lambda: None,
+    )
+    averages = average.variables if average else []
+    checkpoints = Checkpoints(
+        os.path.join(workdir, "checkpoints"), model, optimizer, loss.variables, averages
+    )
     trainer = Trainer(
         workdir,
         model=model,
-        step=build_step(
-            model,
-            loss,
-            optimizer,
-            strategy=strategy,
-            l2=config.train.l2,
-            micro_batch_size=micro_batch_size,
-        ),
+        step=step,
+        summary=lambda labels, outputs: batch_summary(labels, side_by_side(outputs)),
         checkpoints=checkpoints,
         strategy=strategy,
         batch_size=batch_size,
-        images_on_host=micro_batch_size > 0,
+        micro_batch_size=train.micro_batch_size,
     )
-    return Training(model, checkpoints, trainer)
+    return Training(model, build_model(config), optimizer, average, checkpoints, trainer, strategy)
 
 
-def train(config: ConfigDict, training: Training, data: Data) -> None:
-    """Trains to the end, from wherever the checkpoint is; the model is then the one to be used."""
-    steps = total_steps(config, len(data.train))
+def train(config: ConfigDict, training: Training, data: Data, steps: int) -> None:
+    """Trains to the end, from wherever the checkpoint is; `training.serving` is then the one to be used."""
     start = training.checkpoints.restore()
     if start:
         print(f"Going on from step {start:,}")
-    reader = records.RecordReader(data.train)
-    sampler = ClassBalancedSampler(
-        data.train.label,
-        classes_per_batch=config.data.classes_per_batch,
-        examples_per_class=config.data.examples_per_class,
-        short_classes=config.data.short_classes,
-        seed=config.seed,
-    )
+    reader, sampler = records.RecordReader(data.train), build_sampler(config, data.train)
     size = config.data.image_size
 
     def batches(start):
@@ -230,11 +244,15 @@ def train(config: ConfigDict, training: Training, data: Data) -> None:
             reader, sampler, image_size=size, max_shift=config.data.max_shift, start=start, stop=steps
         )
 
-    model = embed_fn(training.model)
+    function = embed_fn(training.serving)
 
     def validate():
-        embeddings, labels = embed_all(config, model, data.validation)
-        return leave_one_out(embeddings, labels, [1])["recall_at_1"]
+        training.update_copy()
+        embeddings, labels = embed_all(config, function, data.validation)
+        metrics = measure(config, embeddings, labels)
+        recall_at_1 = metrics.get("recall_at_1") or leave_one_out(embeddings, labels, [1])["recall_at_1"]
+        picture = draw_neighbors(config, embeddings, labels, data.validation)
+        return Evaluation(recall_at_1, metrics, picture)
 
     training.trainer.fit(
         batches,
@@ -244,20 +262,71 @@ def train(config: ConfigDict, training: Training, data: Data) -> None:
         explain=lambda step: pipeline.check_batch(reader, sampler.batch(step), size),
         evaluate=validate if data.validation else None,
         evaluate_every=config.train.evaluate_every,
+        save_best=training.copy.save_weights,
+        config=str(config),
     )
-    load_best(training)
+    print(training.trainer.report())
+    training.update_copy()
+    load_best(training.copy, training.trainer.best_weights)
+
+
+def build_sampler(config: ConfigDict, index: RecordIndex) -> ClassBalancedSampler:
+    """Which images make batch t of a run."""
+    return ClassBalancedSampler(
+        index.label,
+        classes_per_batch=config.data.classes_per_batch,
+        examples_per_class=config.data.examples_per_class,
+        short_classes=config.data.short_classes,
+        seed=config.seed,
+    )
+
+
+def dry_run(config: ConfigDict, training: Training, data: Data, steps: int) -> None:
+    """Builds everything, takes two steps and embeds one batch, and says what the whole run would take."""
+    batch_size, size = settings.batch_size(config), config.data.image_size
+    bytes_of = memory_estimate(
+        training.model,
+        training.optimizer,
+        batch_size=batch_size,
+        replicas=training.strategy.num_replicas_in_sync,
+        micro_batch_size=config.train.micro_batch_size,
+    )
+    print(f"{training.model.count_params():,} parameters; memory of a device, estimated:")
+    for what, number in {**bytes_of, "in all": sum(bytes_of.values())}.items():
+        print(f"{what:>16} {number / 2**20:10,.1f} MiB")
+    batches = pipeline.train_batches(
+        records.RecordReader(data.train), build_sampler(config, data.train), image_size=size, stop=2
+    )
+    first, second = training.trainer.time_steps(batches)
+    started = time.monotonic()
+    reader = records.RecordReader(data.test)
+    images_at_once = min(config.evaluation.batch_size, len(data.test))
+    (batch,) = pipeline.evaluation_batches(reader, batch_size=images_at_once, image_size=size).take(1)
+    embed_fn(training.serving)(tf.cast(batch["image"], tf.float32))
+    per_image = (time.monotonic() - started) / images_at_once
+    evaluations = -(-steps // config.train.evaluate_every) if data.validation else 0
+    seconds = {
+        "the first step": first,
+        "a step": second,
+        "training": first + steps * second,
+        "evaluating": per_image * (evaluations * len(data.validation or ()) + len(data.test)),
+    }
+    for what, number in seconds.items():
+        print(f"{what:>16} {number:10,.2f} s")
+    print("Nothing was trained or saved. Without --config.dry_run the same command does it.")
 
 
 def load_trained(config: ConfigDict, workdir: str) -> keras.Model:
     """The model of a workdir's best weights, or of its latest checkpoint where none were held out for."""
     check_model_of(workdir, config)
-    training = build_training(config, workdir)
-    step = training.checkpoints.restore()
+    model = build_model(config)
+    averages = averaged_variables(model) if config.train.weight_average else []
+    step = restore_model(os.path.join(workdir, "checkpoints"), model, averages)
     if not step:
         raise InputError(f"There is no checkpoint in {workdir} yet.")
     print(f"Checkpoint of step {step:,}")
-    load_best(training)
-    return training.model
+    load_best(model, best_weights_of(workdir))
+    return concatenated(model)
 
 
 def load_saved_model(folder: str) -> Callable[[tf.Tensor], tf.Tensor]:
@@ -269,16 +338,14 @@ def load_saved_model(folder: str) -> Callable[[tf.Tensor], tf.Tensor]:
         raise InputError(f"{folder} is not a SavedModel of an embedding model ({error}).") from None
 
 
-def load_best(training: Training) -> None:
-    """Loads the weights that did best on the validation part, where there is one."""
-    path = training.trainer.best_weights
+def load_best(model: keras.Model, path: str) -> None:
+    """Loads the weights that did best on the validation part, where there are some."""
     if os.path.exists(path):
         try:
-            training.model.load_weights(path)
+            model.load_weights(path)
         except (OSError, ValueError) as error:
             raise InputError(f"{path} is damaged ({error}). Delete it to use the last weights.") from None
-        best = float(training.checkpoints.best)
-        print(f"Best weights on the validation classes: {path} (Recall@1 {best:.4f})")
+        print(f"Best weights on the validation classes: {path}")
 
 
 def embed_fn(model: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
@@ -319,9 +386,9 @@ def measure(
 
 
 def draw_neighbors(
-    config: ConfigDict, embeddings: np.ndarray, labels: np.ndarray, index: RecordIndex, path: str
-) -> None:
-    """A picture of some images of an index and their nearest neighbours, by their embeddings."""
+    config: ConfigDict, embeddings: np.ndarray, labels: np.ndarray, index: RecordIndex
+) -> bytes:
+    """A PNG of some images of an index and their nearest neighbours, by their embeddings."""
     queries = np.random.default_rng(config.seed).permutation(len(labels))[:GRID_QUERIES]
     nearest = neighbors.exact(embeddings[queries], embeddings, GRID_NEIGHBORS, queries).index
     reader = records.RecordReader(index)
@@ -332,7 +399,7 @@ def draw_neighbors(
     def class_of(number):
         return records.class_text(reader.read([number])[0]) or f"class {labels[number]}"
 
-    report.neighbor_grid(path, image_of, queries, nearest, labels, class_of)
+    return report.neighbor_grid(image_of, queries, nearest, labels, class_of)
 
 
 def export(config: ConfigDict, model: keras.Model, folder: str) -> None:

@@ -1,5 +1,7 @@
 """L2 normalisation that survives any norm and any row; used by losses, evaluation and export."""
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
 SMALLEST_NORM = 1e-6
@@ -30,3 +32,21 @@ def l2_normalize(embeddings: tf.Tensor) -> tf.Tensor:
     # Both branches of a `where` are differentiated: the rows that are cut get a harmless root.
     root = tf.sqrt(tf.where(small, tf.ones_like(squares), squares))
     return tf.where(small, tf.zeros_like(scaled), scaled / root)
+
+
+def side_by_side(embeddings: tf.Tensor | Sequence[tf.Tensor]) -> tf.Tensor:
+    """Several embeddings of an image as one: each L2-normalised, in float32 or float64, then concatenated.
+
+    Args:
+        embeddings: `[rows, dim]` floats; the dims may differ. One alone is only normalised.
+
+    >>> side_by_side([tf.constant([[3.0, 4.0]]), tf.constant([[2.0]])]).numpy().round(3).tolist()
+    [[0.6000000238418579, 0.800000011920929, 1.0]]
+    """
+    return tf.concat(
+        [
+            l2_normalize(e if e.dtype == tf.float64 else tf.cast(e, tf.float32))
+            for e in tf.nest.flatten(embeddings)
+        ],
+        axis=1,
+    )

@@ -15,6 +15,7 @@ from tfrank.checks import InputError
 # What a resumed run may change: how long it goes on, what it prints, how many devices it has. And the
 # path of the source, since the records are compared by content, and what only evaluation reads.
 CHANGEABLE = (
+    "dry_run",
     "data.source",
     "train.steps",
     "train.epochs",

@@ -46,7 +46,7 @@ def main(strategy, path, loss):
     before = {f"before/{v.path}": v.numpy() for v in model.trainable_variables}
     step = build_step(model, losses.get(loss), optimizer, strategy=strategy, l2=4e-4)
     batches = tf.data.Dataset.from_tensor_slices({"image": images, "label": labels}).batch(BATCH).take(STEPS)
-    losses = [float(step(batch)) for batch in strategy.experimental_distribute_dataset(batches)]
+    losses = [float(step(batch).loss) for batch in strategy.experimental_distribute_dataset(batches)]
     after = {f"after/{v.path}": v.numpy() for v in model.variables}
     np.savez(path, losses=losses, **before, **after)
 

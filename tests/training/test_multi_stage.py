@@ -35,7 +35,7 @@ def train(model, loss, micro_batch_size, steps=2, optimizer=None, **options):
     step = build_step(
         model, loss, optimizer, strategy=ONE_DEVICE, micro_batch_size=micro_batch_size, **options
     )
-    values = [float(step({"image": IMAGES, "label": LABELS})) for _ in range(steps)]
+    values = [float(step({"image": IMAGES, "label": LABELS}).loss) for _ in range(steps)]
     return values, [variable.numpy() for variable in model.variables]
 
 
@@ -122,6 +122,11 @@ def test_the_loss_scale_of_mixed_precision_is_taken_off_once():
     assert_same(plain, train(network(), loss, 0), 1e-6)
 
 
-def test_a_micro_batch_that_does_not_divide_the_batch_is_refused():
-    with pytest.raises(InputError, match=r"`micro_batch_size`\. Expected a divisor of a replica's 16 images"):
-        train(network(), losses.get("pnp"), 5)
+def test_the_last_micro_batch_may_be_smaller():
+    loss = losses.get("smooth_ap", temperature=0.1)
+    assert_same(train(network(), loss, 5), train(network(), loss, 0), 1e-6)
+
+
+def test_a_loss_of_activations_is_refused():
+    with pytest.raises(InputError, match="A layer adds a loss of its activations"):
+        train(network(keras.layers.ActivityRegularization(0.1)), losses.get("pnp"), MICRO_BATCH)

@@ -13,10 +13,11 @@ import tensorflow as tf
 from tests.training.runs import finish, logged_steps, start, state_hashes
 from tfrank import PNPLoss
 from tfrank.checks import InputError
+from tfrank.losses.summary import batch_summary
 from tfrank.training.checkpoints import Checkpoints
 from tfrank.training.optimizers import build_optimizer
 from tfrank.training.step import build_step
-from tfrank.training.trainer import Interrupted, Trainer
+from tfrank.training.trainer import Evaluation, Interrupted, Trainer
 
 STEPS = 40
 
@@ -94,6 +95,11 @@ def test_an_interrupt_saves_the_state_and_leaves_with_status_130(uninterrupted, 
     assert (state_hashes(workdir), logged_steps(workdir)) == uninterrupted
 
 
+def evaluation(recall_at_1):
+    picture = tf.io.encode_png(tf.zeros([2, 2, 3], tf.uint8)).numpy()
+    return Evaluation(recall_at_1, {"recall_at_1": recall_at_1}, picture)
+
+
 class Setup:
     """A model with batch norm and dropout, whose seeds have to be in the checkpoint too."""
 
@@ -119,6 +125,7 @@ class Setup:
             str(folder),
             model=self.model,
             step=build_step(self.model, PNPLoss(temperature=0.1), optimizer, strategy=strategy),
+            summary=batch_summary,
             checkpoints=self.checkpoints,
             strategy=strategy,
             batch_size=8,
@@ -127,7 +134,12 @@ class Setup:
 
     def fit(self, steps, batches=None, **options):
         self.checkpoints.restore()
-        defaults = dict(checkpoint_every=4, log_every=2, explain=lambda step: None)
+        defaults = dict(
+            checkpoint_every=4,
+            log_every=2,
+            explain=lambda step: None,
+            save_best=self.model.save_weights,
+        )
         self.trainer.fit(batches or self.batches(steps), steps=steps, **{**defaults, **options})
         return state_hashes(self.folder)
 
@@ -175,7 +187,7 @@ def test_a_signal_during_training_finishes_the_step_and_saves_it(tmp_path):
 
     def evaluate():
         os.kill(os.getpid(), signal.SIGTERM)
-        return 0.5
+        return evaluation(0.5)
 
     with pytest.raises(Interrupted):
         setup.fit(12, evaluate=evaluate, evaluate_every=3)
@@ -189,7 +201,7 @@ def test_the_best_weights_are_those_of_the_best_evaluation_also_over_a_resume(tm
 
     def evaluate():
         seen.append([w.copy() for w in setup.model.get_weights()])
-        return next(values)
+        return evaluation(next(values))
 
     setup = Setup(tmp_path)
     setup.fit(6, evaluate=evaluate, evaluate_every=2)

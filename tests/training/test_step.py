@@ -32,7 +32,7 @@ def linear_model(regularizer=None):
 def one_step(model, l2=0.0):
     optimizer = keras.optimizers.SGD(0.5)
     step = build_step(model, SmoothAPLoss(0.1), optimizer, strategy=tf.distribute.get_strategy(), l2=l2)
-    return float(step(BATCH)), [w.numpy() for w in model.trainable_variables]
+    return float(step(BATCH).loss), [w.numpy() for w in model.trainable_variables]
 
 
 def expected_step(model, decay):

@@ -1,10 +1,9 @@
 """What a person gets to see of an evaluation."""
 
+import io
 from collections.abc import Callable, Mapping
 
 import numpy as np
-
-from tfrank import files
 
 DEFINITION = (
     "Recall@K: share of queries with at least one image of their class among the K nearest,"
@@ -28,17 +27,15 @@ def table(rows: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def neighbor_grid(
-    path: str,
     image_of: Callable[[int], np.ndarray],
     queries: np.ndarray,
     neighbors: np.ndarray,
     labels: np.ndarray,
     names: Callable[[int], str],
-) -> None:
-    """A picture: a row for each query, then its nearest images, green for its class, red for another.
+) -> bytes:
+    """A PNG: a row for each query, then its nearest images, green for its class, red for another.
 
     Args:
-        path: of the PNG.
         image_of: gives the image of a number, `[height, width, 3]` uint8.
         queries: `[rows]` image numbers.
         neighbors: `[rows, columns]` image numbers, nearest first; -1 for none.
@@ -66,5 +63,6 @@ def neighbor_grid(
             axis.spines[:].set(color="black" if is_query else color, linewidth=3)
         line[0].set_title(names(query), fontsize=7)
     axes[0, 1].set_title("nearest first", fontsize=7)
-    with files.atomic_write(path) as file:
-        figure.savefig(file, format="png", dpi=100)
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=100)
+    return file.getvalue()

@@ -18,3 +18,8 @@ def embedding_model(
     # Under mixed precision too, what is ranked is float32.
     embedding = keras.layers.Dense(embedding_dim, dtype="float32", name="embedding")(features)
     return keras.Model(images, embedding, name="embedding_model")
+
+
+def concatenated(model: keras.Model) -> keras.Model:
+    """The model itself (placeholder until several outputs are merged in)."""
+    return model

@@ -2,6 +2,7 @@
 
 import glob
 import os
+from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
@@ -12,15 +13,22 @@ from tfrank.checks import InputError
 class Checkpoints:
     """Saves and restores a run's state in `folder`, the last two times.
 
-    The state is: step, model, optimizer, the model's seed generators, and what the loss keeps.
-    A save that is killed leaves the one before it valid.
+    The state is: step, model, optimizer, the model's seed generators, what the loss keeps, and the average
+    of the weights. A save that is killed leaves the one before it valid.
 
     Attributes:
         step: variable, steps taken.
         best: variable, the best value of the metric that the best weights are chosen by.
     """
 
-    def __init__(self, folder: str, model: keras.Model, optimizer: keras.optimizers.Optimizer, loss_state=()):
+    def __init__(
+        self,
+        folder: str,
+        model: keras.Model,
+        optimizer: keras.optimizers.Optimizer,
+        loss_state: Sequence[tf.Variable] = (),
+        average: Sequence[tf.Variable] = (),
+    ):
         self.folder = folder
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
         self.best = tf.Variable(-1.0, trainable=False, name="best")
@@ -31,6 +39,7 @@ class Checkpoints:
             optimizer=optimizer,
             seeds=seeds,
             loss_state=list(loss_state),
+            average=list(average),
             step=self.step,
             best=self.best,
         )
@@ -45,24 +54,10 @@ class Checkpoints:
 
     def restore(self) -> int:
         """Restores the latest state that is whole, if there is one; the number of steps taken."""
-        paths = list(reversed(self._manager.checkpoints or self._unlisted()))
-        for path in paths:
-            try:
-                self._checkpoint.restore(path).assert_consumed()
-                self._saved_step = int(self.step)
-                return self._saved_step
-            except (tf.errors.OpError, IndexError, ValueError) as error:
-                reason = str(error).strip().splitlines()[0]
-                print(f"Warning: the checkpoint {path} is damaged ({reason}), taking the one before it.")
-        if paths:
-            raise InputError(f"No checkpoint in {self.folder} is whole. Delete the folder to begin anew.")
-        return 0
-
-    def _unlisted(self):
-        prefixes = [
-            path.removesuffix(".index") for path in glob.glob(os.path.join(self.folder, "ckpt-*.index"))
-        ]
-        return sorted(prefixes, key=lambda prefix: int(prefix.rsplit("-", 1)[1]))
+        if not _restore_latest(self._checkpoint, self.folder):
+            return 0
+        self._saved_step = int(self.step)
+        return self._saved_step
 
     def save(self) -> None:
         """Saves the state under its step, if it is not saved already."""
@@ -79,6 +74,21 @@ class Checkpoints:
         self._saved_step = int(self.step)
 
 
+def _restore_latest(checkpoint: tf.train.Checkpoint, folder: str) -> bool:
+    """Restores the latest state that is whole; whether there is any checkpoint."""
+    prefixes = [path.removesuffix(".index") for path in glob.glob(os.path.join(folder, "ckpt-*.index"))]
+    for path in sorted(prefixes, key=lambda prefix: int(prefix.rsplit("-", 1)[1]), reverse=True):
+        try:
+            checkpoint.restore(path).assert_existing_objects_matched()
+            return True
+        except (tf.errors.OpError, AssertionError, IndexError, ValueError) as error:
+            reason = str(error).strip().splitlines()[0]
+            print(f"Warning: the checkpoint {path} is damaged ({reason}), taking the one before it.")
+    if prefixes:
+        raise InputError(f"No checkpoint in {folder} is whole. Delete the folder to begin anew.")
+    return False
+
+
 def _remove_damaged_list(folder):
     """The list of checkpoints may be damaged while they are there themselves; without it they are found."""
     listing = os.path.join(folder, "checkpoint")
@@ -88,3 +98,19 @@ def _remove_damaged_list(folder):
         whole = False
     if not whole and os.path.exists(listing):
         os.remove(listing)
+
+
+def restore_model(folder: str, model: keras.Model, average: Sequence[tf.Variable] = ()) -> int:
+    """Gives a model its weights of the latest whole checkpoint in `folder`; its step, 0 where there is none.
+
+    Args:
+        folder: of `Checkpoints`.
+        model: as it was trained.
+        average: the variables of the model that get the average of the weights, where one was kept.
+    """
+    checkpoint = tf.train.Checkpoint(step=tf.Variable(0, dtype=tf.int64), model=model)
+    if not _restore_latest(checkpoint, folder):
+        return 0
+    if average:
+        _restore_latest(tf.train.Checkpoint(average=list(average)), folder)
+    return int(checkpoint.step)

@@ -16,17 +16,31 @@ its random numbers is put back between 1 and 3; batch norm in training mode norm
 by itself, in both passes alike, and its moving statistics advance once.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
 from tfrank import checks
-
-Step = Callable[[dict[str, tf.Tensor]], tf.Tensor]
+from tfrank.training.optimizers import matches
 
 _ZERO = tf.UnconnectedGradients.ZERO
+
+
+class Outcome(NamedTuple):
+    """What a step gives back.
+
+    Attributes:
+        loss: of the global batch, a scalar.
+        embeddings: the model's output before the step, of each replica its own rows.
+    """
+
+    loss: tf.Tensor
+    embeddings: Any
+
+
+Step = Callable[[dict[str, tf.Tensor]], Outcome]
 
 
 def build_step(
@@ -36,113 +50,161 @@ def build_step(
     *,
     strategy: tf.distribute.Strategy,
     l2: float = 0.0,
+    no_decay: Sequence[str] = (),
+    clip_norm: float = 0.0,
     micro_batch_size: int = 0,
+    xla: bool = False,
+    after: Callable[[], None] = lambda: None,
 ) -> Step:
-    """A function of a (distributed) batch that takes one step and returns the loss of the global batch.
+    """A function of a (distributed) batch that takes one step.
 
     Args:
         model: from float images `[batch, height, width, 3]` to `[batch, dim]` embeddings, or several.
         loss: of labels and the model's output; its values, and gradients, are summed over replicas.
         optimizer: built for the model's trainable variables.
         strategy: the one in whose scope model and optimizer were made.
-        l2: weight decay added to the gradient of every trainable variable: l2 x variable.
-        micro_batch_size: images that a replica embeds at once; its share of the batch has to be a
-            multiple. 0: all of them, in one stage.
+        l2: weight decay added to the gradient of trainable variables: l2 x variable.
+        no_decay: parts of the paths of variables that have no such decay.
+        clip_norm: the gradient of the global batch, decay included, is scaled down to this norm where
+            it is above; 0: it is not.
+        micro_batch_size: images that a replica embeds at once. 0: all of them, in one stage.
+        xla: whether the model's forward and backward pass are compiled by XLA.
+        after: called in the same graph when the variables are updated.
     """
     replicas = strategy.num_replicas_in_sync
+    _check_combination(model, replicas, micro_batch_size, xla)
+
+    def embed(images):
+        return model(images, training=True)
+
+    if xla:
+        embed = tf.function(embed, jit_compile=True)
+    decayed = [v for v in model.trainable_variables if not matches(v.path, no_decay)] if l2 else []
+
+    def replica_step(batch):
+        variables = _values(model.trainable_variables)
+
+        def objective(embeddings, penalties):
+            """The loss, and what is minimised: with penalties, and scaled for mixed precision."""
+            value = loss(batch["label"], embeddings)
+            penalties = [*penalties, *(l2 * tf.nn.l2_loss(variable) for variable in decayed)]
+            # What every replica adds is counted once: gradients are summed over replicas.
+            shares = [tf.cast(penalty / replicas, value.dtype) for penalty in penalties]
+            return value, optimizer.scale_loss(tf.add_n([value, *shares]))
+
+        if micro_batch_size:
+            value, embeddings, gradients = multi_stage_gradients(
+                model, batch["image"], objective, micro_batch_size, embed
+            )
+        else:
+            with tf.GradientTape() as tape:
+                embeddings = embed(tf.cast(batch["image"], tf.float32))
+                value, total = objective(embeddings, model.losses)
+            gradients = tape.gradient(total, variables, unconnected_gradients=_ZERO)
+        gradients = _of_global_batch(gradients, optimizer, replicas, clip_norm)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        return Outcome(value, embeddings)
+
+    @tf.function
+    def step(batch):
+        outcome = strategy.run(replica_step, args=(batch,))
+        after()
+        return Outcome(
+            strategy.reduce(tf.distribute.ReduceOp.SUM, outcome.loss, axis=None), outcome.embeddings
+        )
+
+    return step
+
+
+def _check_combination(model, replicas, micro_batch_size, xla):
     if micro_batch_size and replicas > 1 and any(map(_is_synchronised, model._flatten_layers())):
         raise checks.InputError(
             "micro_batch_size on several devices needs batch norm to be frozen: in training mode its"
             " statistics are shared between devices, which TensorFlow does not do in a loop. Freeze it, or"
             " train on one device."
         )
+    if xla and replicas > 1:
+        raise checks.InputError(
+            "xla works on one device only: TensorFlow does not compile what devices tell each other."
+        )
 
-    def replica_step(batch):
-        variables = model.trainable_variables
-        images, labels = batch["image"], batch["label"]
 
-        def scaled(value, penalties):
-            # What every replica adds is counted once: gradients are summed over replicas.
-            shares = [tf.cast(penalty / replicas, value.dtype) for penalty in penalties]
-            return optimizer.scale_loss(tf.add_n([value, *shares]))
-
-        def decay():
-            return [l2 * tf.nn.l2_loss(variable) for variable in variables] if l2 else []
-
-        if not micro_batch_size:
-            with tf.GradientTape() as tape:
-                value = loss(labels, model(tf.cast(images, tf.float32), training=True))
-                total = scaled(value, [*decay(), *model.losses])
-            gradients = tape.gradient(total, variables)
-        else:
-            value, gradients = multi_stage_gradients(
-                model, images, lambda embeddings: loss(labels, embeddings), optimizer, micro_batch_size
-            )
-            with tf.GradientTape() as tape:
-                total = scaled(tf.zeros_like(value), [*decay(), *_weight_penalties(variables)])
-            penalties = tape.gradient(total, _values(variables), unconnected_gradients=_ZERO)
-            gradients = [one + tf.cast(other, one.dtype) for one, other in zip(gradients, penalties)]
-        optimizer.apply_gradients(zip(gradients, variables))
-        return value
-
-    @tf.function
-    def step(batch):
-        values = strategy.run(replica_step, args=(batch,))
-        return strategy.reduce(tf.distribute.ReduceOp.SUM, values, axis=None)
-
-    return step
+def _of_global_batch(gradients, optimizer, replicas, clip_norm):
+    """What to give the optimizer, which sums over replicas: clipped, and finite or not on all of them."""
+    scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    if replicas > 1 and (clip_norm or scaled):
+        context = tf.distribute.get_replica_context()
+        summed = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+        gradients = [gradient / replicas for gradient in summed]
+    if clip_norm:
+        bound = optimizer.scale_loss(tf.constant(clip_norm / replicas))
+        gradients, _ = tf.clip_by_global_norm(gradients, bound)
+    return gradients
 
 
 def multi_stage_gradients(
     model: keras.Model,
     images: tf.Tensor,
-    loss: Callable[[Any], tf.Tensor],
-    optimizer: keras.optimizers.Optimizer,
+    objective: Callable[[Any, list[tf.Tensor]], tuple[tf.Tensor, tf.Tensor]],
     micro_batch_size: int,
-) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """The loss, and the gradients of the (scaled) loss with respect to the model's trainable variables.
+    embed: Callable[[tf.Tensor], Any] | None = None,
+) -> tuple[tf.Tensor, Any, list[tf.Tensor]]:
+    """The loss, the embeddings, and the gradients with respect to the model's trainable variables.
 
     Args:
         model: from float images to embeddings, one tensor or a structure of them.
         images: `[batch, height, width, 3]` of any dtype; they stay where they are, and micro-batches
             are cut out of them.
-        loss: of the embeddings of the whole batch.
-        optimizer: for its loss scale.
-        micro_batch_size: divides batch.
+        objective: of the embeddings of the whole batch, and of what the regularisers of weights add: the
+            loss, and the scalar to take the gradient of, which may depend on weights directly too.
+        micro_batch_size: the last micro-batch may be smaller.
+        embed: the model in training mode, in a form of its own.
+
+    Raises:
+        InputError: a layer adds a loss of its activations.
     """
+    embed = embed or (lambda images: model(images, training=True))
     weights, state = _values(model.trainable_variables), _values(model.non_trainable_variables)
     before = [tf.identity(variable) for variable in state]
-    size = images.shape[0]
-    if size is None or size % micro_batch_size:
-        raise checks.invalid(
-            "micro_batch_size", f"a divisor of a replica's {size} images, a fixed number", micro_batch_size
-        )
-    number = size // micro_batch_size
+    number = -(-tf.shape(images)[0] // micro_batch_size)
+    even = images.shape[0] is not None and images.shape[0] % micro_batch_size == 0
+    rows = micro_batch_size if even else None
 
-    def embed(k):
+    def part_of(values, k):
+        return tf.ensure_shape(
+            values[k * micro_batch_size : (k + 1) * micro_batch_size], [rows, *values.shape[1:]]
+        )
+
+    def embed_part(k):
         # On the host, where the images stay: a device only ever gets a part of them.
         with tf.device("CPU:0"):
-            part = images[k * micro_batch_size : (k + 1) * micro_batch_size]
-        part = tf.ensure_shape(part, [micro_batch_size, *images.shape[1:]])
-        return model(tf.cast(part, tf.float32), training=True)
+            part = part_of(images, k)
+        return embed(tf.cast(part, tf.float32))
 
-    parts = tf.map_fn(
-        embed,
-        tf.range(number),
-        fn_output_signature=tf.nest.map_structure(
-            lambda output: tf.TensorSpec(output.shape, output.dtype),
-            model.compute_output_spec(keras.KerasTensor([micro_batch_size, *images.shape[1:]])),
+    outputs = model.compute_output_spec(keras.KerasTensor([micro_batch_size, *images.shape[1:]]))
+    arrays = tf.nest.map_structure(
+        lambda output: tf.TensorArray(
+            output.dtype, number, element_shape=[rows, *output.shape[1:]], infer_shape=False
         ),
-        parallel_iterations=1,
+        outputs,
     )
-    joined = tf.nest.map_structure(lambda part: tf.reshape(part, [-1, *part.shape[2:]]), parts)
 
+    def embed_next(k, arrays):
+        return k + 1, tf.nest.map_structure(lambda array, e: array.write(k, e), arrays, embed_part(k))
+
+    _, arrays = tf.while_loop(lambda k, _: k < number, embed_next, [0, arrays], parallel_iterations=1)
+    joined = tf.nest.map_structure(lambda array: array.concat(), arrays)
+
+    regularised = [v for v in model.trainable_variables if v.regularizer is not None]
+    if len(model.losses) > len(regularised):
+        raise checks.InputError(
+            "A layer adds a loss of its activations (an activity regulariser, or add_loss), which a batch in"
+            " stages does not have all at once. Leave it out, or train without micro_batch_size."
+        )
     with tf.GradientTape() as tape:
         tape.watch(joined)
-        value = loss(joined)
-        scaled = optimizer.scale_loss(value)
-    upstream = tape.gradient(scaled, joined, unconnected_gradients=_ZERO)
-    upstream = tf.nest.map_structure(lambda g, part: tf.reshape(g, tf.shape(part)), upstream, parts)
+        value, total = objective(joined, [variable.regularizer(variable) for variable in regularised])
+    upstream, direct = tape.gradient(total, (joined, weights), unconnected_gradients=_ZERO)
 
     # Before the second pass begins, and after the first has ended.
     with tf.control_dependencies(tf.nest.flatten(upstream)):
@@ -150,26 +212,20 @@ def multi_stage_gradients(
 
     def add(k, sums):
         with tf.GradientTape() as tape:
-            embeddings = embed(k)
-        part = tf.nest.map_structure(lambda g: g[k], upstream)
+            embeddings = embed_part(k)
+        part = tf.nest.map_structure(lambda gradient: part_of(gradient, k), upstream)
         gradients = tape.gradient(embeddings, weights, part, _ZERO)
         return k + 1, [total + gradient for total, gradient in zip(sums, gradients)]
 
     with tf.control_dependencies(restored):
-        start = [tf.zeros_like(weight) for weight in weights]
-        _, gradients = tf.while_loop(lambda k, _: k < number, add, [0, start], parallel_iterations=1)
-    return value, gradients
+        direct = [tf.identity(gradient) for gradient in direct]
+        _, gradients = tf.while_loop(lambda k, _: k < number, add, [0, direct], parallel_iterations=1)
+    return value, joined, gradients
 
 
 def _is_synchronised(layer):
     """Whether a layer's forward pass in training mode talks to other devices."""
     return isinstance(layer, keras.layers.BatchNormalization) and layer.trainable and layer.synchronized
-
-
-def _weight_penalties(variables):
-    """What Keras' regularisers of weights add to the loss."""
-    regularised = (variable for variable in variables if variable.regularizer is not None)
-    return [variable.regularizer(variable) for variable in regularised]
 
 
 def _values(variables):

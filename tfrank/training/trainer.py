@@ -1,24 +1,48 @@
 """The training loop: progress, checkpoints, exact resume, the best weights."""
 
-import csv
+import datetime
 import math
 import os
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tfrank import files
 from tfrank.checks import InputError
 from tfrank.progress import Progress
 from tfrank.training.checkpoints import Checkpoints
+from tfrank.training.log import TrainingLog
 from tfrank.training.step import Step
+
+# Below this spread all embeddings of a batch are nearly one point; similarities are above 0.9999.
+COLLAPSED_SPREAD = 0.01
 
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C or SIGTERM was received, and the state was saved."""
+
+
+class Evaluation(NamedTuple):
+    """What an evaluation during training gives.
+
+    Attributes:
+        recall_at_1: by which the best weights are chosen.
+        metrics: all numbers, by name.
+        picture: a PNG of queries and their nearest neighbours.
+    """
+
+    recall_at_1: float
+    metrics: Mapping[str, float]
+    picture: bytes
+
+
+def best_weights_of(folder: str) -> str:
+    """The path of a run's best weights."""
+    return os.path.join(folder, "best.weights.h5")
 
 
 class Trainer:
@@ -28,13 +52,16 @@ class Trainer:
     same weights bit for bit as if it had never stopped.
 
     Args:
-        folder: for `checkpoints/`, `best.weights.h5` and `training.csv` (the loss of every step).
+        folder: for `checkpoints/`, `best.weights.h5` and what `TrainingLog` writes.
         model: what is trained.
         step: one step on a batch, see `build_step`.
+        summary: of labels and embeddings, in replica context: numbers of the batch, the same on every
+            replica; see `batch_summary`.
         checkpoints: of the model's and the optimizer's state.
         strategy: that distributes the batches.
-        batch_size: of all replicas together, to show speed.
-        images_on_host: whether batches are left on the host, for a step that sends parts of them.
+        batch_size: of all replicas together.
+        micro_batch_size: whether, if above 0, batches are left on the host, and each image is embedded
+            twice.
     """
 
     def __init__(
@@ -43,18 +70,28 @@ class Trainer:
         *,
         model: keras.Model,
         step: Step,
+        summary: Callable[..., dict[str, tf.Tensor]],
         checkpoints: Checkpoints,
         strategy: tf.distribute.Strategy,
         batch_size: int,
-        images_on_host: bool = False,
+        micro_batch_size: int = 0,
     ):
-        self.best_weights = os.path.join(folder, "best.weights.h5")
-        self._log = os.path.join(folder, "training.csv")
+        self.best_weights = best_weights_of(folder)
+        self._log = TrainingLog(
+            folder, images_per_step=batch_size, forward_passes=2 if micro_batch_size else 1
+        )
         self._model, self._step, self._checkpoints = model, step, checkpoints
         self._strategy, self._batch_size = strategy, batch_size
-        self._input = tf.distribute.InputOptions(experimental_fetch_to_device=not images_on_host)
+        self._input = tf.distribute.InputOptions(experimental_fetch_to_device=not micro_batch_size)
         self._pending = []  # Losses of steps that are still on the device.
-        self._stop_signal = None
+        self._stop_signal, self._said = None, set()
+
+        @tf.function
+        def summarize(labels, embeddings):
+            values = strategy.run(summary, args=(labels, embeddings))
+            return {name: strategy.experimental_local_results(v)[0] for name, v in values.items()}
+
+        self._summarize = summarize
 
     def fit(
         self,
@@ -64,8 +101,10 @@ class Trainer:
         checkpoint_every: int,
         log_every: int,
         explain: Callable[[int], None],
-        evaluate: Callable[[], float] | None = None,
+        evaluate: Callable[[], Evaluation] | None = None,
         evaluate_every: int = 0,
+        save_best: Callable[[str], None] | None = None,
+        config: str = "",
     ) -> None:
         """Trains until `steps` steps have been taken, all runs together.
 
@@ -73,36 +112,61 @@ class Trainer:
             batches: given a step, the dataset of the batches from that step on.
             steps: total.
             checkpoint_every: steps between checkpoints; there is one at the end, and at Ctrl-C.
-            log_every: steps between looks at the loss.
+            log_every: steps between looks at the loss and the batch.
             explain: called with the step whose batch could not be made; raises an error that names
                 the bad record.
-            evaluate: gives the number, higher is better, by which the best weights are chosen.
+            evaluate: measures the present weights.
             evaluate_every: steps between evaluations.
+            save_best: writes the weights that `evaluate` measured to a path.
+            config: to be shown in TensorBoard.
 
         Raises:
             InputError: the loss is not finite, or a batch cannot be made.
             Interrupted: Ctrl-C or SIGTERM; the state is saved.
         """
         start = int(self._checkpoints.step)
-        self._cut_log(start)
+        self._log.begin(start, config)
         progress = Progress("step", steps, done=start)
         iterator = iter(self._strategy.experimental_distribute_dataset(batches(start), self._input))
         with _signals_to(self._on_signal):
             for step in range(start, steps):
-                self._pending.append(self._step(self._next(iterator, step, explain)))
+                batch = self._next(iterator, step, explain)
+                loss, embeddings = self._step(batch)
+                self._pending.append(loss)
                 self._checkpoints.step.assign_add(1)
                 done = step + 1
-                if done % log_every == 0 or done == steps:
-                    text = f"loss {self._flush():.4f}  "
+                evaluates = evaluate and (done % evaluate_every == 0 or done == steps)
+                if done % log_every == 0 or done == steps or evaluates:
+                    seen = self._look(batch["label"], embeddings, done, progress)
                     always = done == steps or done - start == log_every
-                    progress.show(done, text, images_per_step=self._batch_size, always=always)
-                if evaluate and (done % evaluate_every == 0 or done == steps):
-                    self._keep_best(evaluate(), done, progress)
+                    progress.show(done, seen, images_per_step=self._batch_size, always=always)
+                if evaluates:
+                    self._keep_best(evaluate(), done, progress, save_best)
+                if done % log_every == 0 or evaluates:
+                    self._log.flush()
                 if done % checkpoint_every == 0 or done == steps or self._stop_signal:
                     self._save()
                 if self._stop_signal and done < steps:
                     progress.say(f"Stopped and saved at step {done}. The same command goes on from there.")
                     raise Interrupted
+
+    def report(self) -> str:
+        """What the steps so far have cost (the columns of Revaud et al.'s Table 1), and where the curves are."""
+        cost = self._log.save_cost(int(self._checkpoints.step))
+        time_taken = datetime.timedelta(seconds=round(cost["wall_seconds"]))
+        return (
+            f"{cost['updates']:,} updates, {cost['forward_images']:,} images forward,"
+            f" {cost['backward_images']:,} backward, {time_taken} of training; curves: {self._log.draw()}"
+        )
+
+    def time_steps(self, batches: tf.data.Dataset) -> list[float]:
+        """Takes a step on each batch, and saves nothing; the seconds of each, those of reading included."""
+        seconds, started = [], time.monotonic()
+        for batch in self._strategy.experimental_distribute_dataset(batches, self._input):
+            float(self._step(batch).loss)
+            seconds.append(time.monotonic() - started)
+            started = time.monotonic()
+        return seconds
 
     def _next(self, iterator, step, explain):
         try:
@@ -112,28 +176,61 @@ class Trainer:
             explain(step)
             raise
 
-    def _flush(self) -> float:
-        """Writes the pending losses to the log and returns the last; InputError if one is not finite."""
+    def _look(self, labels, embeddings, step, progress):
+        """Logs the losses up to `step`, and its batch at a glance; in words what there is to see."""
+        summary = {name: value.numpy() for name, value in self._summarize(labels, embeddings).items()}
+        numbers = {name: float(value) for name, value in summary.items() if value.ndim == 0}
+        loss = self._fetch(numbers)
+        for name, value in summary.items():
+            if value.ndim:
+                self._log.histogram(step, name, value)
+        self._warn(numbers, progress)
+        return (
+            f"loss {loss:.4f}  batch R@1 {numbers['batch_recall_at_1']:.3f}"
+            f"  counting {numbers['counting']:.0%}  "
+        )
+
+    def _fetch(self, numbers: Mapping[str, float] | None = None) -> float:
+        """Logs the pending losses, the last with `numbers`; the last. InputError if one is not finite."""
         losses = [float(loss) for loss in self._pending]
         self._pending.clear()
         first = int(self._checkpoints.step) - len(losses) + 1
-        with open(self._log, "a", newline="") as log:
-            csv.writer(log).writerows((first + k, repr(loss)) for k, loss in enumerate(losses))
-        for k, loss in enumerate(losses):
+        for step, loss in enumerate(losses, first):
+            last = step == first + len(losses) - 1
+            self._log.add(step, {"loss": loss, **(numbers if numbers and last else {})})
+        for step, loss in enumerate(losses, first):
             if not math.isfinite(loss):
-                self._diverged(f"The loss is {loss} at step {first + k}")
-        self._last_loss = losses[-1] if losses else self._last_loss
-        return self._last_loss
+                self._log.flush()
+                self._diverged(f"The loss is {loss} at step {step}")
+        return losses[-1] if losses else math.nan
+
+    def _warn(self, numbers, progress):
+        """Says in words, once, what the numbers of a batch mean that learns nothing."""
+        if numbers["counting"] == 0 and "counting" not in self._said:
+            self._said.add("counting")
+            progress.say(
+                "Warning: no image of this batch has another of its class, so nothing is learnt from it."
+                " Raise examples_per_class, or drop short classes (data.short_classes=drop)."
+            )
+        if numbers["spread"] < COLLAPSED_SPREAD and "spread" not in self._said:
+            self._said.add("spread")
+            progress.say(
+                f"Warning: the model has collapsed: all embeddings of this batch are nearly one point (spread"
+                f" {numbers['spread']:.1e}; 1 is the most). Try a lower learning rate, warm-up, other initial"
+                " weights, or a higher temperature of the loss."
+            )
 
     def _save(self):
         """Logs and saves all steps taken; InputError where loss or weights are not finite."""
-        self._flush()
+        self._fetch()
+        self._log.flush()
         for variable in self._model.variables:
             if not np.all(np.isfinite(variable.numpy())):
                 self._diverged(
                     f"Weights of {variable.path} are not finite at step {int(self._checkpoints.step)}"
                 )
         self._checkpoints.save()
+        self._log.save_cost(int(self._checkpoints.step))
 
     def _diverged(self, what):
         kept = f" The last good checkpoint is kept in {self._checkpoints.folder}."
@@ -142,28 +239,18 @@ class Trainer:
             " temperature of the loss, or a lower alpha, in another --workdir."
         )
 
-    def _keep_best(self, value, step, progress):
-        best = float(self._checkpoints.best)
+    def _keep_best(self, evaluation, step, progress, save_best):
+        value, best = evaluation.recall_at_1, float(self._checkpoints.best)
         progress.say(
             f"step {step}: validation {value:.4f}" + (f" (best before: {best:.4f})" if best >= 0 else "")
         )
+        self._log.add(step, {f"validation_{name}": value for name, value in evaluation.metrics.items()})
+        self._log.picture(step, "validation_neighbors", evaluation.picture)
         if value > best:
             temporary = self.best_weights.replace(".weights.h5", ".tmp.weights.h5")
-            self._model.save_weights(temporary, overwrite=True)
+            save_best(temporary)
             os.replace(temporary, self.best_weights)
             self._checkpoints.best.assign(value)
-
-    def _cut_log(self, start):
-        """Leaves in the log exactly the steps before `start`: a killed run may have logged more."""
-        rows = []
-        if start and os.path.exists(self._log):
-            with open(self._log, newline="") as log:
-                # A killed process may have left half a row behind.
-                rows = [row for row in csv.reader(log) if len(row) == 2 and row[0].isdigit()]
-            rows = [row for row in rows if int(row[0]) <= start]
-        with files.atomic_write(self._log, "w") as log:
-            csv.writer(log).writerows([("step", "loss"), *rows])
-        self._last_loss = float(rows[-1][1]) if rows else math.nan
 
     def _on_signal(self, number, _):
         if self._stop_signal:

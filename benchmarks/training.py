@@ -1,0 +1,156 @@
+"""Cost of the training step in stages, and of the training loop.
+
+    python -m benchmarks.training [--part=resnet,convnet,loop] [--steps=3] [--source=ARCHIVE]
+
+resnet: ResNet-50 at 64x64, a batch of 256 in micro-batches of 16, beside plain steps on 16 and 256.
+convnet: the small convnet at 512x512, a batch of 512 in micro-batches of 8, beside a plain step on 8.
+Each measurement has a process of its own: seconds are the median of `steps` steps after one to warm up,
+memory is the peak above what the process held before model, optimizer and images were made. The loss is
+PNP-Dq, the optimizer Adam; batch norm of ResNet-50 is frozen.
+
+loop: a trainer's step beside a step of Keras' `fit`, on the same data with the same model, loss and
+optimizer, medians of alternating stretches in one process: digits, and Omniglot where --source is given.
+"""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import importlib
+import multiprocessing
+import statistics
+import tempfile
+import time
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import app, flags
+
+from tfrank import PNPLoss, experiment, settings
+from tfrank.data import pipeline, records
+from tfrank.models.embedding import embedding_model
+from tfrank.training.step import build_step
+
+_PART = flags.DEFINE_list("part", ["resnet", "convnet", "loop"], "What to measure.")
+_STEPS = flags.DEFINE_integer("steps", 3, "Timed steps of each measurement.", lower_bound=1)
+_SOURCE = flags.DEFINE_string("source", "", "Path of the Omniglot archive, for part loop.")
+_STRETCH = flags.DEFINE_integer("stretch", 100, "Steps of a stretch of part loop.")
+_ROUNDS = flags.DEFINE_integer("rounds", 5, "Timed stretches of each, in part loop.")
+
+EMBEDDING = 512
+MODELS = {
+    "resnet": dict(image_size=64, backbone="resnet50", batch_norm="frozen", embedding_dim=EMBEDDING),
+    "convnet": dict(image_size=512, backbone="convnet", pooling="average", embedding_dim=EMBEDDING),
+}
+# Batch and micro-batch.
+STEPS = {
+    "resnet": [(16, 0), (256, 0), (256, 16)],
+    "convnet": [(8, 0), (512, 8)],
+}
+
+
+def status(field: str) -> int:
+    """Bytes of a field of this process's status (Linux)."""
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith(field)) * 1024
+
+
+def measure(part: str, batch: int, micro_batch: int, steps: int) -> tuple[float, int]:
+    """Median seconds of a step, and peak bytes, of a process that did nothing before."""
+    before = status("VmRSS")
+    size = MODELS[part]["image_size"]
+    keras.utils.set_random_seed(0)
+    model = embedding_model(**MODELS[part])
+    optimizer = keras.optimizers.Adam(1e-5)
+    optimizer.build(model.trainable_variables)
+    strategy = tf.distribute.get_strategy()
+    step = build_step(model, PNPLoss("dq"), optimizer, strategy=strategy, micro_batch_size=micro_batch)
+    images = np.random.default_rng(0).integers(0, 255, [batch, size, size, 3], np.uint8)
+    inputs = {"image": tf.constant(images), "label": tf.constant(np.arange(batch) // 4)}
+    del images
+    seconds = []
+    for turn in range(steps + 1):
+        started = time.perf_counter()
+        float(step(inputs).loss)
+        if turn:
+            seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds), status("VmHWM") - before
+
+
+def measure_steps(part: str) -> None:
+    """Prints the plain steps and the one in stages."""
+    print(f"{part}: {'batch':>8} {'micro':>6} {'s/step':>8} {'images/s':>9} {'MB':>7} {'MB, images':>11}")
+    size = MODELS[part]["image_size"]
+    for batch, micro_batch in STEPS[part]:
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            seconds, memory = pool.apply(measure, (part, batch, micro_batch, _STEPS.value))
+        images = batch * size**2 * 3
+        print(
+            f"{part}: {batch:>8} {micro_batch:>6} {seconds:>8.2f} {batch / seconds:>9.1f}"
+            f" {memory / 1e6:>7.0f} {images / 1e6:>11.0f}",
+            flush=True,
+        )
+
+
+def measure_loop(name: str, source: str) -> None:
+    """Prints a trainer's step as a ratio to a step of `fit`."""
+    config = importlib.import_module(f"configs.{name}").get_config()
+    config.data.source, config.train.l2 = source, 0.0
+    stretch, size = _STRETCH.value, config.data.image_size
+    total = stretch * (_ROUNDS.value + 1)
+    with tempfile.TemporaryDirectory() as workdir:
+        data = experiment.build_data(config, workdir)
+        strategy = experiment.build_strategy(config)
+        training = experiment.build_training(config, workdir, strategy, total)
+        reader = records.RecordReader(data.train)
+        sampler = experiment.build_sampler(config, data.train)
+
+        def batches(start, stop):
+            shift = config.data.max_shift
+            return pipeline.train_batches(
+                reader, sampler, image_size=size, max_shift=shift, start=start, stop=stop
+            )
+
+        def by_trainer(start):
+            stop = start + stretch
+            options = dict(checkpoint_every=config.train.checkpoint_every, log_every=config.train.log_every)
+            training.trainer.fit(
+                lambda start: batches(start, stop), steps=stop, explain=lambda step: None, **options
+            )
+
+        model = experiment.build_model(config)
+        model.compile(keras.optimizers.Adam(1e-3, epsilon=1e-8), loss=experiment.build_loss(config))
+
+        def by_fit(start):
+            pairs = batches(start, start + stretch).map(
+                lambda batch: (tf.cast(batch["image"], tf.float32), batch["label"])
+            )
+            model.fit(pairs, shuffle=False, verbose=0)
+
+        times = {by_trainer: [], by_fit: []}
+        for start in range(0, total, stretch):
+            for function, seconds in times.items():
+                started = time.perf_counter()
+                function(start)
+                seconds.append((time.perf_counter() - started) / stretch)
+        # The first stretch is to warm up.
+        ours, keras_own = (statistics.median(seconds[1:]) for seconds in times.values())
+    print(
+        f"{name}: a step of {settings.batch_size(config)} images takes the trainer {1e3 * ours:.1f} ms,"
+        f" fit {1e3 * keras_own:.1f} ms: {ours / keras_own:.3f}"
+    )
+
+
+def main(_):
+    for part in _PART.value:
+        if part == "loop":
+            measure_loop("digits", "")
+            if _SOURCE.value:
+                measure_loop("omniglot", _SOURCE.value)
+        else:
+            measure_steps(part)
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,65 @@
+"""A batch at a glance, for the progress of training."""
+
+import tensorflow as tf
+
+from tfrank import distributed
+from tfrank.losses.ranking_loss import checked_batch
+from tfrank.normalize import l2_normalize
+
+# Queries looked at, so that a large batch needs no second similarity matrix beside the loss's.
+MOST_QUERIES = 1024
+BINS = 40
+
+
+def batch_summary(labels: tf.Tensor, embeddings: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Some numbers of the global batch, the same on every replica.
+
+    Args:
+        labels: `[batch]` integers, this replica's.
+        embeddings: `[batch, dim]` of any norm, this replica's.
+
+    Returns:
+        Scalars, over at most 1,024 queries spread over the batch against all of it: `batch_recall_at_1`
+        (share of the queries with a positive whose nearest other image is of their class), `counting`
+        (share of queries with a positive), `positive_similarity` and `negative_similarity` (means), `spread`
+        (root mean squared distance of the unit embeddings from their mean: 0 where all are one point). And
+        `positive_histogram` and `negative_histogram`: counts of similarities in 40 equal bins, -1 to 1.
+    """
+    labels, embeddings, _ = checked_batch(labels, embeddings, None)
+    labels = distributed.gather_rows(labels)
+    embeddings = distributed.gather_rows(l2_normalize(embeddings))
+    size = tf.size(labels)
+    queries = tf.range(0, size, tf.maximum(1, -(-size // MOST_QUERIES)))
+    similarity = tf.matmul(tf.gather(embeddings, queries), embeddings, transpose_b=True)
+    same = tf.gather(labels, queries)[:, None] == labels
+    positive = same & (tf.range(size) != queries[:, None])
+    counts = tf.reduce_any(positive, axis=1)
+    lowest = similarity.dtype.min
+    nearest_positive = tf.reduce_max(tf.where(positive, similarity, lowest), axis=1)
+    nearest_negative = tf.reduce_max(tf.where(same, lowest, similarity), axis=1)
+    # A negative tied with the positive stands before it.
+    hit = counts & (nearest_positive > nearest_negative)
+
+    def share(of, among):
+        return tf.math.divide_no_nan(
+            tf.reduce_sum(tf.cast(of, tf.float32)), tf.reduce_sum(tf.cast(among, tf.float32))
+        )
+
+    def mean(mask):
+        total = tf.reduce_sum(tf.where(mask, similarity, tf.zeros_like(similarity)))
+        return tf.math.divide_no_nan(tf.cast(total, tf.float32), tf.reduce_sum(tf.cast(mask, tf.float32)))
+
+    def histogram(mask):
+        values = tf.boolean_mask(similarity, mask)
+        return tf.histogram_fixed_width(values, tf.constant([-1, 1], similarity.dtype), BINS)
+
+    squared = tf.math.squared_difference(embeddings, tf.reduce_mean(embeddings, axis=0))
+    return {
+        "batch_recall_at_1": share(hit, counts),
+        "counting": share(counts, tf.ones_like(counts)),
+        "positive_similarity": mean(positive),
+        "negative_similarity": mean(~same),
+        "spread": tf.sqrt(tf.reduce_mean(tf.reduce_sum(squared, axis=1))),
+        "positive_histogram": histogram(positive),
+        "negative_histogram": histogram(~same),
+    }

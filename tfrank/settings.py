@@ -1,0 +1,97 @@
+"""What the fields of a config mean, and which values they may have."""
+
+from ml_collections import ConfigDict
+
+from tfrank import checks
+from tfrank.checks import InputError
+from tfrank.workdir import flatten
+
+# The least value of every field that is a whole number.
+LEAST = {
+    "seed": 0,
+    "data.validation_classes": 0,
+    "data.shards": 1,
+    "data.image_size": 1,
+    "data.classes_per_batch": 2,
+    "data.examples_per_class": 2,
+    "data.max_shift": 0,
+    "model.blocks": 1,
+    "model.filters": 1,
+    "model.embedding_dim": 1,
+    "train.steps": 0,
+    "train.micro_batch_size": 0,
+    "train.warmup_steps": 0,
+    "train.checkpoint_every": 1,
+    "train.evaluate_every": 1,
+    "train.log_every": 1,
+    "evaluation.batch_size": 1,
+}
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+
+
+def check_ranges(config: ConfigDict) -> None:
+    """InputError for the first field out of its range."""
+    flat = flatten(config.to_dict())
+    for field, least in LEAST.items():
+        checks.integer(f"config.{field}", flat[field], at_least=least)
+    for field in ("train.epochs", "train.l2", "train.clip_norm"):
+        checks.number(f"config.{field}", flat[field], at_least=0)
+    checks.number("config.train.weight_average", config.train.weight_average, at_least=0, below=1)
+    checks.one_of("config.train.precision", config.train.precision, PRECISIONS)
+    if config.seed >= 2**32:
+        raise checks.invalid("config.seed", "an integer below 2^32", config.seed)
+    common = sorted(set(config.data.train) & set(config.data.test))
+    if common:
+        raise InputError(
+            f"config.data.train and config.data.test have {common} in common; test on unseen classes."
+        )
+    if not config.evaluation.recall_at:
+        raise checks.invalid("config.evaluation.recall_at", "at least one K", config.evaluation.recall_at)
+    for k in config.evaluation.recall_at:
+        checks.integer("config.evaluation.recall_at", k, at_least=1)
+
+
+def batch_size(config: ConfigDict) -> int:
+    """Images in a batch, of all devices together."""
+    return config.data.classes_per_batch * config.data.examples_per_class
+
+
+def total_steps(config: ConfigDict, num_images: int) -> int:
+    """The steps of the run; an epoch is as many images as the training part has."""
+    size = batch_size(config)
+    steps, epochs = config.train.steps, config.train.epochs
+    if (steps > 0) == (epochs > 0):
+        raise InputError(
+            "Give one of config.train.steps and config.train.epochs."
+            f" Received: steps={steps}, epochs={epochs}"
+        )
+    steps = steps or max(1, round(epochs * num_images / size))
+    print(f"{steps:,} steps of {size} images = {steps * size / num_images:.1f} epochs")
+    return steps
+
+
+def parts(field: str, text: str) -> list[str]:
+    """The parts of a text between commas.
+
+    >>> parts("train.no_decay", "bias, gamma")
+    ['bias', 'gamma']
+    """
+    found = [part.strip() for part in text.split(",")] if text else []
+    if not all(found):
+        raise checks.invalid(f"config.{field}", "parts of variables' paths with commas between", text)
+    return found
+
+
+def multipliers(text: str) -> dict[str, float]:
+    """The learning-rate multipliers in a text.
+
+    >>> multipliers("embedding=10, gem=0.5")
+    {'embedding': 10.0, 'gem': 0.5}
+    """
+    pairs = [part.rpartition("=") for part in parts("train.learning_rate_multipliers", text)]
+    try:
+        return {name.strip(): float(factor) for name, _, factor in pairs}
+    except ValueError:
+        raise checks.invalid(
+            "config.train.learning_rate_multipliers", "something like embedding=10, gem=0.5", text
+        ) from None

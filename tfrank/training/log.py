@@ -1,0 +1,149 @@
+"""What a run writes down of its steps: training.csv, TensorBoard, what it has cost, and a picture at the end.
+
+A killed process may have written more than the checkpoint that the next one begins from, so what is behind
+it is cut off first; every step is then there once.
+"""
+
+import csv
+import glob
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from tfrank import files
+
+COLUMNS = ("step", "loss", "batch_recall_at_1", "counting", "validation_recall_at_1")
+
+
+class TrainingLog:
+    """`training.csv`, `tensorboard/`, `cost.json` and `training.png` in a run's folder.
+
+    Args:
+        folder: of the run.
+        images_per_step: of the global batch.
+        forward_passes: how often a step embeds each image.
+    """
+
+    def __init__(self, folder: str, *, images_per_step: int, forward_passes: int = 1):
+        self._folder = folder
+        self._csv = os.path.join(folder, "training.csv")
+        self._events = os.path.join(folder, "tensorboard")
+        self._images, self._forward_passes = images_per_step, forward_passes
+        self._writer, self._rows = None, {}
+
+    def begin(self, step: int, config: str) -> None:
+        """Goes on after `step`; the config is shown in TensorBoard at the beginning of a run."""
+        self._start, self._seconds = time.monotonic(), 0.0
+        rows = _read_rows(self._csv, step)
+        with files.atomic_write(self._csv, "w") as file:
+            csv.writer(file).writerows([COLUMNS, *rows])
+        for path in glob.glob(os.path.join(glob.escape(self._events), "events.*")):
+            _cut_events(path, step if step else -1)
+        self._writer = tf.summary.create_file_writer(self._events)
+        if not step:
+            with self._writer.as_default(step=0):
+                tf.summary.text("config", f"```\n{config}\n```")
+        elif os.path.exists(self._cost):
+            with open(self._cost) as file:
+                self._seconds = json.load(file)["wall_seconds"]
+
+    def add(self, step: int, values: Mapping[str, float]) -> None:
+        """Takes values of a step; those that are columns go to the CSV, all to TensorBoard."""
+        self._rows.setdefault(step, {}).update(values)
+        with self._writer.as_default(step=step):
+            for name, value in values.items():
+                tf.summary.scalar(name, value)
+
+    def histogram(self, step: int, name: str, counts: Sequence[float]) -> None:
+        """Counts of equal bins from -1 to 1."""
+        from tensorboard.plugins.histogram import metadata
+
+        edges = tf.linspace(-1.0, 1.0, len(counts) + 1)
+        bins = tf.stack([edges[:-1], edges[1:], tf.cast(counts, tf.float32)], axis=1)
+        with self._writer.as_default(step=step):
+            tf.summary.write(name, bins, metadata=metadata.create_summary_metadata(name, ""))
+
+    def picture(self, step: int, name: str, png: bytes) -> None:
+        """An image file."""
+        with self._writer.as_default(step=step):
+            tf.summary.image(name, tf.io.decode_png(png, channels=3)[None])
+
+    def flush(self) -> None:
+        """Everything so far is on the disk when this returns."""
+        with open(self._csv, "a", newline="") as file:
+            for step, values in self._rows.items():
+                cells = (repr(values[name]) if name in values else "" for name in COLUMNS[1:])
+                csv.writer(file).writerow([step, *cells])
+        self._rows.clear()
+        self._writer.flush()
+
+    def save_cost(self, step: int) -> dict[str, float]:
+        """Writes, and returns, what `step` steps have cost: the columns of Revaud et al.'s Table 1."""
+        cost = {
+            "forward_images": step * self._images * self._forward_passes,
+            "backward_images": step * self._images,
+            "updates": step,
+            "wall_seconds": round(self._seconds + time.monotonic() - self._start, 1),
+        }
+        files.write_json(self._cost, cost)
+        return cost
+
+    def draw(self) -> str:
+        """The picture of loss and Recall@1 against step; its path."""
+        path = os.path.join(self._folder, "training.png")
+        with open(self._csv, newline="") as file:
+            rows = list(csv.DictReader(file))
+        with files.atomic_write(path) as file:
+            _draw(file, rows)
+        return path
+
+    @property
+    def _cost(self):
+        return os.path.join(self._folder, "cost.json")
+
+
+def _read_rows(path, last_step):
+    if not last_step or not os.path.exists(path):
+        return []
+    with open(path, newline="") as file:
+        # A killed process may have left half a row behind.
+        rows = [row for row in csv.reader(file) if len(row) == len(COLUMNS) and row[0].isdigit()]
+    return [row for row in rows if int(row[0]) <= last_step]
+
+
+def _cut_events(path, last_step):
+    """Leaves in an event file what is not behind a step; a file that is cut off ends where it is whole."""
+    records = tf.data.TFRecordDataset(path).ignore_errors(log_warning=False)
+    with tf.io.TFRecordWriter(f"{path}.tmp") as writer:
+        for record in records.as_numpy_iterator():
+            if tf.compat.v1.Event.FromString(record).step <= last_step:
+                writer.write(record)
+    os.replace(f"{path}.tmp", path)
+
+
+def _draw(file, rows):
+    # Not pyplot: no window system, no global state.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    def curve(column):
+        points = [(int(row["step"]), float(row[column])) for row in rows if row[column]]
+        return list(zip(*points)) or [(), ()]
+
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    left = figure.subplots()
+    left.plot(*curve("loss"), color="tab:grey", linewidth=0.8, label="loss")
+    left.set(xlabel="step", ylabel="loss")
+    right = left.twinx()
+    right.plot(*curve("batch_recall_at_1"), color="tab:blue", label="Recall@1, training batch")
+    if curve("validation_recall_at_1")[0]:
+        right.plot(
+            *curve("validation_recall_at_1"), "o-", color="tab:green", label="Recall@1, validation classes"
+        )
+    right.set(ylabel="Recall@1", ylim=(-0.02, 1.02))
+    figure.legend(loc="outside upper center", ncols=3, fontsize=8)
+    figure.savefig(file, format="png", dpi=120)

@@ -1,0 +1,91 @@
+"""Multi-stage backpropagation for Keras' own `compile` and `fit`."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfrank import checks
+from tfrank.training.step import multi_stage_gradients
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class MultiStageModel(keras.Model):
+    """A model that `fit` trains with a large batch in the memory of a small one.
+
+    Each batch is embedded in micro-batches, the loss sees all embeddings, and each micro-batch is embedded
+    again for its part of the gradient: the weights of training with the whole batch at once (Revaud et
+    al., arXiv 1906.07589, section 3.3; see `tfrank.training.step`). Batch norm in training mode normalises
+    each micro-batch by itself.
+
+    Only activations are saved, not the images: `fit` holds the batch's image tensor on the device, batch x
+    height x width x 3 bytes as uint8 (a batch of 4,096 at 224x224: 617 MB), four times that as float32. Give
+    uint8 images, which are cast micro-batch by micro-batch; `train_main.py` leaves them on the host.
+
+    Args:
+        model: from float images to embeddings; one output, or several with a loss each.
+        micro_batch_size: images embedded at once, at least 1; the last micro-batch may be smaller.
+
+    Raises:
+        InputError: `micro_batch_size` is not positive, or, in `fit`, a layer adds a loss of its activations.
+
+    With `compile(jit_compile=True)` the model inside is compiled by XLA, the loop over micro-batches is not.
+
+    >>> import tfrank
+    >>> inside = keras.Sequential([keras.Input([8]), keras.layers.Dense(4)])
+    >>> model = MultiStageModel(inside, micro_batch_size=16)
+    >>> model.compile("adam", loss=tfrank.PNPLoss("dq"))
+    >>> images, labels = tf.random.stateless_normal([64, 8], [0, 1]), tf.range(64) // 4
+    >>> history = model.fit(images, labels, batch_size=64, verbose=0)
+    """
+
+    def __init__(self, model: keras.Model, *, micro_batch_size: int, **options: Any):
+        super().__init__(**options)
+        self.model = model
+        self.micro_batch_size = checks.integer("micro_batch_size", micro_batch_size, at_least=1)
+        self._embed = None
+
+    def compile(self, *args: Any, jit_compile: str | bool = "auto", **options: Any) -> None:
+        """As Keras' `compile`."""
+        super().compile(*args, jit_compile=False, **options)
+        self._embed = tf.function(self._embed_in_training, jit_compile=True) if jit_compile is True else None
+
+    def _embed_in_training(self, images):
+        return self.model(images, training=True)
+
+    def call(self, images, training=None):
+        """The embeddings of images."""
+        return self.model(tf.cast(images, tf.float32), training=training)
+
+    def train_step(self, data: Any) -> dict[str, tf.Tensor]:
+        """One step on a batch, in stages."""
+        images, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
+
+        def objective(embeddings, _):
+            # With what the regularisers of weights add, which Keras finds by itself.
+            loss = self.compute_loss(images, labels, embeddings, weights, training=True)
+            return loss, self.optimizer.scale_loss(loss)
+
+        value, embeddings, gradients = multi_stage_gradients(
+            self.model, images, objective, self.micro_batch_size, self._embed
+        )
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+        for metric in self.metrics:
+            if metric.name == "loss":
+                # Keras logs the mean over replicas of what each has to add.
+                replicas = tf.distribute.get_strategy().num_replicas_in_sync
+                metric.update_state(value * replicas, sample_weight=tf.shape(images)[0])
+        return self.compute_metrics(images, labels, embeddings, sample_weight=weights)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "model": keras.saving.serialize_keras_object(self.model),
+            "micro_batch_size": self.micro_batch_size,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "MultiStageModel":
+        """The model of a `get_config`."""
+        return cls(keras.saving.deserialize_keras_object(config.pop("model")), **config)
