@@ -1,14 +1,187 @@
-"""The optimizer."""
+"""The optimizers of the papers, with learning rates and weight decay by the paths of variables."""
+
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import keras
 
 from tfrank import checks
 
+OPTIMIZERS = ("adam", "adamw", "sgd")
 
-def build_optimizer(*, learning_rate: float, decoupled: float = 0.0) -> keras.optimizers.Optimizer:
-    """Adam (epsilon 1e-8, as in PyTorch), with decoupled weight decay if that is above 0."""
-    return keras.optimizers.Adam(
-        checks.number("learning_rate", learning_rate, above=0),
-        epsilon=1e-8,
-        weight_decay=checks.number("decoupled", decoupled, at_least=0) or None,
+
+def build_optimizer(
+    name: str = "adam",
+    *,
+    learning_rate: float | keras.optimizers.schedules.LearningRateSchedule,
+    momentum: float = 0.9,
+    decoupled: float = 0.0,
+    no_decay: Sequence[str] = (),
+    multipliers: Mapping[str, float] = types.MappingProxyType({}),
+) -> keras.optimizers.Optimizer:
+    """The optimizer of that name.
+
+    With g the gradient of variable w at step t = 1, 2, ..., and
+
+        rate  = learning_rate(t - 1) x the multiplier of w
+        decay = decoupled, or 0 where no_decay matches w
+
+    a step is, after w <- w - rate decay w,
+
+        adam, adamw  m <- 0.9 m + 0.1 g,  v <- 0.999 v + 0.001 g^2
+                     w <- w - rate sqrt(1 - 0.999^t) / (1 - 0.9^t)  m / (sqrt(v) + 1e-8)
+        sgd          v <- momentum v - rate g
+                     w <- w + v
+
+    Adam is Kingma and Ba's (arXiv 1412.6980) in the form at the end of their section 2, and its 1e-8 their
+    epsilon hat. PyTorch's 1e-8 is the epsilon of their Algorithm 1, in terms of which ours is
+    1e-8 / sqrt(1 - 0.999^t): 3e-7 in the first step, 1e-8 in the end. Gradients far above that get the same
+    steps from both, to 1e-5 of a step.
+
+    SGD is that of Caffe: v holds steps. In PyTorch v holds gradients,
+    v <- momentum v + g and w <- w - rate v. The two are the same while the rate is; when it falls, what v
+    remembers here goes on at the rate of its time, and in PyTorch at the new rate.
+
+    Decoupled decay is that of Loshchilov and Hutter (arXiv 1711.05101), relative to the rate as in Keras
+    and PyTorch. The papers' decay is the other one, `l2` of `build_step`, which is part of g.
+
+    Args:
+        name: one of `OPTIMIZERS`; "adamw" is "adam" with decoupled decay.
+        learning_rate: above 0, or a schedule, see `build_schedule`.
+        momentum: from 0 to 1. For "adam" and "adamw" it can only be 0.9, which is theirs.
+        decoupled: decoupled weight decay; above 0 for "adamw", 0 for "adam", at least 0 for "sgd".
+        no_decay: parts of the paths of variables that decoupled decay leaves alone, such as "bias".
+        multipliers: from a part of variables' paths to a factor, at least 0, of their learning rate, and so
+            of their decoupled decay too, as with PyTorch's parameter groups. Of several parts that match a
+            variable the first counts. It scales the rate, not the gradient, which Adam would undo. 10 for
+            the new layers in RLL (arXiv 1903.03238, section 4.1.3); 2 for the last linear layer in
+            Smooth-AP on INaturalist (arXiv 2007.12163, supplement).
+
+    Raises:
+        InputError: an argument is out of its range; and, when the optimizer is built, a multiplier
+            that applies to none of its variables.
+
+    >>> weight = keras.Variable([2.0], name="weight")
+    >>> optimizer = build_optimizer("sgd", learning_rate=0.1, multipliers={"weight": 10})
+    >>> optimizer.build([weight])
+    >>> _ = optimizer.apply_gradients([(keras.ops.ones([1]), weight)])
+    >>> float(weight[0])
+    1.0
+    """
+    checks.one_of("optimizer", name, OPTIMIZERS)
+    if not isinstance(learning_rate, keras.optimizers.schedules.LearningRateSchedule):
+        learning_rate = checks.number("learning_rate", learning_rate, above=0)
+    momentum = checks.number("momentum", momentum, at_least=0, at_most=1)
+    decoupled = checks.number("decoupled", decoupled, at_least=0)
+    if name == "adam" and decoupled:
+        raise checks.invalid("decoupled", '0 for "adam"; for decoupled decay use "adamw"', decoupled)
+    if name == "adamw" and not decoupled:
+        raise checks.invalid("decoupled", 'a number above 0 for "adamw"; without decay use "adam"', decoupled)
+    by_path = dict(
+        learning_rate=learning_rate, decoupled=decoupled, no_decay=no_decay, multipliers=multipliers
     )
+    if name == "sgd":
+        return SGD(momentum=momentum, **by_path)
+    if momentum != 0.9:
+        raise checks.invalid("momentum", f'0.9, as "{name}" has it; another one is for "sgd"', momentum)
+    return Adam(epsilon=1e-8, **by_path)
+
+
+def matches(path: str, names: Iterable[str]) -> bool:
+    """Whether any of `names` is part of a variable's path.
+
+    >>> matches("embedding/bias", ["gamma", "bias"])
+    True
+    """
+    return any(name in path for name in names)
+
+
+def check_names(variables: Iterable[keras.Variable], names: Iterable[str], field: str) -> None:
+    """Raises InputError if one of `names`, which `field` holds, is part of no variable's path.
+
+    >>> weight = keras.Variable([2.0], name="embedding")
+    >>> check_names([weight], ["embeding"], "no_decay")
+    Traceback (most recent call last):
+    tfrank.checks.InputError: Invalid value for argument `no_decay`. Expected parts of the paths of \
+variables, which are: embedding. Received: no_decay='embeding'. Did you mean "embedding"?
+    """
+    paths = [variable.path for variable in variables]
+    # The first and the last layers are those one names.
+    some = paths if len(paths) <= 8 else [*paths[:4], f"{len(paths) - 8} more", *paths[-4:]]
+    for name in names:
+        if not any(name in path for path in paths):
+            hint = checks.did_you_mean(name, {part for path in paths for part in path.split("/")})
+            expected = f"parts of the paths of variables, which are: {', '.join(some)}"
+            raise checks.InputError(f"{checks.invalid(field, expected, name)}.{hint}")
+
+
+class _ByPath:
+    """Before a Keras optimizer: multiplies the rate, and applies decoupled decay, by variables' paths.
+
+    Keras' own `weight_decay` knows one rate only, so it stays unset.
+    """
+
+    def __init__(self, *, decoupled=0.0, no_decay=(), multipliers=types.MappingProxyType({}), **arguments):
+        super().__init__(**arguments)
+        self.decoupled = decoupled
+        # Tuples, because lists and dicts of a Keras optimizer become nodes of its checkpoints.
+        self.no_decay = _names("no_decay", no_decay)
+        self.multipliers = _factors(multipliers)
+
+    def build(self, variables):
+        """Makes the slots of the variables; InputError if a multiplier applies to none of them."""
+        if self.built:
+            return
+        check_names(variables, [name for name, _ in self.multipliers], "multipliers")
+        matching = [[pair for pair in self.multipliers if pair[0] in v.path] for v in variables]
+        first = {pairs[0] for pairs in matching if pairs}
+        for name, factor in self.multipliers:
+            if (name, factor) not in first:
+                expected = f'"{name}" before the names that match all of its variables: the first counts'
+                raise checks.invalid("multipliers", expected, dict(self.multipliers))
+        super().build(variables)
+        self._multiplier = tuple(pairs[0][1] if pairs else 1.0 for pairs in matching)
+        self._decay = tuple(0.0 if matches(v.path, self.no_decay) else self.decoupled for v in variables)
+
+    def update_step(self, gradient, variable, learning_rate):
+        """Keras' update of one variable, at its own rate and after its own decay."""
+        # What arrives is TensorFlow's variable, on one device, which has no path.
+        index = self._get_variable_index(variable)
+        rate = keras.ops.cast(learning_rate, variable.dtype) * self._multiplier[index]
+        if self._decay[index]:
+            self.assign_sub(variable, variable * (rate * self._decay[index]))
+        super().update_step(gradient, variable, rate)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments."""
+        return {
+            **super().get_config(),
+            "decoupled": self.decoupled,
+            "no_decay": list(self.no_decay),
+            "multipliers": dict(self.multipliers),
+        }
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class Adam(_ByPath, keras.optimizers.Adam):
+    """Keras' Adam by variables' paths, see `build_optimizer`."""
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class SGD(_ByPath, keras.optimizers.SGD):
+    """Keras' SGD by variables' paths, see `build_optimizer`."""
+
+
+def _names(argument, names):
+    """The names as a tuple; the empty one would match every variable."""
+    if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
+        raise checks.invalid(argument, "a list of parts of variables' paths", names)
+    return tuple(names)
+
+
+def _factors(multipliers):
+    if not isinstance(multipliers, Mapping):
+        raise checks.invalid("multipliers", "a dict from parts of variables' paths to factors", multipliers)
+    names = _names("multipliers", multipliers)
+    return tuple((name, checks.number("multipliers", multipliers[name], at_least=0)) for name in names)
