@@ -1,4 +1,4 @@
-"""The training step and its optimizer."""
+"""The training step, and the strategy it runs under."""
 
 import keras
 import numpy as np
@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from tfrank import SmoothAPLoss
 from tfrank.checks import InputError
-from tfrank.training.optimizers import build_optimizer
 from tfrank.training.step import build_step
 from tfrank.training.strategy import build_strategy
 
@@ -62,26 +61,6 @@ def test_a_step_follows_the_gradient_and_decay_and_reports_the_bare_loss(regular
     assert loss == pytest.approx(expected_loss, rel=1e-6)
     for weight, wanted in zip(weights, expected):
         np.testing.assert_allclose(weight, wanted, rtol=1e-5, atol=1e-7)
-
-
-def test_decoupled_decay_shrinks_weights_apart_from_the_gradient():
-    weight = keras.Variable([2.0])
-    optimizer = build_optimizer(learning_rate=0.1, decoupled=0.5)
-    optimizer.build([weight])
-    optimizer.apply_gradients([(tf.zeros([1]), weight)])
-    assert float(weight[0]) == pytest.approx(2.0 * (1 - 0.1 * 0.5))
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (dict(learning_rate=0), "argument `learning_rate`. Expected a finite number above 0"),
-        (dict(learning_rate=1, decoupled=-1), "argument `decoupled`. Expected a finite number of at least 0"),
-    ],
-)
-def test_a_bad_rate_is_refused(arguments, message):
-    with pytest.raises(InputError, match=message):
-        build_optimizer(**arguments)
 
 
 def test_an_unknown_strategy_is_refused_with_the_likely_one():
