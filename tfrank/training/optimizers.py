@@ -37,9 +37,9 @@ def build_optimizer(
     Adam is Kingma and Ba's (arXiv 1412.6980) in the form at the end of their section 2, and its 1e-8 their
     epsilon hat. PyTorch's 1e-8 is the epsilon of their Algorithm 1, in terms of which ours is
     1e-8 / sqrt(1 - 0.999^t): 3e-7 in the first step, 1e-8 in the end. Gradients far above that get the same
-    steps from both.
+    steps from both, to 1e-5 of a step.
 
-    SGD is that of Caffe, by which RLL was trained: v holds steps. In PyTorch v holds gradients,
+    SGD is that of Caffe: v holds steps. In PyTorch v holds gradients,
     v <- momentum v + g and w <- w - rate v. The two are the same while the rate is; when it falls, what v
     remembers here goes on at the rate of its time, and in PyTorch at the new rate.
 
@@ -56,7 +56,7 @@ def build_optimizer(
             of their decoupled decay too, as with PyTorch's parameter groups. Of several parts that match a
             variable the first counts. It scales the rate, not the gradient, which Adam would undo. 10 for
             the new layers in RLL (arXiv 1903.03238, section 4.1.3); 2 for the last linear layer in
-            Smooth-AP on INaturalist (arXiv 2007.12163, appendix).
+            Smooth-AP on INaturalist (arXiv 2007.12163, supplement).
 
     Raises:
         InputError: an argument is out of its range; and, when the optimizer is built, a multiplier

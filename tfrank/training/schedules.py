@@ -97,7 +97,7 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
 
     def _shape(self, step):
         """The rate at a step as a part of the highest, warm-up aside."""
-        remaining = tf.cast(self.total_steps, tf.float64) - step
+        remaining = self.total_steps - step
         if self.name == "linear":
             return tf.clip_by_value(remaining / self.total_steps, 0, 1)
         if self.name == "cosine":
@@ -108,7 +108,7 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
         if self.name == "steps":
             last = tf.minimum(step, self.total_steps - 1)
             passed = last[..., None] >= tf.constant(self.boundaries, tf.float64)
-            return tf.cast(self.factor, tf.float64) ** tf.reduce_sum(tf.cast(passed, tf.float64), axis=-1)
+            return tf.constant(self.factor, tf.float64) ** tf.reduce_sum(tf.cast(passed, tf.float64), axis=-1)
         return tf.ones_like(step)
 
     def get_config(self) -> dict[str, Any]:

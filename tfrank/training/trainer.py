@@ -151,7 +151,7 @@ class Trainer:
                     raise Interrupted
 
     def report(self) -> str:
-        """What the steps so far have cost (the columns of Revaud et al.'s Table 1), and where the curves are."""
+        """What the steps so far have cost (as in Revaud et al., Table 1), and where the curves are."""
         cost = self._log.save_cost(int(self._checkpoints.step))
         time_taken = datetime.timedelta(seconds=round(cost["wall_seconds"]))
         return (
