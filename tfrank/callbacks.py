@@ -11,7 +11,7 @@ from tfrank.checks import InputError
 from tfrank.evaluation.embed import embed
 from tfrank.evaluation.neighbors import SEARCHES
 from tfrank.evaluation.protocols import leave_one_out
-from tfrank.normalize import l2_normalize
+from tfrank.normalize import side_by_side
 
 EXPECTED = (
     "images [n, ...] with integer labels [n] or [n, 1], as a tuple of two arrays or a batched, finite"
@@ -108,9 +108,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         for output in outputs:
             if len(output.shape) != 2:
                 raise InputError(f"The model's output is not [batch, dim]. Its shape is {output.shape}.")
-        if len(outputs) == 1:
-            return outputs[0]
-        return tf.concat([l2_normalize(tf.cast(output, tf.float32)) for output in outputs], axis=1)
+        return outputs[0] if len(outputs) == 1 else side_by_side(outputs)
 
     def _batches(self) -> Iterator[dict]:
         pairs = self._data if isinstance(self._data, tf.data.Dataset) else self._slices()
