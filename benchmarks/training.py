@@ -116,7 +116,7 @@ def measure_loop(name: str, source: str) -> None:
             stop = start + stretch
             options = dict(checkpoint_every=config.train.checkpoint_every, log_every=config.train.log_every)
             training.trainer.fit(
-                lambda start: batches(start, stop), steps=stop, explain=lambda step: None, **options
+                lambda start, context: batches(start, stop), steps=stop, explain=lambda step: None, **options
             )
 
         model = experiment.build_model(config)

@@ -239,9 +239,15 @@ def train(config: ConfigDict, training: Training, data: Data, steps: int) -> Non
     reader, sampler = records.RecordReader(data.train), build_sampler(config, data.train)
     size = config.data.image_size
 
-    def batches(start):
+    def batches(start, context):
         return pipeline.train_batches(
-            reader, sampler, image_size=size, max_shift=config.data.max_shift, start=start, stop=steps
+            reader,
+            sampler,
+            image_size=size,
+            max_shift=config.data.max_shift,
+            start=start,
+            stop=steps,
+            context=context,
         )
 
     function = embed_fn(training.serving)
@@ -294,10 +300,10 @@ def dry_run(config: ConfigDict, training: Training, data: Data, steps: int) -> N
     print(f"{training.model.count_params():,} parameters; memory of a device, estimated:")
     for what, number in {**bytes_of, "in all": sum(bytes_of.values())}.items():
         print(f"{what:>16} {number / 2**20:10,.1f} MiB")
-    batches = pipeline.train_batches(
-        records.RecordReader(data.train), build_sampler(config, data.train), image_size=size, stop=2
+    reader, sampler = records.RecordReader(data.train), build_sampler(config, data.train)
+    first, second = training.trainer.time_steps(
+        lambda context: pipeline.train_batches(reader, sampler, image_size=size, stop=2, context=context)
     )
-    first, second = training.trainer.time_steps(batches)
     started = time.monotonic()
     reader = records.RecordReader(data.test)
     images_at_once = min(config.evaluation.batch_size, len(data.test))

@@ -22,14 +22,31 @@ def train_batches(
     max_shift: int = 0,
     start: int = 0,
     stop: int,
+    context: tf.distribute.InputContext | None = None,
 ) -> tf.data.Dataset:
-    """Batches `start` to `stop - 1` of the run.
+    """Batches `start` to `stop - 1` of the run, or one machine's slice of them.
+
+    Args:
+        reader, sampler: which records there are, and which of them make batch t.
+        image_size: side of the images, in pixels.
+        max_shift: see `shift_images`.
+        start, stop: steps.
+        context: of the machine that reads, where there are several devices; None reads everything.
 
     Returns:
-        A dataset of `{"image": [batch, size, size, 3] uint8, "label": [batch] int64}`.
+        A dataset of `{"image": [batch, size, size, 3] uint8, "label": [batch] int64}`, where batch is a
+        device's share; a machine's devices take their shares one after another.
     """
+    context = context or tf.distribute.InputContext()
+    share = sampler.batch_size // context.num_replicas_in_sync
+    slice_size = sampler.batch_size // context.num_input_pipelines
+    first = context.input_pipeline_id * slice_size
+
+    def numbers_of(step):
+        return sampler.batch(step)[first : first + slice_size]
+
     steps = tf.data.Dataset.range(start, stop)
-    batches = _read_and_decode(reader, sampler.batch, steps, sampler.batch_size, image_size)
+    batches = _read_and_decode(reader, numbers_of, steps, slice_size, image_size)
     if max_shift:
 
         def augment(batch, step):
@@ -37,6 +54,8 @@ def train_batches(
             return {**batch, "image": shift_images(batch["image"], max_shift, seed)}
 
         batches = tf.data.Dataset.zip(batches, steps).map(augment)
+    if share < slice_size:
+        batches = batches.rebatch(share, drop_remainder=True)
     return batches.prefetch(2)
 
 

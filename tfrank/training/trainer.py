@@ -95,7 +95,7 @@ class Trainer:
 
     def fit(
         self,
-        batches: Callable[[int], tf.data.Dataset],
+        batches: Callable[[int, tf.distribute.InputContext], tf.data.Dataset],
         *,
         steps: int,
         checkpoint_every: int,
@@ -109,7 +109,8 @@ class Trainer:
         """Trains until `steps` steps have been taken, all runs together.
 
         Args:
-            batches: given a step, the dataset of the batches from that step on.
+            batches: given a step and which machine reads, the dataset of its devices' shares of the
+                batches from that step on.
             steps: total.
             checkpoint_every: steps between checkpoints; there is one at the end, and at Ctrl-C.
             log_every: steps between looks at the loss and the batch.
@@ -127,7 +128,7 @@ class Trainer:
         start = int(self._checkpoints.step)
         self._log.begin(start, config)
         progress = Progress("step", steps, done=start)
-        iterator = iter(self._strategy.experimental_distribute_dataset(batches(start), self._input))
+        iterator = iter(self._distribute(lambda context: batches(start, context)))
         with _signals_to(self._on_signal):
             for step in range(start, steps):
                 batch = self._next(iterator, step, explain)
@@ -159,10 +160,13 @@ class Trainer:
             f" {cost['backward_images']:,} backward, {time_taken} of training; curves: {self._log.draw()}"
         )
 
-    def time_steps(self, batches: tf.data.Dataset) -> list[float]:
+    def _distribute(self, batches_of):
+        return self._strategy.distribute_datasets_from_function(batches_of, self._input)
+
+    def time_steps(self, batches: Callable[[tf.distribute.InputContext], tf.data.Dataset]) -> list[float]:
         """Takes a step on each batch, and saves nothing; the seconds of each, those of reading included."""
         seconds, started = [], time.monotonic()
-        for batch in self._strategy.experimental_distribute_dataset(batches, self._input):
+        for batch in self._distribute(batches):
             float(self._step(batch).loss)
             seconds.append(time.monotonic() - started)
             started = time.monotonic()
@@ -178,9 +182,10 @@ class Trainer:
 
     def _look(self, labels, embeddings, step, progress):
         """Logs the losses up to `step`, and its batch at a glance; in words what there is to see."""
+        loss = self._fetch()
         summary = {name: value.numpy() for name, value in self._summarize(labels, embeddings).items()}
         numbers = {name: float(value) for name, value in summary.items() if value.ndim == 0}
-        loss = self._fetch(numbers)
+        self._log.add(step, numbers)
         for name, value in summary.items():
             if value.ndim:
                 self._log.histogram(step, name, value)
@@ -190,14 +195,13 @@ class Trainer:
             f"  counting {numbers['counting']:.0%}  "
         )
 
-    def _fetch(self, numbers: Mapping[str, float] | None = None) -> float:
-        """Logs the pending losses, the last with `numbers`; the last. InputError if one is not finite."""
+    def _fetch(self) -> float:
+        """Logs the pending losses and returns the last; InputError if one is not finite."""
         losses = [float(loss) for loss in self._pending]
         self._pending.clear()
         first = int(self._checkpoints.step) - len(losses) + 1
         for step, loss in enumerate(losses, first):
-            last = step == first + len(losses) - 1
-            self._log.add(step, {"loss": loss, **(numbers if numbers and last else {})})
+            self._log.add(step, {"loss": loss})
         for step, loss in enumerate(losses, first):
             if not math.isfinite(loss):
                 self._log.flush()
