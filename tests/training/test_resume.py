@@ -244,7 +244,7 @@ def test_a_damaged_checkpoint_is_named_and_skipped_for_the_one_before(tmp_path, 
 def test_what_a_loss_keeps_is_in_the_checkpoint(tmp_path):
     setup, kept = Setup(tmp_path), tf.Variable(3.0)
     parts = (setup.model, keras.optimizers.SGD(), [kept])
-    Checkpoints(str(tmp_path / "kept"), *parts).save()
+    Checkpoints(str(tmp_path / "kept"), *parts).save(3)
     kept.assign(5.0)
     Checkpoints(str(tmp_path / "kept"), *parts).restore()
     assert float(kept) == 3.0

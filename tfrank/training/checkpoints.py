@@ -59,10 +59,11 @@ class Checkpoints:
         self._saved_step = int(self.step)
         return self._saved_step
 
-    def save(self) -> None:
-        """Saves the state under its step, if it is not saved already."""
-        if self._saved_step == int(self.step):
+    def save(self, step: int) -> None:
+        """Saves the state after `step` steps, if it is not saved already."""
+        if self._saved_step == step:
             return  # Written over in place, it would be lost if the process died meanwhile.
+        self.step.assign(step)
         try:
             self._manager.save(checkpoint_number=self.step)
         except (tf.errors.OpError, OSError) as error:
@@ -71,12 +72,14 @@ class Checkpoints:
                 f"Cannot save a checkpoint to {self.folder} ({str(error).splitlines()[0]})."
                 f" {before if self._manager.checkpoints else ''}"
             ) from None
-        self._saved_step = int(self.step)
+        self._saved_step = step
 
 
 def _restore_latest(checkpoint: tf.train.Checkpoint, folder: str) -> bool:
     """Restores the latest state that is whole; whether there is any checkpoint."""
-    prefixes = [path.removesuffix(".index") for path in glob.glob(os.path.join(folder, "ckpt-*.index"))]
+    prefixes = [
+        path.removesuffix(".index") for path in glob.glob(os.path.join(glob.escape(folder), "ckpt-*.index"))
+    ]
     for path in sorted(prefixes, key=lambda prefix: int(prefix.rsplit("-", 1)[1]), reverse=True):
         try:
             checkpoint.restore(path).assert_existing_objects_matched()

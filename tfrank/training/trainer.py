@@ -84,7 +84,7 @@ class Trainer:
         self._strategy, self._batch_size = strategy, batch_size
         self._input = tf.distribute.InputOptions(experimental_fetch_to_device=not micro_batch_size)
         self._pending = []  # Losses of steps that are still on the device.
-        self._stop_signal, self._said = None, set()
+        self._done, self._stop_signal, self._said = 0, None, set()
 
         @tf.function
         def summarize(labels, embeddings):
@@ -125,7 +125,7 @@ class Trainer:
             InputError: the loss is not finite, or a batch cannot be made.
             Interrupted: Ctrl-C or SIGTERM; the state is saved.
         """
-        start = int(self._checkpoints.step)
+        start = self._done = int(self._checkpoints.step)
         self._log.begin(start, config)
         progress = Progress("step", steps, done=start)
         iterator = iter(self._distribute(lambda context: batches(start, context)))
@@ -134,8 +134,7 @@ class Trainer:
                 batch = self._next(iterator, step, explain)
                 loss, embeddings = self._step(batch)
                 self._pending.append(loss)
-                self._checkpoints.step.assign_add(1)
-                done = step + 1
+                done = self._done = step + 1
                 evaluates = evaluate and (done % evaluate_every == 0 or done == steps)
                 if done % log_every == 0 or done == steps or evaluates:
                     seen = self._look(batch["label"], embeddings, done, progress)
@@ -153,7 +152,7 @@ class Trainer:
 
     def report(self) -> str:
         """What the steps so far have cost (as in Revaud et al., Table 1), and where the curves are."""
-        cost = self._log.save_cost(int(self._checkpoints.step))
+        cost = self._log.save_cost(self._done)
         time_taken = datetime.timedelta(seconds=round(cost["wall_seconds"]))
         return (
             f"{cost['updates']:,} updates, {cost['forward_images']:,} images forward,"
@@ -199,7 +198,7 @@ class Trainer:
         """Logs the pending losses and returns the last; InputError if one is not finite."""
         losses = [float(loss) for loss in self._pending]
         self._pending.clear()
-        first = int(self._checkpoints.step) - len(losses) + 1
+        first = self._done - len(losses) + 1
         for step, loss in enumerate(losses, first):
             self._log.add(step, {"loss": loss})
         for step, loss in enumerate(losses, first):
@@ -230,11 +229,9 @@ class Trainer:
         self._log.flush()
         for variable in self._model.variables:
             if not np.all(np.isfinite(variable.numpy())):
-                self._diverged(
-                    f"Weights of {variable.path} are not finite at step {int(self._checkpoints.step)}"
-                )
-        self._checkpoints.save()
-        self._log.save_cost(int(self._checkpoints.step))
+                self._diverged(f"Weights of {variable.path} are not finite at step {self._done}")
+        self._checkpoints.save(self._done)
+        self._log.save_cost(self._done)
 
     def _diverged(self, what):
         kept = f" The last good checkpoint is kept in {self._checkpoints.folder}."
