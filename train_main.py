@@ -5,6 +5,7 @@
 Killed and started again with the same command, it goes on from its last checkpoint.
 """
 
+import contextlib
 import os
 
 # Without a GPU TensorFlow would begin with a page of messages about it. Before its first import.
@@ -15,7 +16,8 @@ from ml_collections import config_flags
 
 from tfrank import commands, experiment, files, settings
 from tfrank.evaluation import report
-from tfrank.workdir import check_config_of, default_workdir, locked
+from tfrank.training import cluster
+from tfrank.workdir import check_config_of, check_same_config, default_workdir, locked
 
 _DEFAULT_CONFIG = os.path.join(os.path.dirname(os.path.abspath(__file__)), "configs", "digits.py")
 _CONFIG = config_flags.DEFINE_config_file(
@@ -26,17 +28,18 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run. Default: run
 
 def main(_):
     config = _CONFIG.value
-    experiment.check_config(config)
     strategy = experiment.build_strategy(config)
+    experiment.check_config(config)
     workdir = _WORKDIR.value or default_workdir(config)
-    files.make_folder(workdir)
-    with locked(workdir):
-        check_config_of(workdir, config)
-        train_and_evaluate(config, workdir, strategy)
+    chief = cluster.is_chief(strategy)
+    with cluster.together(strategy), locked(workdir) if chief else contextlib.nullcontext():
+        with cluster.chief_first(strategy):
+            (check_config_of if chief else check_same_config)(workdir, config)
+            data = experiment.build_data(config, workdir)
+        train_and_evaluate(config, workdir, strategy, data)
 
 
-def train_and_evaluate(config, workdir, strategy):
-    data = experiment.build_data(config, workdir)
+def train_and_evaluate(config, workdir, strategy, data):
     steps = settings.total_steps(config, len(data.train))
     training = experiment.build_training(config, workdir, strategy, steps)
     if config.dry_run:
@@ -48,6 +51,8 @@ def train_and_evaluate(config, workdir, strategy):
         rows["raw pixels"] = experiment.evaluate(config, experiment.raw_pixels(config), data.test)
         rows["untrained"] = experiment.evaluate(config, model, data.test)
     experiment.train(config, training, data, steps)
+    if not cluster.is_chief(strategy):
+        return
     embeddings, labels = experiment.embed_all(config, model, data.test)
     rows["trained"] = experiment.measure(config, embeddings, labels)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import tempfile
 import time
 from collections.abc import Callable
 
@@ -29,6 +30,7 @@ from tfrank.normalize import side_by_side
 from tfrank.training import strategy as strategies
 from tfrank.training.averaging import WeightAverage, averaged_variables
 from tfrank.training.checkpoints import Checkpoints, restore_model
+from tfrank.training.cluster import is_chief
 from tfrank.training.estimate import memory_estimate
 from tfrank.training.optimizers import build_optimizer, check_names
 from tfrank.training.schedules import build_schedule
@@ -155,6 +157,7 @@ def build_loss(config: ConfigDict) -> losses.RankingLoss:
 
 def build_strategy(config: ConfigDict) -> tf.distribute.Strategy:
     """The devices that train, and how they compute; before anything else asks TensorFlow for a device."""
+    settings.check_ranges(config)
     if config.train.deterministic:
         tf.config.experimental.enable_op_determinism()
     tf.config.experimental.enable_tensor_float_32_execution(config.train.tf32)
@@ -214,12 +217,17 @@ def build_training(
         xla=train.xla,
         after=average.update if average else lambda: None,
     )
-    averages = average.variables if average else []
+    chief = is_chief(strategy)
     checkpoints = Checkpoints(
-        os.path.join(workdir, "checkpoints"), model, optimizer, loss.variables, averages
+        os.path.join(workdir, "checkpoints"),
+        model,
+        optimizer,
+        loss.variables,
+        average.variables if average else [],
+        writes=chief,
     )
     trainer = Trainer(
-        workdir,
+        workdir if chief else tempfile.mkdtemp(),
         model=model,
         step=step,
         summary=lambda labels, outputs: batch_summary(labels, side_by_side(outputs)),
@@ -266,8 +274,8 @@ def train(config: ConfigDict, training: Training, data: Data, steps: int) -> Non
         checkpoint_every=config.train.checkpoint_every,
         log_every=config.train.log_every,
         explain=lambda step: pipeline.check_batch(reader, sampler.batch(step), size),
-        evaluate=validate if data.validation else None,
-        evaluate_every=config.train.evaluate_every,
+        evaluate=validate if is_chief(training.strategy) else None,
+        evaluate_every=config.train.evaluate_every if data.validation else 0,
         save_best=training.copy.save_weights,
         config=str(config),
     )

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from typing import IO
 
@@ -36,9 +37,8 @@ def make_folder(path: str) -> str:
     """Makes the folder, and its parents, if need be; InputError where it cannot be written to."""
     try:
         os.makedirs(path, exist_ok=True)
-        with atomic_write(os.path.join(path, ".writable")):
+        with tempfile.TemporaryFile(dir=path):
             pass
-        os.remove(os.path.join(path, ".writable"))
     except OSError as error:
         raise InputError(f"Cannot write to {path} ({error.strerror}). Choose another folder.") from None
     return path

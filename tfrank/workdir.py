@@ -50,6 +50,17 @@ def check_config_of(workdir: str, config: ConfigDict) -> None:
     files.write_json(path, json.loads(config.to_json()))
 
 
+def check_same_config(workdir: str, config: ConfigDict) -> None:
+    """InputError where another machine of the run, the chief, has saved no config there, or another one."""
+    path = os.path.join(workdir, "config.json")
+    if not os.path.exists(path):
+        raise InputError(
+            f"The chief has not been in {workdir}. With several machines the workdir has to be on a file"
+            " system that all of them see."
+        )
+    _compare(path, config, lambda field: field != "data.source")
+
+
 def check_model_of(workdir: str, config: ConfigDict) -> None:
     """InputError where the workdir has no run, or one of another model or of other data."""
     path = os.path.join(workdir, "config.json")
@@ -71,7 +82,8 @@ def check_test_set_of(workdir: str, config: ConfigDict) -> None:
 
 @contextlib.contextmanager
 def locked(workdir: str) -> Iterator[None]:
-    """Keeps every other process out of the workdir; InputError where one is at work there."""
+    """Makes the workdir if need be, and keeps others out of it; InputError where one is at work there."""
+    files.make_folder(workdir)
     with open(os.path.join(workdir, ".lock"), "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -83,9 +95,10 @@ def locked(workdir: str) -> Iterator[None]:
 def check_records_of(workdir: str, fingerprints: dict[str, str]) -> None:
     """Saves the fingerprints of the records; InputError where those of before differ."""
     path = os.path.join(workdir, "records.json")
-    if os.path.exists(path) and _load(path) != fingerprints:
+    if not os.path.exists(path):
+        files.write_json(path, fingerprints)
+    elif _load(path) != fingerprints:
         raise InputError(f"The records in {workdir} changed since this run began. Choose another --workdir.")
-    files.write_json(path, fingerprints)
 
 
 def flatten(tree: dict, prefix: str = "") -> dict:

@@ -16,6 +16,11 @@ class Checkpoints:
     The state is: step, model, optimizer, the model's seed generators, what the loss keeps, and the average
     of the weights. A save that is killed leaves the one before it valid.
 
+    Args:
+        folder: where they are.
+        model, optimizer, loss_state, average: the state.
+        writes: whether `save` saves; of several machines that share a folder, one does.
+
     Attributes:
         step: variable, steps taken.
         best: variable, the best value of the metric that the best weights are chosen by.
@@ -28,6 +33,7 @@ class Checkpoints:
         optimizer: keras.optimizers.Optimizer,
         loss_state: Sequence[tf.Variable] = (),
         average: Sequence[tf.Variable] = (),
+        writes: bool = True,
     ):
         self.folder = folder
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
@@ -44,13 +50,15 @@ class Checkpoints:
             best=self.best,
         )
         self._saved_step = None
-        _remove_damaged_list(folder)
-        self._manager = tf.train.CheckpointManager(self._checkpoint, folder, max_to_keep=2)
+        self._manager = None
+        if writes:
+            _remove_damaged_list(folder)
+            self._manager = tf.train.CheckpointManager(self._checkpoint, folder, max_to_keep=2)
 
     @property
     def any_saved(self) -> bool:
         """Whether there is a checkpoint."""
-        return bool(self._manager.checkpoints)
+        return bool(_found(self.folder))
 
     def restore(self) -> int:
         """Restores the latest state that is whole, if there is one; the number of steps taken."""
@@ -61,8 +69,9 @@ class Checkpoints:
 
     def save(self, step: int) -> None:
         """Saves the state after `step` steps, if it is not saved already."""
-        if self._saved_step == step:
-            return  # Written over in place, it would be lost if the process died meanwhile.
+        # One that is there, written over in place, would be lost if the process died meanwhile.
+        if not self._manager or self._saved_step == step:
+            return
         self.step.assign(step)
         try:
             self._manager.save(checkpoint_number=self.step)
@@ -70,26 +79,31 @@ class Checkpoints:
             before = "The one before it is still good; the same command goes on from there."
             raise InputError(
                 f"Cannot save a checkpoint to {self.folder} ({str(error).splitlines()[0]})."
-                f" {before if self._manager.checkpoints else ''}"
+                f" {before if self.any_saved else ''}"
             ) from None
         self._saved_step = step
 
 
 def _restore_latest(checkpoint: tf.train.Checkpoint, folder: str) -> bool:
     """Restores the latest state that is whole; whether there is any checkpoint."""
-    prefixes = [
-        path.removesuffix(".index") for path in glob.glob(os.path.join(glob.escape(folder), "ckpt-*.index"))
-    ]
-    for path in sorted(prefixes, key=lambda prefix: int(prefix.rsplit("-", 1)[1]), reverse=True):
+    paths = _found(folder)
+    for path in reversed(paths):
         try:
             checkpoint.restore(path).assert_existing_objects_matched()
             return True
         except (tf.errors.OpError, AssertionError, IndexError, ValueError) as error:
             reason = str(error).strip().splitlines()[0]
             print(f"Warning: the checkpoint {path} is damaged ({reason}), taking the one before it.")
-    if prefixes:
+    if paths:
         raise InputError(f"No checkpoint in {folder} is whole. Delete the folder to begin anew.")
     return False
+
+
+def _found(folder):
+    """The paths of the checkpoints in a folder, the latest last."""
+    indexes = glob.glob(os.path.join(glob.escape(folder), "ckpt-*.index"))
+    paths = [path.removesuffix(".index") for path in indexes]
+    return sorted(paths, key=lambda path: int(path.rsplit("-", 1)[1]))
 
 
 def _remove_damaged_list(folder):

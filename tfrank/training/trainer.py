@@ -15,6 +15,7 @@ import tensorflow as tf
 from tfrank.checks import InputError
 from tfrank.progress import Progress
 from tfrank.training.checkpoints import Checkpoints
+from tfrank.training.cluster import was_told_of
 from tfrank.training.log import TrainingLog
 from tfrank.training.step import Step
 
@@ -116,8 +117,8 @@ class Trainer:
             log_every: steps between looks at the loss and the batch.
             explain: called with the step whose batch could not be made; raises an error that names
                 the bad record.
-            evaluate: measures the present weights.
-            evaluate_every: steps between evaluations.
+            evaluate: measures the present weights; None on a machine that leaves it to another.
+            evaluate_every: steps between evaluations; 0 for none.
             save_best: writes the weights that `evaluate` measured to a path.
             config: to be shown in TensorBoard.
 
@@ -135,12 +136,13 @@ class Trainer:
                 loss, embeddings = self._step(batch)
                 self._pending.append(loss)
                 done = self._done = step + 1
-                evaluates = evaluate and (done % evaluate_every == 0 or done == steps)
+                # The same on all machines, of which one evaluates: to look at a batch takes all of them.
+                evaluates = evaluate_every and (done % evaluate_every == 0 or done == steps)
                 if done % log_every == 0 or done == steps or evaluates:
                     seen = self._look(batch["label"], embeddings, done, progress)
                     always = done == steps or done - start == log_every
                     progress.show(done, seen, images_per_step=self._batch_size, always=always)
-                if evaluates:
+                if evaluates and evaluate:
                     self._keep_best(evaluate(), done, progress, save_best)
                 if done % log_every == 0 or evaluates:
                     self._log.flush()
@@ -174,7 +176,9 @@ class Trainer:
     def _next(self, iterator, step, explain):
         try:
             return next(iterator)
-        except tf.errors.OpError:
+        except tf.errors.OpError as error:
+            if was_told_of(error):
+                raise  # The batch is not to blame.
             self._save()
             explain(step)
             raise

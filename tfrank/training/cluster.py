@@ -1,0 +1,205 @@
+"""Several machines that train together: who they are, that all are there, and what happens when one goes.
+
+TensorFlow finds out within some ten seconds that another machine is gone, while training. Not so at the
+start: it waits for a missing machine forever, silently, and deaf to Ctrl-C. So the machines look for each
+other before TensorFlow does.
+"""
+
+import contextlib
+import json
+import os
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import tensorflow as tf
+
+# Barriers and errors for all machines have no public name.
+from tensorflow.python.eager import context as tf_context
+
+from tfrank.checks import InputError
+
+# For a machine to start, and for the chief to write the records.
+START_SECONDS = 600
+BARRIER_SECONDS = 24 * 3600
+SECONDS_BETWEEN_MESSAGES = 10
+
+# What TensorFlow raises on a machine when another one is gone or has reported an error.
+LOST = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.InternalError,
+)
+
+
+class Cluster(NamedTuple):
+    """The machines of a run.
+
+    Attributes:
+        workers: the address of each, "host:port".
+        index: which of them this one is; 0 is the chief, who writes all files.
+    """
+
+    workers: tuple[str, ...]
+    index: int
+
+
+def read_cluster(environment: Mapping[str, str] = os.environ) -> Cluster:
+    """The machines that TF_CONFIG names, in the form
+
+        {"cluster": {"worker": ["host0:port", "host1:port"]}, "task": {"type": "worker", "index": 0}}
+
+    with the machine's own index on each. InputError where it is anything else.
+    """
+    text = environment.get("TF_CONFIG", "")
+    if not text:
+        raise _bad_config("It is not set.")
+    try:
+        config = json.loads(text)
+        workers, task = config["cluster"]["worker"], config["task"]
+        kind, index = task.get("type", "worker"), task["index"]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _bad_config(f"It cannot be read ({type(error).__name__}: {error}).") from None
+    if set(config["cluster"]) != {"worker"} or kind != "worker":
+        raise _bad_config("Every machine is a worker; worker 0 is the chief.")
+    if not isinstance(workers, list) or not all(isinstance(w, str) for w in workers):
+        raise _bad_config("The workers are not a list of addresses.")
+    for worker in workers:
+        if not re.fullmatch(r".+:\d{1,5}", worker):
+            raise _bad_config(f"{worker!r} is not an address host:port.")
+    if len(set(workers)) < len(workers):
+        raise _bad_config("Two workers have the same address.")
+    if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < len(workers):
+        raise _bad_config(f"The index of this machine, {index!r}, is not from 0 to {len(workers) - 1}.")
+    return Cluster(tuple(workers), index)
+
+
+def _bad_config(what):
+    return InputError(
+        'strategy=multi_worker needs the environment variable TF_CONFIG on each machine, such as {"cluster":'
+        ' {"worker": ["host0:12345", "host1:12345"]}, "task": {"type": "worker", "index": 0}}, with its own'
+        f" index. {what}"
+    )
+
+
+def wait_for_workers(
+    cluster: Cluster, *, seconds: float = START_SECONDS, say: Callable[[str], None] = print
+) -> None:
+    """Returns when each machine has reached each other one; InputError names those that it has not in time."""
+    own = cluster.workers[cluster.index]
+    unreached = set(range(len(cluster.workers))) - {cluster.index}
+    unheard = set(unreached)
+    started, told = time.monotonic(), -SECONDS_BETWEEN_MESSAGES
+    with socket.socket() as listener:
+        # TensorFlow opens the same port next.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.settimeout(0.2)
+        try:
+            listener.bind(("", _split(own)[1]))
+            listener.listen(len(cluster.workers))
+        except (OSError, OverflowError) as error:
+            raise InputError(
+                f"Cannot listen on {own}, the address of worker {cluster.index} in TF_CONFIG ({error})."
+            ) from None
+        while unreached or unheard:
+            unreached = {worker for worker in unreached if not _greet(cluster, worker)}
+            unheard.discard(_heard(listener))
+            waited = time.monotonic() - started
+            names = ", ".join(f"{k} ({cluster.workers[k]})" for k in sorted(unreached | unheard))
+            if names and waited > seconds:
+                raise InputError(f"Workers {names} did not start within {seconds:.0f} s.")
+            if names and waited > told + SECONDS_BETWEEN_MESSAGES:
+                say(f"Waiting for workers {names}")
+                told = waited
+
+
+def _split(address):
+    host, _, port = address.rpartition(":")
+    return host, int(port)
+
+
+def _greet(cluster, worker):
+    """Tells a machine that this one is there; whether it has listened."""
+    try:
+        with socket.create_connection(_split(cluster.workers[worker]), timeout=2) as connection:
+            connection.sendall(f"{cluster.index}\n".encode())
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
+def _heard(listener):
+    """The number of a machine that says it is there; None if none does just now."""
+    try:
+        connection, _ = listener.accept()
+        with connection:
+            connection.settimeout(2)
+            return int(connection.recv(16))
+    except (OSError, ValueError):
+        return None
+
+
+def is_chief(strategy: tf.distribute.Strategy) -> bool:
+    """Whether this is the machine that writes files and speaks: the only one, or worker 0."""
+    resolver = strategy.cluster_resolver
+    return resolver is None or resolver.task_id == 0
+
+
+def _several(strategy):
+    return strategy.cluster_resolver is not None
+
+
+def was_told_of(error: tf.errors.OpError) -> bool:
+    """Whether an error is the news, in the midst of training, that another machine has ended."""
+    return isinstance(error, LOST) and "Collective ops is aborted" in str(error)
+
+
+@contextlib.contextmanager
+def together(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """In several machines' training: the chief alone speaks, and no machine waits for one that has ended.
+
+    What ends this machine is told to the others. Raises InputError where another machine ended, with what
+    it has told.
+    """
+    if not _several(strategy):
+        yield
+        return
+    worker = strategy.cluster_resolver.task_id
+    try:
+        with contextlib.ExitStack() as stack:
+            if worker:
+                print(f"Worker {worker}: the chief, worker 0, shows progress.", flush=True)
+                silence = stack.enter_context(open(os.devnull, "w"))
+                stack.enter_context(contextlib.redirect_stdout(silence))
+            yield
+    except LOST as error:
+        told = re.search(r"worker \d+: .*", str(error))
+        reason = told.group() if told else f"its connection is lost: {str(error).strip().splitlines()[0]}"
+        raise InputError(
+            f"Another machine of the run has ended ({reason}). The same command on all of them goes on from"
+            " the last checkpoint."
+        ) from None
+    except BaseException as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        message = f"worker {worker}: {reason[0]}"
+        with contextlib.suppress(tf.errors.OpError):
+            tf_context.context().report_error_to_cluster(tf.errors.ABORTED, message)
+        raise
+
+
+@contextlib.contextmanager
+def chief_first(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """The chief goes through the block while the others wait, and then find what it has written."""
+    if not _several(strategy):
+        yield
+        return
+    barrier = tf_context.context().wait_at_barrier
+    if not is_chief(strategy):
+        barrier("chief_first", 1000 * BARRIER_SECONDS)
+    yield
+    if is_chief(strategy):
+        barrier("chief_first", 1000 * BARRIER_SECONDS)
