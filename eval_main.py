@@ -12,7 +12,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1" if os.path.exists("/dev/nvidia
 from absl import flags
 from ml_collections import config_flags
 
-from tfrank import commands, experiment, files
+from tfrank import commands, experiment, files, inference
 from tfrank.evaluation import report
 from tfrank.workdir import check_test_set_of, default_workdir
 
@@ -32,13 +32,13 @@ def main(_):
     experiment.check_config(config)
     workdir = _WORKDIR.value or default_workdir(config)
     if _SAVED_MODEL.value:
-        model = experiment.load_saved_model(_SAVED_MODEL.value)
+        model = inference.load_saved_model(_SAVED_MODEL.value)
         files.make_folder(workdir)
         check_test_set_of(workdir, config)
     else:
-        model = experiment.embed_fn(experiment.load_trained(config, workdir))
+        model = inference.embed_fn(experiment.load_trained(config, workdir))
     data = experiment.build_data(config, workdir)
-    metrics = experiment.evaluate(config, model, data.test, _NEIGHBORS.value)
+    metrics = inference.evaluate(config, model, data.test, _NEIGHBORS.value)
     print(report.table({_SAVED_MODEL.value or workdir: metrics}))
     path = os.path.join(workdir, f"metrics_{_NEIGHBORS.value}.json")
     files.write_json(path, metrics)

@@ -14,7 +14,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1" if os.path.exists("/dev/nvidia
 from absl import flags
 from ml_collections import config_flags
 
-from tfrank import commands, experiment, files, settings
+from tfrank import commands, experiment, files, inference, settings
 from tfrank.evaluation import report
 from tfrank.training import cluster
 from tfrank.workdir import check_config_of, check_same_config, default_workdir, locked
@@ -44,24 +44,24 @@ def train_and_evaluate(config, workdir, strategy, data):
     training = experiment.build_training(config, workdir, strategy, steps)
     if config.dry_run:
         return experiment.dry_run(config, training, data, steps)
-    model = experiment.embed_fn(training.serving)
+    model = inference.embed_fn(training.serving)
 
     rows = {}
     if config.evaluation.baselines:
-        rows["raw pixels"] = experiment.evaluate(config, experiment.raw_pixels(config), data.test)
-        rows["untrained"] = experiment.evaluate(config, model, data.test)
+        rows["raw pixels"] = inference.evaluate(config, inference.raw_pixels(config), data.test)
+        rows["untrained"] = inference.evaluate(config, model, data.test)
     experiment.train(config, training, data, steps)
     if not cluster.is_chief(strategy):
         return
-    embeddings, labels = experiment.embed_all(config, model, data.test)
-    rows["trained"] = experiment.measure(config, embeddings, labels)
+    embeddings, labels = inference.embed_all(config, model, data.test)
+    rows["trained"] = inference.measure(config, embeddings, labels)
 
     print(report.table(rows))
     paths = {name: os.path.join(workdir, name) for name in ("metrics.json", "neighbors.png", "saved_model")}
     files.write_json(paths["metrics.json"], rows)
     with files.atomic_write(paths["neighbors.png"]) as file:
-        file.write(experiment.draw_neighbors(config, embeddings, labels, data.test))
-    experiment.export(config, training.serving, paths["saved_model"])
+        file.write(inference.draw_neighbors(config, embeddings, labels, data.test))
+    inference.export(config, training.serving, paths["saved_model"])
     print("\n".join(paths.values()))
 
 

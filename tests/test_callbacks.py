@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import tfrank
 from tests.training.runs import ROOT
-from tfrank import callbacks, experiment
+from tfrank import callbacks, experiment, inference
 from tfrank.callbacks import RetrievalEvaluation
 from tfrank.checks import InputError
 from tfrank.evaluation.embed import embed
@@ -117,7 +117,7 @@ def test_the_numbers_are_bit_for_bit_those_of_the_mains():
     history = fit(model, RetrievalEvaluation((IMAGES, LABELS)))
     batches = [{"image": IMAGES, "label": LABELS}]
     config = experiment.ConfigDict({"evaluation": {"recall_at": (1, 10)}})
-    metrics = experiment.measure(config, *embed(experiment.embed_fn(model), batches))
+    metrics = inference.measure(config, *embed(inference.embed_fn(model), batches))
     assert last(history) == {key: metrics[key[4:]] for key in last(history)}
 
 
@@ -303,7 +303,7 @@ def test_any_precision_is_evaluated(policy):
     finally:
         keras.config.set_dtype_policy(before)
     history = fit(model, RetrievalEvaluation((IMAGES, LABELS), batch_size=40))
-    wanted = by_hand(experiment.embed_fn(model)(IMAGES))
+    wanted = by_hand(inference.embed_fn(model)(IMAGES))
     # In half precision some similarities are so near that another order of rounding changes their ranks.
     assert last(history) == pytest.approx(wanted, abs=1e-6 if policy == "float64" else 1e-3)
 

@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import pathlib
+import re
 
 import pytest
 
@@ -40,12 +41,13 @@ def test_a_config_adds_no_field_to_the_defaults(name):
 
 
 def test_every_field_is_read_somewhere():
-    source = "".join((ROOT / "tfrank" / name).read_text() for name in ("experiment.py", "settings.py"))
+    files = ("experiment.py", "inference.py", "settings.py")
+    source = "".join((ROOT / "tfrank" / name).read_text() for name in files)
     config = default.get_config()
     for group in ("data", "train", "evaluation"):
         for field in config[group]:
             split = group == "data" and field in ("train", "test")
-            read = f"config.{group}.{field}" in source or f"data.{field}" in source or split
+            read = f"config.{group}.{field}" in source or re.search(rf"\b{group}\.{field}\b", source) or split
             assert read or f"config.{group}.{field}" in (ROOT / "train_main.py").read_text(), field
     # The fields of the model are passed on as keywords.
     from tfrank.models.embedding import embedding_model

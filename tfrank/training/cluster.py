@@ -89,7 +89,7 @@ def _bad_config(what):
 def wait_for_workers(
     cluster: Cluster, *, seconds: float = START_SECONDS, say: Callable[[str], None] = print
 ) -> None:
-    """Returns when each machine has reached each other one; InputError names those that it has not in time."""
+    """Returns when each machine has reached each other one; InputError names those not there in time."""
     own = cluster.workers[cluster.index]
     unreached = set(range(len(cluster.workers))) - {cluster.index}
     unheard = set(unreached)
@@ -178,7 +178,7 @@ def together(strategy: tf.distribute.Strategy) -> Iterator[None]:
             yield
     except LOST as error:
         told = re.search(r"worker \d+: .*", str(error))
-        reason = told.group() if told else f"its connection is lost: {str(error).strip().splitlines()[0]}"
+        reason = told.group() if told else "without a word: killed, or its connection lost"
         raise InputError(
             f"Another machine of the run has ended ({reason}). The same command on all of them goes on from"
             " the last checkpoint."

@@ -182,18 +182,7 @@ def multi_stage_gradients(
         return embed(tf.cast(part, tf.float32))
 
     outputs = model.compute_output_spec(keras.KerasTensor([micro_batch_size, *images.shape[1:]]))
-    arrays = tf.nest.map_structure(
-        lambda output: tf.TensorArray(
-            output.dtype, number, element_shape=[rows, *output.shape[1:]], infer_shape=False
-        ),
-        outputs,
-    )
-
-    def embed_next(k, arrays):
-        return k + 1, tf.nest.map_structure(lambda array, e: array.write(k, e), arrays, embed_part(k))
-
-    _, arrays = tf.while_loop(lambda k, _: k < number, embed_next, [0, arrays], parallel_iterations=1)
-    joined = tf.nest.map_structure(lambda array: array.concat(), arrays)
+    joined = _join_parts(embed_part, number, outputs, rows)
 
     regularised = [v for v in model.trainable_variables if v.regularizer is not None]
     if len(model.losses) > len(regularised):
@@ -221,6 +210,21 @@ def multi_stage_gradients(
         direct = [tf.identity(gradient) for gradient in direct]
         _, gradients = tf.while_loop(lambda k, _: k < number, add, [0, direct], parallel_iterations=1)
     return value, joined, gradients
+
+
+def _join_parts(embed_part, number, outputs, rows):
+    """The embeddings of all micro-batches, one after another, as `outputs` describes those of one."""
+
+    def array_of(output):
+        shape = [rows, *output.shape[1:]]
+        return tf.TensorArray(output.dtype, number, element_shape=shape, infer_shape=False)
+
+    def embed_next(k, arrays):
+        return k + 1, tf.nest.map_structure(lambda array, e: array.write(k, e), arrays, embed_part(k))
+
+    arrays = tf.nest.map_structure(array_of, outputs)
+    _, arrays = tf.while_loop(lambda k, _: k < number, embed_next, [0, arrays], parallel_iterations=1)
+    return tf.nest.map_structure(lambda array: array.concat(), arrays)
 
 
 def _is_synchronised(layer):

@@ -1,0 +1,98 @@
+"""The composition root of what is done with a model: embedding, measuring, drawing, exporting."""
+
+import os
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+from tfrank.checks import InputError
+from tfrank.data import images, pipeline, records
+from tfrank.data.index import RecordIndex
+from tfrank.evaluation import neighbors, report
+from tfrank.evaluation.embed import embed
+from tfrank.evaluation.protocols import leave_one_out
+from tfrank.export.saved_model import export_saved_model
+from tfrank.models.preprocessing import preprocess
+
+GRID_QUERIES, GRID_NEIGHBORS = 8, 8
+
+
+def load_saved_model(folder: str) -> Callable[[tf.Tensor], tf.Tensor]:
+    """The `serving_default` signature of a SavedModel as an embedding function."""
+    try:
+        signature = tf.saved_model.load(folder).signatures["serving_default"]
+        return lambda batch: signature(images=batch)["embedding"]
+    except (OSError, KeyError, IndexError, ValueError, tf.errors.OpError) as error:
+        raise InputError(f"{folder} is not a SavedModel of an embedding model ({error}).") from None
+
+
+def load_best(model: keras.Model, path: str) -> None:
+    """Loads the weights that did best on the validation part, where there are some."""
+    if os.path.exists(path):
+        try:
+            model.load_weights(path)
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} is damaged ({error}). Delete it to use the last weights.") from None
+        print(f"Best weights on the validation classes: {path}")
+
+
+def embed_fn(model: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
+    """From images to embeddings, compiled, in inference mode."""
+    return tf.function(lambda batch: model(batch, training=False), reduce_retracing=True)
+
+
+def raw_pixels(config: ConfigDict) -> Callable[[tf.Tensor], tf.Tensor]:
+    """The embedding to be better than: the preprocessed image itself."""
+    return lambda batch: tf.reshape(preprocess(batch, config.model.preprocessing), [len(batch), -1])
+
+
+def embed_all(
+    config: ConfigDict, function: Callable[[tf.Tensor], tf.Tensor], index: RecordIndex
+) -> tuple[np.ndarray, np.ndarray]:
+    """Unit-norm embeddings and labels of all records of an index."""
+    return embed(function, _all_images(config, index), total=len(index), ids=index.id)
+
+
+def _all_images(config, index):
+    reader, size = records.RecordReader(index), config.data.image_size
+    batches = pipeline.evaluation_batches(reader, batch_size=config.evaluation.batch_size, image_size=size)
+    return pipeline.naming_bad_images(reader, batches, size)
+
+
+def evaluate(
+    config: ConfigDict, function: Callable[[tf.Tensor], tf.Tensor], index: RecordIndex, search: str = "exact"
+) -> dict[str, float]:
+    """The metrics of an embedding function on the records of an index."""
+    return measure(config, *embed_all(config, function, index), search)
+
+
+def measure(
+    config: ConfigDict, embeddings: np.ndarray, labels: np.ndarray, search: str = "exact"
+) -> dict[str, float]:
+    """The metrics of embeddings, each image in turn being the query."""
+    return leave_one_out(embeddings, labels, config.evaluation.recall_at, neighbors=search)
+
+
+def draw_neighbors(
+    config: ConfigDict, embeddings: np.ndarray, labels: np.ndarray, index: RecordIndex
+) -> bytes:
+    """A PNG of some images of an index and their nearest neighbours, by their embeddings."""
+    queries = np.random.default_rng(config.seed).permutation(len(labels))[:GRID_QUERIES]
+    nearest = neighbors.exact(embeddings[queries], embeddings, GRID_NEIGHBORS, queries).index
+    reader = records.RecordReader(index)
+
+    def image_of(number):
+        return images.decode_record(reader.read([number])[0], config.data.image_size)["image"].numpy()
+
+    def class_of(number):
+        return records.class_text(reader.read([number])[0]) or f"class {labels[number]}"
+
+    return report.neighbor_grid(image_of, queries, nearest, labels, class_of)
+
+
+def export(config: ConfigDict, model: keras.Model, folder: str) -> None:
+    """The SavedModel; its `encoded` signature decodes as training did."""
+    export_saved_model(model, folder, lambda encoded: images.decode_image(encoded, config.data.image_size))
