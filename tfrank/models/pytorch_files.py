@@ -8,6 +8,7 @@ read. Any other name ends the reading.
 import collections
 import math
 import pickle
+import struct
 import zipfile
 from typing import IO, Any, NamedTuple
 
@@ -131,7 +132,7 @@ def _read_legacy(file: IO[bytes]) -> tuple[Any, dict[str, bytes]]:
     data = {}
     for key in _Unpickler(file).load():
         storage = unpickler.storages[key]
-        if int.from_bytes(file.read(8), "little") != storage.size:
+        if struct.unpack("<q", file.read(8)) != (storage.size,):
             raise pickle.UnpicklingError(f"storage {key} is not of {storage.size} numbers")
         data[key] = file.read(storage.size * _item_type(storage).itemsize)
     return tree, data
