@@ -50,15 +50,15 @@ def write_zip(path, tree, storages, root="archive"):
         archive.writestr(f"{root}/version", "3\n")
 
 
-def write_legacy(path, tree, storages, itemsize=4):
-    """The format before 2020."""
+def write_legacy(path, tree, storages, counts=()):
+    """The format before 2020: each storage follows the number of what it holds."""
     file = io.BytesIO()
     for value in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}):
         pickle.dump(value, file, protocol=2)
     file.write(b"\x80\x02" + tree + b".")
     pickle.dump(list(storages), file, protocol=2)
-    for data in storages.values():
-        file.write(struct.pack("<q", len(data) // itemsize) + data)
+    for data, count in zip(storages.values(), counts):
+        file.write(struct.pack("<q", count) + data)
     path.write_bytes(file.getvalue())
 
 
@@ -68,4 +68,7 @@ def save_state(path, state, *, legacy=False, wrap=lambda tree: tree):
     keys = {key: str(number) for number, key in enumerate(arrays)}
     tree = mapping({key: tensor(keys[key], array, legacy=legacy) for key, array in arrays.items()})
     storages = {keys[key]: array.tobytes() for key, array in arrays.items()}
-    (write_legacy if legacy else write_zip)(path, wrap(tree), storages)
+    if legacy:
+        write_legacy(path, wrap(tree), storages, [array.size for array in arrays.values()])
+    else:
+        write_zip(path, wrap(tree), storages)

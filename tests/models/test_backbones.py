@@ -1,5 +1,6 @@
 """Backbones: their names, sizes, paths, and Keras' own networks with their own preprocessing."""
 
+import functools
 import inspect
 
 import keras
@@ -164,9 +165,12 @@ def test_a_network_of_keras_gives_what_it_gives_by_itself(name, monkeypatch, tmp
         if isinstance(layer, keras.layers.Normalization):
             layer.finalize_state()
     theirs.save_weights(tmp_path / "theirs.weights.h5")
-    monkeypatch.setitem(
-        APPLICATIONS, name, lambda **options: theirs if options["weights"] else make(**options)
-    )
+
+    @functools.wraps(make)
+    def download(**options):
+        return theirs if options["weights"] == "imagenet" else make(**options)
+
+    monkeypatch.setitem(APPLICATIONS, name, download)
     images = np.random.default_rng(1).uniform(0, 255, [2, size, size, 3]).astype("float32")
     embedded = {}
     for source in ("imagenet", str(tmp_path / "theirs.weights.h5")):

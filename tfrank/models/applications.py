@@ -28,9 +28,7 @@ def application(name: str, *, image_size: int, batch_norm: str) -> keras.Model:
         batch_norm: "frozen", or "trained": Keras' own layers, synchronised over replicas.
     """
     try:
-        network = APPLICATIONS[name](
-            include_top=False, weights=None, input_shape=(image_size, image_size, 3), name=name
-        )
+        made = APPLICATIONS[name](include_top=False, weights=None, input_shape=(image_size, image_size, 3))
     except ValueError as error:
         raise InputError(f"keras/{name} cannot be built for images of side {image_size}: {error}") from None
     frozen = batch_norm == "frozen"
@@ -46,6 +44,7 @@ def application(name: str, *, image_size: int, batch_norm: str) -> keras.Model:
             kind = FrozenNormalization
         return kind.from_config(config)
 
+    network = keras.Model(made.inputs, made.output, name=name)
     with keras.name_scope(name):
         return keras.models.clone_model(network, clone_function=copy)
 
