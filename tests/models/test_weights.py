@@ -154,18 +154,16 @@ def test_a_file_of_more_levels_fits_fewer(tmp_path):
     assert_holds(model, {variable.path: variable.numpy() for variable in backbone_of(saved).variables})
 
 
+@pytest.mark.parametrize("suffix", [".h5", ".weights.h5"])
 @pytest.mark.parametrize("classifier", [True, False])
-def test_the_files_that_keras_downloads_are_read(classifier, mobilenet, tmp_path):
-    network = (
-        mobilenet
-        if classifier
-        else keras.Model(mobilenet.inputs, mobilenet.get_layer("conv_pw_13_relu").output)
-    )
-    network.save(tmp_path / "mobilenet.h5")
+def test_files_of_keras_own_networks_are_read(classifier, suffix, mobilenet, tmp_path):
+    """`.h5`: those that Keras downloads."""
+    features = keras.Model(mobilenet.inputs, mobilenet.get_layer("conv_pw_13_relu").output)
+    network, path = mobilenet if classifier else features, tmp_path / f"mobilenet{suffix}"
+    network.save(path) if suffix == ".h5" else network.save_weights(path)
     model = model_of("keras/MobileNet")
-    load_backbone_weights(model, str(tmp_path / "mobilenet.h5"))
-    wanted = {f"MobileNet/{variable.path}": variable.numpy() for variable in mobilenet.variables}
-    assert_holds(model, wanted)
+    load_backbone_weights(model, str(path))
+    assert_holds(model, {f"MobileNet/{variable.path}": variable.numpy() for variable in mobilenet.variables})
 
 
 def test_an_npz_file_has_the_names_of_the_layers(small_networks, tmp_path):

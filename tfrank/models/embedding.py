@@ -116,4 +116,4 @@ def concatenated(model: keras.Model) -> keras.Model:
         return model
     parts = [UnitNorm(dtype="float32")(output) for output in model.outputs]
     joined = keras.layers.Concatenate(dtype="float32", name="embeddings")(parts)
-    return keras.Model(model.inputs, joined, name="concatenated_model")
+    return keras.Model(model.input, joined, name="concatenated_model")

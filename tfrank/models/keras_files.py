@@ -48,6 +48,9 @@ def read_saved(path: str, backbone: keras.Model, *, by_name: bool) -> dict[str, 
             backbone.save_weights(same)
             names = {place: names.get(name, []) for place, (name, _) in _groups(same, backbone.name).items()}
         groups = {place: arrays for place, (_, arrays) in groups.items()}
+        beyond = [place for place, arrays in groups.items() if arrays and not names.get(place)]
+        for place in beyond if len(beyond) <= _CLASSIFIER_LAYERS else ():
+            del groups[place]
     found = {}
     for group, arrays in groups.items():
         found |= _numbered(arrays, names.get(group, []), group)
