@@ -64,7 +64,7 @@ def write_legacy(path, tree, storages, counts=()):
 
 def save_state(path, state, *, legacy=False, wrap=lambda tree: tree):
     """A state dict of arrays as a file."""
-    arrays = {key: np.asarray(array) for key, array in state.items()}
+    arrays = {key: np.asarray(array, order="C") for key, array in state.items()}
     keys = {key: str(number) for number, key in enumerate(arrays)}
     tree = mapping({key: tensor(keys[key], array, legacy=legacy) for key, array in arrays.items()})
     storages = {keys[key]: array.tobytes() for key, array in arrays.items()}

@@ -7,9 +7,11 @@ import keras
 import numpy as np
 import pytest
 
+from tests.models import pth
 from tfrank.models.backbones import network
 from tfrank.models.embedding import embedding_model
 from tfrank.models.pooling import GeM, InnerAveragePooling2D
+from tfrank.models.pytorch_files import read_state_dict
 from tfrank.models.weights import load_backbone_weights
 
 torch = pytest.importorskip("torch", reason="extra bench")
@@ -213,18 +215,26 @@ def test_maps_equal_pytorchs(name, size, tmp_path, float64):
         np.testing.assert_allclose(ours_map, theirs, rtol=1e-9, atol=1e-9 * np.abs(theirs).max())
 
 
-@pytest.mark.parametrize("legacy", [False, True])
-@pytest.mark.parametrize("kind", ["plain", "half", "bfloat16", "parallel", "checkpoint", "parameters"])
+@pytest.mark.parametrize(
+    "kind, legacy",
+    [
+        ("plain", False),
+        ("plain", True),
+        ("float16", False),
+        ("bfloat16", False),
+        ("bfloat16", True),
+        ("parallel", False),
+        ("checkpoint", True),
+        ("parameters", False),
+    ],
+)
 def test_every_form_of_file_gives_pytorchs_embeddings_in_float32(kind, legacy, tmp_path):
     net = random_network("resnet50").float()
-    if kind in ("half", "bfloat16"):
-        net = net.to(getattr(torch, {"half": "float16"}.get(kind, kind))).float()
+    if "float" in kind:  # PyTorch's network too gets the rounded weights.
+        net = net.to(getattr(torch, kind)).float()
     state = net.state_dict(keep_vars=kind == "parameters")
-    if kind in ("half", "bfloat16"):
-        state = {
-            name: value.to(getattr(torch, {"half": "float16"}.get(kind, kind)))
-            for name, value in state.items()
-        }
+    if "float" in kind:
+        state = {name: value.to(getattr(torch, kind)) for name, value in state.items()}
     if kind == "parallel":
         state = {f"module.{name}": value for name, value in state.items()}
     if kind == "checkpoint":
@@ -243,6 +253,17 @@ def test_every_form_of_file_gives_pytorchs_embeddings_in_float32(kind, legacy, t
         kernel, bias = (torch.tensor(weight) for weight in model.get_layer("embedding").get_weights())
         wanted = (maps.mean((2, 3)) @ kernel + bias).numpy()
     np.testing.assert_allclose(model(images), wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_the_files_that_other_tests_put_together_are_pytorchs(legacy, tmp_path):
+    state = {"a.weight": np.arange(6, dtype="float32").reshape(2, 3).T, "b": np.arange(4)}
+    pth.save_state(tmp_path / "net.pth", state, legacy=legacy)
+    loaded = torch.load(tmp_path / "net.pth", weights_only=True)
+    ours = read_state_dict(str(tmp_path / "net.pth"))
+    assert list(loaded) == list(state) == list(ours)
+    for name, tensor in loaded.items():
+        np.testing.assert_array_equal(tensor.numpy(), ours[name])
 
 
 @pytest.mark.parametrize("side", [1, 4, 5, 7, 8, 14])

@@ -1,7 +1,6 @@
 """Pretrained weights of a backbone: Keras' download, or a local file of PyTorch or Keras."""
 
 import os
-import zipfile
 
 import keras
 import numpy as np
@@ -47,23 +46,27 @@ def load_backbone_weights(model: keras.Model, weights: str) -> None:
     backbone = _backbone_of(model, weights)
     arrays = _imagenet(backbone) if weights == "imagenet" else _read(weights, backbone)
     wanted = {key: variable for layer in leaves(backbone) for key, variable in named_weights(layer).items()}
-    differences = [
-        *(f"{key} is missing" for key in wanted if key not in arrays),
-        *(f"{key} is not of this network" for key in arrays if key not in wanted),
-        *(
-            f"{key} has shape {arrays[key].shape} in the file, {tuple(variable.shape)} here"
-            for key, variable in wanted.items()
-            if key in arrays and arrays[key].shape != tuple(variable.shape)
-        ),
-    ]
+    differences = _differences(wanted, arrays)
     if differences:
-        more = f"\n  and {len(differences) - _SHOWN:,} more" if len(differences) > _SHOWN else ""
         listed = "".join(f"\n  {difference}" for difference in differences[:_SHOWN])
+        more = f"\n  and {len(differences) - _SHOWN:,} more" if len(differences) > _SHOWN else ""
         raise InputError(
             f"The weights {weights} do not fit the backbone {backbone.name}; none were loaded:{listed}{more}"
         )
     for key, variable in wanted.items():
         variable.assign(np.asarray(arrays[key], variable.dtype))
+
+
+def _differences(wanted, arrays):
+    """What keeps arrays from being the weights that are wanted: layer by layer, then what is left over."""
+    differences = []
+    for key, variable in wanted.items():
+        here, there = tuple(variable.shape), arrays[key].shape if key in arrays else None
+        if there is None:
+            differences.append(f"{key} is missing")
+        elif there != here:
+            differences.append(f"{key} has shape {there} in the file, {here} here")
+    return differences + [f"{key} is not of this network" for key in arrays if key not in wanted]
 
 
 def _backbone_of(model, weights):
@@ -86,7 +89,7 @@ def _imagenet(backbone):
     except Exception as error:  # Keras raises a bare Exception where there is no network.
         raise InputError(
             f"Keras could not download the ImageNet weights of keras/{name} ({error}). Without a network,"
-            " fetch the file named here elsewhere ('notop': no classifier) and give its path as weights."
+            " fetch the file named here elsewhere and give its path as weights."
         ) from None
     theirs = [layer.weights for layer in leaves(pretrained) if layer.weights]
     ours = [named_weights(layer) for layer in leaves(backbone) if layer.weights]
@@ -121,7 +124,7 @@ def _read(path, backbone):
             arrays = read_download(path, backbone)
         else:
             arrays = read_saved(path, backbone, by_name=own)
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+    except Exception as error:  # NumPy, h5py and zipfile raise many kinds for a damaged file.
         raise InputError(f"{path} is no file of weights, or is damaged ({error}). Fetch it again.") from None
     return _without_deeper_layers(arrays, backbone) if own else arrays
 
