@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 
+from tests.models import recorded
 from tfrank.checks import InputError
 from tfrank.models import applications, weights
 from tfrank.models.applications import APPLICATIONS, preprocessing_of
@@ -54,6 +55,26 @@ def test_a_trained_backbone_has_the_published_number_of_parameters(name):
     backbone = network(name, image_size=224, batch_norm="trained")
     assert backbone.output_shape == (None, 7, 7, features)
     assert count(backbone.trainable_variables) + features * 1000 + 1000 == published
+
+
+def recorded_weight(variable):
+    """The weight that PyTorch's network had, by its name and in its order of axes there."""
+    _, layer, name = variable.path.split("/")
+    names = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "kernel": "weight"}
+    names["moving_variance"] = "running_var"
+    shape = [variable.shape[axis] for axis in (3, 2, 0, 1)] if name == "kernel" else variable.shape
+    array = recorded.weight(f"{layer}.{names.get(name, name)}", tuple(shape))
+    return array.transpose(2, 3, 1, 0) if name == "kernel" else array
+
+
+@pytest.mark.parametrize("name", recorded.SIDES)
+def test_maps_are_those_recorded_from_pytorch(name):
+    side = recorded.SIDES[name]
+    backbone = network(name, image_size=side, batch_norm="frozen")
+    for variable in backbone.variables:
+        variable.assign(recorded_weight(variable))
+    maps = backbone(recorded.image(side).astype("float32"))
+    np.testing.assert_allclose(recorded.summary(maps), recorded.SUMMARIES[name], rtol=1e-4)
 
 
 def test_resnets_without_classifier_are_of_the_sizes_in_the_papers():

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.models import pth
+from tests.models import pth, recorded
 from tfrank.models.backbones import network
 from tfrank.models.embedding import embedding_model
 from tfrank.models.pooling import GeM, InnerAveragePooling2D
@@ -191,6 +191,20 @@ def embeds(backbone):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_reference_has_the_published_number_of_parameters(name):
     assert sum(weight.numel() for weight in NETWORKS[name]().parameters()) == PUBLISHED_COUNTS[name]
+
+
+@pytest.mark.parametrize("name", recorded.SIDES)
+def test_the_recorded_maps_are_pytorchs(name):
+    net = NETWORKS[name]().double().eval()
+    shapes = {key: tuple(value.shape) for key, value in net.state_dict().items() if "num_batches" not in key}
+    net.load_state_dict(
+        {key: torch.tensor(recorded.weight(key, shape)) for key, shape in shapes.items()}, strict=False
+    )
+    with torch.no_grad():
+        maps = net(torch.tensor(recorded.image(recorded.SIDES[name]).transpose(0, 3, 1, 2)))[-1]
+    np.testing.assert_allclose(
+        recorded.summary(maps.permute(0, 2, 3, 1)), recorded.SUMMARIES[name], rtol=1e-10
+    )
 
 
 @pytest.mark.parametrize("size", [64, 100])

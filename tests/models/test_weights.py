@@ -22,7 +22,7 @@ from tfrank.models.weights import PUBLISHED, load_backbone_weights
 def small_networks(monkeypatch):
     """One block a stage, so that files are small and tests quick."""
     blocks = (1, 1, 1, 1)
-    for name, make in (("resnet50", resnet), ("se_resnet50", se_resnet)):
+    for name, make in (("resnet50", resnet), ("resnet101", resnet), ("se_resnet50", se_resnet)):
         monkeypatch.setitem(NETWORKS, name, (functools.partial(make, blocks=blocks), "imagenet_rgb"))
 
 
@@ -236,7 +236,7 @@ def test_files_of_another_network_are_refused(mobilenet, small_networks, tmp_pat
         archive.writestr("metadata.json", "{}")
     for name, file in [
         ("resnet50", "other.weights.h5"),
-        ("keras/MobileNetV2", "other.weights.h5"),
+        ("keras/MobileNet", "other.keras"),
         ("se_resnet50", "other.keras"),
     ]:
         with pytest.raises(InputError, match="do not fit the backbone"):
