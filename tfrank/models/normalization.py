@@ -17,6 +17,8 @@ class FrozenBatchNormalization(layers.BatchNormalization):
     `model.trainable = True`, which sets every layer within and would thaw a plain batch norm. A network
     pretrained with large batches, then trained with small ones or on one class after another, keeps its
     statistics, and an embedding does not depend on the rest of its batch.
+
+    Keras itself uses and keeps the statistics of a batch norm that is not trainable.
     """
 
     @property
@@ -27,13 +29,6 @@ class FrozenBatchNormalization(layers.BatchNormalization):
     @trainable.setter
     def trainable(self, value):
         layers.Layer.trainable.fset(self, False)
-
-    def build(self, input_shape):
-        super().build(input_shape)
-        self.trainable = False  # The variables exist only now.
-
-    def call(self, inputs, training=None, mask=None):
-        return super().call(inputs, training=False, mask=mask)
 
 
 @keras.saving.register_keras_serializable("tfrank")
