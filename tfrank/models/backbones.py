@@ -1,27 +1,90 @@
-"""Convolutional networks from preprocessed images to features."""
+"""Backbones by name: networks from preprocessed images to feature maps."""
 
+import functools
+
+import keras
 from keras import layers
 
+from tfrank import checks
+from tfrank.models import normalization
+from tfrank.models.applications import APPLICATIONS, application, preprocessing_of
+from tfrank.models.bn_inception import LEVELS, bn_inception
+from tfrank.models.resnet import resnet, se_resnet
 
-def convnet(images, *, blocks: int, filters: int):
+# Those whose layers are named after PyTorch's modules: what builds them, and what they expect.
+NETWORKS = {
+    "resnet50": (functools.partial(resnet, blocks=(3, 4, 6, 3)), "imagenet_rgb"),
+    "resnet101": (functools.partial(resnet, blocks=(3, 4, 23, 3)), "imagenet_rgb"),
+    "se_resnet50": (functools.partial(se_resnet, blocks=(3, 4, 6, 3)), "imagenet_rgb"),
+    "bn_inception": (bn_inception, "inception_bgr"),
+}
+BACKBONES = ("convnet", *NETWORKS, *(f"keras/{name}" for name in APPLICATIONS))
+SMALLEST_IMAGE = 32
+
+
+def convnet(images, *, blocks: int, filters: int, batch_norm: str = "trained"):
     """The small network of few-shot learning: blocks of 3x3 convolution, batch norm, ReLU, 2x2 max pooling.
-
-    Batch norm as PyTorch's defaults (momentum 0.9 in Keras' sense, epsilon 1e-5), and over the global
-    batch, so that several replicas compute what one device does.
 
     Args:
         images: `[batch, height, width, channels]` symbolic tensor.
         blocks: how many; each halves height and width, rounding up, so that borders count.
         filters: channels of each.
+        batch_norm: "trained" or "frozen".
 
     Returns:
-        `[batch, features]`, the last feature map flattened.
+        The last feature map, `[batch, height, width, filters]`.
     """
     x = images
     for _ in range(blocks):
         # No bias: batch norm takes it out again, and Adam would blow up the rounding noise of its gradient.
         x = layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
-        x = layers.BatchNormalization(momentum=0.9, epsilon=1e-5, synchronized=True)(x)
+        x = normalization.batch_norm(batch_norm)(x)
         x = layers.ReLU()(x)
         x = layers.MaxPooling2D(2, padding="same")(x)
-    return layers.Flatten()(x)
+    return x
+
+
+def network(backbone: str, *, image_size: int, batch_norm: str, levels: str = "") -> keras.Model:
+    """A backbone other than the convnet as a model: preprocessed images to the last map.
+
+    The model is named after the backbone (without "keras/"), and so begin the paths of its variables:
+    `resnet50/layer1.0.conv1/kernel`.
+
+    Args:
+        backbone: one of `BACKBONES`.
+        image_size: the side of an image in pixels, at least 32.
+        batch_norm: "frozen" or "trained".
+        levels: letters of "LMH" for the maps of these levels of bn_inception, in this order. What only
+            deeper ones need is left out.
+    """
+    checks.one_of("backbone", backbone, BACKBONES[1:])
+    checks.integer("image_size", image_size, at_least=SMALLEST_IMAGE)
+    if backbone.startswith("keras/"):
+        return application(backbone.removeprefix("keras/"), image_size=image_size, batch_norm=batch_norm)
+    images = keras.Input([image_size, image_size, 3], name="preprocessed")
+    with keras.name_scope(backbone):
+        maps = NETWORKS[backbone][0](images, batch_norm=batch_norm)
+    if backbone == "bn_inception":
+        chosen = [maps[level] for level in levels or "H"]
+        maps = chosen if len(chosen) > 1 else chosen[0]
+    return keras.Model(images, maps, name=backbone)
+
+
+def own_preprocessing(backbone: str) -> str:
+    """The mode of `preprocess` that a backbone expects.
+
+    >>> [own_preprocessing(name) for name in ("convnet", "resnet50", "bn_inception", "keras/MobileNetV2")]
+    ['rgb', 'imagenet_rgb', 'inception_bgr', 'signed_rgb']
+    """
+    checks.one_of("backbone", backbone, BACKBONES)
+    if backbone.startswith("keras/"):
+        return preprocessing_of(backbone.removeprefix("keras/"))
+    return "rgb" if backbone == "convnet" else NETWORKS[backbone][1]
+
+
+def check_levels(levels: str, backbone: str) -> None:
+    """InputError unless `levels` is empty, or different letters of "LMH" and the backbone has them."""
+    if levels and backbone != "bn_inception":
+        raise checks.invalid("levels", f"'' with backbone {backbone!r}; only bn_inception has levels", levels)
+    if not isinstance(levels, str) or set(levels) - set(LEVELS) or len(set(levels)) < len(levels):
+        raise checks.invalid("levels", "'' or different letters of 'LMH', such as 'LMH' or 'H'", levels)

@@ -1,25 +1,119 @@
-"""The embedding model: preprocessing, backbone, one linear layer."""
+"""The embedding model: preprocessing, backbone, pooling, and a linear layer for each embedding."""
 
 import keras
 
-from tfrank.models.backbones import convnet
-from tfrank.models.preprocessing import preprocess
+from tfrank import checks
+from tfrank.models.backbones import BACKBONES, check_levels, convnet, network, own_preprocessing
+from tfrank.models.bn_inception import LEVELS, level_head
+from tfrank.models.normalization import MODES as BATCH_NORMS
+from tfrank.models.normalization import UnitNorm
+from tfrank.models.pooling import MODES as POOLINGS
+from tfrank.models.pooling import pool
+from tfrank.models.preprocessing import GREY_MODES, preprocess
+from tfrank.models.preprocessing import MODES as PREPROCESSINGS
 
 
 def embedding_model(
-    *, image_size: int, preprocessing: str, blocks: int, filters: int, embedding_dim: int
+    *,
+    image_size: int,
+    backbone: str = "convnet",
+    preprocessing: str = "auto",
+    blocks: int = 4,
+    filters: int = 64,
+    pooling: str = "auto",
+    levels: str = "",
+    batch_norm: str = "auto",
+    embedding_dim: int,
 ) -> keras.Model:
     """`[batch, image_size, image_size, 3]` float RGB 0-255 to `[batch, embedding_dim]` float32.
 
-    Embeddings come out as the linear layer gives them; losses, evaluation and export normalise.
+    Embeddings come out as the linear layer gives them; losses, evaluation and export normalise. Weights are
+    random; `weights.load_backbone_weights` loads pretrained ones.
+
+    Args:
+        image_size: the side of an image in pixels.
+        backbone: one of `backbones.BACKBONES`.
+        preprocessing: one of `preprocessing.MODES`, or "auto" for what the backbone expects.
+        blocks: of the convnet.
+        filters: of the convnet.
+        pooling: one of `pooling.MODES`, or "auto": "flatten" for the convnet, else "average". With levels it
+            is that of the high one; the others have heads of their own.
+        levels: "" for the last feature map. For bn_inception letters of "LMH", as in RLL (Wang et al.,
+            arXiv:1903.03238): each level has an embedding of its own, low after block 3c, middle after 4e,
+            high after 5b. More than one letter gives a list of embeddings, in this order.
+        batch_norm: "frozen", "trained", or "auto": trained for the convnet, frozen for the others.
+        embedding_dim: of each embedding.
+
+    >>> embedding_model(image_size=28, embedding_dim=64).output_shape
+    (None, 64)
     """
+    options = resolve_options(
+        backbone=backbone,
+        preprocessing=preprocessing,
+        pooling=pooling,
+        levels=levels,
+        batch_norm=batch_norm,
+    )
     images = keras.Input([image_size, image_size, 3], dtype="float32", name="images")
-    features = convnet(preprocess(images, preprocessing), blocks=blocks, filters=filters)
-    # Under mixed precision too, what is ranked is float32.
-    embedding = keras.layers.Dense(embedding_dim, dtype="float32", name="embedding")(features)
-    return keras.Model(images, embedding, name="embedding_model")
+    x = preprocess(images, options["preprocessing"])
+    norm = options["batch_norm"]
+    if backbone == "convnet":
+        maps = convnet(x, blocks=blocks, filters=filters, batch_norm=norm)
+    else:
+        maps = network(backbone, image_size=image_size, batch_norm=norm, levels=levels)(x)
+    embeddings = []
+    for level, features in zip(levels or ["H"], maps if len(levels) > 1 else [maps]):
+        if level == "H":
+            features = pool(features, options["pooling"])
+        else:
+            features = level_head(features, level, batch_norm=norm)
+        name = f"embedding_{LEVELS[level][0]}" if levels else "embedding"
+        # Under mixed precision too, what is ranked is float32.
+        embeddings.append(keras.layers.Dense(embedding_dim, dtype="float32", name=name)(features))
+    return keras.Model(images, embeddings if len(levels) > 1 else embeddings[0], name="embedding_model")
+
+
+def resolve_options(
+    *,
+    backbone: str,
+    preprocessing: str = "auto",
+    pooling: str = "auto",
+    levels: str = "",
+    batch_norm: str = "auto",
+) -> dict[str, str]:
+    """The options of `embedding_model` that have names, "auto" replaced; InputError for what does not fit.
+
+    >>> resolve_options(backbone="resnet50")
+    {'preprocessing': 'imagenet_rgb', 'pooling': 'average', 'batch_norm': 'frozen'}
+    """
+    checks.one_of("backbone", backbone, BACKBONES)
+    checks.one_of("preprocessing", preprocessing, ("auto", *PREPROCESSINGS))
+    checks.one_of("pooling", pooling, ("auto", *POOLINGS))
+    checks.one_of("batch_norm", batch_norm, ("auto", *BATCH_NORMS))
+    check_levels(levels, backbone)
+    own = backbone == "convnet"
+    if preprocessing in GREY_MODES and not own:
+        raise checks.invalid("preprocessing", f"one with colours for backbone {backbone!r}", preprocessing)
+    if levels and "H" not in levels and pooling != "auto":
+        raise checks.invalid("pooling", "'auto' for levels without 'H'; they have their own heads", pooling)
+    auto = {
+        "preprocessing": own_preprocessing(backbone),
+        "pooling": "flatten" if own else "average",
+        "batch_norm": "trained" if own else "frozen",
+    }
+    given = {"preprocessing": preprocessing, "pooling": pooling, "batch_norm": batch_norm}
+    return {name: auto[name] if value == "auto" else value for name, value in given.items()}
 
 
 def concatenated(model: keras.Model) -> keras.Model:
-    """The model itself (placeholder until several outputs are merged in)."""
-    return model
+    """One embedding an image, for evaluation and export.
+
+    Returns:
+        The model itself where it has one output. Otherwise a model that shares its weights: the L2-normalised
+        embeddings of its outputs side by side, `[batch, sum of their dimensions]` float32.
+    """
+    if len(model.outputs) == 1:
+        return model
+    parts = [UnitNorm(dtype="float32")(output) for output in model.outputs]
+    joined = keras.layers.Concatenate(dtype="float32", name="embeddings")(parts)
+    return keras.Model(model.input, joined, name="concatenated_model")

@@ -4,21 +4,41 @@ import keras
 
 from tfrank import checks
 
-MODES = ("rgb", "grey", "inverted_grey")
+# A channel at a time: which of RGB it is, what is subtracted from it, what it is then divided by.
+_CHANNELS = {
+    # torchvision's mean 0.485, 0.456, 0.406 and deviation 0.229, 0.224, 0.225, both times 255.
+    "imagenet_rgb": ((0, 123.675, 58.395), (1, 116.28, 57.12), (2, 103.53, 57.375)),
+    "caffe_bgr": ((2, 103.939, 1.0), (1, 116.779, 1.0), (0, 123.68, 1.0)),
+    "inception_bgr": ((2, 104.0, 1.0), (1, 117.0, 1.0), (0, 128.0, 1.0)),
+}
+GREY_MODES = ("grey", "inverted_grey")
+MODES = ("rgb", *GREY_MODES, "raw", "signed_rgb", *_CHANNELS)
 
 
 def preprocess(images, mode: str):
     """Scaled images.
 
     Args:
-        images: `[batch, height, width, 3]` float 0-255, a tensor or a symbolic Keras tensor.
+        images: `[batch, height, width, 3]` float RGB 0-255, a tensor or a symbolic Keras tensor.
         mode: "rgb" scales to 0-1; "grey" then takes the mean over channels; "inverted_grey" has 1 for
-            black, so that ink on paper is what is there.
+            black, so that ink on paper is what is there. Those of pretrained networks: "imagenet_rgb"
+            (0-1, less the mean and divided by the deviation of ImageNet: torchvision), "signed_rgb" (-1 to
+            1), "caffe_bgr" (BGR 0-255 less the mean of ImageNet), "inception_bgr" (the same with the
+            rounder mean of BN-Inception's files), "raw" (as it is, for networks that scale inside).
 
     Returns:
-        `[batch, height, width, 3 or 1]` float in [0, 1].
+        `[batch, height, width, 3]` float, of one channel for the grey modes.
+
+    >>> import numpy as np
+    >>> preprocess(np.array([[[[0.0, 127.5, 255.0]]]]), "signed_rgb").tolist()
+    [[[[-1.0, 0.0, 1.0]]]]
     """
     checks.one_of("preprocessing", mode, MODES)
+    if mode in _CHANNELS:
+        channels = [(images[..., c : c + 1] - mean) / scale for c, mean, scale in _CHANNELS[mode]]
+        return keras.ops.concatenate(channels, axis=-1)
+    if mode in ("raw", "signed_rgb"):
+        return images if mode == "raw" else images / 127.5 - 1.0
     images = images / 255.0
     if mode == "rgb":
         return images

@@ -1,0 +1,61 @@
+"""The networks of `keras.applications`, each with what it expects of its images."""
+
+import inspect
+
+import keras
+import numpy as np
+from keras import layers
+
+from tfrank.checks import InputError
+from tfrank.models.normalization import FrozenBatchNormalization, FrozenNormalization
+from tfrank.models.preprocessing import preprocess
+
+_MODES = ("raw", "signed_rgb", "imagenet_rgb", "caffe_bgr")
+# By name: every function of keras.applications that makes a network, such as `ResNet50`.
+APPLICATIONS = {
+    name: make
+    for name, make in vars(keras.applications).items()
+    if inspect.isfunction(make) and hasattr(inspect.getmodule(make), "preprocess_input")
+}
+
+
+def application(name: str, *, image_size: int, batch_norm: str) -> keras.Model:
+    """A network without its classifier, randomly initialised: `[batch, side, side, 3]` to its last map.
+
+    Args:
+        name: a key of `APPLICATIONS`.
+        image_size: the side of an image in pixels.
+        batch_norm: "frozen", or "trained": Keras' own layers, synchronised over replicas.
+    """
+    try:
+        made = APPLICATIONS[name](include_top=False, weights=None, input_shape=(image_size, image_size, 3))
+    except ValueError as error:
+        raise InputError(f"keras/{name} cannot be built for images of side {image_size}: {error}") from None
+    frozen = batch_norm == "frozen"
+
+    def copy(layer):
+        kind, config = type(layer), layer.get_config()
+        if kind is layers.BatchNormalization:
+            kind, config = (
+                (FrozenBatchNormalization, config) if frozen else (kind, {**config, "synchronized": True})
+            )
+        # With a mean of its own, not one to be loaded, it is a constant like any other.
+        if kind is layers.Normalization and layer.input_mean is None:
+            kind = FrozenNormalization
+        return kind.from_config(config)
+
+    network = keras.Model(made.inputs, made.output, name=name)
+    with keras.name_scope(name):
+        return keras.models.clone_model(network, clone_function=copy)
+
+
+def preprocessing_of(name: str) -> str:
+    """The mode of `preprocess` that does what the network's own `preprocess_input` does.
+
+    >>> preprocessing_of("ResNet50"), preprocessing_of("EfficientNetB0")
+    ('caffe_bgr', 'raw')
+    """
+    theirs = inspect.getmodule(APPLICATIONS[name]).preprocess_input
+    pixels = np.array([[[[0, 0, 0], [10, 100, 250], [255, 255, 255]]]], "float32")
+    wanted = theirs(pixels.copy(), data_format="channels_last")
+    return next(mode for mode in _MODES if np.allclose(preprocess(pixels, mode), wanted, atol=1e-4))

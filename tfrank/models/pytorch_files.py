@@ -1,0 +1,170 @@
+"""PyTorch's state dicts, read without PyTorch and without running what a file says.
+
+A `.pth` file is a pickle, and a pickle may name any function of Python to be called. Here a name means only
+what this file gives it: ordered dicts, storages and tensors, which are descriptions until their numbers are
+read. Any other name ends the reading.
+"""
+
+import collections
+import math
+import pickle
+import struct
+import zipfile
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+from tfrank.checks import InputError
+
+# What a storage of PyTorch holds; bfloat16 is the upper half of float32.
+_DTYPES = {
+    "Float": "<f4",
+    "Double": "<f8",
+    "Half": "<f2",
+    "BFloat16": "bfloat16",
+    "Long": "<i8",
+    "Int": "<i4",
+    "Short": "<i2",
+    "Char": "<i1",
+    "Byte": "<u1",
+    "Bool": "?",
+}
+_LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+# Where training scripts keep the state dict among other things.
+_WRAPPERS = ("state_dict", "model_state_dict", "model")
+
+
+class _Storage(NamedTuple):
+    key: str
+    dtype: str
+    size: int
+
+
+class _Tensor(NamedTuple):
+    storage: _Storage
+    offset: int
+    shape: tuple
+    strides: tuple
+
+
+def read_state_dict(path: str) -> dict[str, np.ndarray]:
+    """The tensors of a state dict by name, from a file of `torch.save`, of today's or of the older format.
+
+    A dict under "state_dict", "model_state_dict" or "model" is taken out, as is a "module." that all names
+    begin with.
+
+    Args:
+        path: of the `.pth` or `.pt` file.
+
+    Raises:
+        InputError: the file is not there or damaged, holds no tensors, or asks for a Python object that a
+            state dict does not need.
+    """
+    try:
+        with open(path, "rb") as file:
+            tree, data = _read_zip(file) if zipfile.is_zipfile(file) else _read_legacy(file)
+        tensors = _find_tensors(tree)
+        if tensors:
+            return {name: _array(tensor, data[tensor.storage.key]) for name, tensor in tensors.items()}
+    except InputError as error:
+        raise InputError(f"{path} {error}") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror or error}).") from None
+    except Exception as error:  # A damaged pickle can end in any.
+        reason = f"{type(error).__name__}: {error}"
+        raise InputError(f"{path} is no PyTorch file, or is damaged ({reason}). Fetch it again.") from None
+    raise InputError(f"{path} holds no state dict: no tensors by name. Save model.state_dict().")
+
+
+class _Unpickler(pickle.Unpickler):
+    """Knows the few names of a state dict; what they give are plain values that hold nothing to call."""
+
+    def __init__(self, file):
+        super().__init__(file, encoding="utf-8")  # Files of Python 2 have bytes for text.
+        self.storages = {}
+
+    def find_class(self, module, name):
+        full = f"{module}.{name}"
+        if full == "collections.OrderedDict":
+            return collections.OrderedDict
+        if full in ("torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor"):
+            return lambda storage, offset, shape, strides, *_: _Tensor(storage, offset, shape, strides)
+        if full == "torch._utils._rebuild_parameter":
+            return lambda tensor, *_: tensor
+        if module == "torch" and name.removesuffix("Storage") in _DTYPES:
+            return _DTYPES[name.removesuffix("Storage")]
+        raise InputError(
+            f"asks for the Python object {full}, which no state dict needs; nothing of it was run."
+            " If you trust where it comes from, load it with PyTorch and torch.save(model.state_dict(), ...)."
+        )
+
+    def persistent_load(self, pid):
+        kind, dtype, key, _, size, *view = pid
+        if kind != "storage" or any(part is not None for part in view):
+            raise pickle.UnpicklingError(f"unknown reference {pid!r}")
+        return self.storages.setdefault(key, _Storage(key, dtype, size))
+
+
+def _read_zip(file: IO[bytes]) -> tuple[Any, dict[str, bytes]]:
+    """Tree of descriptions, and the bytes of the storages: `<root>/data.pkl` and `<root>/data/<key>`."""
+    with zipfile.ZipFile(file) as archive:
+        names = archive.namelist()
+        root = next(name for name in names if name.endswith("/data.pkl")).removesuffix("data.pkl")
+        if f"{root}byteorder" in names and archive.read(f"{root}byteorder") != b"little":
+            raise InputError("was written by a big-endian machine. Save it again on another.")
+        with archive.open(f"{root}data.pkl") as pickled:
+            unpickler = _Unpickler(pickled)
+            tree = unpickler.load()
+        return tree, {key: archive.read(f"{root}data/{key}") for key in unpickler.storages}
+
+
+def _read_legacy(file: IO[bytes]) -> tuple[Any, dict[str, bytes]]:
+    """The same from the format before 2020: pickles of a magic number, a version, the machine and the tree,
+    then the keys of the storages, and for each its length and numbers."""
+    file.seek(0)
+    if _Unpickler(file).load() != _LEGACY_MAGIC:
+        raise pickle.UnpicklingError("not a file of torch.save")
+    _Unpickler(file).load()
+    if not _Unpickler(file).load()["little_endian"]:
+        raise InputError("was written by a big-endian machine. Save it again on another.")
+    unpickler = _Unpickler(file)
+    tree = unpickler.load()
+    data = {}
+    for key in _Unpickler(file).load():
+        storage = unpickler.storages[key]
+        if struct.unpack("<q", file.read(8)) != (storage.size,):
+            raise pickle.UnpicklingError(f"storage {key} is not of {storage.size} numbers")
+        data[key] = file.read(storage.size * _item_type(storage).itemsize)
+    return tree, data
+
+
+def _find_tensors(tree):
+    """The named tensors of a state dict, or of one that lies within."""
+    for key in _WRAPPERS:
+        if isinstance(tree, dict) and isinstance(tree.get(key), dict):
+            tree = tree[key]
+    items = tree.items() if isinstance(tree, dict) else ()
+    tensors = {name: value for name, value in items if isinstance(name, str) and isinstance(value, _Tensor)}
+    prefix = "module." if all(name.startswith("module.") for name in tensors) else ""
+    return {name.removeprefix(prefix): value for name, value in tensors.items()}
+
+
+def _item_type(storage):
+    return np.dtype("<u2" if storage.dtype == "bfloat16" else storage.dtype)
+
+
+def _array(tensor: _Tensor, data: bytes) -> np.ndarray:
+    """A tensor's numbers, of the shape it says, once that is known to lie within its storage."""
+    storage, offset, shape, strides = tensor
+    if len(shape) != len(strides) or min((offset, *shape, *strides)) < 0:
+        raise ValueError(f"a tensor of shape {shape} and strides {strides}")
+    last = offset + sum((length - 1) * stride for length, stride in zip(shape, strides))
+    count = math.prod(shape)
+    item = _item_type(storage)
+    if len(data) != storage.size * item.itemsize or (count and last >= storage.size) or count > storage.size:
+        raise ValueError(f"a tensor of shape {shape} outside its storage of {storage.size}")
+    numbers = np.frombuffer(data, item)
+    if storage.dtype == "bfloat16":
+        numbers = (numbers.astype("<u4") << 16).view("<f4")
+    steps = [stride * numbers.itemsize for stride in strides]
+    return np.lib.stride_tricks.as_strided(numbers[offset:], shape, steps).copy()

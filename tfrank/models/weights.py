@@ -1,0 +1,157 @@
+"""Pretrained weights of a backbone: Keras' download, or a local file of PyTorch or Keras."""
+
+import os
+
+import keras
+import numpy as np
+
+from tfrank import checks
+from tfrank.checks import InputError
+from tfrank.models.applications import APPLICATIONS
+from tfrank.models.backbones import NETWORKS, network
+from tfrank.models.keras_files import leaves, named_weights, read_download, read_saved
+from tfrank.models.pytorch_files import read_state_dict
+
+# The published file of each network whose layers are named after PyTorch's.
+PUBLISHED = {
+    "resnet50": "torchvision's resnet50-0676ba61.pth",
+    "resnet101": "torchvision's resnet101-63fe2227.pth",
+    "se_resnet50": "se_resnet50-ce0d4300.pth of pretrainedmodels (timm's legacy_seresnet50)",
+    "bn_inception": "bn_inception-52deb4733.pth of pretrainedmodels",
+}
+_CLASSIFIERS = ("fc", "last_linear", "classifier")
+_SUFFIXES = (".pth", ".pt", ".weights.h5", ".keras", ".h5", ".npz")
+_SHOWN = 10
+
+
+def load_backbone_weights(model: keras.Model, weights: str) -> None:
+    """Loads weights into the backbone of an embedding model; the layers after it stay as they are.
+
+    Args:
+        model: of `embedding_model`.
+        weights: "random" leaves them as they are. "imagenet" is what Keras downloads, for backbones of
+            `keras.applications`. Otherwise the path of a file:
+            `.pth` or `.pt`, a PyTorch state dict, for those of `PUBLISHED`;
+            `.weights.h5` or `.keras`, of the backbone or of an embedding model with it;
+            `.h5`, as Keras downloads them, for those of `keras.applications`;
+            `.npz` with names such as `layer1.0.conv1/kernel`.
+            Classifiers in the file are passed over.
+
+    Raises:
+        InputError: no such weights, or they do not fit: then all differences are counted, the first ten
+            named, and nothing is loaded.
+    """
+    if weights == "random":
+        return
+    backbone = _backbone_of(model, weights)
+    arrays = _imagenet(backbone) if weights == "imagenet" else _read(weights, backbone)
+    wanted = {key: variable for layer in leaves(backbone) for key, variable in named_weights(layer).items()}
+    differences = _differences(wanted, arrays)
+    if differences:
+        listed = "".join(f"\n  {difference}" for difference in differences[:_SHOWN])
+        more = f"\n  and {len(differences) - _SHOWN:,} more" if len(differences) > _SHOWN else ""
+        raise InputError(
+            f"The weights {weights} do not fit the backbone {backbone.name}; none were loaded:{listed}{more}"
+        )
+    for key, variable in wanted.items():
+        variable.assign(np.asarray(arrays[key], variable.dtype))
+
+
+def _differences(wanted, arrays):
+    """What keeps arrays from being the weights that are wanted: layer by layer, then what is left over."""
+    differences = []
+    for key, variable in wanted.items():
+        here, there = tuple(variable.shape), arrays[key].shape if key in arrays else None
+        if there is None:
+            differences.append(f"{key} is missing")
+        elif there != here:
+            differences.append(f"{key} has shape {there} in the file, {here} here")
+    return differences + [f"{key} is not of this network" for key in arrays if key not in wanted]
+
+
+def _backbone_of(model, weights):
+    for layer in model.layers:
+        if isinstance(layer, keras.Model) and layer.name in (*NETWORKS, *APPLICATIONS):
+            return layer
+    raise checks.invalid("weights", "'random' for the convnet, which has no published weights", weights)
+
+
+def _imagenet(backbone):
+    """Keras' weights, downloaded or from its cache."""
+    name = backbone.name
+    if name in NETWORKS:
+        raise InputError(
+            f"There is no download of ImageNet weights for {name}."
+            f" Give the path of a local file as weights: {PUBLISHED[name]}."
+        )
+    try:
+        pretrained = APPLICATIONS[name](include_top=False, weights="imagenet")
+    except Exception as error:  # Keras raises a bare Exception where there is no network.
+        raise InputError(
+            f"Keras could not download the ImageNet weights of keras/{name} ({error}). Without a network,"
+            " fetch the file named here elsewhere and give its path as weights."
+        ) from None
+    theirs = [layer.weights for layer in leaves(pretrained) if layer.weights]
+    ours = [named_weights(layer) for layer in leaves(backbone) if layer.weights]
+    return {
+        key: variable.numpy()
+        for keys, variables in zip(ours, theirs, strict=True)
+        for key, variable in zip(keys, variables, strict=True)
+    }
+
+
+def _read(path, backbone):
+    """The arrays of a file by the names of the backbone's weights."""
+    name, own = backbone.name, backbone.name in NETWORKS
+    suffix = next((suffix for suffix in _SUFFIXES if path.endswith(suffix)), None)
+    if not suffix:
+        raise checks.invalid("weights", f"'random', 'imagenet' or a file {', '.join(_SUFFIXES)}", path)
+    if not os.path.isfile(path):
+        raise InputError(f"There is no file {path} to load weights from.")
+    if suffix in (".pth", ".pt"):
+        if not own:
+            raise InputError(
+                f"{path}: PyTorch files are read for {', '.join(NETWORKS)}, not for keras/{name}."
+            )
+        return _without_deeper_layers(_of_pytorch(read_state_dict(path), backbone), backbone)
+    if suffix == ".h5" and own:
+        raise InputError(f"{path}: for {name} give a PyTorch file, {PUBLISHED[name]}.")
+    try:
+        if suffix == ".npz":
+            with np.load(path) as file:
+                arrays = dict(file)
+        elif suffix == ".h5":
+            arrays = read_download(path, backbone)
+        else:
+            arrays = read_saved(path, backbone, by_name=own)
+    except Exception as error:  # NumPy, h5py and zipfile raise many kinds for a damaged file.
+        raise InputError(f"{path} is no file of weights, or is damaged ({error}). Fetch it again.") from None
+    return _without_deeper_layers(arrays, backbone) if own else arrays
+
+
+def _of_pytorch(state, backbone):
+    """A state dict in Keras' names and order of axes."""
+    norms = {layer.name for layer in leaves(backbone) if isinstance(layer, keras.layers.BatchNormalization)}
+    arrays = {}
+    for name, array in state.items():
+        layer, _, kind = name.rpartition(".")
+        if layer in _CLASSIFIERS or kind == "num_batches_tracked":
+            continue
+        if layer in norms:
+            names = {"weight": "gamma", "bias": "beta", "running_mean": "moving_mean"}
+            kind = {**names, "running_var": "moving_variance"}.get(kind, kind)
+            array = array.reshape(-1) if array.shape[:-1] == (1,) else array  # As files of 2017 have it.
+        elif kind == "weight":
+            kind, array = "kernel", array.transpose(2, 3, 1, 0) if array.ndim == 4 else array
+        arrays[f"{layer}/{kind}"] = array
+    return arrays
+
+
+def _without_deeper_layers(arrays, backbone):
+    """Without the layers of the whole network that a backbone of few levels leaves out."""
+    here = {layer.name for layer in backbone.layers}
+    if all(key.rpartition("/")[0] in here for key in arrays):
+        return arrays
+    whole = network(backbone.name, image_size=224, batch_norm="frozen")
+    deeper = {layer.name for layer in whole.layers} - here
+    return {key: array for key, array in arrays.items() if key.rpartition("/")[0] not in deeper}
