@@ -77,12 +77,27 @@ def get_config(loss: str = "") -> ConfigDict:
     config.data.max_shift = 0
 
     config.model = ConfigDict()
-    # What the model does to RGB 0-255 first: "rgb" (to 0-1), "grey" (one channel, 0-1) or
-    # "inverted_grey" (one channel, 1 for black).
-    config.model.preprocessing = "rgb"
-    # The small convnet: blocks of 3x3 convolution, batch norm, ReLU and 2x2 max pooling, and their channels.
+    # "convnet" (a small one), "resnet50", "resnet101" (v1.5), "se_resnet50", "bn_inception", or a network of
+    # keras.applications, such as "keras/EfficientNetB0".
+    config.model.backbone = "convnet"
+    # Its first weights: "random"; "imagenet", Keras' download for keras/...; or the path of a file: a PyTorch
+    # state dict (.pth), .weights.h5, .keras or .npz.
+    config.model.weights = "random"
+    # What the model does to RGB 0-255 first: "auto", what the backbone expects ("rgb", to 0-1, for the
+    # convnet); for the convnet also "grey" (one channel, 0-1) or "inverted_grey" (one channel, 1 for black).
+    config.model.preprocessing = "auto"
+    # The convnet's blocks of 3x3 convolution, batch norm, ReLU and 2x2 max pooling, and their channels.
     config.model.blocks = 4
     config.model.filters = 64
+    # From the last feature map to a vector: "flatten", "average", "max", "gem" or "rmac"; "auto": flatten for
+    # the convnet, else average.
+    config.model.pooling = "auto"
+    # bn_inception only: letters of "LMH", the low, middle and high levels of RLL, each with an embedding and
+    # a loss; evaluation takes them side by side. "": the last feature map.
+    config.model.levels = ""
+    # "frozen" (statistics, scales and offsets), "trained" (statistics of the whole batch, over all devices),
+    # or "auto": frozen where weights are given, trained where they are random.
+    config.model.batch_norm = "auto"
     # Numbers in an embedding.
     config.model.embedding_dim = 64
 

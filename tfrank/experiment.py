@@ -19,12 +19,12 @@ from tfrank.data.sources.digits import read_digits
 from tfrank.data.sources.omniglot import read_omniglot
 from tfrank.evaluation.protocols import leave_one_out
 from tfrank.losses.summary import batch_summary
-from tfrank.models.embedding import concatenated, embedding_model
-from tfrank.models.preprocessing import MODES as PREPROCESSINGS
+from tfrank.models.embedding import concatenated, embedding_model, resolve_options
+from tfrank.models.weights import load_backbone_weights
 from tfrank.normalize import side_by_side
 from tfrank.training import strategy as strategies
 from tfrank.training.averaging import WeightAverage, averaged_variables
-from tfrank.training.checkpoints import Checkpoints, restore_model
+from tfrank.training.checkpoints import Checkpoints, restore_model, saved_checkpoints
 from tfrank.training.cluster import is_chief
 from tfrank.training.estimate import memory_estimate
 from tfrank.training.optimizers import build_optimizer, check_names
@@ -78,7 +78,8 @@ def check_config(config: ConfigDict) -> None:
     """InputError for the first field out of its range, before anything is written."""
     settings.check_ranges(config)
     checks.one_of("config.data.short_classes", config.data.short_classes, SHORT_CLASSES)
-    checks.one_of("config.model.preprocessing", config.model.preprocessing, PREPROCESSINGS)
+    options = ("backbone", "preprocessing", "pooling", "levels", "batch_norm")
+    resolve_options(**{name: config.model[name] for name in options})
     build_loss(config)
     _build_optimizer(config, max(1, config.train.steps, config.train.warmup_steps))
 
@@ -128,7 +129,11 @@ def build_model(config: ConfigDict) -> keras.Model:
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(config.train.precision)
     try:
-        return embedding_model(image_size=config.data.image_size, **config.model)
+        fields = dict(config.model)
+        if fields.pop("weights") == "random" and fields["batch_norm"] == "auto":
+            # Frozen, statistics that were never those of any image would stay.
+            fields["batch_norm"] = "trained"
+        return embedding_model(image_size=config.data.image_size, **fields)
     finally:
         keras.config.set_dtype_policy(before)
 
@@ -183,9 +188,12 @@ def build_training(
 ) -> Training:
     """Model, optimizer, checkpoints and trainer, for a run of so many steps."""
     train, batch_size = config.train, settings.batch_size(config)
+    folder = os.path.join(workdir, "checkpoints")
     no_decay = settings.parts("train.no_decay", train.no_decay)
     with strategy.scope():
         model, loss, optimizer = build_model(config), build_loss(config), _build_optimizer(config, steps)
+        if not saved_checkpoints(folder):
+            load_backbone_weights(model, config.model.weights)
         check_names(model.variables, no_decay, "config.train.no_decay")
         optimizer.build(model.trainable_variables)
         loss.iteration = optimizer.iterations
@@ -212,7 +220,7 @@ def build_training(
     )
     chief = is_chief(strategy)
     checkpoints = Checkpoints(
-        os.path.join(workdir, "checkpoints"),
+        folder,
         model,
         optimizer,
         loss.variables,
@@ -229,7 +237,10 @@ def build_training(
         batch_size=batch_size,
         micro_batch_size=train.micro_batch_size,
     )
-    return Training(model, build_model(config), optimizer, average, checkpoints, trainer, strategy)
+    copy = build_model(config)
+    training = Training(model, copy, optimizer, average, checkpoints, trainer, strategy)
+    training.update_copy()
+    return training
 
 
 def train(config: ConfigDict, training: Training, data: Data, steps: int) -> None:

@@ -55,11 +55,6 @@ class Checkpoints:
             _remove_damaged_list(folder)
             self._manager = tf.train.CheckpointManager(self._checkpoint, folder, max_to_keep=2)
 
-    @property
-    def any_saved(self) -> bool:
-        """Whether there is a checkpoint."""
-        return bool(_found(self.folder))
-
     def restore(self) -> int:
         """Restores the latest state that is whole, if there is one; the number of steps taken."""
         if not _restore_latest(self._checkpoint, self.folder):
@@ -79,14 +74,14 @@ class Checkpoints:
             before = "The one before it is still good; the same command goes on from there."
             raise InputError(
                 f"Cannot save a checkpoint to {self.folder} ({str(error).splitlines()[0]})."
-                f" {before if self.any_saved else ''}"
+                f" {before if saved_checkpoints(self.folder) else ''}"
             ) from None
         self._saved_step = step
 
 
 def _restore_latest(checkpoint: tf.train.Checkpoint, folder: str) -> bool:
     """Restores the latest state that is whole; whether there is any checkpoint."""
-    paths = _found(folder)
+    paths = saved_checkpoints(folder)
     for path in reversed(paths):
         try:
             checkpoint.restore(path).assert_existing_objects_matched()
@@ -99,7 +94,7 @@ def _restore_latest(checkpoint: tf.train.Checkpoint, folder: str) -> bool:
     return False
 
 
-def _found(folder):
+def saved_checkpoints(folder: str) -> list[str]:
     """The paths of the checkpoints in a folder, the latest last."""
     indexes = glob.glob(os.path.join(glob.escape(folder), "ckpt-*.index"))
     paths = [path.removesuffix(".index") for path in indexes]

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfrank.checks import InputError
 from tfrank.progress import Progress
-from tfrank.training.checkpoints import Checkpoints
+from tfrank.training.checkpoints import Checkpoints, saved_checkpoints
 from tfrank.training.cluster import was_told_of
 from tfrank.training.log import TrainingLog
 from tfrank.training.step import Step
@@ -238,9 +238,10 @@ class Trainer:
         self._log.save_cost(self._done)
 
     def _diverged(self, what):
-        kept = f" The last good checkpoint is kept in {self._checkpoints.folder}."
+        folder = self._checkpoints.folder
+        kept = f" The last good checkpoint is kept in {folder}." if saved_checkpoints(folder) else ""
         raise InputError(
-            f"{what}.{kept if self._checkpoints.any_saved else ''} Try a lower learning rate, a higher"
+            f"{what}.{kept} Try a lower learning rate, a higher"
             " temperature of the loss, or a lower alpha, in another --workdir."
         )
 
