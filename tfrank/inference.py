@@ -15,6 +15,7 @@ from tfrank.evaluation import neighbors, report
 from tfrank.evaluation.embed import embed
 from tfrank.evaluation.protocols import leave_one_out
 from tfrank.export.saved_model import export_saved_model
+from tfrank.models.embedding import resolve_options
 from tfrank.models.preprocessing import preprocess
 
 GRID_QUERIES, GRID_NEIGHBORS = 8, 8
@@ -46,7 +47,9 @@ def embed_fn(model: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], t
 
 def raw_pixels(config: ConfigDict) -> Callable[[tf.Tensor], tf.Tensor]:
     """The embedding to be better than: the preprocessed image itself."""
-    return lambda batch: tf.reshape(preprocess(batch, config.model.preprocessing), [len(batch), -1])
+    model = config.model
+    mode = resolve_options(backbone=model.backbone, preprocessing=model.preprocessing)["preprocessing"]
+    return lambda batch: tf.reshape(preprocess(batch, mode), [len(batch), -1])
 
 
 def embed_all(

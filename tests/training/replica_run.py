@@ -39,7 +39,7 @@ def main(strategy, path, loss):
     with strategy.scope():
         pixels = keras.Input([28, 28, 3])
         features = convnet(preprocess(pixels, "inverted_grey"), blocks=4, filters=64)
-        model = keras.Model(pixels, keras.layers.Dense(64)(features))
+        model = keras.Model(pixels, keras.layers.Dense(64)(keras.layers.Flatten()(features)))
         # Not Adam, which turns the rounding of a gradient near zero into a whole step.
         optimizer = keras.optimizers.SGD(0.01)
         optimizer.build(model.trainable_variables)

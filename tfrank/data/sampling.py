@@ -19,6 +19,7 @@ def permutation(seed: int, key: int, epoch: int, size: int) -> np.ndarray:
     return np.random.Generator(bits).permutation(size)
 
 
+@functools.lru_cache(maxsize=4096)
 def epoch_order(seed: int, key: int, epoch: int, size: int, take: int) -> np.ndarray:
     """The order in which an epoch visits its things, when they are taken `take` at a time.
 
