@@ -14,6 +14,7 @@ from tfrank.losses import (
     WeightedSum,
     metrics,
 )
+from tfrank.training.multi_stage_model import MultiStageModel
 
 __version__ = "0.1.0"
 
@@ -21,6 +22,7 @@ __all__ = [
     "LOSSES",
     "BlackboxAPLoss",
     "FastAPLoss",
+    "MultiStageModel",
     "PNPLoss",
     "QuantizedAPLoss",
     "RankedListLoss",
