@@ -236,16 +236,6 @@ def test_a_batch_that_cannot_be_made_saves_what_there_is_and_asks_for_an_explana
     assert saved_step(tmp_path) == 5
 
 
-def test_a_damaged_checkpoint_is_named_and_skipped_for_the_one_before(tmp_path, capsys):
-    expected = Setup(tmp_path / "whole").fit(12)
-    Setup(tmp_path / "cut").fit(8)
-    (data,) = (tmp_path / "cut" / "checkpoints").glob("ckpt-8.data*")
-    data.write_bytes(data.read_bytes()[:100])
-    assert Setup(tmp_path / "cut").fit(12) == expected
-    assert "ckpt-8 is damaged" in capsys.readouterr().out
-    assert logged_steps(tmp_path / "cut") == logged_steps(tmp_path / "whole")
-
-
 def test_what_a_loss_keeps_is_in_the_checkpoint(tmp_path):
     setup, kept = Setup(tmp_path), tf.Variable(3.0)
     parts = (setup.model, keras.optimizers.SGD(), [kept])
@@ -253,29 +243,3 @@ def test_what_a_loss_keeps_is_in_the_checkpoint(tmp_path):
     kept.assign(5.0)
     Checkpoints(str(tmp_path / "kept"), *parts).restore()
     assert float(kept) == 3.0
-
-
-@pytest.mark.parametrize("content", [None, "", "junk{{"])
-def test_checkpoints_are_found_although_their_list_is_lost_or_damaged(tmp_path, content):
-    Setup(tmp_path).fit(8)
-    listing = tmp_path / "checkpoints" / "checkpoint"
-    listing.unlink() if content is None else listing.write_text(content)
-    assert Setup(tmp_path).checkpoints.restore() == 8
-
-
-def test_half_a_row_at_the_end_of_the_log_is_dropped(tmp_path):
-    setup = Setup(tmp_path)
-    setup.fit(4)
-    before = logged_steps(tmp_path)
-    with open(tmp_path / "training.csv", "a") as log:
-        log.write("junk\n5")
-    Setup(tmp_path).fit(4)
-    assert logged_steps(tmp_path) == before
-
-
-def test_a_run_without_any_whole_checkpoint_is_refused(tmp_path):
-    Setup(tmp_path).fit(3)
-    for data in (tmp_path / "checkpoints").glob("*.data*"):
-        data.write_bytes(b"")
-    with pytest.raises(InputError, match=r"No checkpoint in .* is whole"):
-        Setup(tmp_path).checkpoints.restore()
