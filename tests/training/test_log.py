@@ -41,7 +41,7 @@ def test_the_csv_has_a_row_a_step_and_the_columns_in_the_order_of_its_header(set
 
 
 def test_tensorboard_has_the_config_as_text_at_the_beginning(setup):
-    ((step, text),) = events(setup.folder)["config/text_summary"]
+    ((step, text),) = events(setup.folder)["config"]
     assert step == 0
     assert text.item() == b"```\nseed: 7\n```"
 

@@ -142,18 +142,41 @@ def test_a_run_killed_twenty_times_also_during_saves_ends_like_one_that_was_not(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_saves_the_state_and_leaves_with_status_130(uninterrupted, tmp_path, number):
+@pytest.mark.parametrize(
+    "number, moment", [(signal.SIGINT, "any"), (signal.SIGTERM, "best weights")], ids=["SIGINT", "SIGTERM"]
+)
+def test_an_interrupt_saves_the_state_and_leaves_with_status_130(uninterrupted, tmp_path, number, moment):
     workdir = tmp_path / "run"
     process = start(workdir, *FLAGS)
-    while len(logged_steps(workdir)) < 4:
-        assert process.poll() is None, process.communicate()
+    wait_for(moment, workdir, process, random.Random(0))
     process.send_signal(number)
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Stopped and saved at step" in output
     assert "Traceback" not in errors
-    assert saved_step(workdir) == len(logged_steps(workdir))
+    assert saved_step(workdir) == len(logged_steps(workdir)) > 0
+    # The best weights are written during the evaluation of step 11.
+    assert moment == "any" or saved_step(workdir) == 11
+    status, _, errors = finish(workdir, *FLAGS)
+    assert status == 0, errors
+    check_equal(workdir, uninterrupted)
+
+
+@pytest.mark.slow
+def test_ctrl_c_twice_leaves_at_once_without_a_traceback_and_loses_nothing_that_was_saved(
+    uninterrupted, tmp_path
+):
+    workdir = tmp_path / "run"
+    process = start(workdir, *FLAGS)
+    wait_for("best weights", workdir, process, random.Random(0))
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+    output, errors = process.communicate(timeout=60)
+    # By status or, where it was leaving already, by the signal; 130 to a shell either way.
+    assert process.returncode in (130, -signal.SIGINT)
+    assert errors.splitlines()[-1] == "Interrupted." and "Traceback" not in errors
+    assert saved_step(workdir) >= 10
     status, _, errors = finish(workdir, *FLAGS)
     assert status == 0, errors
     check_equal(workdir, uninterrupted)
