@@ -238,7 +238,7 @@ def test_a_dry_run_counts_and_estimates_and_the_run_after_it_is_as_without_it(ru
         "Nothing was trained or saved. Without --config.dry_run the same command does it.",
     ):
         assert line in output.splitlines()
-    assert 1_000 < int(re.search(r"([\d,]+) parameters", output)[1].replace(",", "")) < 3_000
+    assert "\n976 parameters; memory of a device, estimated:\n" in output
     memory, seconds = numbers(output, "MiB"), numbers(output, "s")
     assert memory["in all"] == pytest.approx(sum(memory.values()) - memory["in all"], abs=0.5)
     assert set(memory) >= {"weights", "gradients", "optimizer", "activations", "images", "similarities"}

@@ -172,7 +172,7 @@ def test_ctrl_c_twice_leaves_at_once_without_a_traceback_and_loses_nothing_that_
     for _ in range(2):
         process.send_signal(signal.SIGINT)
         time.sleep(0.05)
-    output, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=60)
     # By status or, where it was leaving already, by the signal; 130 to a shell either way.
     assert process.returncode in (130, -signal.SIGINT)
     assert errors.splitlines()[-1] == "Interrupted." and "Traceback" not in errors
