@@ -2,11 +2,12 @@
 
 import json
 import os
+import re
 
 import numpy as np
 import pytest
 
-from tests.training.runs import finish, start
+from tests.training.runs import event_hashes, finish, logged_steps, start, state_hashes
 from tfrank.data import records
 
 pytestmark = pytest.mark.slow
@@ -217,3 +218,76 @@ def test_an_image_that_does_not_decode_is_named_and_nothing_is_lost(tmp_path):
     assert status == 1
     assert "image id '" in errors and "does not decode" in errors and "Traceback" not in errors
     assert (workdir / "checkpoints" / "checkpoint").exists()
+
+
+def numbers(output, unit) -> dict[str, float]:
+    """The rows of a dry run's table in a unit: name and number."""
+    rows = re.findall(rf"^ *(\S.*?) +([\d,.]+) {unit}$", output, re.MULTILINE)
+    return {name: float(number.replace(",", "")) for name, number in rows}
+
+
+def test_a_dry_run_counts_and_estimates_and_the_run_after_it_is_as_without_it(run, tmp_path):
+    workdir, flags, _ = run
+    status, output, errors = finish(tmp_path / "run", *flags, "--config.dry_run")
+    assert status == 0, errors
+    for line in (
+        "train: 1,804 images of 10 classes",
+        "validation: 1,076 images of 6 classes",
+        "test: 354 images of 2 classes",
+        "8 steps of 24 images = 0.1 epochs",
+        "Nothing was trained or saved. Without --config.dry_run the same command does it.",
+    ):
+        assert line in output.splitlines()
+    assert "\n976 parameters; memory of a device, estimated:\n" in output
+    memory, seconds = numbers(output, "MiB"), numbers(output, "s")
+    assert memory["in all"] == pytest.approx(sum(memory.values()) - memory["in all"], abs=0.5)
+    assert set(memory) >= {"weights", "gradients", "optimizer", "activations", "images", "similarities"}
+    assert set(seconds) == {"the first step", "a step", "training", "evaluating"}
+    assert seconds["the first step"] > seconds["a step"]
+    expected = seconds["the first step"] + 8 * seconds["a step"]
+    assert seconds["training"] == pytest.approx(expected, abs=0.1)
+    assert sorted(os.listdir(tmp_path / "run")) == [".lock", "config.json", "records", "records.json"]
+
+    status, _, errors = finish(tmp_path / "run", *flags)
+    assert status == 0, errors
+    for found in (state_hashes, logged_steps, event_hashes):
+        assert found(tmp_path / "run") == found(workdir)
+    assert (tmp_path / "run" / "metrics.json").read_text() == (workdir / "metrics.json").read_text()
+
+
+def test_a_dry_run_in_the_folder_of_a_run_changes_nothing_of_it(run):
+    workdir, flags, _ = run
+    before = (state_hashes(workdir), logged_steps(workdir), event_hashes(workdir))
+    cost = (workdir / "cost.json").read_text()
+    status, output, errors = finish(workdir, *flags, "--config.dry_run")
+    assert status == 0, errors
+    assert "Nothing was trained" in output
+    assert (state_hashes(workdir), logged_steps(workdir), event_hashes(workdir)) == before
+    assert (workdir / "cost.json").read_text() == cost
+
+
+def test_a_dry_run_in_micro_batches_estimates_less_memory(tmp_path):
+    flags = ("--config.train.steps=8", "--config.dry_run", "--config.data.image_size=32")
+    outputs = [
+        finish(tmp_path / name, *flags, f"--config.train.micro_batch_size={size}")
+        for name, size in (("plain", 0), ("micro", 4))
+    ]
+    assert [status for status, _, _ in outputs] == [0, 0]
+    plain, micro = (numbers(output, "MiB") for _, output, _ in outputs)
+    # 4 images at once instead of 24.
+    assert micro["activations"] == pytest.approx(plain["activations"] / 6, abs=0.06)
+    assert micro["in all"] < plain["in all"]
+
+
+@pytest.mark.parametrize(
+    "flag, message",
+    [
+        ("--config.train.step=5", 'Did you mean "steps"?'),
+        ("--config.train.micro_batch_size=-1", "config.train.micro_batch_size=-1"),
+        ("--config.data.validation_classes=16", "leaves none of the 16 classes"),
+    ],
+)
+def test_a_dry_run_refuses_what_a_run_refuses(tmp_path, flag, message):
+    status, _, errors = finish(tmp_path / "run", "--config.train.steps=8", "--config.dry_run", flag)
+    assert status == 1
+    assert errors.splitlines()[-1].startswith("Error: ") and message in errors and "Traceback" not in errors

@@ -1,12 +1,22 @@
-"""Whole runs as real processes, shared by the tests of training."""
+"""Runs shared by the tests of training: whole ones as real processes, and tiny ones in this process."""
 
+import collections
 import hashlib
 import os
 import pathlib
 import subprocess
 import sys
 
+import keras
+import numpy as np
 import tensorflow as tf
+
+from tfrank import PNPLoss
+from tfrank.losses.summary import batch_summary
+from tfrank.training.checkpoints import Checkpoints
+from tfrank.training.optimizers import build_optimizer
+from tfrank.training.step import build_step
+from tfrank.training.trainer import Evaluation, Trainer
 
 ROOT = pathlib.Path(__file__).parents[2]
 # The digits run, cut down until it takes a second.
@@ -49,6 +59,127 @@ def state_hashes(workdir) -> dict[str, str]:
     }
 
 
+def saved_step(workdir) -> int:
+    """The step of the latest checkpoint, 0 where there is none."""
+    indices = pathlib.Path(workdir, "checkpoints").glob("ckpt-*.index")
+    return max((int(path.stem.removeprefix("ckpt-")) for path in indices), default=0)
+
+
 def logged_steps(workdir) -> list[str]:
-    """The lines of training.csv, header left out."""
-    return pathlib.Path(workdir, "training.csv").read_text().splitlines()[1:]
+    """The lines of training.csv, header left out; none where there is no such file yet."""
+    path = pathlib.Path(workdir, "training.csv")
+    return path.read_text().splitlines()[1:] if path.exists() else []
+
+
+def events(workdir) -> dict[str, list[tuple[int, np.ndarray]]]:
+    """What all event files hold together: by tag the steps and their tensors, in the order of the steps."""
+    found = collections.defaultdict(list)
+    for path in pathlib.Path(workdir, "tensorboard").iterdir():
+        for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+            event = tf.compat.v1.Event.FromString(record)
+            for value in event.summary.value:
+                found[value.tag].append((event.step, tf.make_ndarray(value.tensor)))
+    return {tag: sorted(rows, key=lambda row: row[0]) for tag, rows in found.items()}
+
+
+def event_hashes(workdir) -> dict[str, list[tuple[int, str]]]:
+    """The same, to be compared: by tag the steps, each with a hash of its tensor."""
+
+    def digest(tensor):
+        # Of text and images TensorFlow gives arrays of bytes objects.
+        plain = tensor.tolist() if tensor.dtype == object else tensor.tobytes()
+        return hashlib.sha256(repr(plain).encode()).hexdigest()
+
+    return {tag: [(step, digest(tensor)) for step, tensor in rows] for tag, rows in events(workdir).items()}
+
+
+def evaluation(recall_at_1: float) -> Evaluation:
+    """An evaluation that found this."""
+    picture = tf.io.encode_png(tf.fill([2, 3, 3], tf.cast(255 * recall_at_1, tf.uint8))).numpy()
+    return Evaluation(recall_at_1, {"recall_at_1": recall_at_1, "map_at_r": recall_at_1 / 2}, picture)
+
+
+class CountingLoss(PNPLoss):
+    """A loss that depends on how often it was called, which it keeps."""
+
+    def __init__(self):
+        super().__init__(temperature=0.1)
+        self.calls = tf.Variable(0.0, trainable=False)
+
+    @property
+    def variables(self):
+        return [self.calls]
+
+    def __call__(self, labels, embeddings, sample_weight=None):
+        self.calls.assign_add(1.0)
+        return super().__call__(labels, embeddings, sample_weight) * (1.0 + 0.1 * self.calls)
+
+
+class Setup:
+    """A run in this process: a model with batch norm and dropout, whose seeds have to be kept too.
+
+    Args:
+        folder: of the run, made if need be.
+        labels: of each batch.
+        constant: whether the model gives every image the same embedding.
+        micro_batch_size: as in the config.
+    """
+
+    LABELS = (0, 0, 1, 1, 2, 2, 3, 4)
+
+    def __init__(self, folder, *, learning_rate=1e-2, labels=LABELS, constant=False, micro_batch_size=0):
+        folder.mkdir(exist_ok=True)
+        keras.utils.set_random_seed(0)
+        layers = keras.layers
+        self.model = keras.Sequential(
+            [
+                keras.Input([4, 4, 3]),
+                layers.Flatten(),
+                layers.Dense(8),
+                layers.BatchNormalization(),
+                layers.Dropout(0.5),
+                layers.Dense(4),
+            ]
+        )
+        if constant:
+            self.model.layers[-1].kernel.assign(tf.zeros([8, 4]))
+            self.model.layers[-1].bias.assign([1.0, 0.0, 0.0, 0.0])
+        loss, optimizer = CountingLoss(), build_optimizer(learning_rate=learning_rate)
+        optimizer.build(self.model.trainable_variables)
+        self.checkpoints = Checkpoints(str(folder / "checkpoints"), self.model, optimizer, loss.variables)
+        strategy = tf.distribute.get_strategy()
+        step = build_step(self.model, loss, optimizer, strategy=strategy, micro_batch_size=micro_batch_size)
+        self.trainer = Trainer(
+            str(folder),
+            model=self.model,
+            step=step,
+            summary=batch_summary,
+            checkpoints=self.checkpoints,
+            strategy=strategy,
+            batch_size=len(labels),
+            micro_batch_size=micro_batch_size,
+        )
+        self.folder, self.labels = folder, labels
+
+    def fit(self, steps, batches=None, **options):
+        """Goes on to so many steps; the hashes of the state then."""
+        self.checkpoints.restore()
+        defaults = dict(
+            checkpoint_every=4,
+            log_every=2,
+            explain=lambda step: None,
+            save_best=self.model.save_weights,
+        )
+        self.trainer.fit(batches or self.batches(steps), steps=steps, **{**defaults, **options})
+        return state_hashes(self.folder)
+
+    def batches(self, steps, poison=None):
+        """Batch t is a pure function of t; the images of step `poison` are NaN."""
+
+        def batch(step):
+            images = tf.random.stateless_uniform([len(self.labels), 4, 4, 3], tf.stack([step, step]), 0, 255)
+            if poison is not None:
+                images = tf.where(step == poison, np.nan, images)
+            return {"image": images, "label": tf.constant(self.labels, tf.int64)}
+
+        return lambda start, context=None: tf.data.Dataset.range(start, steps).map(batch)
