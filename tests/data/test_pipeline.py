@@ -227,9 +227,7 @@ def test_the_shares_of_all_devices_side_by_side_are_the_batch_of_one(reader, mac
 
 
 @pytest.mark.parametrize("machines, devices", [(2, 1), (3, 2)])
-def test_each_machine_reads_its_own_slice_of_the_records_and_no_other(
-    reader, machines, devices, monkeypatch
-):
+def test_each_machine_reads_its_own_slice_of_the_records_and_no_other(reader, machines, devices, monkeypatch):
     read, plain = [], reader.read
     monkeypatch.setattr(reader, "read", lambda numbers: read.append(list(numbers)) or plain(numbers))
     for machine in range(machines):

@@ -1,11 +1,12 @@
-"""Two machines, here two processes, train as one device does; one that ends does not leave the other hanging."""
+"""Two machines, here two processes, train as one device does, and neither waits for one that has ended."""
 
 import contextlib
 import json
 import os
 import pathlib
+import re
 import signal
-import subprocess
+import threading
 import time
 
 import numpy as np
@@ -14,12 +15,12 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from configs import digits
-from tests.training.runs import ROOT, finish, logged_steps, start, state_hashes
+from tests.training.runs import finish, logged_steps, start, state_hashes
 from tests.training.test_cluster import addresses, environment
 from tests.training.test_resume import saved_step
 from tfrank import experiment
-from tfrank.data.records import open_index
 from tfrank.training.checkpoints import restore_model
+from tfrank.workdir import locked
 
 pytestmark = pytest.mark.slow
 
@@ -36,6 +37,7 @@ FLAGS = (
 MULTI_WORKER = "--config.train.strategy=multi_worker"
 # From the end of one machine to the end of the other; TensorFlow alone needs some ten.
 PROMPTLY = 40
+ANOTHER = "Error: Another machine of the run has ended"
 
 
 @contextlib.contextmanager
@@ -72,9 +74,9 @@ def without_start_up(errors):
     return "\n".join(lines)
 
 
-def run(workdir, **options):
+def run(workdir, *flags, **options):
     """The ends of two workers that are left alone."""
-    with two_workers(workdir, **options) as processes:
+    with two_workers(workdir, *flags, **options) as processes:
         return ends(processes, 120)
 
 
@@ -126,7 +128,7 @@ def test_two_workers_end_with_the_weights_of_one_device(one_device, uninterrupte
     _, two, _ = weights_of(workdir)
     for old, expected, got, name in zip(before, one, two, names):
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5, err_msg=name)
-        assert np.linalg.norm(got - expected) <= 1e-3 * np.linalg.norm(expected - old), name
+        assert np.linalg.norm(got - expected) <= 1e-4 * np.linalg.norm(expected - old), name
 
 
 def test_all_else_in_the_checkpoint_of_two_workers_is_that_of_one_device_too(one_device, uninterrupted):
@@ -135,7 +137,6 @@ def test_all_else_in_the_checkpoint_of_two_workers_is_that_of_one_device_too(one
     assert any(name.startswith("average/") for name in names)
     assert any("optimizer" in name for name in names)
     for name in names:
-        print(name, np.abs(one.get_tensor(name)-two.get_tensor(name)).max())
         np.testing.assert_allclose(one.get_tensor(name), two.get_tensor(name), atol=1e-5, err_msg=name)
 
 
@@ -182,7 +183,7 @@ def test_whichever_machine_dies_the_other_says_so_and_the_same_command_goes_on_e
         survivor, _, errors = results[1 - victim]
         told = "without a word.*" if status < 0 else f"worker {victim}: Interrupted"
         assert survivor == 1
-        assert_one_line(errors, rf"Error: Another machine of the run has ended \({told}\)\. The same command")
+        assert_says(errors, rf"{ANOTHER} \({told}\)\. The same command on all of them goes on from .*")
         if (victim, number) == (0, signal.SIGINT):
             assert "Stopped and saved at step" in results[0][1]
     results = run(workdir)
@@ -192,6 +193,91 @@ def test_whichever_machine_dies_the_other_says_so_and_the_same_command_goes_on_e
     assert logged_steps(workdir) == logged_steps(uninterrupted[0])
 
 
-def assert_one_line(errors, pattern):
-    assert "\n" not in errors, errors
-    assert np.any([__import__("re").match(pattern, errors)]), errors
+def assert_says(errors, pattern):
+    """That a process ended with one clear line, and nothing behind or before it."""
+    assert re.fullmatch(pattern, errors), errors
+
+
+@pytest.mark.parametrize("machine", [0, 1])
+def test_a_bad_record_in_the_slice_of_one_machine_is_named_by_both(machine, tmp_path):
+    workdir, step = tmp_path / "run", 4
+    workdir.mkdir()
+    config = digits.get_config()
+    config.data.train, config.data.test, config.data.validation_classes = (0, 1), (8, 9), 4
+    config.data.classes_per_batch, config.data.examples_per_class = 6, 4
+    index = experiment.build_data(config, str(workdir)).train
+    damage(index, np.split(experiment.build_sampler(config, index).batch(step), 2)[machine][5])
+    results = run(workdir)
+    assert [status for status, _, _ in results] == [1, 1], results
+    reason = r"record \d+ of .*\(image id '.*'\): the bytes of this record changed .* \(checksum\)\."
+    assert_says(results[machine][2], f"Error: {reason}")
+    assert_says(results[1 - machine][2], rf"{ANOTHER} \(worker {machine}: {reason}\)\. The same command .*")
+    # The chief saves what it can; told of it by another, it is in the middle of a step.
+    assert saved_step(workdir) == (3 if machine else step)
+
+
+def damage(index, number):
+    with open(index.shards[index.shard[number]], "r+b") as file:
+        file.seek(index.offset[number] + 30)
+        file.write(b"changed!")
+
+
+DIFFERENCES = {
+    "another learning rate": (
+        {"other_flags": ["--config.train.learning_rate=0.5"]},
+        r"The run in .* has another config \(train\.learning_rate: 0\.001 before, 0\.5 now\)\. Choose .*",
+    ),
+    "another folder": (
+        {"other_workdir": "elsewhere"},
+        r"The chief has not been in .*/elsewhere\. With several machines the workdir has to be on a file .*",
+    ),
+    "a bad value": (
+        {"other_flags": ["--config.loss.temperature=-1"]},
+        r"Invalid value for argument `temperature`\. Expected a finite number above 0\. Received: .*",
+    ),
+}
+
+
+@pytest.mark.parametrize("options, reason", DIFFERENCES.values(), ids=DIFFERENCES)
+def test_a_machine_that_was_started_otherwise_is_refused_and_the_chief_told_why(options, reason, tmp_path):
+    if "other_workdir" in options:
+        options = {"other_workdir": tmp_path / options["other_workdir"]}
+    results = run(tmp_path / "run", **options)
+    assert [status for status, _, _ in results] == [1, 1], results
+    assert_says(results[1][2], f"Error: {reason}")
+    assert_says(results[0][2], rf"{ANOTHER} \(worker 1: {reason}\)\. The same command .*")
+    assert not saved_step(tmp_path / "run")
+
+
+def test_why_the_chief_could_not_begin_is_told_to_the_others(tmp_path):
+    with locked(str(tmp_path)):
+        results = run(tmp_path)
+    assert [status for status, _, _ in results] == [1, 1], results
+    reason = rf"Another process is at work in {tmp_path}\. Wait for it or stop it\."
+    assert_says(results[0][2], f"Error: {reason}")
+    assert_says(results[1][2], rf"{ANOTHER} \(worker 0: {reason}\)\. The same command .*")
+
+
+def test_one_who_waits_for_the_others_says_so_at_once_and_can_be_interrupted(tmp_path):
+    workers = addresses(2)
+    process = start(tmp_path, MULTI_WORKER, env={**os.environ, **environment(workers, 0)})
+    watchdog = threading.Timer(60, process.kill)
+    watchdog.start()
+    try:
+        # Not only when it ends: somebody has to start the other one.
+        assert process.stdout.readline() == f"Waiting for workers 1 ({workers[1]})\n"
+        assert watchdog.is_alive()
+        process.send_signal(signal.SIGINT)
+        ((status, output, errors),) = ends([process], 20)
+        assert (status, output, errors) == (130, "", "Interrupted.")
+    finally:
+        watchdog.cancel()
+        process.kill()
+        process.wait()
+
+
+def test_several_machines_without_tf_config_are_refused_in_one_line(tmp_path):
+    status, output, errors = finish(tmp_path / "run", MULTI_WORKER)
+    assert (status, output) == (1, "")
+    assert_says(errors, r"Error: strategy=multi_worker needs the environment variable TF_CONFIG .* set\.\n")
+    assert not (tmp_path / "run").exists()
