@@ -260,8 +260,10 @@ def test_why_the_chief_could_not_begin_is_told_to_the_others(tmp_path):
 
 def test_one_who_waits_for_the_others_says_so_at_once_and_can_be_interrupted(tmp_path):
     workers = addresses(2)
-    process = start(tmp_path, MULTI_WORKER, env={**os.environ, **environment(workers, 0)})
-    watchdog = threading.Timer(60, process.kill)
+    env = {**os.environ, **environment(workers, 0)}
+    env.pop("PYTHONUNBUFFERED", None)
+    process = start(tmp_path, MULTI_WORKER, env=env)
+    watchdog = threading.Timer(40, process.kill)
     watchdog.start()
     try:
         # Not only when it ends: somebody has to start the other one.
