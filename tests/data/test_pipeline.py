@@ -195,6 +195,56 @@ def test_batches_without_a_bad_image_pass_as_they_are(reader):
     assert [len(batch["label"]) for batch in naming_bad_images(reader, dataset, SIZE)] == [4, 4, 2]
 
 
+# One machine's slice of a batch.
+
+STEPS = 5
+
+
+def slices(reader, machines, devices, **options):
+    """Of each machine, the shares of its devices, one after another."""
+    return [
+        batches(
+            reader,
+            stop=STEPS,
+            context=tf.distribute.InputContext(machines, machine, machines * devices),
+            **options,
+        )
+        for machine in range(machines)
+    ]
+
+
+@pytest.mark.parametrize("max_shift", [0, 2])
+@pytest.mark.parametrize("machines, devices", [(1, 2), (2, 1), (3, 2)])
+def test_the_shares_of_all_devices_side_by_side_are_the_batch_of_one(reader, machines, devices, max_shift):
+    wanted = batches(reader, start=2, stop=STEPS, max_shift=max_shift)
+    got = slices(reader, machines, devices, start=2, max_shift=max_shift)
+    assert [len(shares) for shares in got] == [len(wanted) * devices] * machines
+    for number, batch in enumerate(wanted):
+        shares = [share for own in got for share in own[number * devices : (number + 1) * devices]]
+        assert {len(share["label"]) for share in shares} == {6 // (machines * devices)}
+        for name, values in batch.items():
+            np.testing.assert_array_equal(np.concatenate([share[name] for share in shares]), values)
+
+
+@pytest.mark.parametrize("machines, devices", [(2, 1), (3, 2)])
+def test_each_machine_reads_its_own_slice_of_the_records_and_no_other(reader, machines, devices, monkeypatch):
+    read, plain = [], reader.read
+    monkeypatch.setattr(reader, "read", lambda numbers: read.append(list(numbers)) or plain(numbers))
+    for machine in range(machines):
+        context = tf.distribute.InputContext(machines, machine, machines * devices)
+        batches(reader, stop=STEPS, context=context)
+        wanted = [np.split(sampler_of(reader).batch(step), machines)[machine] for step in range(STEPS)]
+        # Two calls of the reader may be under way at once.
+        assert sorted(read) == sorted(part.tolist() for part in wanted)
+        read.clear()
+
+
+def test_the_shape_of_a_share_is_known_before_it_is_read(reader):
+    context = tf.distribute.InputContext(3, 0, 6)
+    spec = train_batches(reader, sampler_of(reader), image_size=SIZE, stop=1, context=context).element_spec
+    assert spec["image"].shape.as_list() == [1, SIZE, SIZE, 3] and spec["label"].shape.as_list() == [1]
+
+
 # At the size of Stanford Online Products.
 
 CLASSES, IMAGES = 11_318, 59_551

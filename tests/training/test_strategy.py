@@ -1,0 +1,82 @@
+"""The devices of one machine: two of them go through a run, in one stage or several, as one does.
+
+    python -m tests.training.test_strategy STRATEGY FOLDER
+
+trains in a process of its own, and leaves the weights before and after in `FOLDER/STRATEGY.npz`.
+"""
+
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from configs import digits
+from tests.training.runs import ROOT
+from tfrank import experiment
+
+STEPS, DEVICES = 6, 2
+# On the devices at once, and in stages, where images stay on the host.
+MICRO_BATCH_SIZES = (0, 4)
+
+
+def train(strategy_name, folder):
+    if strategy_name == "mirrored":
+        (cpu,) = tf.config.list_physical_devices("CPU")
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * DEVICES)
+    config = digits.get_config()
+    config.data.update(train=(0, 1), test=(8, 9), image_size=8, classes_per_batch=6, max_shift=1)
+    config.model.update(filters=8, embedding_dim=8)
+    config.train.update(strategy=strategy_name, optimizer="sgd", checkpoint_every=STEPS, log_every=2)
+    strategy = experiment.build_strategy(config)
+    assert strategy.num_replicas_in_sync == (DEVICES if strategy_name == "mirrored" else 1)
+    plain, experiment.build_model = experiment.build_model, lambda config: frozen(plain(config))
+    weights = {}
+    for micro_batch_size in MICRO_BATCH_SIZES:
+        keras.utils.clear_session()  # So that variables get the same names again.
+        config.train.micro_batch_size = micro_batch_size
+        workdir = os.path.join(folder, f"{strategy_name}_{micro_batch_size}")
+        data = experiment.build_data(config, workdir)
+        training = experiment.build_training(config, workdir, strategy, STEPS)
+        variables = training.model.trainable_variables
+        weights |= {f"{micro_batch_size}/before/{v.path}": v.numpy() for v in variables}
+        experiment.train(config, training, data, STEPS)
+        weights |= {f"{micro_batch_size}/after/{v.path}": v.numpy() for v in variables}
+    np.savez(os.path.join(folder, f"{strategy_name}.npz"), **weights)
+
+
+def frozen(model):
+    """A model whose batch norm is frozen, as stages on several devices need it."""
+    for layer in model.layers:
+        if isinstance(layer, keras.layers.BatchNormalization):
+            layer.trainable = False
+    return model
+
+
+def trained(strategy_name, folder):
+    command = [sys.executable, "-m", "tests.training.test_strategy", strategy_name, str(folder)]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert process.returncode == 0, process.stderr
+    return np.load(folder / f"{strategy_name}.npz")
+
+
+@pytest.mark.slow
+def test_two_devices_end_a_run_with_the_weights_of_one_also_in_stages(tmp_path):
+    one, two = (trained(name, tmp_path) for name in ("one_device", "mirrored"))
+    names = [name.removeprefix("0/after/") for name in one.files if name.startswith("0/after/")]
+    assert len(names) == 4  # Two convolutions, and the head's kernel and bias.
+    for name in names:
+        wanted = one[f"0/after/{name}"]
+        update = wanted - one[f"0/before/{name}"]
+        for results in (one, two):
+            for micro_batch_size in MICRO_BATCH_SIZES:
+                difference = results[f"{micro_batch_size}/after/{name}"] - wanted
+                assert np.abs(difference).max() <= 1e-5, name
+                assert np.linalg.norm(difference) <= 1e-4 * np.linalg.norm(update), name
+
+
+if __name__ == "__main__":
+    train(*sys.argv[1:])
