@@ -11,7 +11,6 @@ from tfrank import metrics
 from tfrank.losses.summary import BINS, MOST_QUERIES, batch_summary
 
 AXES = np.eye(4)
-SCALARS = ("batch_recall_at_1", "counting", "positive_similarity", "negative_similarity", "spread")
 
 
 def random_batch(size, classes, seed):

@@ -102,3 +102,23 @@ def test_a_model_in_a_model_counts_once():
     optimizer.build(model.trainable_variables)
     bytes_of = memory_estimate(model, optimizer, batch_size=12)
     assert bytes_of == {**estimate(), "activations": 2 * 12 * (ACTIVATIONS + PIXELS) * 4}
+
+
+class Inner(keras.layers.Layer):
+    """A layer with a layer in it, which has no place in the graph of the model."""
+
+    def build(self, shape):
+        self.dense = keras.layers.Dense(7)
+        self.dense.build(shape)
+
+    def call(self, x):
+        return self.dense(x)
+
+
+def test_of_layers_in_a_layer_only_the_weights_count():
+    pixels = keras.Input([9])
+    model, optimizer = keras.Model(pixels, Inner()(pixels)), keras.optimizers.SGD()
+    optimizer.build(model.trainable_variables)
+    bytes_of = memory_estimate(model, optimizer, batch_size=2)
+    assert bytes_of["weights"] == 4 * (9 * 7 + 7)
+    assert bytes_of["activations"] == 2 * 2 * (9 + 7) * 4

@@ -184,15 +184,25 @@ def test_mixed_precision_takes_the_plain_step_but_for_rounding(dtype, tolerance)
     assert np.linalg.norm(plain) > 1e-2
 
 
+class Spare(keras.layers.Layer):
+    """Has a weight that it does not use."""
+
+    def build(self, shape):
+        self.spare = self.add_weight(shape=[2], name="spare")
+
+    def call(self, x):
+        return x
+
+
 def test_weights_that_do_not_reach_the_loss_or_are_frozen_stay():
-    model = network(frozen_batch_norm(), outputs=2)
+    model = network(frozen_batch_norm(), Spare(), outputs=2)
     part = losses.get("smooth_ap", temperature=0.1)
     before = [variable.numpy() for variable in model.variables]
     _, after = train(model, lambda labels, outputs: part(labels, outputs[0]), MICRO_BATCH)
     moved = {v.path for v, old, new in zip(model.variables, before, after) if np.abs(new - old).max() > 0}
     [used, unused] = [layer.kernel.path for layer in model.layers if isinstance(layer, keras.layers.Dense)]
     assert used in moved and unused not in moved
-    assert not any("batch_norm" in path for path in moved)
+    assert not any("batch_norm" in path or "spare" in path for path in moved)
 
 
 def test_a_loss_of_activations_is_refused():

@@ -25,7 +25,7 @@ def linear_model(regularizer=None):
             keras.Input([2, 2, 3]),
             keras.layers.Rescaling(1 / 255),
             keras.layers.Flatten(),
-            keras.layers.Dense(3, kernel_regularizer=regularizer),
+            keras.layers.Dense(3, kernel_regularizer=regularizer, bias_initializer="ones"),
         ]
     )
 
