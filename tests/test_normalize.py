@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfrank.normalize import SMALLEST_NORM, l2_normalize
+from tfrank.normalize import SMALLEST_NORM, l2_normalize, side_by_side
 
 DIRECTIONS = np.random.default_rng(0).normal(size=(7, 5))
 DIRECTIONS /= np.linalg.norm(DIRECTIONS, axis=1, keepdims=True)
@@ -72,3 +72,35 @@ def test_a_row_may_have_one_entry_or_equal_largest_entries():
     unit, gradient = normalized(np.array([[2.0, -2.0], [2.0, 2.0]]))
     np.testing.assert_allclose(unit, np.sqrt([[0.5, 0.5], [0.5, 0.5]]) * [[1, -1], [1, 1]])
     np.testing.assert_allclose(gradient, [np.sqrt([0.125, 0.125]), [0, 0]], atol=1e-15)
+
+
+def test_embeddings_side_by_side_are_each_of_unit_norm():
+    first, second = rows_of_norms([1, 2, 3, 4, 5, 6, 0], "float32"), DIRECTIONS[:, :2] * 7
+    joined = side_by_side([tf.constant(first), tf.constant(second.astype("float32"))])
+    wanted = DIRECTIONS.copy()
+    wanted[6] = 0
+    np.testing.assert_allclose(joined[:, :5], wanted, atol=1e-6)
+    np.testing.assert_allclose(
+        joined[:, 5:], second / np.linalg.norm(second, axis=1, keepdims=True), atol=1e-6
+    )
+    assert joined.shape == (7, 7) and joined.dtype == tf.float32
+
+
+def test_one_embedding_alone_is_only_normalised():
+    rows = tf.constant(rows_of_norms([1, 2, 3, 4, 5, 6, 7], "float64"))
+    np.testing.assert_array_equal(side_by_side(rows), l2_normalize(rows))
+    np.testing.assert_array_equal(side_by_side([rows]), side_by_side(rows))
+
+
+@pytest.mark.parametrize(
+    "dtype, result",
+    [("float16", "float32"), ("bfloat16", "float32"), ("float32", "float32"), ("float64", "float64")],
+)
+def test_embeddings_of_low_precision_are_normalised_in_float32(dtype, result):
+    """Of norm 1e-3, the squares of which float16 rounds to two digits."""
+    rows = tf.cast(DIRECTIONS * 1e-3, dtype)
+    joined = side_by_side([rows, rows])
+    assert joined.dtype == result
+    exact = tf.cast(rows, tf.float64).numpy()
+    exact /= np.linalg.norm(exact, axis=1, keepdims=True)
+    np.testing.assert_allclose(joined, np.hstack([exact, exact]), atol=1e-6)
