@@ -29,10 +29,10 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run. Default: run
 def main(_):
     config = _CONFIG.value
     strategy = experiment.build_strategy(config)
-    experiment.check_config(config)
     workdir = _WORKDIR.value or default_workdir(config)
     chief = cluster.is_chief(strategy)
     with cluster.together(strategy), locked(workdir) if chief else contextlib.nullcontext():
+        experiment.check_config(config)
         with cluster.chief_first(strategy):
             (check_config_of if chief else check_same_config)(workdir, config)
             data = experiment.build_data(config, workdir)

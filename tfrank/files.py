@@ -3,11 +3,28 @@
 import contextlib
 import json
 import os
+import re
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from typing import IO
 
+import tensorflow as tf
+
 from tfrank.checks import InputError
+
+
+@contextlib.contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Gives the path to an error of writing there, such as a full disk's, which names none by itself."""
+    try:
+        yield
+    except (OSError, tf.errors.OpError) as error:
+        if getattr(error, "errno", None):
+            error.filename = error.filename or path
+            raise
+        reason = re.sub(r"\{\{.*?\}\} ?", "", str(error).strip().splitlines()[0])
+        raise InputError(f"Cannot write {path} ({reason}).") from None
 
 
 @contextlib.contextmanager
@@ -20,10 +37,19 @@ def atomic_write(path: str, mode: str = "wb") -> Iterator[IO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and error.errno and not error.filename:
+            error.filename = path
         with contextlib.suppress(FileNotFoundError):
             os.remove(temporary)
         raise
+
+
+def check_room(path: str, size: int) -> None:
+    """InputError where the disk of a path has no room for so many bytes."""
+    free = shutil.disk_usage(os.path.dirname(os.path.abspath(path))).free
+    if free < size:
+        raise InputError(f"Cannot write {path}: it takes {size:,} bytes, and the disk has {free:,} left.")
 
 
 def write_json(path: str, tree: Mapping) -> None:

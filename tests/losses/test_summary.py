@@ -159,3 +159,11 @@ def test_summary_is_one_graph_for_batches_of_any_size():
     for name in ("random", "with lone queries", "one class"):
         labels, embeddings = BATCHES[name]
         assert_summary(function(labels, embeddings), by_hand(labels, embeddings))
+
+
+def test_a_nan_shows_in_the_numbers_and_is_in_no_histogram():
+    embeddings = np.ones([4, 3])
+    embeddings[2] = np.nan
+    summary = batch_summary([0, 0, 1, 1], embeddings)
+    assert math.isnan(summary["positive_similarity"]) and math.isnan(summary["spread"])
+    assert int(tf.reduce_sum(summary["positive_histogram"])) == 2

@@ -206,6 +206,39 @@ def refusal(strategy, micro_batch_size=0, xla=False):
         return str(error)
 
 
+def fit_overflow(strategy):
+    """Weight and loss scale after fit in stages, in which the second half's gradient overflows at first."""
+    images = np.ones([BATCH, 1], "float32")
+    images[-2] = 1e30
+    with strategy.scope():
+        keras.config.set_dtype_policy("float32")
+        inside = keras.Sequential([keras.Input([1]), keras.layers.Dense(1, kernel_initializer="zeros")])
+        model = MultiStageModel(inside, micro_batch_size=MICRO_BATCH)
+        optimizer = keras.optimizers.SGD(1e-30)
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=2.0**30)
+        model.compile(optimizer, loss=SumOfEmbeddings())
+    model.fit(images, np.zeros(BATCH, int), batch_size=BATCH, epochs=5, shuffle=False, verbose=0)
+    return {"weight": inside.get_weights()[0].item(), "scale": float(optimizer.dynamic_scale.numpy())}
+
+
+class SumOfEmbeddings(keras.losses.Loss):
+    """Not divided by anything."""
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        return tf.reduce_sum(y_pred)
+
+
+def fit_refusal(strategy):
+    """The message, if any."""
+    with strategy.scope():
+        model = MultiStageModel(network(batch_norm={"synchronized": True}), micro_batch_size=MICRO_BATCH)
+        model.compile("sgd", loss=smooth_ap())
+    try:
+        model.fit(IMAGES[:BATCH], LABELS[:BATCH], batch_size=BATCH, verbose=0)
+    except InputError as error:
+        return str(error)
+
+
 DECAY = {"regularizer": keras.regularizers.L2(0.1), "options": {"l2": 0.3, "no_decay": ["bias"]}}
 CLIPPED = {"dtype": "float32", "steps": 1, "options": {"clip_norm": CLIP_NORM, "l2": 0.01}}
 RUNS = {name: functools.partial(train, loss=losses.get(name)) for name in losses.LOSSES} | {
@@ -247,6 +280,8 @@ ON_TWO_REPLICAS = {
     "summary": summary,
     "xla": functools.partial(refusal, xla=True),
     **in_stages({"shared batch norm": refusal}),
+    "shared batch norm in fit": fit_refusal,
+    "overflow in fit": fit_overflow,
 }
 
 

@@ -142,7 +142,7 @@ def disk_full(size):
 def test_a_checkpoint_that_does_not_fit_leaves_the_one_before_it(damaged, parts):
     setup = Setup(damaged)
     setup.checkpoints.restore()
-    with disk_full(500), pytest.raises(InputError, match=r"Cannot save a checkpoint .*still good; the same"):
+    with disk_full(500), pytest.raises(InputError, match=r"No checkpoint was saved.*still good; the same"):
         setup.checkpoints.save(9)
     assert saved_step(damaged) == 8
     assert go_on(damaged) == parts[1]
@@ -150,7 +150,7 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_one_before_it(damaged, parts)
 
 def test_a_first_checkpoint_that_does_not_fit_does_not_speak_of_one_before_it(tmp_path):
     setup = Setup(tmp_path)
-    with disk_full(500), pytest.raises(InputError, match=r"Cannot save a checkpoint") as error:
+    with disk_full(500), pytest.raises(InputError, match=r"No checkpoint was saved") as error:
         setup.checkpoints.save(1)
     assert "before" not in str(error.value)
     assert saved_step(tmp_path) == 0
@@ -208,7 +208,7 @@ def test_a_disk_that_is_full_is_said_and_with_room_the_same_command_goes_on(tmp_
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (60_000, 60_000))
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 1
-    assert "Cannot save a checkpoint to" in the_error(errors) and "File too large" in errors
+    assert "No checkpoint was saved. Cannot write" in the_error(errors) and "File too large" in errors
     assert "The one before it is still good" in errors
     assert 3 <= saved_step(workdir) < 12
 

@@ -221,4 +221,45 @@ def test_a_loss_of_activations_is_refused_by_fit_in_one_message(jit_compile):
     with pytest.raises(InputError) as refused:
         fit(model)
     assert str(refused.value).startswith("A layer adds a loss of its activations")
-    assert str(refused.value).endswith("Leave it out, or train without micro_batch_size.")
+    assert str(refused.value).endswith("Leave it out, or train without micro_batch_size and xla.")
+
+
+@pytest.mark.parametrize("jit_compile", ["auto", True])
+@pytest.mark.filterwarnings("error:.*:UserWarning")
+def test_a_saved_model_goes_on_bit_for_bit(jit_compile, tmp_path):
+    model = compiled(in_stages(network()), jit_compile=jit_compile)
+    fit(model)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert int(loaded.optimizer.iterations) == int(model.optimizer.iterations)
+    assert loaded.get_compile_config()["jit_compile"] == jit_compile
+    fit(model, epochs=1)
+    fit(loaded, epochs=1)
+    assert_same(values(model), values(loaded), 0)
+
+
+def test_weights_may_be_saved_and_loaded_by_themselves(tmp_path):
+    model = compiled(in_stages(network()))
+    fit(model, callbacks=[keras.callbacks.BackupAndRestore(tmp_path / "backup")])
+    model.save_weights(tmp_path / "model.weights.h5")
+    other = in_stages(network())
+    other.load_weights(tmp_path / "model.weights.h5")
+    assert_same(values(model), values(other), 0)
+    assert model.count_params() == network().count_params()
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_losses_and_logs_go_by_the_names_of_the_outputs(by_name):
+    loss, labels = [smooth_ap(), smooth_ap(1.0)], [LABELS, LABELS // 2]
+    if by_name:
+        loss, labels = ({f"output_{k}": one for k, one in enumerate(both)} for both in (loss, labels))
+    plain, inside = network(outputs=2), network(outputs=2)
+    wanted = fit(compiled(plain, loss=loss), labels=labels)
+    assert_same_history(fit(compiled(in_stages(inside), loss=loss), labels=labels), wanted)
+    assert_same(values(inside), values(plain), 1e-6)
+
+
+def test_a_model_inside_that_is_not_built_is_refused():
+    inside = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(4)])
+    with pytest.raises(InputError, match=r"`model`\. Expected a built one"):
+        in_stages(inside)

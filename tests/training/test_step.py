@@ -148,3 +148,23 @@ def test_what_comes_after_sees_the_updated_variables():
 def test_an_unknown_strategy_is_refused_with_the_likely_one():
     with pytest.raises(InputError, match=r"Received: strategy='mirored'. Did you mean \"mirrored\"\?"):
         build_strategy("mirored", 8)
+
+
+def test_xla_gives_out_no_loss_of_activations():
+    model = keras.Sequential([*linear_model().layers, keras.layers.ActivityRegularization(0.1)])
+    model.build([None, 2, 2, 3])
+    with pytest.raises(InputError, match="and xla does not give out"):
+        one_step(model, xla=True)
+
+
+def test_a_gradient_in_float64_may_be_clipped():
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("float64")
+    try:
+        model, same = linear_model(), linear_model()
+    finally:
+        keras.config.set_dtype_policy(before)
+    _, gradients = plain_gradient(same, (0.0, 0.0))
+    _, weights = one_step(model, clip_norm=norm_of(gradients) / 2)
+    assert weights[0].dtype == "float64"
+    assert_stepped(weights, same, [gradient / 2 for gradient in gradients])

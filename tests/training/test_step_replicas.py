@@ -105,7 +105,13 @@ def test_every_replica_summarises_the_batch_of_all(results):
     [
         ("xla", "xla works on one device only"),
         ("shared batch norm, in stages", "micro_batch_size on several devices needs batch norm to be frozen"),
+        ("shared batch norm in fit", "micro_batch_size on several devices needs batch norm to be frozen"),
     ],
 )
 def test_what_replicas_cannot_do_is_refused(results, name, message):
     assert results["two replicas"][name].startswith(message)
+
+
+def test_fit_in_stages_survives_an_overflow_on_the_second_replica(results):
+    run = results["two replicas"]["overflow in fit"]
+    assert run == {"weight": pytest.approx(-3), "scale": 2.0**28}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
+from tfrank import files
 from tfrank.normalize import l2_normalize
 
 
@@ -42,6 +43,11 @@ def export_saved_model(model: keras.Model, folder: str, decode: Callable[[tf.Ten
     folder = folder.rstrip("/")
     temporary = f"{folder}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
-    archive.write_out(temporary, verbose=False)
+    try:
+        with files.naming(temporary):
+            archive.write_out(temporary, verbose=False)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
     shutil.rmtree(folder, ignore_errors=True)
     os.rename(temporary, folder)

@@ -50,7 +50,7 @@ def batch_summary(labels: tf.Tensor, embeddings: tf.Tensor) -> dict[str, tf.Tens
         return tf.math.divide_no_nan(tf.cast(total, tf.float32), tf.reduce_sum(tf.cast(mask, tf.float32)))
 
     def histogram(mask):
-        values = tf.boolean_mask(similarity, mask)
+        values = tf.boolean_mask(similarity, mask & tf.math.is_finite(similarity))
         return tf.histogram_fixed_width(values, tf.constant([-1, 1], similarity.dtype), BINS)
 
     squared = tf.math.squared_difference(embeddings, tf.reduce_mean(embeddings, axis=0))

@@ -2,11 +2,13 @@
 
 import glob
 import os
+import shutil
 from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
 
+from tfrank import files
 from tfrank.checks import InputError
 
 
@@ -53,6 +55,8 @@ class Checkpoints:
         self._manager = None
         if writes:
             _remove_damaged_list(folder)
+            for unfinished in glob.glob(os.path.join(glob.escape(folder), "ckpt-*_temp")):
+                shutil.rmtree(unfinished)
             self._manager = tf.train.CheckpointManager(self._checkpoint, folder, max_to_keep=2)
 
     def restore(self) -> int:
@@ -69,13 +73,12 @@ class Checkpoints:
             return
         self.step.assign(step)
         try:
-            self._manager.save(checkpoint_number=self.step)
-        except (tf.errors.OpError, OSError) as error:
-            before = "The one before it is still good; the same command goes on from there."
-            raise InputError(
-                f"Cannot save a checkpoint to {self.folder} ({str(error).splitlines()[0]})."
-                f" {before if saved_checkpoints(self.folder) else ''}"
-            ) from None
+            with files.naming(os.path.join(self.folder, f"ckpt-{step}")):
+                self._manager.save(checkpoint_number=self.step)
+        except (InputError, OSError) as error:
+            before = " The one before it is still good; the same command goes on from there."
+            kept = before if saved_checkpoints(self.folder) else ""
+            raise InputError(f"No checkpoint was saved. {error}{kept}") from None
         self._saved_step = step
 
 

@@ -6,6 +6,7 @@ other before TensorFlow does.
 """
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -61,15 +62,15 @@ def read_cluster(environment: Mapping[str, str] = os.environ) -> Cluster:
     try:
         config = json.loads(text)
         workers, task = config["cluster"]["worker"], config["task"]
-        kind, index = task.get("type", "worker"), task["index"]
+        kind, index = task["type"], task["index"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _bad_config(f"It cannot be read ({type(error).__name__}: {error}).") from None
     if set(config["cluster"]) != {"worker"} or kind != "worker":
         raise _bad_config("Every machine is a worker; worker 0 is the chief.")
-    if not isinstance(workers, list) or not all(isinstance(w, str) for w in workers):
+    if not isinstance(workers, list) or not workers or not all(isinstance(w, str) for w in workers):
         raise _bad_config("The workers are not a list of addresses.")
     for worker in workers:
-        if not re.fullmatch(r".+:\d{1,5}", worker):
+        if not re.fullmatch(r".+:\d{1,5}", worker) or _split(worker)[1] > 65535:
             raise _bad_config(f"{worker!r} is not an address host:port.")
     if len(set(workers)) < len(workers):
         raise _bad_config("Two workers have the same address.")
@@ -87,7 +88,10 @@ def _bad_config(what):
 
 
 def wait_for_workers(
-    cluster: Cluster, *, seconds: float = START_SECONDS, say: Callable[[str], None] = print
+    cluster: Cluster,
+    *,
+    seconds: float = START_SECONDS,
+    say: Callable[[str], None] = functools.partial(print, flush=True),
 ) -> None:
     """Returns when each machine has reached each other one; InputError names those not there in time."""
     own = cluster.workers[cluster.index]
@@ -153,11 +157,6 @@ def _several(strategy):
     return strategy.cluster_resolver is not None
 
 
-def was_told_of(error: tf.errors.OpError) -> bool:
-    """Whether an error is the news, in the midst of training, that another machine has ended."""
-    return isinstance(error, LOST) and "Collective ops is aborted" in str(error)
-
-
 @contextlib.contextmanager
 def together(strategy: tf.distribute.Strategy) -> Iterator[None]:
     """In several machines' training: the chief alone speaks, and no machine waits for one that has ended.
@@ -177,11 +176,11 @@ def together(strategy: tf.distribute.Strategy) -> Iterator[None]:
                 stack.enter_context(contextlib.redirect_stdout(silence))
             yield
     except LOST as error:
-        told = re.search(r"worker \d+: .*", str(error))
-        reason = told.group() if told else "without a word: killed, or its connection lost"
+        told = re.search(r"worker \d+: .*?(?=\. Barrier Id| *\[type\.googleapis|$)", str(error), re.MULTILINE)
+        reason = told.group() if told else "killed, its connection lost, or for a reason that it says itself"
         raise InputError(
-            f"Another machine of the run has ended ({reason}). The same command on all of them goes on from"
-            " the last checkpoint."
+            f"Another machine of the run has ended ({reason}). Once that is mended, the same command on all"
+            " of them goes on from the last checkpoint."
         ) from None
     except BaseException as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]

@@ -40,22 +40,20 @@ class TrainingLog:
         rows = _read_rows(self._csv, step)
         with files.atomic_write(self._csv, "w") as file:
             csv.writer(file).writerows([COLUMNS, *rows])
+        for unfinished in glob.glob(os.path.join(glob.escape(self._events), "*.tmp")):
+            os.remove(unfinished)
         for path in glob.glob(os.path.join(glob.escape(self._events), "events.*")):
             _cut_events(path, step if step else -1)
         self._writer = tf.summary.create_file_writer(self._events)
         if not step:
             with self._writer.as_default(step=0):
                 tf.summary.text("config", f"```\n{config}\n```")
-        elif os.path.exists(self._cost):
-            with open(self._cost) as file:
-                self._seconds = json.load(file)["wall_seconds"]
+        else:
+            self._seconds = _seconds_of(self._cost)
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Takes values of a step; those that are columns go to the CSV, all to TensorBoard."""
+        """Takes values of a step; with `flush` those that are columns go to the CSV, all to TensorBoard."""
         self._rows.setdefault(step, {}).update(values)
-        with self._writer.as_default(step=step):
-            for name, value in values.items():
-                tf.summary.scalar(name, value)
 
     def histogram(self, step: int, name: str, counts: Sequence[float]) -> None:
         """Counts of equal bins from -1 to 1."""
@@ -63,22 +61,25 @@ class TrainingLog:
 
         edges = tf.linspace(-1.0, 1.0, len(counts) + 1)
         bins = tf.stack([edges[:-1], edges[1:], tf.cast(counts, tf.float32)], axis=1)
-        with self._writer.as_default(step=step):
+        with files.naming(self._events), self._writer.as_default(step=step):
             tf.summary.write(name, bins, metadata=metadata.create_summary_metadata(name, ""))
 
     def picture(self, step: int, name: str, png: bytes) -> None:
         """An image file."""
-        with self._writer.as_default(step=step):
+        with files.naming(self._events), self._writer.as_default(step=step):
             tf.summary.image(name, tf.io.decode_png(png, channels=3)[None])
 
     def flush(self) -> None:
         """Everything so far is on the disk when this returns."""
-        with open(self._csv, "a", newline="") as file:
+        with files.naming(self._csv), open(self._csv, "a", newline="") as file:
             for step, values in self._rows.items():
                 cells = (repr(values[name]) if name in values else "" for name in COLUMNS[1:])
                 csv.writer(file).writerow([step, *cells])
+        with files.naming(self._events), self._writer.as_default():
+            for step, values in self._rows.items():
+                for name, value in values.items():
+                    tf.summary.scalar(name, value, step=step)
         self._rows.clear()
-        self._writer.flush()
 
     def save_cost(self, step: int) -> dict[str, float]:
         """Writes, and returns, what `step` steps have cost: the columns of Revaud et al.'s Table 1."""
@@ -108,10 +109,19 @@ class TrainingLog:
 def _read_rows(path, last_step):
     if not last_step or not os.path.exists(path):
         return []
-    with open(path, newline="") as file:
+    with open(path, newline="", errors="replace") as file:
         # A killed process may have left half a row behind.
         rows = [row for row in csv.reader(file) if len(row) == len(COLUMNS) and row[0].isdigit()]
     return [row for row in rows if int(row[0]) <= last_step]
+
+
+def _seconds_of(path):
+    """The wall time in a file of costs, 0 where it is lost."""
+    try:
+        with open(path) as file:
+            return float(json.load(file)["wall_seconds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0.0
 
 
 def _cut_events(path, last_step):

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from tfrank import checks
-from tfrank.training.step import multi_stage_gradients
+from tfrank.training.step import check_combination, multi_stage_gradients, of_global_batch
 
 
 @keras.saving.register_keras_serializable("tfrank")
@@ -23,11 +23,12 @@ class MultiStageModel(keras.Model):
     uint8 images, which are cast micro-batch by micro-batch; `train_main.py` leaves them on the host.
 
     Args:
-        model: from float images to embeddings; one output, or several with a loss each.
+        model: from float images to embeddings, built; one output, or several with a loss each.
         micro_batch_size: images embedded at once, at least 1; the last micro-batch may be smaller.
 
     Raises:
-        InputError: `micro_batch_size` is not positive, or, in `fit`, a layer adds a loss of its activations.
+        InputError: an argument is bad; or, in `fit`, a layer adds a loss of its activations, or is a batch
+            norm in training mode that several devices share.
 
     With `compile(jit_compile=True)` the model inside is compiled by XLA, the loop over micro-batches is not.
 
@@ -41,14 +42,28 @@ class MultiStageModel(keras.Model):
 
     def __init__(self, model: keras.Model, *, micro_batch_size: int, **options: Any):
         super().__init__(**options)
-        self.model = model
+        if not model.built:
+            raise checks.invalid("model", "a built one (call it once; a Sequential begins with Input)", model)
+        self.model, self.built = model, True
         self.micro_batch_size = checks.integer("micro_batch_size", micro_batch_size, at_least=1)
+        if hasattr(model, "output_names"):
+            self.output_names = model.output_names
         self._embed = None
 
     def compile(self, *args: Any, jit_compile: str | bool = "auto", **options: Any) -> None:
         """As Keras' `compile`."""
         super().compile(*args, jit_compile=False, **options)
         self._embed = tf.function(self._embed_in_training, jit_compile=True) if jit_compile is True else None
+
+    def get_compile_config(self) -> dict[str, Any]:
+        """The arguments of `compile`, for saving."""
+        return {**super().get_compile_config(), "jit_compile": self._embed is not None or "auto"}
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        """Compiles a loaded model as it was."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.optimizer is not None:
+            self.optimizer.build(self.trainable_variables)
 
     def _embed_in_training(self, images):
         return self.model(images, training=True)
@@ -60,6 +75,8 @@ class MultiStageModel(keras.Model):
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
         """One step on a batch, in stages."""
         images, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        check_combination(self.model, replicas, self.micro_batch_size)
 
         def objective(embeddings, _):
             # With what the regularisers of weights add, which Keras finds by itself.
@@ -69,11 +86,11 @@ class MultiStageModel(keras.Model):
         value, embeddings, gradients = multi_stage_gradients(
             self.model, images, objective, self.micro_batch_size, self._embed
         )
+        gradients = of_global_batch(gradients, self.optimizer, replicas)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
         for metric in self.metrics:
             if metric.name == "loss":
                 # Keras logs the mean over replicas of what each has to add.
-                replicas = tf.distribute.get_strategy().num_replicas_in_sync
                 metric.update_state(value * replicas, sample_weight=tf.shape(images)[0])
         return self.compute_metrics(images, labels, embeddings, sample_weight=weights)
 

@@ -72,7 +72,7 @@ def build_step(
         after: called in the same graph when the variables are updated.
     """
     replicas = strategy.num_replicas_in_sync
-    _check_combination(model, replicas, micro_batch_size, xla)
+    check_combination(model, replicas, micro_batch_size, xla)
 
     def embed(images):
         return model(images, training=True)
@@ -99,9 +99,9 @@ def build_step(
         else:
             with tf.GradientTape() as tape:
                 embeddings = embed(tf.cast(batch["image"], tf.float32))
-                value, total = objective(embeddings, model.losses)
+                value, total = objective(embeddings, _weight_penalties(model) if xla else model.losses)
             gradients = tape.gradient(total, variables, unconnected_gradients=_ZERO)
-        gradients = _of_global_batch(gradients, optimizer, replicas, clip_norm)
+        gradients = of_global_batch(gradients, optimizer, replicas, clip_norm)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables))
         return Outcome(value, embeddings)
 
@@ -116,7 +116,8 @@ def build_step(
     return step
 
 
-def _check_combination(model, replicas, micro_batch_size, xla):
+def check_combination(model: keras.Model, replicas: int, micro_batch_size: int, xla: bool = False) -> None:
+    """InputError for what TensorFlow cannot do on several devices."""
     if micro_batch_size and replicas > 1 and any(map(_is_synchronised, model._flatten_layers())):
         raise checks.InputError(
             "micro_batch_size on several devices needs batch norm to be frozen: in training mode its"
@@ -129,7 +130,12 @@ def _check_combination(model, replicas, micro_batch_size, xla):
         )
 
 
-def _of_global_batch(gradients, optimizer, replicas, clip_norm):
+def of_global_batch(
+    gradients: list[tf.Tensor],
+    optimizer: keras.optimizers.Optimizer,
+    replicas: int,
+    clip_norm: float = 0.0,
+) -> list[tf.Tensor]:
     """What to give the optimizer, which sums over replicas: clipped, and finite or not on all of them."""
     scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     if replicas > 1 and (clip_norm or scaled):
@@ -137,7 +143,7 @@ def _of_global_batch(gradients, optimizer, replicas, clip_norm):
         summed = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
         gradients = [gradient / replicas for gradient in summed]
     if clip_norm:
-        bound = optimizer.scale_loss(tf.constant(clip_norm / replicas))
+        bound = optimizer.scale_loss(tf.constant(clip_norm / replicas, gradients[0].dtype))
         gradients, _ = tf.clip_by_global_norm(gradients, bound)
     return gradients
 
@@ -184,15 +190,9 @@ def multi_stage_gradients(
     outputs = model.compute_output_spec(keras.KerasTensor([micro_batch_size, *images.shape[1:]]))
     joined = _join_parts(embed_part, number, outputs, rows)
 
-    regularised = [v for v in model.trainable_variables if v.regularizer is not None]
-    if len(model.losses) > len(regularised):
-        raise checks.InputError(
-            "A layer adds a loss of its activations (an activity regulariser, or add_loss), which a batch in"
-            " stages does not have all at once. Leave it out, or train without micro_batch_size."
-        )
     with tf.GradientTape() as tape:
         tape.watch(joined)
-        value, total = objective(joined, [variable.regularizer(variable) for variable in regularised])
+        value, total = objective(joined, _weight_penalties(model))
     upstream, direct = tape.gradient(total, (joined, weights), unconnected_gradients=_ZERO)
 
     # Before the second pass begins, and after the first has ended.
@@ -225,6 +225,18 @@ def _join_parts(embed_part, number, outputs, rows):
     arrays = tf.nest.map_structure(array_of, outputs)
     _, arrays = tf.while_loop(lambda k, _: k < number, embed_next, [0, arrays], parallel_iterations=1)
     return tf.nest.map_structure(lambda array: array.concat(), arrays)
+
+
+def _weight_penalties(model):
+    """What the regularisers of weights add to the loss; of activations, other graphs know nothing."""
+    regularised = [v for v in model.trainable_variables if v.regularizer is not None]
+    if len(model.losses) > len(regularised):
+        raise checks.InputError(
+            "A layer adds a loss of its activations (an activity regulariser, or add_loss), which a batch in"
+            " stages does not have all at once, and xla does not give out. Leave it out, or train without"
+            " micro_batch_size and xla."
+        )
+    return [variable.regularizer(variable) for variable in regularised]
 
 
 def _is_synchronised(layer):

@@ -50,6 +50,10 @@ def _join_workers():
     with open(os.devnull, "w") as silence:
         faulthandler.dump_traceback_later(JOIN_SECONDS, exit=True, file=silence)
         try:
-            return tf.distribute.MultiWorkerMirroredStrategy()
+            strategy = tf.distribute.MultiWorkerMirroredStrategy()
         finally:
             faulthandler.cancel_dump_traceback_later()
+    # All machines have as many batches; asking each other at every step whether they do takes time, and
+    # threads that a lost machine leaves hanging.
+    strategy.extended.experimental_enable_get_next_as_optional = False
+    return strategy

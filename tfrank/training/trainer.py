@@ -12,10 +12,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfrank import files
 from tfrank.checks import InputError
 from tfrank.progress import Progress
 from tfrank.training.checkpoints import Checkpoints, saved_checkpoints
-from tfrank.training.cluster import was_told_of
 from tfrank.training.log import TrainingLog
 from tfrank.training.step import Step
 
@@ -176,9 +176,7 @@ class Trainer:
     def _next(self, iterator, step, explain):
         try:
             return next(iterator)
-        except tf.errors.OpError as error:
-            if was_told_of(error):
-                raise  # The batch is not to blame.
+        except tf.errors.OpError:
             self._save()
             explain(step)
             raise
@@ -254,7 +252,11 @@ class Trainer:
         self._log.picture(step, "validation_neighbors", evaluation.picture)
         if value > best:
             temporary = self.best_weights.replace(".weights.h5", ".tmp.weights.h5")
-            save_best(temporary)
+            # Where there is none, HDF5 may end the process.
+            size = sum(int(np.prod(v.shape)) * np.dtype(v.dtype).itemsize for v in self._model.variables)
+            files.check_room(temporary, 2 * size + 2**20)
+            with files.naming(temporary):
+                save_best(temporary)
             os.replace(temporary, self.best_weights)
             self._checkpoints.best.assign(value)
 
