@@ -71,7 +71,7 @@ BAD_CONFIGS = {
     "no host": ({"cluster": {"worker": [":1", "b:2"]}, "task": TASK}, "':1' is not an address"),
     "one address twice": ({"cluster": {"worker": ["a:1", "a:1"]}, "task": TASK}, "same address"),
     **{
-        f"index {index!r}": ({"cluster": {"worker": TWO}, "task": {**TASK, "index": index}}, "not from 0 to 1")
+        f"index {index!r}": ({"cluster": {"worker": TWO}, "task": {**TASK, "index": index}}, "not from 0")
         for index in (-1, 2, "0", True, 1.0, None)
     },
 }
