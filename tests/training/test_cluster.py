@@ -56,19 +56,22 @@ BAD_CONFIGS = {
     "no task": ({"cluster": {"worker": TWO}}, "cannot be read .*task"),
     "a task that is a list": ({"cluster": {"worker": TWO}, "task": [0]}, "cannot be read"),
     "no index": ({"cluster": {"worker": TWO}, "task": {"type": "worker"}}, "cannot be read .*index"),
+    # TensorFlow needs it.
+    "no type": ({"cluster": {"worker": TWO}, "task": {"index": 0}}, "read .*type|is a worker"),
     "another job": ({"cluster": {"worker": TWO, "ps": ["c:3"]}, "task": TASK}, "is a worker"),
     "another task": ({"cluster": {"worker": TWO}, "task": {"type": "evaluator", "index": 0}}, "is a worker"),
     "a text of workers": ({"cluster": {"worker": "a:1"}, "task": TASK}, "not a list"),
     "workers by number": ({"cluster": {"worker": {"0": "a:1"}}, "task": TASK}, "not a list"),
     "a worker that is a number": ({"cluster": {"worker": ["a:1", 2]}, "task": TASK}, "not a list"),
-    "no worker": ({"cluster": {"worker": []}, "task": TASK}, "index"),
+    "no worker": ({"cluster": {"worker": []}, "task": TASK}, "of this machine"),
     "no port": ({"cluster": {"worker": ["a:1", "host"]}, "task": TASK}, "'host' is not an address"),
     "an empty port": ({"cluster": {"worker": ["a:1", "b:"]}, "task": TASK}, "'b:' is not an address"),
     "a port in words": ({"cluster": {"worker": ["a:1", "b:http"]}, "task": TASK}, "is not an address"),
+    "a port too large": ({"cluster": {"worker": ["a:1", "b:65536"]}, "task": TASK}, "is not an address"),
     "no host": ({"cluster": {"worker": [":1", "b:2"]}, "task": TASK}, "':1' is not an address"),
     "one address twice": ({"cluster": {"worker": ["a:1", "a:1"]}, "task": TASK}, "same address"),
     **{
-        f"index {index!r}": ({"cluster": {"worker": TWO}, "task": {"index": index}}, "is not from 0 to 1")
+        f"index {index!r}": ({"cluster": {"worker": TWO}, "task": {**TASK, "index": index}}, "not from 0")
         for index in (-1, 2, "0", True, 1.0, None)
     },
 }
@@ -92,12 +95,20 @@ class Waiting:
     def __init__(self, workers, *, seconds=20):
         self.workers, self._seconds = workers, seconds
         self.said = {}
-        self._pool = concurrent.futures.ThreadPoolExecutor(len(workers))
 
     def start(self, index):
-        said = self.said[index] = []
-        cluster = Cluster(self.workers, index)
-        return self._pool.submit(wait_for_workers, cluster, seconds=self._seconds, say=said.append)
+        """The future of one of them; it goes to sleep with the process, should it wait forever."""
+        said, future = self.said.setdefault(index, []), concurrent.futures.Future()
+
+        def wait():
+            try:
+                cluster = Cluster(self.workers, index)
+                future.set_result(wait_for_workers(cluster, seconds=self._seconds, say=said.append))
+            except Exception as error:
+                future.set_exception(error)
+
+        threading.Thread(target=wait, daemon=True).start()
+        return future
 
     def until(self, condition):
         """Until it holds; fails after 10 s."""

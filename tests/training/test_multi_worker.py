@@ -53,7 +53,7 @@ def two_workers(workdir, *flags, other_workdir=None, other_flags=()):
         yield processes
     finally:
         for process in processes:
-            with contextlib.suppress(ProcessLookupError):
+            if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
