@@ -31,12 +31,13 @@ def main(_):
     strategy = experiment.build_strategy(config)
     workdir = _WORKDIR.value or default_workdir(config)
     chief = cluster.is_chief(strategy)
-    with cluster.together(strategy), locked(workdir) if chief else contextlib.nullcontext():
+    with cluster.together(strategy):
         experiment.check_config(config)
-        with cluster.chief_first(strategy):
-            (check_config_of if chief else check_same_config)(workdir, config)
-            data = experiment.build_data(config, workdir)
-        train_and_evaluate(config, workdir, strategy, data)
+        with locked(workdir) if chief else contextlib.nullcontext():
+            with cluster.chief_first(strategy):
+                (check_config_of if chief else check_same_config)(workdir, config)
+                data = experiment.build_data(config, workdir)
+            train_and_evaluate(config, workdir, strategy, data)
 
 
 def train_and_evaluate(config, workdir, strategy, data):

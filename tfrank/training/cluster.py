@@ -6,7 +6,6 @@ other before TensorFlow does.
 """
 
 import contextlib
-import functools
 import json
 import os
 import re
@@ -87,11 +86,15 @@ def _bad_config(what):
     )
 
 
+def _say(message):
+    print(message, flush=True)
+
+
 def wait_for_workers(
     cluster: Cluster,
     *,
     seconds: float = START_SECONDS,
-    say: Callable[[str], None] = functools.partial(print, flush=True),
+    say: Callable[[str], None] = _say,
 ) -> None:
     """Returns when each machine has reached each other one; InputError names those not there in time."""
     own = cluster.workers[cluster.index]
