@@ -63,7 +63,7 @@ BAD_CONFIGS = {
     "a text of workers": ({"cluster": {"worker": "a:1"}, "task": TASK}, "not a list"),
     "workers by number": ({"cluster": {"worker": {"0": "a:1"}}, "task": TASK}, "not a list"),
     "a worker that is a number": ({"cluster": {"worker": ["a:1", 2]}, "task": TASK}, "not a list"),
-    "no worker": ({"cluster": {"worker": []}, "task": TASK}, "of this machine"),
+    "no worker": ({"cluster": {"worker": []}, "task": TASK}, "not a list of addresses"),
     "no port": ({"cluster": {"worker": ["a:1", "host"]}, "task": TASK}, "'host' is not an address"),
     "an empty port": ({"cluster": {"worker": ["a:1", "b:"]}, "task": TASK}, "'b:' is not an address"),
     "a port in words": ({"cluster": {"worker": ["a:1", "b:http"]}, "task": TASK}, "is not an address"),

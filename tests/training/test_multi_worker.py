@@ -214,7 +214,7 @@ def test_a_bad_record_in_the_slice_of_one_machine_is_named_by_both(machine, tmp_
     assert [status for status, _, _ in results] == [1, 1], results
     reason = r"record \d+ of .*\(image id '.*'\): the bytes of this record changed .* \(checksum\)\."
     assert_says(results[machine][2], f"Error: {reason}")
-    assert_says(results[1 - machine][2], rf"{ANOTHER} \(worker {machine}: {reason}\)\. The same command .*")
+    assert_says(results[1 - machine][2], rf"{ANOTHER} \(worker {machine}: {reason}\)\. Once that .*")
     # The chief saves what it can; told of it by another, it is in the middle of a step.
     assert saved_step(workdir) == (3 if machine else step)
 
@@ -248,7 +248,9 @@ def test_a_machine_that_was_started_otherwise_is_refused_and_the_chief_told_why(
     results = run(tmp_path / "run", **options)
     assert [status for status, _, _ in results] == [1, 1], results
     assert_says(results[1][2], f"Error: {reason}")
-    assert_says(results[0][2], rf"{ANOTHER} \(worker 1: {reason}\)\. The same command .*")
+    # Whether the news arrives while it waits or before it begins to.
+    told = rf"(worker 1: {reason}|killed, .* or for a reason that it says itself)"
+    assert_says(results[0][2], rf"{ANOTHER} \({told}\)\. Once that is mended, .*")
     assert not saved_step(tmp_path / "run")
 
 
