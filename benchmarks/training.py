@@ -4,10 +4,10 @@
 
 resnet: ResNet-50 at 64x64, a batch of 256 in micro-batches of 16, beside plain steps on 16 and 256.
 convnet: a convnet of 8 filters at 512x512, a batch of 512 in micro-batches of 8, beside a plain step on 8.
-Each measurement has a process of its own: seconds are the median of `steps` steps after one to warm up,
-memory is the peak above what the process held before model, optimizer and images were made (tensors are
-mapped one by one, so that what is freed is given back, and malloc's own gaps do not count). The loss is
-PNP-Dq, the optimizer Adam; batch norm of ResNet-50 is frozen.
+Each measurement has a process of its own: seconds are the median of `steps` steps after one to warm up;
+memory is the peak of a step after that one, above what the process held before model, optimizer and images
+were made, in a second process where tensors are mapped one by one (slower, but what is freed is given back,
+so that malloc's gaps do not count). The loss is PNP-Dq, the optimizer Adam; ResNet-50's batch norm is frozen.
 
 loop: a trainer's step beside a step of Keras' `fit`, on the same data with the same model, loss and
 optimizer, medians of alternating stretches in one process: digits, and Omniglot where --source is given.
@@ -17,6 +17,7 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import ctypes
 import importlib
 import multiprocessing
 import statistics
@@ -70,15 +71,23 @@ def measure(part: str, batch: int, micro_batch: int, steps: int) -> tuple[float,
     # Repeated by TensorFlow: of a NumPy array it would hold a second copy.
     images = tf.constant(np.random.default_rng(0).integers(0, 255, [8, size, size, 3], np.uint8))
     inputs = {"image": tf.repeat(images, batch // 8, axis=0), "label": tf.constant(np.arange(batch) // 4)}
-    with open("/proc/self/clear_refs", "w") as refs:
-        refs.write("5")  # Resets the peak.
     seconds = []
     for turn in range(steps + 1):
         started = time.perf_counter()
         float(step(inputs).loss)
         if turn:
             seconds.append(time.perf_counter() - started)
+        else:
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
+            with open("/proc/self/clear_refs", "w") as refs:
+                refs.write("5")  # Resets the peak.
     return statistics.median(seconds), status("VmHWM") - before
+
+
+def in_fresh_process(*arguments) -> tuple[float, int]:
+    """`measure` in a process of its own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(measure, arguments)
 
 
 def measure_steps(part: str) -> None:
@@ -86,8 +95,11 @@ def measure_steps(part: str) -> None:
     print(f"{part}: {'batch':>8} {'micro':>6} {'s/step':>8} {'images/s':>9} {'MB':>7} {'MB, images':>11}")
     size = MODELS[part]["image_size"]
     for batch, micro_batch in STEPS[part]:
-        with multiprocessing.get_context("spawn").Pool(1) as pool:
-            seconds, memory = pool.apply(measure, (part, batch, micro_batch, _STEPS.value))
+        seconds, _ = in_fresh_process(part, batch, micro_batch, _STEPS.value)
+        # glibc reads it when a process starts.
+        os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"
+        _, memory = in_fresh_process(part, batch, micro_batch, 1)
+        del os.environ["MALLOC_MMAP_THRESHOLD_"]
         images = batch * size**2 * 3
         print(
             f"{part}: {batch:>8} {micro_batch:>6} {seconds:>8.2f} {batch / seconds:>9.1f}"
@@ -146,8 +158,6 @@ def measure_loop(name: str, source: str) -> None:
 
 
 def main(_):
-    # For the processes to come: glibc reads it when they start.
-    os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"
     for part in _PART.value:
         if part == "loop":
             measure_loop("digits", "")
