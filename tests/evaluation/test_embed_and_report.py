@@ -1,5 +1,6 @@
 """Embedding a data set, and what a person gets to see of it."""
 
+import io
 import json
 
 import matplotlib.image
@@ -126,8 +127,7 @@ GREEN, RED = (44, 160, 44), (214, 39, 40)
     ],
     ids=["right and wrong", "right", "wrong", "too few", "none"],
 )
-def test_neighbors_are_drawn_with_right_ones_in_green_and_wrong_ones_in_red(tmp_path, neighbors, colors):
-    path = tmp_path / "neighbors.png"
+def test_neighbors_are_drawn_with_right_ones_in_green_and_wrong_ones_in_red(neighbors, colors):
     queries = np.array([0, 3])[: len(neighbors)]
     drawn = []
 
@@ -135,10 +135,9 @@ def test_neighbors_are_drawn_with_right_ones_in_green_and_wrong_ones_in_red(tmp_
         drawn.append(int(number))
         return np.full([8, 8, 3], 200, np.uint8)
 
-    report.neighbor_grid(str(path), image_of, queries, np.array(neighbors), LABELS, lambda n: f"class {n}")
-    picture = (matplotlib.image.imread(path)[..., :3] * 255).round().astype(int)
+    png = report.neighbor_grid(image_of, queries, np.array(neighbors), LABELS, lambda n: f"class {n}")
+    picture = (matplotlib.image.imread(io.BytesIO(png))[..., :3] * 255).round().astype(int)
     found = {tuple(pixel) for pixel in picture.reshape(-1, 3).tolist()} & {GREEN, RED}
     assert found == colors
     rows = zip(queries.tolist(), neighbors)
     assert drawn == [number for query, nearest in rows for number in [query, *nearest] if number >= 0]
-    assert [file.name for file in tmp_path.iterdir()] == ["neighbors.png"]
