@@ -10,7 +10,8 @@ were made, in a second process where tensors are mapped one by one (slower, but 
 so that malloc's gaps do not count). The loss is PNP-Dq, the optimizer Adam; ResNet-50's batch norm is frozen.
 
 loop: a trainer's step beside a step of Keras' `fit`, on the same data with the same model, loss and
-optimizer, medians of alternating stretches in one process: digits, and Omniglot where --source is given.
+optimizer, medians of alternating stretches in one process: digits, and in another process Omniglot where
+--source is given.
 """
 
 import os
@@ -84,10 +85,10 @@ def measure(part: str, batch: int, micro_batch: int, steps: int) -> tuple[float,
     return statistics.median(seconds), status("VmHWM") - before
 
 
-def in_fresh_process(*arguments) -> tuple[float, int]:
-    """`measure` in a process of its own."""
+def in_fresh_process(function, *arguments):
+    """The result of a function, in a process of its own."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(measure, arguments)
+        return pool.apply(function, arguments)
 
 
 def measure_steps(part: str) -> None:
@@ -95,10 +96,10 @@ def measure_steps(part: str) -> None:
     print(f"{part}: {'batch':>8} {'micro':>6} {'s/step':>8} {'images/s':>9} {'MB':>7} {'MB, images':>11}")
     size = MODELS[part]["image_size"]
     for batch, micro_batch in STEPS[part]:
-        seconds, _ = in_fresh_process(part, batch, micro_batch, _STEPS.value)
+        seconds, _ = in_fresh_process(measure, part, batch, micro_batch, _STEPS.value)
         # glibc reads it when a process starts.
         os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"
-        _, memory = in_fresh_process(part, batch, micro_batch, 1)
+        _, memory = in_fresh_process(measure, part, batch, micro_batch, 1)
         del os.environ["MALLOC_MMAP_THRESHOLD_"]
         images = batch * size**2 * 3
         print(
@@ -108,12 +109,11 @@ def measure_steps(part: str) -> None:
         )
 
 
-def measure_loop(name: str, source: str) -> None:
+def measure_loop(name: str, source: str, stretch: int, rounds: int) -> None:
     """Prints a trainer's step as a ratio to a step of `fit`."""
     config = importlib.import_module(f"configs.{name}").get_config()
     config.data.source, config.train.l2 = source, 0.0
-    stretch, size = _STRETCH.value, config.data.image_size
-    total = stretch * (_ROUNDS.value + 1)
+    size, total = config.data.image_size, stretch * (rounds + 1)
     with tempfile.TemporaryDirectory() as workdir:
         data = experiment.build_data(config, workdir)
         strategy = experiment.build_strategy(config)
@@ -160,9 +160,10 @@ def measure_loop(name: str, source: str) -> None:
 def main(_):
     for part in _PART.value:
         if part == "loop":
-            measure_loop("digits", "")
+            options = (_STRETCH.value, _ROUNDS.value)
+            in_fresh_process(measure_loop, "digits", "", *options)
             if _SOURCE.value:
-                measure_loop("omniglot", _SOURCE.value)
+                in_fresh_process(measure_loop, "omniglot", _SOURCE.value, *options)
         else:
             measure_steps(part)
 
