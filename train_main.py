@@ -48,7 +48,7 @@ def train_and_evaluate(config, workdir, strategy, data):
     model = inference.embed_fn(training.serving)
 
     rows = {}
-    if config.evaluation.baselines:
+    if config.evaluation.baselines and cluster.is_chief(strategy):
         rows["raw pixels"] = inference.evaluate(config, inference.raw_pixels(config), data.test)
         rows["untrained"] = inference.evaluate(config, model, data.test)
     experiment.train(config, training, data, steps)

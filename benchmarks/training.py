@@ -31,7 +31,6 @@ import tensorflow as tf
 from absl import app, flags
 
 from tfrank import PNPLoss, experiment, settings
-from tfrank.data import pipeline, records
 from tfrank.models.embedding import embedding_model
 from tfrank.training.step import build_step
 
@@ -113,34 +112,23 @@ def measure_loop(name: str, source: str, stretch: int, rounds: int) -> None:
     """Prints a trainer's step as a ratio to a step of `fit`."""
     config = importlib.import_module(f"configs.{name}").get_config()
     config.data.source, config.train.l2 = source, 0.0
-    size, total = config.data.image_size, stretch * (rounds + 1)
+    total = stretch * (rounds + 1)
     with tempfile.TemporaryDirectory() as workdir:
         data = experiment.build_data(config, workdir)
         strategy = experiment.build_strategy(config)
         training = experiment.build_training(config, workdir, strategy, total)
-        reader = records.RecordReader(data.train)
-        sampler = experiment.build_sampler(config, data.train)
-
-        def batches(start, stop):
-            shift = config.data.max_shift
-            return pipeline.train_batches(
-                reader, sampler, image_size=size, max_shift=shift, start=start, stop=stop
-            )
 
         def by_trainer(start):
-            stop = start + stretch
+            batches, explain = experiment.build_batches(config, data.train, start + stretch)
             options = dict(checkpoint_every=config.train.checkpoint_every, log_every=config.train.log_every)
-            training.trainer.fit(
-                lambda start, context: batches(start, stop), steps=stop, explain=lambda step: None, **options
-            )
+            training.trainer.fit(batches, steps=start + stretch, explain=explain, **options)
 
         model = experiment.build_model(config)
         model.compile(keras.optimizers.Adam(1e-3, epsilon=1e-8), loss=experiment.build_loss(config))
 
         def by_fit(start):
-            pairs = batches(start, start + stretch).map(
-                lambda batch: (tf.cast(batch["image"], tf.float32), batch["label"])
-            )
+            batches, _ = experiment.build_batches(config, data.train, start + stretch)
+            pairs = batches(start).map(lambda batch: (tf.cast(batch["image"], tf.float32), batch["label"]))
             model.fit(pairs, shuffle=False, verbose=0)
 
         times = {by_trainer: [], by_fit: []}

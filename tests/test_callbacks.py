@@ -2,9 +2,6 @@
 
 import csv
 import json
-import os
-import subprocess
-import sys
 import warnings
 
 import keras
@@ -13,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tfrank
-from tests.training.runs import ROOT
+from tests.programs import printed_json
 from tfrank import callbacks, experiment, inference
 from tfrank.callbacks import RetrievalEvaluation
 from tfrank.checks import InputError
@@ -432,18 +429,7 @@ def replicas(strategy):
 @pytest.mark.slow
 def test_two_replicas_log_the_numbers_of_one_device():
     def run(strategy):
-        code = f"from tests.test_callbacks import replicas; replicas({strategy!r})"
-        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-        process = subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            env=environment,
-        )
-        assert process.returncode == 0, process.stderr
-        return json.loads(process.stdout.splitlines()[-1])
+        return printed_json("-c", f"from tests.test_callbacks import replicas; replicas({strategy!r})")
 
     one, two = run("one_device"), run("mirrored")
     assert two["val_map"] == two["again_map"]

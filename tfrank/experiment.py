@@ -1,9 +1,11 @@
 """The composition root: from a config to the parts of a run, for both mains; see also `inference`."""
 
 import dataclasses
+import functools
 import os
 import tempfile
 import time
+from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -61,7 +63,7 @@ class Training:
     trainer: Trainer
     strategy: tf.distribute.Strategy
 
-    @property
+    @functools.cached_property
     def serving(self) -> keras.Model:
         """From images to one embedding each, by the copy's weights."""
         return concatenated(self.copy)
@@ -248,36 +250,21 @@ def train(config: ConfigDict, training: Training, data: Data, steps: int) -> Non
     start = training.checkpoints.restore()
     if start:
         print(f"Going on from step {start:,}")
-    reader, sampler = records.RecordReader(data.train), build_sampler(config, data.train)
-    size = config.data.image_size
-
-    def batches(start, context):
-        return pipeline.train_batches(
-            reader,
-            sampler,
-            image_size=size,
-            max_shift=config.data.max_shift,
-            start=start,
-            stop=steps,
-            context=context,
-        )
-
+    batches, explain = build_batches(config, data.train, steps)
     function = inference.embed_fn(training.serving)
 
     def validate():
         training.update_copy()
         embeddings, labels = inference.embed_all(config, function, data.validation)
-        metrics = inference.measure(config, embeddings, labels)
-        recall_at_1 = metrics.get("recall_at_1") or leave_one_out(embeddings, labels, [1])["recall_at_1"]
-        picture = inference.draw_neighbors(config, embeddings, labels, data.validation)
-        return Evaluation(recall_at_1, metrics, picture)
+        metrics = leave_one_out(embeddings, labels, sorted({1, *config.evaluation.recall_at}))
+        return Evaluation(metrics, inference.draw_neighbors(config, embeddings, labels, data.validation))
 
     training.trainer.fit(
         batches,
         steps=steps,
         checkpoint_every=config.train.checkpoint_every,
         log_every=config.train.log_every,
-        explain=lambda step: pipeline.check_batch(reader, sampler.batch(step), size),
+        explain=explain,
         evaluate=validate if is_chief(training.strategy) else None,
         evaluate_every=config.train.evaluate_every if data.validation else 0,
         save_best=training.copy.save_weights,
@@ -299,6 +286,29 @@ def build_sampler(config: ConfigDict, index: RecordIndex) -> ClassBalancedSample
     )
 
 
+def build_batches(
+    config: ConfigDict, index: RecordIndex, stop: int
+) -> tuple[Callable[..., tf.data.Dataset], Callable[[int], None]]:
+    """Of a run on these records until step `stop`: given a step and which machine reads (None: the only one),
+    its batches from there on; and what names the bad record of a step's batch.
+    """
+    reader, sampler = records.RecordReader(index), build_sampler(config, index)
+    size = config.data.image_size
+
+    def batches(start, context=None):
+        return pipeline.train_batches(
+            reader,
+            sampler,
+            image_size=size,
+            max_shift=config.data.max_shift,
+            start=start,
+            stop=stop,
+            context=context,
+        )
+
+    return batches, lambda step: pipeline.check_batch(reader, sampler.batch(step), size)
+
+
 def dry_run(config: ConfigDict, training: Training, data: Data, steps: int) -> None:
     """Builds everything, takes two steps and embeds one batch, and says what the whole run would take."""
     batch_size, size = settings.batch_size(config), config.data.image_size
@@ -312,10 +322,8 @@ def dry_run(config: ConfigDict, training: Training, data: Data, steps: int) -> N
     print(f"{training.model.count_params():,} parameters; memory of a device, estimated:")
     for what, number in {**bytes_of, "in all": sum(bytes_of.values())}.items():
         print(f"{what:>16} {number / 2**20:10,.1f} MiB")
-    reader, sampler = records.RecordReader(data.train), build_sampler(config, data.train)
-    first, second = training.trainer.time_steps(
-        lambda context: pipeline.train_batches(reader, sampler, image_size=size, stop=2, context=context)
-    )
+    batches, _ = build_batches(config, data.train, stop=2)
+    first, second = training.trainer.time_steps(lambda context: batches(0, context))
     started = time.monotonic()
     reader = records.RecordReader(data.test)
     images_at_once = min(config.evaluation.batch_size, len(data.test))

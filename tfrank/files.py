@@ -20,11 +20,18 @@ def naming(path: str) -> Iterator[None]:
     try:
         yield
     except (OSError, tf.errors.OpError) as error:
-        if getattr(error, "errno", None):
-            error.filename = error.filename or path
+        if _add_name(error, path):
             raise
         reason = re.sub(r"\{\{.*?\}\} ?", "", str(error).strip().splitlines()[0])
         raise InputError(f"Cannot write {path} ({reason}).") from None
+
+
+def _add_name(error, path):
+    """Gives the path to an error of the system that names none; whether it is one of the system."""
+    known = isinstance(error, OSError) and bool(error.errno)
+    if known:
+        error.filename = error.filename or path
+    return known
 
 
 @contextlib.contextmanager
@@ -38,8 +45,7 @@ def atomic_write(path: str, mode: str = "wb") -> Iterator[IO]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException as error:
-        if isinstance(error, OSError) and error.errno and not error.filename:
-            error.filename = path
+        _add_name(error, path)
         with contextlib.suppress(FileNotFoundError):
             os.remove(temporary)
         raise

@@ -3,9 +3,6 @@
 import itertools
 import json
 import math
-import pathlib
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -17,6 +14,7 @@ from tests.losses import LABELS, embeddings
 from tests.losses.fresh_process import FEATURES
 from tests.losses.metric_replicas import IN_MODELS, METRICS, RECIPES, Recipe
 from tests.losses.test_map_q import SIZE, largest_tensor
+from tests.programs import printed_json
 from tfrank import losses, metrics
 from tfrank.checks import InputError
 
@@ -363,14 +361,7 @@ def test_saved_model_is_loaded_with_its_metrics(tmp_path):
 @pytest.fixture(scope="module")
 def logged():
     """What fit and evaluate logged, by one program with the one strategy a process may hold."""
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.losses.metric_replicas"],
-        cwd=pathlib.Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
-    return json.loads(run.stdout)
+    return printed_json("-m", "tests.losses.metric_replicas")
 
 
 @pytest.mark.parametrize("way", ["fit", "evaluate"])

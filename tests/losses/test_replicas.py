@@ -1,14 +1,10 @@
 """Two replicas give the loss and the update of one device; the cases stand in `replica_cases.py`."""
 
-import json
-import pathlib
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
 from tests.losses.replica_cases import CASES, CHANGING
+from tests.programs import printed_json
 
 # float32 as promised. In bfloat16 each replica rounds its part of the gradient to 8 bits, and the
 # parts may be a few times their sum.
@@ -18,14 +14,7 @@ UPDATE_TOLERANCE = {"float32": 1e-5, "mixed_bfloat16": 2**-6}
 @pytest.fixture(scope="module")
 def results():
     """What all cases gave, by one program with the one strategy a process may hold."""
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.losses.replica_cases"],
-        cwd=pathlib.Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
-    return json.loads(run.stdout)
+    return printed_json("-m", "tests.losses.replica_cases")
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

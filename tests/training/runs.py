@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tests.programs import ROOT
 from tfrank import PNPLoss
 from tfrank.losses.summary import batch_summary
 from tfrank.training.checkpoints import Checkpoints
@@ -18,7 +19,6 @@ from tfrank.training.optimizers import build_optimizer
 from tfrank.training.step import build_step
 from tfrank.training.trainer import Evaluation, Trainer
 
-ROOT = pathlib.Path(__file__).parents[2]
 # The digits run, cut down until it takes a second.
 SMALL = (
     "--config.data.train=(0,1)",
@@ -96,7 +96,7 @@ def event_hashes(workdir) -> dict[str, list[tuple[int, str]]]:
 def evaluation(recall_at_1: float) -> Evaluation:
     """An evaluation that found this."""
     picture = tf.io.encode_png(tf.fill([2, 3, 3], tf.cast(255 * recall_at_1, tf.uint8))).numpy()
-    return Evaluation(recall_at_1, {"recall_at_1": recall_at_1, "map_at_r": recall_at_1 / 2}, picture)
+    return Evaluation({"recall_at_1": recall_at_1, "map_at_r": recall_at_1 / 2}, picture)
 
 
 class CountingLoss(PNPLoss):

@@ -1,14 +1,10 @@
 """Two replicas take the steps of one device, at once and in stages; the runs stand in `step_replicas.py`."""
 
-import json
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
+from tests.programs import printed_json
 from tests.training import step_replicas
-from tests.training.runs import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -27,10 +23,7 @@ OVERFLOWS = [name for name in step_replicas.ON_TWO_REPLICAS if name.startswith("
 @pytest.fixture(scope="module")
 def results():
     """What all runs gave, by one program with the one strategy a process may hold."""
-    command = [sys.executable, "-m", "tests.training.step_replicas"]
-    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr[-3000:]
-    return json.loads(process.stdout.splitlines()[-1])
+    return printed_json("-m", "tests.training.step_replicas")
 
 
 def of_both(results, name):

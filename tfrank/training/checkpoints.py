@@ -123,9 +123,7 @@ def restore_model(folder: str, model: keras.Model, average: Sequence[tf.Variable
         model: as it was trained.
         average: the variables of the model that get the average of the weights, where one was kept.
     """
-    checkpoint = tf.train.Checkpoint(step=tf.Variable(0, dtype=tf.int64), model=model)
-    if not _restore_latest(checkpoint, folder):
-        return 0
-    if average:
-        _restore_latest(tf.train.Checkpoint(average=list(average)), folder)
-    return int(checkpoint.step)
+    # An average is kept of all that inference uses.
+    weights = {"average": list(average)} if average else {"model": model}
+    checkpoint = tf.train.Checkpoint(step=tf.Variable(0, dtype=tf.int64), **weights)
+    return int(checkpoint.step) if _restore_latest(checkpoint, folder) else 0

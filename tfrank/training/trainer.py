@@ -31,12 +31,10 @@ class Evaluation(NamedTuple):
     """What an evaluation during training gives.
 
     Attributes:
-        recall_at_1: by which the best weights are chosen.
-        metrics: all numbers, by name.
+        metrics: numbers by name; by `recall_at_1` the best weights are chosen.
         picture: a PNG of queries and their nearest neighbours.
     """
 
-    recall_at_1: float
     metrics: Mapping[str, float]
     picture: bytes
 
@@ -244,7 +242,7 @@ class Trainer:
         )
 
     def _keep_best(self, evaluation, step, progress, save_best):
-        value, best = evaluation.recall_at_1, float(self._checkpoints.best)
+        value, best = evaluation.metrics["recall_at_1"], float(self._checkpoints.best)
         progress.say(
             f"step {step}: validation {value:.4f}" + (f" (best before: {best:.4f})" if best >= 0 else "")
         )

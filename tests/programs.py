@@ -1,0 +1,18 @@
+"""Programs of their own, for tests: a process may hold one MirroredStrategy."""
+
+import json
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def printed_json(*arguments: str) -> Any:
+    """The JSON in the last line that `python ARGUMENTS` prints, once it has ended well."""
+    process = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=900
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    return json.loads(process.stdout.splitlines()[-1])
