@@ -33,7 +33,9 @@ def test_fast_ap_is_map_q_of_one_bin_more(num_bins, seed):
     quantized, quantized_gradient = value_and_gradient(QuantizedAPLoss(num_bins + 1), labels, rows)
     np.testing.assert_allclose(fast, quantized, rtol=1e-12)
     np.testing.assert_allclose(fast_gradient, quantized_gradient, rtol=1e-12, atol=1e-15)
-    by_hand = reference.mean(*reference.fast_ap(*reference.one_batch(labels, rows), num_bins=num_bins))
+    by_hand = reference.mean(
+        *reference.ranking.fast_ap(*reference.one_batch(labels, rows), num_bins=num_bins)
+    )
     np.testing.assert_allclose(quantized, by_hand, rtol=1e-12)
 
 
@@ -54,7 +56,7 @@ every_weighted_batch = pytest.mark.parametrize(
 
 def by_query(labels, rows, sample_weight):
     """(w_q, L_q, whether q counts) by the oracles."""
-    losses, counts = reference.map_q(*reference.one_batch(labels, rows))
+    losses, counts = reference.ranking.map_q(*reference.one_batch(labels, rows))
     return sample_weight * reference.class_weights(labels, counts), losses, counts
 
 
@@ -130,7 +132,9 @@ def test_similarities_on_a_bin_center_are_in_that_bin_alone(num_bins, options, d
         labels = np.random.default_rng(seed).integers(0, 3, len(EXACT_ROWS))
         loss = QuantizedAPLoss(num_bins, reduction=None, **options)
         values, gradient = value_and_gradient(loss, labels, EXACT_ROWS.astype(dtype))
-        by_hand, _ = reference.map_q(*reference.one_batch(labels, EXACT_ROWS), num_bins=num_bins, **options)
+        by_hand, _ = reference.ranking.map_q(
+            *reference.one_batch(labels, EXACT_ROWS), num_bins=num_bins, **options
+        )
         np.testing.assert_allclose(values, by_hand, rtol=1e-12 if dtype == "float64" else 1e-6, atol=1e-7)
         assert np.all(np.isfinite(gradient))
 

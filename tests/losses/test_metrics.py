@@ -38,7 +38,7 @@ def average_precision(labels, rows):
 
 
 def ap_approximation_error(labels, rows, temperature=0.01):
-    smooth, _ = reference.smooth_ap(*reference.one_batch(labels, rows), temperature=temperature)
+    smooth, _ = reference.ranking.smooth_ap(*reference.one_batch(labels, rows), temperature=temperature)
     exact = average_precision(labels, rows)
     return [None if ap is None else abs((1 - loss) - ap) for loss, ap in zip(smooth, exact)]
 

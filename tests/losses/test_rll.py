@@ -20,7 +20,7 @@ def value_and_gradient(loss, labels, rows):
 
 
 def expected(labels, rows, **settings):
-    return reference.mean(*reference.rll(*reference.one_batch(labels, rows), **settings))
+    return reference.mean(*reference.ranking.rll(*reference.one_batch(labels, rows), **settings))
 
 
 def test_rll_simpler_puts_the_boundaries_about_1_and_passes_on_the_rest():

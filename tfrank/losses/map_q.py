@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from tfrank import checks, distributed
-from tfrank.losses.histograms import histogram_kernel
+from tfrank.losses.binned_ap import histogram_kernel
 from tfrank.losses.ranking_loss import RankingLoss
 from tfrank.losses.rows import score_rows
 

@@ -40,11 +40,13 @@ class RankingLoss(keras.losses.Loss):
     the gradient is not the second derivative.
 
     Attributes:
+        normalize: whether embeddings are L2-normalised before anything else. True, unless a loss says.
         iteration: the variable that counts training steps, say `optimizer.iterations`, for losses that
             change with the step; None till it is set, also after loading a model. Being the optimizer's,
             it is in every checkpoint.
     """
 
+    normalize: bool = True
     iteration: tf.Variable | keras.Variable | None = None
 
     def __init__(
@@ -98,7 +100,7 @@ class RankingLoss(keras.losses.Loss):
     def __call__(self, y_true, y_pred, sample_weight=None):
         with tf.name_scope(self.name):
             labels, embeddings, weights = checked_batch(y_true, y_pred, sample_weight)
-            queries = l2_normalize(embeddings)
+            queries = l2_normalize(embeddings) if self.normalize else embeddings
             own_row = distributed.first_row(labels) + tf.range(tf.size(labels))
             losses, counts = self.score(
                 labels,
@@ -107,17 +109,27 @@ class RankingLoss(keras.losses.Loss):
                 distributed.gather_rows(queries),
                 own_row,
             )
-            weights = self.weigh(labels, counts, weights)
-            losses = weights * losses
-            if self.reduction is None:
-                return losses
-            # The divisor is the whole global batch's, so summed replicas need no second 1/R.
-            divisor = distributed.sum_over_replicas(tf.reduce_sum(weights))
-            return tf.math.divide_no_nan(tf.reduce_sum(losses), divisor)
+            return global_mean(losses, self.weigh(labels, counts, weights), self.reduction)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor."""
         return {**super().get_config(), **self.hyper_parameters}
+
+
+def global_mean(losses: tf.Tensor, weights: tf.Tensor, reduction: str | None) -> tf.Tensor:
+    """sum_q w_q L_q over this replica's queries / sum_q w_q over the global batch's; 0 / 0 is 0.
+
+    Args:
+        losses: `[queries]`.
+        weights: `[queries]`, 0 where a query does not count.
+        reduction: "mean", or None for the `[queries]` terms w_q L_q.
+    """
+    losses = weights * losses
+    if reduction is None:
+        return losses
+    # The divisor is the whole global batch's, so summed replicas need no second 1/R.
+    divisor = distributed.sum_over_replicas(tf.reduce_sum(weights))
+    return tf.math.divide_no_nan(tf.reduce_sum(losses), divisor)
 
 
 def checked_batch(labels, embeddings, sample_weight):

@@ -1,72 +1,10 @@
-"""What the papers say, as plain loops in float64: slow, readable, and nothing shared with tfrank.
-
-Losses score queries against a gallery; `self_index[q]` is the query's own gallery row, or -1.
-"""
+"""The losses of rankings."""
 
 import math
 
 import numpy as np
 
-
-def unit(embeddings):
-    """Rows of norm 1, or of zeros where the norm is below 1e-6."""
-    rows = np.asarray(embeddings, np.float64)
-    norms = [math.hypot(*row) for row in rows]
-    return np.array([row * 0 if norm < 1e-6 else row / norm for row, norm in zip(rows, norms)])
-
-
-def candidates(q, query_labels, gallery_labels, self_index):
-    """Gallery rows of the other positives and of the negatives of query q."""
-    others = [j for j in range(len(gallery_labels)) if j != self_index[q]]
-    positives = [j for j in others if int(gallery_labels[j]) == int(query_labels[q])]
-    return positives, [j for j in others if j not in positives]
-
-
-def sigmoid(x):
-    """1 / (1 + exp(-x)), written so that no exp overflows."""
-    return (1 + math.tanh(x / 2)) / 2
-
-
-def soft_rank(i, rows, s, temperature):
-    """R(i, S) of PNP eq. 2 and 3: how many of `rows`, other than i, stand before row i."""
-    return sum(sigmoid((s[j] - s[i]) / temperature) for j in rows if j != i)
-
-
-def cosine(a, b):
-    """s of two unit or zero rows: equal for equal rows, exactly 1 of a row and itself, 0 of zeros."""
-    dot, aa, bb = (math.fsum(x * y for x, y in zip(*rows)) for rows in ((a, b), (a, a), (b, b)))
-    return dot / math.sqrt(aa * bb) if aa * bb > 0 else 0.0
-
-
-def each_query(query_labels, queries, gallery_labels, gallery, self_index, include_self=False):
-    """For each query: s of every gallery row, the positives (self among them if so told), the negatives."""
-    queries, gallery = unit(queries).tolist(), unit(gallery).tolist()
-    for q, query in enumerate(queries):
-        positives, negatives = candidates(q, query_labels, gallery_labels, self_index)
-        if include_self and positives and self_index[q] >= 0:
-            positives = [*positives, self_index[q]]
-        yield [cosine(query, row) for row in gallery], positives, negatives
-
-
-def by_query(loss, *pairs, include_self=False):
-    """(loss(s, positives, negatives), or 0 without a positive; whether the query counts)."""
-    queries = list(each_query(*pairs, include_self))
-    losses = [loss(s, positives, negatives) if positives else 0.0 for s, positives, negatives in queries]
-    return np.array(losses), np.array([bool(positives) for _, positives, _ in queries])
-
-
-def mean_over_positives(term, *pairs, temperature, include_self):
-    """(1/|P| sum over positives i of term(R(i, S_N), R(i, S_P)), whether the query counts)."""
-
-    def loss(s, positives, negatives):
-        terms = []
-        for i in positives:
-            negatives_before = soft_rank(i, negatives, s, temperature)
-            positives_before = soft_rank(i, positives, s, temperature)
-            terms.append(term(negatives_before, positives_before))
-        return sum(terms) / len(terms)
-
-    return by_query(loss, *pairs, include_self=include_self)
+from tests.reference.common import by_query, each_query, mean_over_positives, sigmoid, soft_rank
 
 
 def pnp(*pairs, variant="dq", alpha=4.0, b=4.0, temperature=0.01, include_self=False):  # arXiv 2102.04640
@@ -258,59 +196,3 @@ def sup_ap(
         return (1 - calibration_weight) * sum(terms) / len(terms) + calibration_weight * calibration
 
     return by_query(loss, *pairs, include_self=include_self)
-
-
-LOSSES = {
-    "pnp": pnp,
-    "smooth_ap": smooth_ap,
-    "map_q": map_q,
-    "fast_ap": fast_ap,
-    "rll": rll,
-    "blackbox_ap": blackbox_ap,
-    "recall_at_k": recall_at_k_loss,
-    "sup_ap": sup_ap,
-}
-
-
-def one_batch(labels, embeddings):
-    """A batch as its own gallery: the arguments of an oracle."""
-    return labels, embeddings, labels, embeddings, range(len(labels))
-
-
-def mean(losses, counts, weights=None):
-    """sum of w_q L_q / sum of w_q over the queries that count; 0 if none does."""
-    weights = np.ones(len(losses)) if weights is None else np.asarray(weights, np.float64)
-    total = sum(w for w, count in zip(weights, counts) if count)
-    return sum(w * loss for w, loss, count in zip(weights, losses, counts) if count) / (total or 1)
-
-
-def relevance(similarity, query_labels, gallery_labels, self_index):
-    """For each query that has a positive, else None: is the 1st, 2nd, ... nearest row a positive?
-
-    A negative tied with a positive stands before it.
-    """
-    rankings = []
-    for q, s in enumerate(similarity):
-        positives, negatives = candidates(q, query_labels, gallery_labels, self_index)
-        ranking = sorted([*positives, *negatives], key=lambda j: (-s[j], j in positives))
-        rankings.append([j in positives for j in ranking] if positives else None)
-    return rankings
-
-
-def recall_at_k(similarity, query_labels, gallery_labels, self_index, k):
-    """Share of the queries with a positive that have one among their k nearest; NaN without any."""
-    rankings = relevance(similarity, query_labels, gallery_labels, self_index)
-    hits = [any(ranking[:k]) for ranking in rankings if ranking is not None]
-    return sum(hits) / len(hits) if hits else math.nan
-
-
-def average_precision(similarity, query_labels, gallery_labels, self_index):
-    """AP of each query over its whole ranking: mean of the precision at its positives; NaN if none."""
-    result = []
-    for ranking in relevance(similarity, query_labels, gallery_labels, self_index):
-        if ranking is None:
-            result.append(math.nan)
-            continue
-        places = [place for place, positive in enumerate(ranking, start=1) if positive]
-        result.append(sum(n / place for n, place in enumerate(places, start=1)) / len(places))
-    return np.array(result)

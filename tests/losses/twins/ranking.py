@@ -1,8 +1,4 @@
-"""Naive twins of the losses' cores: whole matrices of plain TensorFlow operations, no gradient written.
-
-Each takes unit rows, `(query_labels, queries, gallery_labels, gallery, self_index)`, and the settings of
-its loss, and gives what `RankingLoss.score` gives: (loss per query, which queries count).
-"""
+"""Of the losses of rankings."""
 
 import math
 
@@ -10,45 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from tests import reference
-
-
-def whole(query_labels, queries, gallery_labels, gallery, self_index, include_self=False):
-    """`[queries, gallery]` similarities, positives and negatives (bool), and which queries count."""
-    own = tf.range(tf.size(gallery_labels)) == self_index[:, None]
-    same = gallery_labels == query_labels[:, None]
-    counts = tf.reduce_any(same & ~own, axis=1)
-    positives = (same if include_self else same & ~own) & counts[:, None]
-    return tf.matmul(queries, gallery, transpose_b=True), positives, ~same, counts
-
-
-def total(values, mask, axis=1):
-    return tf.reduce_sum(tf.where(mask, values, tf.zeros_like(values)), axis)
-
-
-def mean(values, mask):
-    """Over the columns in the mask, 0 where there are none."""
-    return total(values, mask) / tf.maximum(number(mask), 1)
-
-
-def number(mask):
-    return tf.reduce_sum(tf.cast(mask, tf.float64), axis=1)
-
-
-def ranks(step, s, rows):
-    """`[queries, gallery]`: for each i the sum of step(s_j - s_i) over the rows j other than i."""
-    others = rows[:, None, :] & ~tf.eye(s.shape[1], dtype=tf.bool)
-    return total(step(s[:, None, :] - s[:, :, None]), others, axis=2)
-
-
-def mean_penalty(penalty, negative_step, positive_step, *rows, include_self=False):
-    """The mean over the positives of penalty(R(i, S_N), R(i, S_P))."""
-    s, positives, negatives, counts = whole(*rows, include_self)
-    terms = penalty(ranks(negative_step, s, negatives), ranks(positive_step, s, positives))
-    return mean(terms, positives), counts
-
-
-def sigmoid_step(temperature):
-    return lambda x: tf.sigmoid(x / temperature)
+from tests.losses.twins.common import mean, mean_penalty, number, ranks, sigmoid_step, total, whole
 
 
 def pnp(*rows, variant="dq", alpha=4.0, b=4.0, temperature=0.01, include_self=False):
@@ -162,9 +120,9 @@ def blackbox_ap(*rows, interpolation=4.0, margin=0.02):
     """The value and the slopes of the oracle, whose ranks are whole: autodiff only chains them."""
     arrays = [column.numpy() for column in rows]
     options = {"interpolation": interpolation, "margin": margin}
-    losses, counts = reference.blackbox_ap(*arrays, **options)
+    losses, counts = reference.ranking.blackbox_ap(*arrays, **options)
     s = whole(*rows)[0]
-    chained = tf.reduce_sum(reference.blackbox_ap_slopes(*arrays, **options) * s, axis=1)
+    chained = tf.reduce_sum(reference.ranking.blackbox_ap_slopes(*arrays, **options) * s, axis=1)
     return losses + chained - tf.stop_gradient(chained), tf.constant(counts)
 
 
@@ -177,18 +135,6 @@ def recall_at_k(*rows, ks=(1, 2, 4, 8, 16), temperature=0.01, k_temperatures=(1.
         recalls.append(tf.minimum(found, k) / tf.maximum(tf.minimum(number(positives), k), 1))
     losses = 1 - tf.add_n(recalls) / len(ks)
     return tf.where(counts, losses, tf.zeros_like(losses)), counts
-
-
-TWINS = {
-    "pnp": pnp,
-    "smooth_ap": smooth_ap,
-    "map_q": map_q,
-    "fast_ap": fast_ap,
-    "rll": rll,
-    "blackbox_ap": blackbox_ap,
-    "recall_at_k": recall_at_k,
-    "sup_ap": sup_ap,
-}
 
 
 # Of losses whose gradient is not the slope of their value: dL_q/ds `[queries, gallery]`, in plain loops.
@@ -217,17 +163,3 @@ def rll_slopes(
             for j in mined:
                 slopes[-1][j] = share * w[j] / sum(w.values()) * -1 / d[j]  # dd/ds = -1/d
     return np.array(slopes)
-
-
-DEFINED_SLOPES = {"blackbox_ap": reference.blackbox_ap_slopes, "rll": rll_slopes}
-
-
-def gradient_of_mean(slopes, counts, embeddings, constant_gallery):
-    """dL/d embeddings of one batch's mean loss, from dL_q/ds, through the normalisation."""
-    unit = reference.unit(embeddings)
-    slopes = slopes / counts.sum()
-    pull = slopes @ unit
-    if not constant_gallery:
-        pull = pull + slopes.T @ unit
-    along = np.sum(pull * unit, axis=1, keepdims=True)
-    return (pull - along * unit) / np.linalg.norm(embeddings, axis=1, keepdims=True)

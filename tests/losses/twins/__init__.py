@@ -1,0 +1,25 @@
+"""Naive twins of the losses' cores: whole matrices of plain TensorFlow operations, no gradient written.
+
+Each takes unit rows, `(query_labels, queries, gallery_labels, gallery, self_index)`, and the settings of
+its loss, and gives what `RankingLoss.score` gives: (loss per query, which queries count).
+"""
+
+from tests.losses.twins import ranking
+from tests.losses.twins.common import gradient_of_mean, mean_penalty, sigmoid_step
+from tests.reference.ranking import blackbox_ap_slopes
+
+TWINS = {
+    "pnp": ranking.pnp,
+    "smooth_ap": ranking.smooth_ap,
+    "map_q": ranking.map_q,
+    "fast_ap": ranking.fast_ap,
+    "rll": ranking.rll,
+    "blackbox_ap": ranking.blackbox_ap,
+    "recall_at_k": ranking.recall_at_k,
+    "sup_ap": ranking.sup_ap,
+}
+
+# Of losses whose gradient is not the slope of their value: dL_q/ds `[queries, gallery]`, in plain loops.
+DEFINED_SLOPES = {"blackbox_ap": blackbox_ap_slopes, "rll": ranking.rll_slopes}
+
+__all__ = ["DEFINED_SLOPES", "TWINS", "gradient_of_mean", "mean_penalty", "sigmoid_step"]

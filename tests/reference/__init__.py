@@ -1,0 +1,36 @@
+"""What the papers say, as plain loops in float64: slow, readable, and nothing shared with tfrank.
+
+Losses score queries against a gallery; `self_index[q]` is the query's own gallery row, or -1.
+"""
+
+from tests.reference import ranking
+from tests.reference.common import by_query, candidates, each_query, mean, one_batch, sigmoid, soft_rank, unit
+from tests.reference.metrics import average_precision, recall_at_k, relevance
+from tests.reference.ranking import class_weights
+
+LOSSES = {
+    "pnp": ranking.pnp,
+    "smooth_ap": ranking.smooth_ap,
+    "map_q": ranking.map_q,
+    "fast_ap": ranking.fast_ap,
+    "rll": ranking.rll,
+    "blackbox_ap": ranking.blackbox_ap,
+    "recall_at_k": ranking.recall_at_k_loss,
+    "sup_ap": ranking.sup_ap,
+}
+
+__all__ = [
+    "LOSSES",
+    "average_precision",
+    "by_query",
+    "candidates",
+    "class_weights",
+    "each_query",
+    "mean",
+    "one_batch",
+    "recall_at_k",
+    "relevance",
+    "sigmoid",
+    "soft_rank",
+    "unit",
+]
