@@ -3,6 +3,7 @@
 from tfrank.losses import (
     LOSSES,
     BlackboxAPLoss,
+    CrossBatchMemory,
     FastAPLoss,
     PNPLoss,
     QuantizedAPLoss,
@@ -21,6 +22,7 @@ __version__ = "0.1.0"
 __all__ = [
     "LOSSES",
     "BlackboxAPLoss",
+    "CrossBatchMemory",
     "FastAPLoss",
     "MultiStageModel",
     "PNPLoss",

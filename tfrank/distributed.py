@@ -11,6 +11,12 @@ def _replicas() -> tf.distribute.ReplicaContext | None:
     return None if context is None or context.num_replicas_in_sync == 1 else context
 
 
+def number_of_replicas() -> int:
+    """How many replicas there are where this is called; 1 outside of `strategy.run`."""
+    context = _replicas()
+    return 1 if context is None else context.num_replicas_in_sync
+
+
 def gather_rows(rows: tf.Tensor) -> tf.Tensor:
     """The rows of all replicas, in replica order: `[local, ...]` -> `[global, ...]`, differentiable.
 

@@ -33,12 +33,13 @@ SETTINGS = {
         "rll", final_negative_temperature=1.0, decay_steps=2, **reduction
     ),
     "recall_at_k, simix": lambda **reduction: losses.get("recall_at_k", simix=True, **reduction),
+    "memory": lambda **reduction: losses.CrossBatchMemory(losses.get("pnp", **reduction), 6, warm_up=1),
     "weighted sum": lambda **reduction: losses.WeightedSum(
         [losses.get("pnp", **reduction), SETTINGS["rll, dynamic"](**reduction)], [1.0, 0.5]
     ),
 }
 MAKERS = {name: functools.partial(losses.get, name) for name in losses.LOSSES} | SETTINGS
-CHANGING = ["rll, dynamic", "recall_at_k, simix", "weighted sum"]  # With the training step.
+CHANGING = ["rll, dynamic", "recall_at_k, simix", "memory", "weighted sum"]  # With the training step.
 ROWS = np.random.default_rng(0).normal(size=(8, 6)).astype("float32")
 KERNEL = np.random.default_rng(1).normal(size=(6, 4)).astype("float32")
 
@@ -115,8 +116,8 @@ def run_step(model, loss, strategy):
 
 def stepper(strategy, name, way, policy):
     """A function of labels and weights that takes two SGD steps, each from KERNEL: losses and updates."""
-    loss = MAKERS[name](reduction=None if way == "step without reduction" else "mean")
     with strategy.scope():
+        loss = MAKERS[name](reduction=None if way == "step without reduction" else "mean")
         model = keras.Sequential([keras.Input([6]), keras.layers.Dense(4, use_bias=False, dtype=policy)])
         model.compile(keras.optimizers.SGD(LEARNING_RATE), loss)
         model.optimizer.build(model.trainable_variables)

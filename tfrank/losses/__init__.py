@@ -5,6 +5,7 @@ from typing import Any
 from tfrank import checks
 from tfrank.losses import metrics
 from tfrank.losses.blackbox_ap import BlackboxAPLoss
+from tfrank.losses.cross_batch_memory import CrossBatchMemory
 from tfrank.losses.fast_ap import FastAPLoss
 from tfrank.losses.map_q import QuantizedAPLoss
 from tfrank.losses.pnp import PNPLoss
@@ -39,6 +40,7 @@ def get(name: str, **hyper_parameters: Any) -> RankingLoss:
 __all__ = [
     "LOSSES",
     "BlackboxAPLoss",
+    "CrossBatchMemory",
     "FastAPLoss",
     "PNPLoss",
     "QuantizedAPLoss",

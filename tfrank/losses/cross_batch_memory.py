@@ -1,0 +1,158 @@
+"""Cross-batch memory (Wang et al., CVPR 2020, arXiv 1912.06798): past embeddings as more gallery."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfrank import checks, distributed
+from tfrank.losses.ranking_loss import RankingLoss
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class CrossBatchMemory(RankingLoss):
+    """Any loss, whose queries are ranked against the batch and the last `size` embeddings before it.
+
+        gallery of step t = batch t, and the M rows that came last in batches ..., t - 2, t - 1
+
+    Embeddings drift slowly, so those of a few hundred steps ago still tell who is near whom: a batch of
+    64 sees as many negatives as one of thousands. They are constants; the batch's own rows get their
+    gradient as ever.
+
+    A batch is remembered when its gradient is taken, not when its loss is: evaluating leaves no trace. The
+    memory joins the gallery when it is full, and `warm_up` batches have been remembered; until then the
+    loss is the inner one's. Under several replicas each keeps the same rows in the same order, those of the
+    global batch; make the loss in the strategy's scope, as the model.
+
+    Args:
+        loss: a `RankingLoss`; what it does with its gallery, it does with the longer one.
+        size: M, rows of the memory, at least 1. The paper takes up to the whole training set.
+        warm_up: batches before the memory joins, at least 0, while embeddings still change quickly.
+            Default 1,000 (the paper's).
+        name: of the loss.
+
+    Attributes:
+        labels, embeddings: the memory's variables, `[rows]` int64 and `[rows, dim]` float32, the oldest
+            first; no rows at first, M in the end.
+        batches: the variable that counts batches remembered.
+
+    Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
+
+    A query without another row of its class in batch and memory has no loss, no gradient, and is left out
+    of the mean. The memory is in `variables`, which the trainer's checkpoints hold; a saved Keras model holds
+    the settings of its loss, not the memory, which then fills again.
+
+    Reference: Wang et al., Cross-Batch Memory for Embedding Learning, CVPR 2020, arXiv 1912.06798. Memory: a
+    replica keeps M (4 dim + 8) bytes, twice that while a batch is remembered; the inner loss's matrices
+    are `[batch, batch + M]`. Under `jit_compile` XLA refuses it: its shapes change when the memory joins.
+
+    >>> from tfrank import PNPLoss
+    >>> loss = CrossBatchMemory(PNPLoss("dq"), size=4, warm_up=0)
+    >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)
+    0.9375
+    """
+
+    def __init__(
+        self, loss: RankingLoss, size: int, *, warm_up: int = 1000, name: str = "cross_batch_memory"
+    ):
+        if not isinstance(loss, RankingLoss) or isinstance(loss, CrossBatchMemory):
+            raise checks.invalid("loss", "a RankingLoss without a memory", loss)
+        self.loss = loss
+        self.size = checks.integer("size", size, at_least=1)
+        self.warm_up = checks.integer("warm_up", warm_up, at_least=0)
+        super().__init__(loss.score, {}, reduction=loss.reduction, name=name)
+        self.normalize = loss.normalize
+        self.labels = _per_replica(tf.zeros([0], tf.int64), [None], "memory_labels")
+        self.embeddings = _per_replica(tf.zeros([0, 0]), [None, None], "memory_embeddings")
+        self.batches = _per_replica(tf.constant(0, tf.int64), [], "memory_batches")
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """The memory, and what the inner loss keeps."""
+        return [self.labels, self.embeddings, self.batches, *self.loss.variables]
+
+    @property
+    def iteration(self) -> tf.Variable | keras.Variable | None:
+        """The variable that counts training steps, see `RankingLoss`: the inner loss's."""
+        return self.loss.iteration
+
+    @iteration.setter
+    def iteration(self, variable: tf.Variable | keras.Variable | None) -> None:
+        self.loss.iteration = variable
+
+    def weigh(self, labels: tf.Tensor, counts: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+        """w_q of this replica's queries, by the inner loss."""
+        return self.loss.weigh(labels, counts, weights)
+
+    def score(
+        self,
+        query_labels: tf.Tensor,
+        query_embeddings: tf.Tensor,
+        gallery_labels: tf.Tensor,
+        gallery_embeddings: tf.Tensor,
+        self_index: tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """The inner loss of queries against the gallery and, once it takes part, the memory behind it."""
+        past_labels, past = self.labels.read_value(), tf.stop_gradient(self.embeddings.read_value())
+        past = tf.cast(past, gallery_embeddings.dtype)
+        joins = (tf.size(past_labels) == self.size) & (self.batches >= self.warm_up)
+        labels, embeddings = tf.cond(
+            joins,
+            lambda: (tf.concat([gallery_labels, past_labels], 0), tf.concat([gallery_embeddings, past], 0)),
+            lambda: (gallery_labels, gallery_embeddings),
+        )
+        embeddings = tf.ensure_shape(embeddings, [None, gallery_embeddings.shape[1]])
+        losses, counts = self.loss.score(query_labels, query_embeddings, labels, embeddings, self_index)
+
+        @tf.custom_gradient
+        def remembering(losses):
+            def gradient(upstream):
+                self._remember(gallery_labels, gallery_embeddings)
+                return upstream
+
+            return tf.identity(losses), gradient
+
+        return remembering(losses), counts
+
+    def _remember(self, labels, embeddings):
+        # What is remembered is the last of the old rows and the new ones: [0, 0] at first.
+        past = tf.reshape(self.embeddings, [-1, tf.shape(embeddings)[1]])
+        embeddings = tf.cast(tf.stop_gradient(embeddings), tf.float32)
+        self.embeddings.assign(tf.concat([past, embeddings], 0)[-self.size :])
+        self.labels.assign(tf.concat([self.labels, labels], 0)[-self.size :])
+        self.batches.assign_add(1)
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        """See `RankingLoss`."""
+        if distributed.number_of_replicas() > 1 and not hasattr(self.labels, "values"):
+            raise checks.InputError(
+                f"The memory of the loss {self.name!r} is one for all replicas. Make the loss in"
+                " `with strategy.scope():`, as the model."
+            )
+        return super().__call__(y_true, y_pred, sample_weight)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        return {
+            "loss": keras.losses.serialize(self.loss),
+            "size": self.size,
+            "warm_up": self.warm_up,
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "CrossBatchMemory":
+        """The loss with that `get_config`."""
+        return cls(**(config | {"loss": keras.losses.deserialize(config["loss"])}))
+
+
+def _per_replica(value, shape, name):
+    """A variable of which each replica has its own; they are the same, being told the same."""
+    return tf.Variable(
+        value,
+        trainable=False,
+        shape=tf.TensorShape(shape),
+        name=name,
+        synchronization=tf.VariableSynchronization.ON_READ,
+        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+    )
