@@ -15,22 +15,40 @@ from tfrank.losses import (
     WeightedSum,
     metrics,
 )
+from tfrank.losses.proxies import (
+    PROXY_LOSSES,
+    ArcFaceLoss,
+    NormalizedSoftmaxLoss,
+    Proxies,
+    ProxyLoss,
+    ProxyNCALoss,
+    ProxyNCAPlusPlusLoss,
+    SoftTripleLoss,
+)
 from tfrank.training.multi_stage_model import MultiStageModel
 
 __version__ = "0.1.0"
 
 __all__ = [
     "LOSSES",
+    "PROXY_LOSSES",
+    "ArcFaceLoss",
     "BlackboxAPLoss",
     "CrossBatchMemory",
     "FastAPLoss",
     "MultiStageModel",
+    "NormalizedSoftmaxLoss",
     "PNPLoss",
+    "Proxies",
+    "ProxyLoss",
+    "ProxyNCALoss",
+    "ProxyNCAPlusPlusLoss",
     "QuantizedAPLoss",
     "RankedListLoss",
     "RankingLoss",
     "RecallAtKLoss",
     "SmoothAPLoss",
+    "SoftTripleLoss",
     "SupAPLoss",
     "WeightedSum",
     "__version__",

@@ -1,0 +1,80 @@
+"""The proxies of classes: a layer that stands behind the embedding model while it is trained."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfrank import checks
+from tfrank.normalize import l2_normalize
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class Proxies(keras.layers.Layer):
+    """The cosines of embeddings with learned vectors, the proxies.
+
+        c_j = x . p_j / (|x| |p_j|)
+
+    A proxy stands for a class of training images. It begins as a random unit vector; only its direction
+    matters. Its variable's path ends in "proxies/proxies", so that `multipliers={"proxies": 100}` of
+    `tfrank.training.optimizers.build_optimizer` gives proxies a learning rate of their own.
+
+    Made by `ProxyLoss.proxies`, which knows how many there are.
+
+    Args:
+        num_proxies: at least 1.
+        regularizer: a Keras regulariser of the `[num_proxies, dim]` proxies, or None.
+        seed: of the first proxies, at least 0.
+        options: of a Keras layer, as its name.
+
+    Called on embeddings, `[batch, dim]` of any float dtype and norm, it gives `[batch, num_proxies]`
+    float32 cosines (float64 of float64 embeddings), whatever the dtype policy; proxies are float32. An
+    embedding or a proxy of norm below 1e-6 has cosine 0 with everything and no gradient.
+
+    >>> Proxies(3)(tf.ones([2, 8])).shape.as_list()
+    [2, 3]
+    """
+
+    def __init__(
+        self,
+        num_proxies: int,
+        *,
+        regularizer: keras.regularizers.Regularizer | None = None,
+        seed: int = 0,
+        **options: Any,
+    ):
+        super().__init__(autocast=False, **options)
+        self.num_proxies = checks.integer("num_proxies", num_proxies, at_least=1)
+        self.regularizer = keras.regularizers.get(regularizer)
+        self.seed = checks.integer("seed", seed, at_least=0)
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        """Makes the proxies, of the dimension of the embeddings."""
+        if len(input_shape) != 2 or input_shape[1] is None:
+            raise checks.invalid("embeddings", "shape [batch, dim], dim known", tuple(input_shape))
+        self.proxies = self.add_weight(
+            name="proxies",
+            shape=(self.num_proxies, input_shape[1]),
+            initializer=self._unit_rows,
+            dtype="float32",
+            autocast=False,
+            regularizer=self.regularizer,
+        )
+
+    def call(self, embeddings: tf.Tensor) -> tf.Tensor:
+        """`[batch, dim]` embeddings to `[batch, num_proxies]` cosines."""
+        dtype = tf.float64 if embeddings.dtype == tf.float64 else tf.float32
+        rows, proxies = (l2_normalize(tf.cast(x, dtype)) for x in (embeddings, self.proxies))
+        return tf.matmul(rows, proxies, transpose_b=True)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "num_proxies": self.num_proxies,
+            "regularizer": keras.regularizers.serialize(self.regularizer),
+            "seed": self.seed,
+        }
+
+    def _unit_rows(self, shape, dtype):
+        return l2_normalize(keras.random.normal(shape, dtype=dtype, seed=self.seed))

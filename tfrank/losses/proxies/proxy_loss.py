@@ -1,0 +1,132 @@
+"""ProxyLoss: what every loss with learned proxies of classes shares as a `keras.losses.Loss`."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfrank import checks
+from tfrank.losses.proxies.layer import Proxies
+from tfrank.losses.ranking_loss import checked_batch, global_mean
+
+
+class ProxyLoss(keras.losses.Loss):
+    """A loss of integer labels and the cosines of embeddings with proxies of all training classes.
+
+        loss = sum_q w_q L_q / sum_q w_q        over the rows q of the global batch
+
+    The proxies are weights of a layer, which `proxies` makes. It is the last one of a model for training;
+    the embedding model in it is what is evaluated and exported:
+
+        loss = tfrank.ProxyNCALoss(train_labels)
+        training = keras.Sequential([model, loss.proxies()])
+        training.compile("adam", loss=loss)
+        training.fit(images, labels)
+        model.export("...")
+
+    Every replica has all proxies and scores its own rows; values and gradients are to be summed, as with
+    `RankingLoss`: N replicas equal one device.
+
+    Args:
+        core: f(cosines, rows, **hyper_parameters), with `[batch, proxies]` cosines and for each row that
+            of its class in `labels`, `[batch]` int32, to the loss of each row, `[batch]`.
+        hyper_parameters: of the core; also what `get_config` gives, beside the three below.
+        labels: the labels of training, any iterable of integers in any order; repetitions are ignored.
+        reduction: "mean", or None for `[batch]` values w_q L_q.
+        name: of the loss.
+
+    Called as `loss(labels, cosines, sample_weight=None)`:
+        labels: `[batch]` or `[batch, 1]`, any integer dtype; compared as integers.
+        cosines: `[batch, proxies]` floats, in the order of the sorted labels.
+        sample_weight: `[batch]` or `[batch, 1]` w_q, at least 0; 1 where absent.
+
+    A label that is not one of `labels` is an error that names it: InputError, or TensorFlow's
+    InvalidArgumentError inside a graph. XLA (`jit_compile`) leaves such checks out: there a row with such
+    a label has no loss, no gradient, and is left out of the mean.
+
+    Memory: a few matrices `[batch, proxies]`.
+
+    Attributes:
+        labels: the training labels, `[classes]` int64, sorted, each once.
+        proxies_per_class: 1, unless a loss says. Those of a class stand side by side.
+        regularizer: of the proxies; None, unless a loss says.
+    """
+
+    proxies_per_class: int = 1
+    regularizer: keras.regularizers.Regularizer | None = None
+
+    def __init__(
+        self,
+        core: Callable[..., tf.Tensor],
+        hyper_parameters: dict[str, Any],
+        labels: Iterable[int],
+        *,
+        reduction: str | None = "mean",
+        name: str | None = None,
+    ):
+        checks.one_of("reduction", reduction, ["mean", None])
+        super().__init__(reduction=reduction, name=name)
+        self._core = core
+        self.hyper_parameters = hyper_parameters
+        self.labels = _distinct(labels)
+
+    @property
+    def num_proxies(self) -> int:
+        """Of all classes."""
+        return self.labels.size * self.proxies_per_class
+
+    def proxies(self, *, seed: int = 0, **options: Any) -> Proxies:
+        """A new layer of proxies for this loss, to stand behind the embedding model in training."""
+        return Proxies(self.num_proxies, regularizer=self.regularizer, seed=seed, **options)
+
+    # Not `call`: Keras casts labels to float on the way there, and 2^24 becomes equal to 2^24 + 1.
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        with tf.name_scope(self.name):
+            labels, cosines, weights = checked_batch(y_true, self._of_its_proxies(y_pred), sample_weight)
+            rows, known = self._rows(labels)
+            losses = self._core(cosines, rows, **self.hyper_parameters)
+            return global_mean(losses, tf.where(known, weights, tf.zeros_like(weights)), self.reduction)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        return {**super().get_config(), **self.hyper_parameters, "labels": self.labels.tolist()}
+
+    def _of_its_proxies(self, cosines):
+        cosines, shape = tf.convert_to_tensor(cosines), [None, self.num_proxies]
+        if not cosines.shape.is_compatible_with(shape):
+            expected = (
+                f"shape [batch, {self.num_proxies}], a column for each proxy of {self.labels.size} classes:"
+                " add loss.proxies() as the last layer of the training model"
+            )
+            raise checks.invalid("cosines", expected, str(cosines.shape))
+        return tf.ensure_shape(cosines, shape)
+
+    def _rows(self, labels):
+        """The place of each label among those of training, `[batch]` int32, and whether it is there."""
+        classes = tf.constant(self.labels)
+        rows = tf.minimum(tf.searchsorted(classes, labels), self.labels.size - 1)
+        known = tf.gather(classes, rows) == labels
+        unknown = tf.reduce_max(tf.where(known, labels.dtype.min, labels))
+        expected = f"one of the {self.labels.size} labels that the loss {self.name!r} was made with"
+        if tf.executing_eagerly() and not tf.reduce_all(known):
+            raise checks.invalid("labels", expected, int(unknown))
+        with tf.control_dependencies(
+            [tf.debugging.Assert(tf.reduce_all(known), [f"labels: expected {expected}, received", unknown])]
+        ):
+            return tf.identity(rows), known
+
+
+def _distinct(labels):
+    """Integers as a sorted int64 array, each once."""
+    expected = "the labels of training, at least one, all integers of 64 bits"
+    if isinstance(labels, str | bytes) or not isinstance(labels, Iterable):
+        raise checks.invalid("labels", expected, labels)
+    try:
+        array = labels if isinstance(labels, np.ndarray) else np.asarray(list(labels))
+    except ValueError:  # Rows of unequal length.
+        raise checks.invalid("labels", expected, "lists") from None
+    if array.dtype.kind not in "iu" or not array.size or array.max() >= 2**63:
+        raise checks.invalid("labels", expected, f"{array.size} of dtype {array.dtype}")
+    return np.unique(array).astype(np.int64)

@@ -1,0 +1,147 @@
+"""SoftTriple (Qian et al., ICCV 2019, arXiv 1909.05235): several proxies, the centres, for each class."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfrank import checks
+from tfrank.losses.proxies.proxy_loss import ProxyLoss
+from tfrank.normalize import l2_normalize
+
+
+def soft_triple_loss(
+    cosines: tf.Tensor,
+    rows: tf.Tensor,
+    *,
+    proxies_per_class: int = 10,
+    scale: float = 20.0,
+    gamma: float = 0.1,
+    margin: float = 0.01,
+) -> tf.Tensor:
+    """L of each row, `[batch]`.
+
+    The formula is `SoftTripleLoss`'s.
+
+    Args:
+        cosines: `[batch, classes x proxies_per_class]` float, those of a class side by side.
+        rows: `[batch]` int32, which class each row's is.
+        proxies_per_class: at least 1.
+        scale: positive.
+        gamma: positive.
+        margin: at least 0.
+    """
+    classes = cosines.shape[1] // proxies_per_class
+    by_class = tf.reshape(cosines, [-1, classes, proxies_per_class])
+    similarities = tf.reduce_sum(tf.nn.softmax(by_class / gamma) * by_class, axis=2)
+    own_margins = tf.one_hot(rows, classes, tf.constant(margin, cosines.dtype), dtype=cosines.dtype)
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(rows, scale * (similarities - own_margins))
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class CentersRegularizer(keras.regularizers.Regularizer):
+    """Pulls the proxies of a class together: tau x half the mean distance between two of them.
+
+        tau / (C K (K - 1)) sum over classes, and pairs t < s of sqrt(2 - 2 w_s . w_t)
+
+    between unit vectors, with C classes of K proxies each. The slope at distance 0 is taken as 0.
+
+    Args:
+        tau: at least 0. Default 0.2.
+        proxies_per_class: K, at least 2; those of a class stand side by side. Default 10.
+
+    Called on `[C K, dim]` proxies it gives a scalar. Memory: a few times `[C, K, K]`, and the proxies'.
+
+    >>> round(float(CentersRegularizer(1.0, proxies_per_class=2)(tf.eye(4))), 4)
+    0.7071
+    """
+
+    def __init__(self, tau: float = 0.2, *, proxies_per_class: int = 10):
+        self.tau = checks.number("tau", tau, at_least=0)
+        self.proxies_per_class = checks.integer("proxies_per_class", proxies_per_class, at_least=2)
+
+    def __call__(self, proxies: tf.Tensor) -> tf.Tensor:
+        k = self.proxies_per_class
+        centers = l2_normalize(tf.convert_to_tensor(proxies))
+        centers = tf.reshape(centers, [-1, k, centers.shape[1]])
+        squared = 2 - 2 * tf.matmul(centers, centers, transpose_b=True)
+        apart = np.triu(np.ones([k, k], bool), 1) & (squared > 0)
+        # Both branches of a `where` are differentiated: the pairs that are cut get a harmless root.
+        distances = tf.sqrt(tf.where(apart, squared, tf.ones_like(squared)))
+        total = tf.reduce_sum(tf.where(apart, distances, tf.zeros_like(squared)))
+        return self.tau * total / (proxies.shape[0] * (k - 1))
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        return {"tau": self.tau, "proxies_per_class": self.proxies_per_class}
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class SoftTripleLoss(ProxyLoss):
+    """Softmax classification where a class has several centres, and an embedding the softly nearest of them.
+
+        c_zk = cosine of the embedding with the k-th proxy of class z
+        s_z  = sum over k of c_zk exp(c_zk / gamma) / sum over k of exp(c_zk / gamma)
+        a    = s_y - margin
+        L_q  = -log(exp(scale a) / (exp(scale a) + sum over classes z != y of exp(scale s_z)))
+
+    with y the embedding's class. The layer that `proxies()` makes adds, once a step whatever the batch,
+    what pulls the proxies of a class together (`CentersRegularizer`); `loss(...)` by itself is without it:
+
+        tau / (C K (K - 1)) sum over classes, and pairs t < s of sqrt(2 - 2 w_s . w_t)
+
+    for C classes of K proxies w each, unit vectors.
+
+    Args:
+        labels: the labels of training, see `ProxyLoss`.
+        proxies_per_class: K, at least 1. Default 10.
+        scale: positive; the paper's lambda. Default 20.
+        gamma: positive: the smaller, the more the nearest centre counts alone. Default 0.1.
+        margin: at least 0; the paper's delta. Default 0.01.
+        tau: at least 0. Default 0.2.
+        reduction: "mean" or None, see `ProxyLoss`.
+        name: of the loss.
+
+    Shapes: labels `[batch]` or `[batch, 1]` integers, cosines `[batch, classes x proxies_per_class]`
+    floats, from the layer that `proxies()` makes.
+
+    Every row counts, also one that is alone of its class in the batch. With one class the loss is 0.
+
+    Reference: Qian et al., SoftTriple Loss: Deep Metric Learning Without Triplet Sampling, ICCV 2019,
+    arXiv 1909.05235; defaults are the paper's. Memory: about four matrices
+    `[batch, classes x proxies_per_class]`.
+
+    >>> loss = SoftTripleLoss(labels=[3, 7], proxies_per_class=2)
+    >>> round(float(loss([7, 3], [[0.1, 0.0, 0.2, 0.3], [0.1, 0.0, 0.0, 0.0]])), 4)
+    0.1666
+    """
+
+    def __init__(
+        self,
+        labels: Iterable[int],
+        *,
+        proxies_per_class: int = 10,
+        scale: float = 20.0,
+        gamma: float = 0.1,
+        margin: float = 0.01,
+        tau: float = 0.2,
+        reduction: str | None = "mean",
+        name: str = "soft_triple",
+    ):
+        hyper_parameters = {
+            "proxies_per_class": checks.integer("proxies_per_class", proxies_per_class, at_least=1),
+            "scale": checks.number("scale", scale, above=0),
+            "gamma": checks.number("gamma", gamma, above=0),
+            "margin": checks.number("margin", margin, at_least=0),
+        }
+        super().__init__(soft_triple_loss, hyper_parameters, labels, reduction=reduction, name=name)
+        self.proxies_per_class = hyper_parameters["proxies_per_class"]
+        self.tau = checks.number("tau", tau, at_least=0)
+        if self.tau and self.proxies_per_class > 1:
+            self.regularizer = CentersRegularizer(self.tau, proxies_per_class=self.proxies_per_class)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        return {**super().get_config(), "tau": self.tau}
