@@ -1,4 +1,4 @@
-"""What replicas tell each other. With one replica every function here returns its argument.
+"""What replicas tell each other. With one replica, rows and values are returned as they are.
 
 Also inside a replica-less context, where Keras traces a loss symbolically.
 """
@@ -9,6 +9,12 @@ import tensorflow as tf
 def _replicas() -> tf.distribute.ReplicaContext | None:
     context = tf.distribute.get_replica_context()
     return None if context is None or context.num_replicas_in_sync == 1 else context
+
+
+def replica_count() -> int:
+    """How many replicas compute."""
+    context = _replicas()
+    return 1 if context is None else context.num_replicas_in_sync
 
 
 def gather_rows(rows: tf.Tensor) -> tf.Tensor:
