@@ -1,4 +1,4 @@
-"""What replicas tell each other. With one replica every function here returns its argument.
+"""What replicas tell each other. With one replica, rows and values are returned as they are.
 
 Also inside a replica-less context, where Keras traces a loss symbolically.
 """
@@ -11,8 +11,8 @@ def _replicas() -> tf.distribute.ReplicaContext | None:
     return None if context is None or context.num_replicas_in_sync == 1 else context
 
 
-def number_of_replicas() -> int:
-    """How many replicas there are where this is called; 1 outside of `strategy.run`."""
+def replica_count() -> int:
+    """How many replicas compute."""
     context = _replicas()
     return 1 if context is None else context.num_replicas_in_sync
 

@@ -80,7 +80,7 @@ LEARNING_RATE = 100.0
 def fit_step(model):
     """A function of a batch that takes one step by `fit` and returns the logged loss."""
 
-    def step(rows, labels, weights):
+    def step(rows, labels, weights=None):
         history = model.fit(rows, labels, len(rows), shuffle=False, sample_weight=weights, verbose=0)
         return history.history["loss"]
 
@@ -91,7 +91,7 @@ def run_step(model, loss, strategy):
     """A function of a batch that takes one step by `strategy.run` and returns the loss, or losses."""
 
     @tf.function
-    def replica_step(rows, labels, weights):
+    def replica_step(rows, labels, weights=None):
         with tf.GradientTape() as tape:
             value = loss(labels, model(rows), sample_weight=weights)
         gradients = tape.gradient(value, model.trainable_variables)

@@ -4,6 +4,7 @@ from typing import Any
 
 from tfrank import checks
 from tfrank.losses import metrics
+from tfrank.losses.addons import ADDONS, PREFIX, AddonsLoss
 from tfrank.losses.blackbox_ap import BlackboxAPLoss
 from tfrank.losses.cross_batch_memory import CrossBatchMemory
 from tfrank.losses.fast_ap import FastAPLoss
@@ -28,17 +29,21 @@ LOSSES: dict[str, type[RankingLoss]] = {
 }
 
 
-def get(name: str, **hyper_parameters: Any) -> RankingLoss:
-    """The loss of that name.
+def get(name: str, **hyper_parameters: Any) -> RankingLoss | AddonsLoss:
+    """The loss of that name: a key of `LOSSES`, or of `ADDONS`, which begin with "addons/".
 
     >>> get("smooth_ap", temperature=0.05).get_config()["temperature"]
     0.05
     """
+    if str(name).startswith(PREFIX):
+        return AddonsLoss(name, **hyper_parameters)
     return LOSSES[checks.one_of("loss", name, LOSSES)](**hyper_parameters)
 
 
 __all__ = [
+    "ADDONS",
     "LOSSES",
+    "AddonsLoss",
     "BlackboxAPLoss",
     "CrossBatchMemory",
     "FastAPLoss",

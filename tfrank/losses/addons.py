@@ -1,0 +1,282 @@
+"""Losses of TensorFlow Addons, the package most published TensorFlow baselines were trained with.
+
+The formulas are the package's own (0.23, its last version), to compare with and to check ours from
+outside; labels, replicas and batches without pairs are treated as by our losses. One row in `ADDONS` is
+what makes a loss reachable by name.
+"""
+
+import contextlib
+import functools
+import importlib.util
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from tfrank import checks, distributed
+from tfrank.losses.permutation import permute
+from tfrank.losses.ranking_loss import checked_batch
+from tfrank.normalize import l2_normalize
+
+PREFIX = "addons/"
+
+DISTANCES = ("L2", "squared-L2", "angular")
+
+
+class Addon(NamedTuple):
+    """What is known of a loss of the package.
+
+    Attributes:
+        formula: f(package, labels, embeddings, **hyper_parameters): of the package's `losses`, `[batch]`
+            int64 and `[batch, dim]` float32, to a scalar. Called only where there are the pairs it needs.
+        defaults: the hyper-parameters, with the package's defaults.
+        native: the arguments of `tfrank.losses.get` for the loss of ours with the same formula.
+        normalize: whether embeddings are L2-normalised first, as the package's documentation asks.
+        needs_negatives: whether the formula has no value without a negative pair.
+    """
+
+    formula: Callable[..., tf.Tensor]
+    defaults: dict[str, Any]
+    native: dict[str, Any]
+    normalize: bool = True
+    needs_negatives: bool = True
+
+
+def _of_a_batch(function: str) -> Callable[..., tf.Tensor]:
+    """The formula of a function of the package that takes labels and embeddings, as they are."""
+    return lambda package, *batch, **hyper_parameters: getattr(package, function)(*batch, **hyper_parameters)
+
+
+def _contrastive(package, labels, embeddings, *, margin):
+    """The mean over all pairs; the package's function takes pairs one by one, as distances."""
+    same = tf.equal(labels[:, None], labels)
+    distances = package.metric_learning.pairwise_distance(embeddings)
+    rows = tf.cast(tf.size(labels), tf.float32)
+    # A row and itself add nothing: a positive at distance 0.
+    return tf.reduce_sum(package.contrastive_loss(same, distances, margin=margin)) / (rows * (rows - 1))
+
+
+def _n_pairs(package, labels, embeddings):
+    """The first row of each class as anchor and its second as positive, where it has two.
+
+    The package's function takes similarities of anchors and positives. For no shape to depend on labels
+    there are batch // 2 of both; the pairs too many are similar to themselves only, and have no loss.
+    """
+    same, batch = tf.equal(labels[:, None], labels), tf.size(labels)
+    rows, count = tf.range(batch), functools.partial(tf.math.count_nonzero, dtype=tf.int32)
+    paired = (count(same, axis=1) > 1) & (count(same & (rows < rows[:, None]), axis=1) < 2)
+    first_of_class = tf.reduce_min(tf.where(same, rows, batch), axis=1)
+    order = tf.argsort(tf.where(paired, first_of_class, batch), stable=True)
+
+    pairs, classes = batch // 2, count(paired) // 2
+    in_order = permute(embeddings, order)[: 2 * pairs]
+    anchors, positives = in_order[0::2], in_order[1::2]
+    exists = tf.range(pairs) < classes
+    absent = tf.where(tf.eye(pairs, dtype=tf.bool), 0.0, -1e30)
+    logits = tf.where(exists[:, None] & exists, tf.matmul(anchors, positives, transpose_b=True), absent)
+    # The package casts labels to float, which tells these apart.
+    mean = package.npairs_loss(tf.range(pairs), logits)
+    return mean * tf.cast(pairs / classes, tf.float32)
+
+
+ADDONS: dict[str, Addon] = {
+    "addons/triplet_semi_hard": Addon(
+        _of_a_batch("triplet_semihard_loss"),
+        defaults={"margin": 1.0, "distance_metric": "L2"},
+        native={"name": "triplet", "mining": "semi_hard"},
+    ),
+    "addons/triplet_hard": Addon(
+        _of_a_batch("triplet_hard_loss"),
+        defaults={"margin": 1.0, "soft": False, "distance_metric": "L2"},
+        native={"name": "triplet", "mining": "hard"},
+    ),
+    "addons/contrastive": Addon(
+        _contrastive, defaults={"margin": 1.0}, native={"name": "contrastive"}, needs_negatives=False
+    ),
+    "addons/n_pairs": Addon(
+        _n_pairs, defaults={}, native={"name": "n_pairs", "normalize": False}, normalize=False
+    ),
+    "addons/lifted_structure": Addon(
+        _of_a_batch("lifted_struct_loss"),
+        defaults={"margin": 1.0},
+        native={"name": "lifted_structure", "squared": True, "normalize": False},
+        normalize=False,
+    ),
+}
+
+_CHECKS = {
+    "margin": functools.partial(checks.number, at_least=0),
+    "soft": checks.boolean,
+    "distance_metric": functools.partial(checks.one_of, allowed=DISTANCES),
+}
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class AddonsLoss(keras.losses.Loss):
+    """A loss of TensorFlow Addons, of integer labels and embeddings, over the whole global batch.
+
+        addons/triplet_semi_hard: mean over positive pairs of [margin + d_ap - d_an]_+, where n is the
+            nearest negative with d_an > d_ap, or where there is none the farthest negative
+        addons/triplet_hard: mean over rows of [margin + max_p d_ap - min_n d_an]_+; with `soft` of
+            log(1 + exp(max_p d_ap - min_n d_an)). A row without positives counts, with d_ap = 0
+        addons/contrastive: mean over ordered pairs i != j of d_ij^2 where they are of one class, else of
+            [margin - d_ij]_+^2
+        addons/n_pairs: mean over classes of log(1 + sum over other classes k of exp(a_c p_k - a_c p_c)),
+            where a_c and p_c are the first two rows of class c in the batch; other rows are not used
+        addons/lifted_structure: half the mean over positive pairs of [d_ij + log(sum over negatives k of i
+            of exp(margin - d_ik) + sum over negatives l of j of exp(margin - d_jl))]_+^2
+
+    d is the Euclidean distance unless `distance_metric` says otherwise. The first three take embeddings
+    of unit norm, and so normalise them; the last two take them as they are.
+
+    The package is the extra `addons`, for Python 3.11 only, and is imported when a first loss is made.
+    It ended before Keras 3, on which only its losses can be imported: without its top level, which is
+    also what warns of the package's end and of TensorFlow's version. Here that is known.
+
+    Args:
+        loss: a key of `ADDONS`.
+        reduction: "mean" only: a loss of the package is one value of the whole batch.
+        name: of the loss; its key where None.
+        **hyper_parameters: of that loss; `ADDONS` has them, with the package's defaults:
+            margin, at least 0 (all but n_pairs; default 1); soft (triplet_hard; default False);
+            distance_metric (triplets): "L2", "squared-L2" or "angular", which is 1 - cosine. Default "L2".
+
+    Called as `loss(labels, embeddings)`:
+        labels: `[batch]` or `[batch, 1]`, any integer dtype; compared as integers.
+        embeddings: `[batch, dim]`, any float dtype; the package computes in float32.
+
+    Every replica computes the loss of the batch gathered from all of them, and returns its share: replicas'
+    values, and their gradients, are to be summed, and N replicas equal one device. `sample_weight` is
+    refused.
+
+    A batch without a positive pair, or where the formula needs one without a negative pair (all but
+    contrastive), gives 0 and zero gradients, where the package gives NaN or counts pairs that are none.
+
+    References: Schroff et al., FaceNet, CVPR 2015, arXiv 1503.03832 (section 3.2); Hermans et al., In
+    Defense of the Triplet Loss, 2017, arXiv 1703.07737 (eq. 5); Hadsell et al., Dimensionality Reduction
+    by Learning an Invariant Mapping, CVPR 2006 (eq. 4, twice its value); Sohn, Multi-class N-pair Loss,
+    NeurIPS 2016 (RLL's eq. 2); Song et al., Lifted Structured Feature Embedding, CVPR 2016,
+    arXiv 1511.06452 (eq. 4). Memory: the package's semi-hard triplets and lifted structure take
+    `[batch^2, batch]`, the others `[batch, batch]`; ours take no such cube.
+
+    >>> loss = AddonsLoss("addons/triplet_hard", margin=0.2)  # doctest: +SKIP
+    >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)  # doctest: +SKIP
+    1.4212
+    >>> ADDONS["addons/triplet_hard"].defaults
+    {'margin': 1.0, 'soft': False, 'distance_metric': 'L2'}
+
+    Attributes:
+        iteration: see `RankingLoss`; not read, as none of these losses changes with the step.
+
+    Raises:
+        InputError: the package cannot be imported; how to get it, and which loss of ours to take.
+    """
+
+    iteration: tf.Variable | keras.Variable | None = None
+
+    def __init__(
+        self, loss: str, *, reduction: str = "mean", name: str | None = None, **hyper_parameters: Any
+    ):
+        self.loss = checks.one_of("loss", loss, ADDONS)
+        defaults = ADDONS[loss].defaults
+        for field in hyper_parameters:
+            if field not in defaults:
+                raise checks.InputError(
+                    f"Loss {loss!r} has no hyper-parameter {field!r}. Expected one of {list(defaults)}."
+                    + checks.did_you_mean(field, defaults)
+                )
+        if reduction != "mean":
+            refusal = checks.invalid("reduction", "'mean'", reduction)
+            raise checks.InputError(f"{refusal}. {self._one_value()}")
+        super().__init__(reduction=reduction, name=loss if name is None else name)
+        values = defaults | hyper_parameters
+        self.hyper_parameters = {field: _CHECKS[field](field, value) for field, value in values.items()}
+        try:
+            _package_losses()
+        except ImportError as error:
+            raise checks.InputError(
+                f"{loss!r} is a loss of TensorFlow Addons, which cannot be imported: {error}. Install it by"
+                f" pip install 'tfrank[addons]', under Python 3.11, or take ours: {self._native()}."
+            ) from error
+
+    def _native(self):
+        """The call that gives our counterpart."""
+        (_, name), *settings = ADDONS[self.loss].native.items()
+        arguments = [repr(name), *(f"{setting}={value!r}" for setting, value in settings)]
+        return f"tfrank.losses.get({', '.join(arguments)})"
+
+    def _one_value(self):
+        return f"{self.loss!r} is one value of the whole batch. Ours has one for each row: {self._native()}"
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """What the loss keeps from step to step, for checkpoints: nothing."""
+        return []
+
+    # Not `call`, see `RankingLoss`.
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        if sample_weight is not None:
+            raise checks.InputError(f"`sample_weight` cannot apply. {self._one_value()}")
+        addon = ADDONS[self.loss]
+        with tf.name_scope(self.name):
+            labels, embeddings, _ = checked_batch(y_true, y_pred, None)
+            embeddings = l2_normalize(embeddings) if addon.normalize else embeddings
+            labels = distributed.gather_rows(labels)
+            embeddings = distributed.gather_rows(tf.cast(embeddings, tf.float32))
+            loss = tf.cond(
+                _has_pairs(labels, addon.needs_negatives),
+                lambda: addon.formula(_package_losses(), labels, embeddings, **self.hyper_parameters),
+                lambda: tf.reduce_sum(0 * embeddings),
+            )
+            return loss / distributed.replica_count()
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        return {**super().get_config(), "loss": self.loss, **self.hyper_parameters}
+
+
+def _has_pairs(labels, needs_negatives):
+    """Whether a class has two rows, and if asked also whether there are two classes; a bool scalar."""
+    same = tf.equal(labels[:, None], labels)
+    positives = tf.math.count_nonzero(same) > tf.size(labels, tf.int64)
+    return positives & ~tf.reduce_all(same) if needs_negatives else positives
+
+
+@functools.cache
+def _package_losses() -> types.ModuleType:
+    """`tensorflow_addons.losses`, imported once.
+
+    Raises:
+        ImportError: it is not installed, or not importable here.
+    """
+    spec = importlib.util.find_spec("tensorflow_addons")
+    if spec is None:
+        raise ModuleNotFoundError("No module named 'tensorflow_addons'")
+    # The top level imports what Keras 3 has not (optimizers first); its losses need it as a folder only.
+    top = types.ModuleType("tensorflow_addons")
+    top.__path__ = spec.submodule_search_locations
+    # A place in Keras 2 where they look for the type KerasTensor, to annotate arguments with.
+    engine = types.ModuleType("keras.src.engine")
+    engine.keras_tensor = keras
+    with _lent({"tensorflow_addons": top, "keras.src.engine": engine}):
+        return importlib.import_module("tensorflow_addons.losses")
+
+
+@contextlib.contextmanager
+def _lent(modules: dict[str, types.ModuleType]) -> Iterator[None]:
+    """`sys.modules` with these in it; afterwards as it was of them and of what lies in them."""
+
+    def found():
+        return {name: module for name, module in sys.modules.items() if name.startswith(tuple(modules))}
+
+    before = found()
+    sys.modules.update(modules)
+    try:
+        yield
+    finally:
+        for name in found():
+            del sys.modules[name]
+        sys.modules.update(before)
