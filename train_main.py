@@ -42,7 +42,7 @@ def main(_):
 
 def train_and_evaluate(config, workdir, strategy, data):
     steps = settings.total_steps(config, len(data.train))
-    training = experiment.build_training(config, workdir, strategy, steps)
+    training = experiment.build_training(config, workdir, strategy, steps, data.train.label)
     if config.dry_run:
         return experiment.dry_run(config, training, data, steps)
     model = inference.embed_fn(training.serving)

@@ -32,6 +32,7 @@ from absl import app, flags
 
 from tfrank import PNPLoss, experiment, settings
 from tfrank.models.embedding import embedding_model
+from tfrank.objective import build_loss
 from tfrank.training.step import build_step
 
 _PART = flags.DEFINE_list("part", ["resnet", "convnet", "loop"], "What to measure.")
@@ -116,7 +117,7 @@ def measure_loop(name: str, source: str, stretch: int, rounds: int) -> None:
     with tempfile.TemporaryDirectory() as workdir:
         data = experiment.build_data(config, workdir)
         strategy = experiment.build_strategy(config)
-        training = experiment.build_training(config, workdir, strategy, total)
+        training = experiment.build_training(config, workdir, strategy, total, data.train.label)
 
         def by_trainer(start):
             batches, explain = experiment.build_batches(config, data.train, start + stretch)
@@ -124,7 +125,7 @@ def measure_loop(name: str, source: str, stretch: int, rounds: int) -> None:
             training.trainer.fit(batches, steps=start + stretch, explain=explain, **options)
 
         model = experiment.build_model(config)
-        model.compile(keras.optimizers.Adam(1e-3, epsilon=1e-8), loss=experiment.build_loss(config))
+        model.compile(keras.optimizers.Adam(1e-3, epsilon=1e-8), loss=build_loss(config, data.train.label))
 
         def by_fit(start):
             batches, _ = experiment.build_batches(config, data.train, start + stretch)

@@ -41,6 +41,16 @@ LOSS_RECIPES = {
         negative_margin=0.6,
         include_self=False,
     ),
+    "proxy_nca": dict(temperature=1 / 9),
+    "proxy_nca_pp": dict(temperature=1 / 9),
+    "soft_triple": dict(proxies_per_class=10, gamma=0.1, scale=20.0, margin=0.01, tau=0.2),
+    "normalized_softmax": dict(temperature=0.05),
+    "arc_face": dict(margin=0.5, scale=64.0),
+    "addons/triplet_semi_hard": dict(margin=1.0, distance_metric="L2"),
+    "addons/triplet_hard": dict(margin=1.0, soft=False, distance_metric="L2"),
+    "addons/contrastive": dict(margin=1.0),
+    "addons/n_pairs": dict(),
+    "addons/lifted_structure": dict(margin=1.0),
 }
 
 
@@ -126,6 +136,12 @@ def get_config(loss: str = "") -> ConfigDict:
     # Other rates for some variables, by a part of their path: "embedding=10, gem=0.5"; the first match
     # counts; "" for none.
     config.train.learning_rate_multipliers = ""
+    # Times the learning rate: of the proxies of classes, where the loss has them.
+    config.train.proxy_multiplier = 100.0
+    # Past embeddings that join the gallery of the loss (cross-batch memory), and the batches before they do;
+    # 0 embeddings: none.
+    config.train.memory_size = 0
+    config.train.memory_warm_up = 1000
     # Weight decay added to the gradient, as the papers and PyTorch's Adam do.
     config.train.l2 = 0.0
     # Weight decay apart from the gradient (AdamW), as a fraction of the learning rate.

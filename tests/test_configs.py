@@ -10,25 +10,47 @@ import pytest
 from configs import default
 from tfrank import LOSSES, experiment, settings
 from tfrank.checks import InputError
+from tfrank.losses import ADDONS
+from tfrank.losses.proxies import PROXY_LOSSES
+from tfrank.objective import build_loss, loss_fields
 from tfrank.workdir import flatten
 
+CLASSES = LOSSES | PROXY_LOSSES
 ROOT = pathlib.Path(default.__file__).parents[1]
 CONFIGS = sorted(path.stem for path in (ROOT / "configs").glob("*.py") if path.stem != "__init__")
 
 
 def test_every_loss_has_a_recipe_of_exactly_its_fields_and_defaults():
-    for name, loss in LOSSES.items():
+    wanted = {name: dict(addon.defaults) for name, addon in ADDONS.items()}
+    for name, loss in CLASSES.items():
         fields = inspect.signature(loss).parameters
-        defaults = {key: f.default for key, f in fields.items() if key not in ("reduction", "name")}
-        assert default.LOSS_RECIPES[name] == defaults
-    assert set(default.LOSS_RECIPES) == set(LOSSES)
+        wanted[name] = {key: fields[key].default for key in loss_fields(name)}
+        assert set(fields) - set(wanted[name]) <= {"labels", "reduction", "name"}
+    assert wanted == default.LOSS_RECIPES
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("loss", ["", *LOSSES])
+@pytest.mark.parametrize("loss", ["", *CLASSES])
 def test_every_config_takes_every_loss_recipe_and_builds_it(name, loss):
     config = importlib.import_module(f"configs.{name}").get_config(loss)
-    assert isinstance(experiment.build_loss(config), LOSSES[loss or "pnp"])
+    assert isinstance(build_loss(config, labels=[0, 1]), CLASSES[loss or "pnp"])
+
+
+def test_a_memory_is_put_around_any_loss_that_ranks_a_gallery():
+    config = default.get_config("rll")
+    config.train.update(memory_size=100, memory_warm_up=7)
+    loss = build_loss(config, labels=[0])
+    assert (loss.size, loss.warm_up, loss.loss.name) == (100, 7, "rll")
+
+
+@pytest.mark.parametrize("name", ["proxy_nca", "addons/triplet_hard"])
+def test_a_memory_is_refused_where_the_loss_has_no_gallery(name):
+    config = default.get_config(name)
+    config.train.memory_size = 100
+    with pytest.raises(
+        InputError, match=r"ranks no gallery .* memory_size=0, or take one of pnp"
+    ):
+        build_loss(config, labels=[0])
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -41,7 +63,7 @@ def test_a_config_adds_no_field_to_the_defaults(name):
 
 
 def test_every_field_is_read_somewhere():
-    files = ("experiment.py", "inference.py", "settings.py")
+    files = ("experiment.py", "objective.py", "inference.py", "settings.py")
     source = "".join((ROOT / "tfrank" / name).read_text() for name in files)
     config = default.get_config()
     for group in ("data", "train", "evaluation"):
@@ -77,7 +99,7 @@ def test_a_field_of_another_loss_is_refused_with_the_fields_of_this_one():
     config.loss.name = "smooth_ap"
     message = r"Loss 'smooth_ap' has no field '(alpha|b|variant)'.* Its fields are temperature, include_self"
     with pytest.raises(InputError, match=message):
-        experiment.build_loss(config)
+        build_loss(config, labels=[0, 1])
 
 
 @pytest.mark.parametrize("steps, epochs, expected", [(600, 0.0, 600), (0, 2.0, 28), (0, 0.01, 1)])

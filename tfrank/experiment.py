@@ -5,25 +5,27 @@ import functools
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import keras
 import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from tfrank import checks, files, inference, losses, settings
-from tfrank.checks import InputError, did_you_mean
+from tfrank import checks, files, inference, settings
+from tfrank.checks import InputError
 from tfrank.data import pipeline, records
 from tfrank.data.index import RecordIndex, select_classes
 from tfrank.data.sampling import SHORT_CLASSES, ClassBalancedSampler
 from tfrank.data.sources.digits import read_digits
 from tfrank.data.sources.omniglot import read_omniglot
 from tfrank.evaluation.protocols import leave_one_out
+from tfrank.losses.proxies import PROXY_LOSSES
 from tfrank.losses.summary import batch_summary
 from tfrank.models.embedding import concatenated, embedding_model, resolve_options
 from tfrank.models.weights import load_backbone_weights
 from tfrank.normalize import side_by_side
+from tfrank.objective import build_loss, build_objective
 from tfrank.training import strategy as strategies
 from tfrank.training.averaging import WeightAverage, averaged_variables
 from tfrank.training.checkpoints import Checkpoints, restore_model, saved_checkpoints
@@ -82,7 +84,7 @@ def check_config(config: ConfigDict) -> None:
     checks.one_of("config.data.short_classes", config.data.short_classes, SHORT_CLASSES)
     options = ("backbone", "preprocessing", "pooling", "levels", "batch_norm")
     resolve_options(**{name: config.model[name] for name in options})
-    build_loss(config)
+    build_loss(config, labels=[0])
     _build_optimizer(config, max(1, config.train.steps, config.train.warmup_steps))
 
 
@@ -140,21 +142,6 @@ def build_model(config: ConfigDict) -> keras.Model:
         keras.config.set_dtype_policy(before)
 
 
-def build_loss(config: ConfigDict) -> losses.RankingLoss:
-    """The loss; a field that it does not have is reported with those that it has."""
-    fields = dict(config.loss)
-    loss_class = losses.LOSSES[checks.one_of("config.loss.name", fields.pop("name"), losses.LOSSES)]
-    known = [field for field in loss_class().get_config() if field not in ("name", "reduction")]
-    for field in fields:
-        if field not in known:
-            raise InputError(
-                f"Loss {config.loss.name!r} has no field {field!r}.{did_you_mean(field, known)}"
-                f" Its fields are {', '.join(known)}."
-                f" Choose a loss with its fields by --config=FILE.py:{config.loss.name}"
-            )
-    return loss_class(**fields)
-
-
 def build_strategy(config: ConfigDict) -> tf.distribute.Strategy:
     """The devices that train, and how they compute; before anything else asks TensorFlow for a device."""
     settings.check_ranges(config)
@@ -180,37 +167,43 @@ def _build_optimizer(config, steps):
         momentum=train.momentum,
         decoupled=train.decoupled,
         no_decay=settings.parts("train.no_decay", train.no_decay),
-        multipliers=settings.multipliers(train.learning_rate_multipliers),
+        multipliers=_multipliers(config),
     )
     return keras.optimizers.LossScaleOptimizer(optimizer) if train.precision == "mixed_float16" else optimizer
 
 
+def _multipliers(config):
+    own = {"proxies": config.train.proxy_multiplier} if config.loss.name in PROXY_LOSSES else {}
+    return own | settings.multipliers(config.train.learning_rate_multipliers)
+
+
 def build_training(
-    config: ConfigDict, workdir: str, strategy: tf.distribute.Strategy, steps: int
+    config: ConfigDict,
+    workdir: str,
+    strategy: tf.distribute.Strategy,
+    steps: int,
+    labels: Iterable[int],
 ) -> Training:
-    """Model, optimizer, checkpoints and trainer, for a run of so many steps."""
+    """Model, loss, optimizer, checkpoints and trainer: for so many steps, on images of these labels."""
     train, batch_size = config.train, settings.batch_size(config)
     folder = os.path.join(workdir, "checkpoints")
     no_decay = settings.parts("train.no_decay", train.no_decay)
     with strategy.scope():
-        model, loss, optimizer = build_model(config), build_loss(config), _build_optimizer(config, steps)
+        model, optimizer = build_model(config), _build_optimizer(config, steps)
         if not saved_checkpoints(folder):
             load_backbone_weights(model, config.model.weights)
-        check_names(model.variables, no_decay, "config.train.no_decay")
-        optimizer.build(model.trainable_variables)
-        loss.iteration = optimizer.iterations
+        objective = build_objective(config, model, labels, optimizer.iterations)
+        check_names(objective.model.variables, no_decay, "config.train.no_decay")
+        optimizer.build(objective.model.trainable_variables)
         average = None
         if train.weight_average:
             average = WeightAverage(
                 model, train.weight_average, iterations=optimizer.iterations, strategy=strategy
             )
 
-    def total_loss(labels, outputs):
-        return tf.add_n([loss(labels, output) for output in tf.nest.flatten(outputs)])
-
     step = build_step(
-        model,
-        total_loss,
+        objective.model,
+        objective.loss,
         optimizer,
         strategy=strategy,
         l2=train.l2,
@@ -225,15 +218,15 @@ def build_training(
         folder,
         model,
         optimizer,
-        loss.variables,
+        objective.state,
         average.variables if average else [],
         writes=chief,
     )
     trainer = Trainer(
         workdir if chief else tempfile.mkdtemp(),
-        model=model,
+        model=objective.model,
         step=step,
-        summary=lambda labels, outputs: batch_summary(labels, side_by_side(outputs)),
+        summary=lambda labels, outputs: batch_summary(labels, side_by_side(outputs[0])),
         checkpoints=checkpoints,
         strategy=strategy,
         batch_size=batch_size,

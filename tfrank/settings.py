@@ -21,6 +21,8 @@ LEAST = {
     "train.steps": 0,
     "train.micro_batch_size": 0,
     "train.warmup_steps": 0,
+    "train.memory_size": 0,
+    "train.memory_warm_up": 0,
     "train.checkpoint_every": 1,
     "train.evaluate_every": 1,
     "train.log_every": 1,
@@ -34,7 +36,7 @@ def check_ranges(config: ConfigDict) -> None:
     flat = flatten(config.to_dict())
     for field, least in LEAST.items():
         checks.integer(f"config.{field}", flat[field], at_least=least)
-    for field in ("train.epochs", "train.l2", "train.clip_norm"):
+    for field in ("train.epochs", "train.l2", "train.clip_norm", "train.proxy_multiplier"):
         checks.number(f"config.{field}", flat[field], at_least=0)
     checks.number("config.train.weight_average", config.train.weight_average, at_least=0, below=1)
     checks.one_of("config.train.precision", config.train.precision, PRECISIONS)

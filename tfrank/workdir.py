@@ -31,7 +31,7 @@ MODEL_FIELDS = ("data.name", "data.test", "data.image_size", "model.")
 
 def default_workdir(config: ConfigDict) -> str:
     """Where a run goes that was given no folder."""
-    return os.path.join("runs", f"{config.name}_{config.loss.name}")
+    return os.path.join("runs", f"{config.name}_{config.loss.name}".replace("/", "_"))
 
 
 def check_config_of(workdir: str, config: ConfigDict) -> None:

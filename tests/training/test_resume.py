@@ -266,3 +266,24 @@ def test_what_a_loss_keeps_is_in_the_checkpoint(tmp_path):
     kept.assign(5.0)
     Checkpoints(str(tmp_path / "kept"), *parts).restore()
     assert float(kept) == 3.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--config=configs/digits.py:soft_triple"],
+        ["--config.train.memory_size=40", "--config.train.memory_warm_up=3"],
+    ],
+    ids=["proxies", "memory"],
+)
+def test_a_run_that_goes_on_has_the_proxies_and_the_memory_of_one_that_never_stopped(tmp_path, flags):
+    def run(folder, steps):
+        status, _, errors = finish(tmp_path / folder, *flags, f"--config.train.steps={steps}")
+        assert status == 0, errors
+        return state_hashes(tmp_path / folder)
+
+    at_once = run("at once", 8)
+    assert run("in two", 5) != at_once
+    assert run("in two", 8) == at_once
+    assert any(name.startswith("loss_state") for name in at_once)

@@ -1,8 +1,9 @@
 """The devices of one machine: two of them go through a run, in one stage or several, as one does.
 
-    python -m tests.training.test_strategy STRATEGY FOLDER
+    python -m tests.training.test_strategy STRATEGY LOSS FOLDER
 
-trains in a process of its own, and leaves the weights before and after in `FOLDER/STRATEGY.npz`.
+trains in a process of its own, and leaves the weights before and after, and what the loss keeps, in
+`FOLDER/STRATEGY.npz`.
 """
 
 import os
@@ -21,13 +22,16 @@ from tfrank import experiment
 STEPS, DEVICES = 6, 2
 # On the devices at once, and in stages, where images stay on the host.
 MICRO_BATCH_SIZES = (0, 4)
+WITH_MEMORY = ", with memory"
 
 
-def train(strategy_name, folder):
+def train(strategy_name, loss, folder):
     if strategy_name == "mirrored":
         (cpu,) = tf.config.list_physical_devices("CPU")
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * DEVICES)
-    config = digits.get_config()
+    config = digits.get_config(loss.removesuffix(WITH_MEMORY))
+    if loss.endswith(WITH_MEMORY):
+        config.train.update(memory_size=30, memory_warm_up=1)
     config.data.update(train=(0, 1), test=(8, 9), image_size=8, classes_per_batch=6, max_shift=1)
     config.model.update(filters=8, embedding_dim=8)
     config.train.update(strategy=strategy_name, optimizer="sgd", checkpoint_every=STEPS, log_every=2)
@@ -40,11 +44,15 @@ def train(strategy_name, folder):
         config.train.micro_batch_size = micro_batch_size
         workdir = os.path.join(folder, f"{strategy_name}_{micro_batch_size}")
         data = experiment.build_data(config, workdir)
-        training = experiment.build_training(config, workdir, strategy, STEPS)
+        training = experiment.build_training(config, workdir, strategy, STEPS, data.train.label)
         variables = training.model.trainable_variables
         weights |= {f"{micro_batch_size}/before/{v.path}": v.numpy() for v in variables}
         experiment.train(config, training, data, STEPS)
         weights |= {f"{micro_batch_size}/after/{v.path}": v.numpy() for v in variables}
+        saved = tf.train.load_checkpoint(os.path.join(workdir, "checkpoints"))
+        for name in saved.get_variable_to_shape_map():
+            if name.startswith("loss_state"):
+                weights[f"{micro_batch_size}/{name}"] = saved.get_tensor(name)
     np.savez(os.path.join(folder, f"{strategy_name}.npz"), **weights)
 
 
@@ -56,16 +64,18 @@ def frozen(model):
     return model
 
 
-def trained(strategy_name, folder):
-    command = [sys.executable, "-m", "tests.training.test_strategy", strategy_name, str(folder)]
+def trained(strategy_name, loss, folder):
+    command = [sys.executable, "-m", "tests.training.test_strategy", strategy_name, loss, str(folder)]
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert process.returncode == 0, process.stderr
     return np.load(folder / f"{strategy_name}.npz")
 
 
 @pytest.mark.slow
-def test_two_devices_end_a_run_with_the_weights_of_one_also_in_stages(tmp_path):
-    one, two = (trained(name, tmp_path) for name in ("one_device", "mirrored"))
+@pytest.mark.parametrize("loss, kept", [("pnp", 0), ("proxy_nca", 1), ("pnp" + WITH_MEMORY, 3)])
+def test_two_devices_end_a_run_with_the_weights_of_one_also_in_stages(tmp_path, loss, kept):
+    """And with the same proxies, or the same memory in the same order."""
+    one, two = (trained(name, loss, tmp_path) for name in ("one_device", "mirrored"))
     names = [name.removeprefix("0/after/") for name in one.files if name.startswith("0/after/")]
     assert len(names) == 4  # Two convolutions, and the head's kernel and bias.
     for name in names:
@@ -76,6 +86,13 @@ def test_two_devices_end_a_run_with_the_weights_of_one_also_in_stages(tmp_path):
                 difference = results[f"{micro_batch_size}/after/{name}"] - wanted
                 assert np.abs(difference).max() <= 1e-5, name
                 assert np.linalg.norm(difference) <= 1e-4 * np.linalg.norm(update), name
+    states = [name.removeprefix("0/") for name in one.files if name.startswith("0/loss_state")]
+    assert len(states) == kept
+    for name in states:
+        for results in (one, two):
+            for micro_batch_size in MICRO_BATCH_SIZES:
+                found = results[f"{micro_batch_size}/{name}"]
+                np.testing.assert_allclose(found, one[f"0/{name}"], rtol=0, atol=1e-5)
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ class CrossBatchMemory(RankingLoss):
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         """See `RankingLoss`."""
-        if distributed.number_of_replicas() > 1 and not hasattr(self.labels, "values"):
+        if distributed.replica_count() > 1 and not hasattr(self.labels, "values"):
             raise checks.InputError(
                 f"The memory of the loss {self.name!r} is one for all replicas. Make the loss in"
                 " `with strategy.scope():`, as the model."
