@@ -41,6 +41,12 @@ LOSS_RECIPES = {
         negative_margin=0.6,
         include_self=False,
     ),
+    # hardest: only so many queries of the largest loss in the batch count; 0: all.
+    "triplet": dict(margin=0.2, mining="semi_hard", hardest=0),
+    "contrastive": dict(margin=1.0),
+    # Of the embeddings as they are, unless normalize.
+    "n_pairs": dict(normalize=False),
+    "lifted_structure": dict(margin=1.0, squared=False, normalize=False),
 }
 
 

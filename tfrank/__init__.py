@@ -3,7 +3,10 @@
 from tfrank.losses import (
     LOSSES,
     BlackboxAPLoss,
+    ContrastiveLoss,
     FastAPLoss,
+    LiftedStructureLoss,
+    NPairsLoss,
     PNPLoss,
     QuantizedAPLoss,
     RankedListLoss,
@@ -11,6 +14,7 @@ from tfrank.losses import (
     RecallAtKLoss,
     SmoothAPLoss,
     SupAPLoss,
+    TripletLoss,
     WeightedSum,
     metrics,
 )
@@ -21,8 +25,11 @@ __version__ = "0.1.0"
 __all__ = [
     "LOSSES",
     "BlackboxAPLoss",
+    "ContrastiveLoss",
     "FastAPLoss",
+    "LiftedStructureLoss",
     "MultiStageModel",
+    "NPairsLoss",
     "PNPLoss",
     "QuantizedAPLoss",
     "RankedListLoss",
@@ -30,6 +37,7 @@ __all__ = [
     "RecallAtKLoss",
     "SmoothAPLoss",
     "SupAPLoss",
+    "TripletLoss",
     "WeightedSum",
     "__version__",
     "metrics",

@@ -5,14 +5,18 @@ from typing import Any
 from tfrank import checks
 from tfrank.losses import metrics
 from tfrank.losses.blackbox_ap import BlackboxAPLoss
+from tfrank.losses.contrastive import ContrastiveLoss
 from tfrank.losses.fast_ap import FastAPLoss
+from tfrank.losses.lifted_structure import LiftedStructureLoss
 from tfrank.losses.map_q import QuantizedAPLoss
+from tfrank.losses.n_pairs import NPairsLoss
 from tfrank.losses.pnp import PNPLoss
 from tfrank.losses.ranking_loss import RankingLoss
 from tfrank.losses.recall_at_k import RecallAtKLoss
 from tfrank.losses.rll import RankedListLoss
 from tfrank.losses.smooth_ap import SmoothAPLoss
 from tfrank.losses.sup_ap import SupAPLoss
+from tfrank.losses.triplet import TripletLoss
 from tfrank.losses.weighted_sum import WeightedSum
 
 LOSSES: dict[str, type[RankingLoss]] = {
@@ -24,6 +28,10 @@ LOSSES: dict[str, type[RankingLoss]] = {
     "blackbox_ap": BlackboxAPLoss,
     "recall_at_k": RecallAtKLoss,
     "sup_ap": SupAPLoss,
+    "triplet": TripletLoss,
+    "contrastive": ContrastiveLoss,
+    "n_pairs": NPairsLoss,
+    "lifted_structure": LiftedStructureLoss,
 }
 
 
@@ -39,7 +47,10 @@ def get(name: str, **hyper_parameters: Any) -> RankingLoss:
 __all__ = [
     "LOSSES",
     "BlackboxAPLoss",
+    "ContrastiveLoss",
     "FastAPLoss",
+    "LiftedStructureLoss",
+    "NPairsLoss",
     "PNPLoss",
     "QuantizedAPLoss",
     "RankedListLoss",
@@ -47,6 +58,7 @@ __all__ = [
     "RecallAtKLoss",
     "SmoothAPLoss",
     "SupAPLoss",
+    "TripletLoss",
     "WeightedSum",
     "get",
     "metrics",
