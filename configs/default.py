@@ -51,6 +51,12 @@ LOSS_RECIPES = {
     "addons/contrastive": dict(margin=1.0),
     "addons/n_pairs": dict(),
     "addons/lifted_structure": dict(margin=1.0),
+    # hardest: only so many queries of the largest loss in the batch count; 0: all.
+    "triplet": dict(margin=0.2, mining="semi_hard", hardest=0),
+    "contrastive": dict(margin=1.0),
+    # Of the embeddings as they are, unless normalize.
+    "n_pairs": dict(normalize=False),
+    "lifted_structure": dict(margin=1.0, squared=False, normalize=False),
 }
 
 

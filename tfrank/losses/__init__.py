@@ -6,15 +6,19 @@ from tfrank import checks
 from tfrank.losses import metrics
 from tfrank.losses.addons import ADDONS, PREFIX, AddonsLoss
 from tfrank.losses.blackbox_ap import BlackboxAPLoss
+from tfrank.losses.contrastive import ContrastiveLoss
 from tfrank.losses.cross_batch_memory import CrossBatchMemory
 from tfrank.losses.fast_ap import FastAPLoss
+from tfrank.losses.lifted_structure import LiftedStructureLoss
 from tfrank.losses.map_q import QuantizedAPLoss
+from tfrank.losses.n_pairs import NPairsLoss
 from tfrank.losses.pnp import PNPLoss
 from tfrank.losses.ranking_loss import RankingLoss
 from tfrank.losses.recall_at_k import RecallAtKLoss
 from tfrank.losses.rll import RankedListLoss
 from tfrank.losses.smooth_ap import SmoothAPLoss
 from tfrank.losses.sup_ap import SupAPLoss
+from tfrank.losses.triplet import TripletLoss
 from tfrank.losses.weighted_sum import WeightedSum
 
 LOSSES: dict[str, type[RankingLoss]] = {
@@ -26,6 +30,10 @@ LOSSES: dict[str, type[RankingLoss]] = {
     "blackbox_ap": BlackboxAPLoss,
     "recall_at_k": RecallAtKLoss,
     "sup_ap": SupAPLoss,
+    "triplet": TripletLoss,
+    "contrastive": ContrastiveLoss,
+    "n_pairs": NPairsLoss,
+    "lifted_structure": LiftedStructureLoss,
 }
 
 
@@ -45,8 +53,11 @@ __all__ = [
     "LOSSES",
     "AddonsLoss",
     "BlackboxAPLoss",
+    "ContrastiveLoss",
     "CrossBatchMemory",
     "FastAPLoss",
+    "LiftedStructureLoss",
+    "NPairsLoss",
     "PNPLoss",
     "QuantizedAPLoss",
     "RankedListLoss",
@@ -54,6 +65,7 @@ __all__ = [
     "RecallAtKLoss",
     "SmoothAPLoss",
     "SupAPLoss",
+    "TripletLoss",
     "WeightedSum",
     "get",
     "metrics",

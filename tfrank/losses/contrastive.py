@@ -1,0 +1,76 @@
+"""The contrastive loss (Hadsell, Chopra and LeCun, CVPR 2006)."""
+
+import functools
+
+import keras
+import tensorflow as tf
+
+from tfrank import checks
+from tfrank.losses.ranking_loss import RankingLoss
+from tfrank.losses.rows import Block, score_rows
+
+
+@functools.cache
+def _kernel(margin):
+    def kernel(block: Block):
+        zero = tf.zeros_like(block.s)
+        squared = tf.maximum(2 - 2 * block.s, 0)
+        near = tf.where(block.same, zero, tf.nn.relu(margin - tf.sqrt(squared)))
+        others = tf.reduce_sum(tf.cast(block.candidate, block.s.dtype), axis=1, keepdims=True)
+        share = 1 / tf.maximum(others, 1)
+        losses = tf.reduce_sum(share * tf.where(block.fellow, squared, tf.square(near)), axis=1)
+        # d(d^2)/ds = -2, and dd/ds = -1/d, taken as 0 at distance 0.
+        push = 2 * near * tf.where(squared > 0, tf.math.rsqrt(squared), zero)
+        return losses, share * tf.where(block.fellow, -2 * tf.ones_like(push), push)
+
+    return kernel
+
+
+def contrastive_loss(
+    query_labels: tf.Tensor,
+    query_embeddings: tf.Tensor,
+    gallery_labels: tf.Tensor,
+    gallery_embeddings: tf.Tensor,
+    self_index: tf.Tensor,
+    *,
+    margin: float = 1.0,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The contrastive loss of each query, `[queries]`, and which queries count, `[queries]` bool.
+
+    The formula is `ContrastiveLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
+    """
+    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
+    return score_rows(_kernel(margin), *rows)
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class ContrastiveLoss(RankingLoss):
+    """Pulls positives onto the query and pushes negatives to a distance of at least the margin.
+
+        d_j = |q - x_j|, between unit vectors                                              (0 to 2)
+        L_q = mean over all other rows j of:  d_j^2 for a positive, [m - d_j]_+^2 for a negative
+
+    That is eq. 4 of the paper, without its 1/2, averaged over pairs: where all queries count, the mean
+    over queries is the mean over all pairs of the batch. Negatives are many more than positives there.
+
+    Args:
+        margin: m, at least 0; from 2 on every negative is pushed. Default 1, as in TensorFlow Addons and
+            pytorch-metric-learning; the paper leaves it open.
+        reduction: "mean" or None, see `RankingLoss`.
+        name: of the loss.
+
+    Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
+
+    A query without another image of its class has no loss, no gradient, and is left out of the mean.
+
+    Reference: Hadsell, Chopra and LeCun, Dimensionality Reduction by Learning an Invariant Mapping, CVPR
+    2006. Memory: about three matrices `[batch, batch]`.
+
+    >>> loss = ContrastiveLoss()
+    >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)
+    0.8572
+    """
+
+    def __init__(self, margin: float = 1.0, *, reduction: str | None = "mean", name: str = "contrastive"):
+        hyper_parameters = {"margin": checks.number("margin", margin, at_least=0)}
+        super().__init__(contrastive_loss, hyper_parameters, reduction=reduction, name=name)

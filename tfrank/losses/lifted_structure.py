@@ -1,0 +1,109 @@
+"""Lifted structured loss (Song et al., CVPR 2016, arXiv 1511.06452)."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfrank import checks, distributed
+from tfrank.losses.pairs import pair_masks
+from tfrank.losses.ranking_loss import RankingLoss
+
+# log(A) of no negatives. Finite, as autodiff makes NaN of infinities; the hinge makes 0 of it.
+LOG_OF_NOTHING = -1e30
+
+
+def distances(queries: tf.Tensor, gallery: tf.Tensor) -> tf.Tensor:
+    """Euclidean distances `[queries, gallery]` of rows of any norm; the gradient at distance 0 is 0."""
+    norms = [tf.reduce_sum(tf.square(rows), axis=1) for rows in (queries, gallery)]
+    squared = norms[0][:, None] + norms[1] - 2 * tf.matmul(queries, gallery, transpose_b=True)
+    apart = squared > 0
+    # Both branches of a `where` are differentiated: rows at the same place get a harmless root.
+    return tf.where(apart, tf.sqrt(tf.where(apart, squared, tf.ones_like(squared))), tf.zeros_like(squared))
+
+
+def lifted_structure_loss(
+    query_labels: tf.Tensor,
+    query_embeddings: tf.Tensor,
+    gallery_labels: tf.Tensor,
+    gallery_embeddings: tf.Tensor,
+    self_index: tf.Tensor,
+    *,
+    margin: float = 1.0,
+    squared: bool = False,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """L_q of each query, `[queries]`, and which queries count, `[queries]` bool.
+
+    The formula is `LiftedStructureLoss`'s; A_j of a gallery row j is taken over the queries of other
+    labels, of all replicas. The arguments are `score_rows`'s, but embeddings may be of any norm.
+    """
+    positives, negatives = pair_masks(query_labels, gallery_labels, self_index)
+    d = distances(query_embeddings, gallery_embeddings)
+    pushes = tf.where(negatives, margin - d, LOG_OF_NOTHING)
+    log_of_query = tf.reduce_logsumexp(pushes, axis=1, keepdims=True)
+    # A gallery row meets queries on all replicas.
+    log_of_row = distributed.gather_rows(tf.reduce_logsumexp(pushes, axis=0, keepdims=True))
+    log_of_row = tf.reduce_logsumexp(log_of_row, axis=0)
+    hinge = tf.nn.relu(d + tf.experimental.numpy.logaddexp(log_of_query, log_of_row))
+    terms = tf.where(positives, tf.square(hinge) if squared else hinge, tf.zeros_like(hinge))
+    number = tf.reduce_sum(tf.cast(positives, d.dtype), axis=1)
+    # The hinge may hide a NaN.
+    nan = 0 * (tf.reduce_sum(query_embeddings) + tf.reduce_sum(gallery_embeddings))
+    return 0.5 * tf.reduce_sum(terms, axis=1) / tf.maximum(number, 1) + nan, number > 0
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class LiftedStructureLoss(RankingLoss):
+    """Pulls each positive pair together and pushes all negatives of both its rows apart.
+
+        d_ij = |x_i - x_j|, of the embeddings as they are
+        A_i = sum over negatives k of row i of exp(m - d_ik)
+        J_ij = d_ij + log(A_i + A_j)
+        L_q = 1/2 mean over positives j of [J_qj]_+
+
+    That is eq. 3 of arXiv 1903.03238, which is over pairs: the same where classes are of one size, and
+    elsewhere a query's positives share its weight. With `squared` it is 1/2 [J]_+^2, as in eq. 4 of
+    Song et al. and in TensorFlow Addons.
+
+    Args:
+        margin: m, at least 0. Default 1 (the authors' code).
+        squared: whether J is squared. Default False (eq. 3).
+        normalize: whether embeddings are L2-normalised first. Default False, unlike most losses, as in
+            both papers.
+        reduction: "mean" or None, see `RankingLoss`.
+        name: of the loss.
+
+    Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats. Where they are
+    not normalised, squared distances are to be finite: no norms above 1e18 in float32. Distances come
+    from dot products: in float32 those below 1e-3 of the norms are rounding.
+
+    A query without another image of its class has no loss, no gradient, and is left out of the mean. A
+    pair of which neither row has a negative, where J is the log of 0, counts with 0.
+
+    Reference: Song et al., Deep Metric Learning via Lifted Structured Feature Embedding, CVPR 2016, arXiv
+    1511.06452. Memory: about ten matrices `[batch, batch]`.
+
+    >>> loss = LiftedStructureLoss()
+    >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)
+    1.5521
+    """
+
+    def __init__(
+        self,
+        margin: float = 1.0,
+        *,
+        squared: bool = False,
+        normalize: bool = False,
+        reduction: str | None = "mean",
+        name: str = "lifted_structure",
+    ):
+        hyper_parameters = {
+            "margin": checks.number("margin", margin, at_least=0),
+            "squared": checks.boolean("squared", squared),
+        }
+        super().__init__(lifted_structure_loss, hyper_parameters, reduction=reduction, name=name)
+        self.normalize = checks.boolean("normalize", normalize)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        return {**super().get_config(), "normalize": self.normalize}
