@@ -1,55 +1,81 @@
 """Recall@1 and mAP of each loss on Omniglot: means over seeds, and paired differences.
 
     python -m benchmarks.omniglot --source=images_background_small1.zip [--seeds=5] [--folder=runs/omniglot]
+                                  [--jobs=1]
 
 Each run is `train_main.py --config=configs/omniglot.py` in a process of its own; those that are done
-are not done again. Differences are to the first loss, seed by seed, with the standard error of their mean.
+are not done again. With `--jobs=2` two run at once, each on half of
+the cores. Differences are to the first loss, seed by seed, with the standard error of their mean.
 """
 
+import itertools
 import json
 import os
 import statistics
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from absl import app, flags
 
 _SOURCE = flags.DEFINE_string("source", None, "Path of the Omniglot archive or folder.", required=True)
 _SEEDS = flags.DEFINE_integer("seeds", 5, "Number of seeds, 0 and up.", lower_bound=2)
+_JOBS = flags.DEFINE_integer("jobs", 1, "Runs at once.", lower_bound=1)
 _FOLDER = flags.DEFINE_string("folder", "runs/omniglot", "Where the runs go.")
 
+# The recipe of each row, and what it changes.
 RUNS = {
-    "PNP-Dq": (":pnp", "dq"),
-    "PNP-Ds": (":pnp", "ds"),
-    "PNP-O": (":pnp", "o"),
-    "PNP-Ib": (":pnp", "ib"),
-    "PNP-Iu": (":pnp", "iu"),
-    "Smooth-AP": (":smooth_ap", None),
-    "mAP_Q": (":map_q", None),
-    "FastAP": (":fast_ap", None),
-    "RLL": (":rll", None),
-    "Blackbox AP": (":blackbox_ap", None),
-    "Recall@k": (":recall_at_k", None),
-    "SupAP": (":sup_ap", None),
+    "PNP-Dq": ("pnp", {}),
+    "PNP-Ds": ("pnp", {"loss.variant": "ds"}),
+    "PNP-O": ("pnp", {"loss.variant": "o"}),
+    "PNP-Ib": ("pnp", {"loss.variant": "ib"}),
+    "PNP-Iu": ("pnp", {"loss.variant": "iu"}),
+    "Smooth-AP": ("smooth_ap", {}),
+    "mAP_Q": ("map_q", {}),
+    "FastAP": ("fast_ap", {}),
+    "RLL": ("rll", {}),
+    "Blackbox AP": ("blackbox_ap", {}),
+    "Recall@k": ("recall_at_k", {}),
+    "SupAP": ("sup_ap", {}),
+    "PNP-Dq, memory": ("pnp", {"train.memory_size": 1024, "train.memory_warm_up": 100}),
+    "Triplet, semi-hard": ("triplet", {}),
+    "Triplet, hard": ("triplet", {"loss.mining": "hard"}),
+    "Triplet, hardest 64": ("triplet", {"loss.mining": "hard", "loss.hardest": 64}),
+    "Contrastive": ("contrastive", {}),
+    "N-pairs": ("n_pairs", {}),
+    "Lifted structure": ("lifted_structure", {}),
+    "Margin": ("margin", {}),
+    "Multi-similarity": ("multi_similarity", {}),
+    "Circle": ("circle", {}),
+    "Histogram": ("histogram", {}),
+    "Proxy-NCA": ("proxy_nca", {}),
+    "ProxyNCA++": ("proxy_nca_pp", {}),
+    "SoftTriple": ("soft_triple", {}),
+    "Normalised softmax": ("normalized_softmax", {}),
+    "ArcFace": ("arc_face", {}),
 }
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def train(name: str, seed: int) -> dict:
     """The metrics of one run and the seconds it took, start-up and evaluation included."""
-    recipe, variant = RUNS[name]
-    workdir = os.path.join(os.path.abspath(_FOLDER.value), f"{name.replace(' ', '_')}-{seed}")
+    recipe, changes = RUNS[name]
+    workdir = os.path.join(
+        os.path.abspath(_FOLDER.value), f"{name.replace(', ', '-').replace(' ', '_')}-{seed}"
+    )
     done = os.path.join(workdir, "done.json")
     if not os.path.exists(done):
         command = [
-            *(sys.executable, "train_main.py", f"--config=configs/omniglot.py{recipe}"),
+            *(sys.executable, "train_main.py", f"--config=configs/omniglot.py:{recipe}"),
             *(f"--workdir={workdir}", f"--config.seed={seed}"),
             f"--config.data.source={os.path.abspath(_SOURCE.value)}",
+            *(f"--config.{field}={value}" for field, value in changes.items()),
         ]
-        command += [f"--config.loss.variant={variant}"] if variant else []
+        threads = str(max(1, os.cpu_count() // _JOBS.value))
+        environment = os.environ | {"TF_NUM_INTRAOP_THREADS": threads, "OMP_NUM_THREADS": threads}
         start = time.monotonic()
-        subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
         seconds = time.monotonic() - start
         with open(os.path.join(workdir, "metrics.json")) as file:
             metrics = json.load(file)
@@ -66,30 +92,32 @@ def mean_and_error(values: list[float]) -> str:
 
 
 def main(_):
-    runs = {}
-    for seed in range(_SEEDS.value):
-        for name in RUNS:
-            result = train(name, seed)
-            runs[name, seed] = result
-            trained = result["trained"]
-            print(f"seed {seed} {name}: {trained['recall_at_1']:.4f} {trained['map']:.4f}", flush=True)
+    def run(seed, name):
+        result = train(name, seed)
+        trained = result["trained"]
+        print(f"seed {seed} {name}: {trained['recall_at_1']:.4f} {trained['map']:.4f}", flush=True)
+        return result
+
+    tasks = list(itertools.product(range(_SEEDS.value), RUNS))
+    with ThreadPoolExecutor(_JOBS.value) as pool:
+        results = dict(zip(tasks, pool.map(lambda task: run(*task), tasks)))
     seeds = range(_SEEDS.value)
     first = next(iter(RUNS))
     print(
-        f"{'':<11} {'Recall@1':>15} {'mAP':>15} {'R@1 - ' + first:>18} {'mAP - ' + first:>18} {'seconds':>8}"
+        f"{'':<20} {'Recall@1':>15} {'mAP':>15} {'R@1 - ' + first:>18} {'mAP - ' + first:>18} {'seconds':>8}"
     )
     for name in RUNS:
         cells = []
         for minus in (None, first):
             for metric in ("recall_at_1", "map"):
                 values = [
-                    runs[name, seed]["trained"][metric]
-                    - (runs[minus, seed]["trained"][metric] if minus else 0)
+                    results[seed, name]["trained"][metric]
+                    - (results[seed, minus]["trained"][metric] if minus else 0)
                     for seed in seeds
                 ]
                 cells.append(mean_and_error(values))
-        seconds = statistics.median(runs[name, seed]["seconds"] for seed in seeds)
-        print(f"{name:<11} {cells[0]:>15} {cells[1]:>15} {cells[2]:>18} {cells[3]:>18} {seconds:>8.0f}")
+        seconds = statistics.median(results[seed, name]["seconds"] for seed in seeds)
+        print(f"{name:<20} {cells[0]:>15} {cells[1]:>15} {cells[2]:>18} {cells[3]:>18} {seconds:>8.0f}")
 
 
 if __name__ == "__main__":
