@@ -8,6 +8,9 @@ autodiff). Times are medians of alternating runs in one process. Memory is the p
 process held before the call, in matrices `[batch, batch]` of float32; at small batches the compiler's
 own memory is most of it. dim is 512.
 
+Losses with proxies have those of 1,000 classes, whose gradient is taken too. "contrastive-memory" has a full
+memory of 8,192 past embeddings.
+
 Layouts of the batch: "4" and "32" images per class, and "quarter": one class is a quarter of the
 batch, the others have 4.
 """
@@ -27,15 +30,22 @@ from absl import app, flags
 
 from benchmarks import peers
 from tfrank import losses
+from tfrank.losses import proxies
+from tfrank.losses.proxies import PROXY_LOSSES
 
 _BATCH = flags.DEFINE_list("batch", ["112", "384", "1024", "4096"], "Batch sizes.")
-_LOSS = flags.DEFINE_list("loss", list(losses.LOSSES), "Names of losses.")
+_LOSS = flags.DEFINE_list("loss", [*losses.LOSSES, *PROXY_LOSSES], "Losses; see VARIANTS.")
 _LAYOUT = flags.DEFINE_list("layout", ["4", "32", "quarter"], "Class layouts.")
 _REPEATS = flags.DEFINE_integer("repeats", 11, "Timed runs of each, after one to warm up.")
 
 _PEER = flags.DEFINE_bool("peer", False, "Whether pytorch-metric-learning is timed beside (extra `bench`).")
 
-DIM = 512
+# Losses that are not at their defaults.
+VARIANTS = {
+    "triplet-hard": ("triplet", {"mining": "hard"}),
+    "triplet-all": ("triplet", {"mining": "all"}),
+}
+DIM, NUM_CLASSES, MEMORY_ROWS = 512, 1000, 8192
 PEER_OF = "peer of "
 
 
@@ -70,6 +80,30 @@ def gradient_of(loss):
         return tape.gradient(value, embeddings)
 
     return gradient
+
+
+def gradient_with_proxies(loss):
+    """Forward and backward of a loss and its proxies."""
+    layer = loss.proxies()
+    layer.build([None, DIM])
+
+    def gradient(labels, embeddings):
+        with tf.GradientTape() as tape:
+            tape.watch(embeddings)
+            value = loss(labels, layer(embeddings))
+        to_embeddings, to_proxies = tape.gradient(value, (embeddings, layer.proxies.value))
+        # Both, so that neither is left out.
+        return to_embeddings + 0 * tf.reduce_sum(to_proxies)
+
+    return gradient
+
+
+def with_full_memory(loss):
+    """The loss with a memory that takes part at once."""
+    memory = losses.CrossBatchMemory(loss, MEMORY_ROWS, warm_up=0)
+    memory.labels.assign(tf.range(MEMORY_ROWS, dtype=tf.int64) // 4)
+    memory.embeddings.assign(tf.math.l2_normalize(tf.random.stateless_normal([MEMORY_ROWS, DIM], [1, 1]), 1))
+    return memory
 
 
 def median_seconds(functions: dict, arguments: tuple, repeats: int) -> dict:
@@ -110,8 +144,14 @@ def function_of(name: str):
     if name == "product":
         return tf.function(similarity_product)
     if name.startswith(PEER_OF):
-        return peers.peer(name.removeprefix(PEER_OF))
-    return tf.function(gradient_of(losses.get(name)))
+        name = name.removeprefix(PEER_OF)
+        return peers.peer(name, dim=DIM, num_classes=NUM_CLASSES, memory=MEMORY_ROWS)
+    if name in PROXY_LOSSES:
+        return tf.function(gradient_with_proxies(proxies.get(name, range(NUM_CLASSES))))
+    if name.endswith(peers.MEMORY):
+        return tf.function(gradient_of(with_full_memory(losses.get(name.removesuffix(peers.MEMORY)))))
+    name, settings = VARIANTS.get(name, (name, {}))
+    return tf.function(gradient_of(losses.get(name, **settings)))
 
 
 def arguments(batch: int, layout: str) -> tuple[tf.Tensor, tf.Tensor]:
