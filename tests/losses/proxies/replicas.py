@@ -1,0 +1,63 @@
+"""Prints, as JSON, training steps of every loss with proxies on one device and on two replicas.
+
+    python -m tests.losses.proxies.replicas
+
+A program of its own: a process may hold one MirroredStrategy, see `test_training.py`.
+"""
+
+import json
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tests.losses.proxies import training_model
+from tfrank.losses import proxies
+from tfrank.training.step import build_step
+
+FEATURES = np.random.default_rng(0).normal(size=(8, 6)).astype("float32")
+LABELS = np.array([0, 1, 0, 2, 1, 0, 2, 2])
+WEIGHTS = np.array([0, 0.5, 3, 1, 0.1, 2, 0, 1], "float32")
+CLASSES = [0, 1, 2, 5]
+WAYS = ["fit", "fit with weights", "step", "step in stages"]
+# In every way the one whose proxies have a regulariser; of the rest, what is their own.
+CASES = [
+    f"{name}, {way}"
+    for name in proxies.PROXY_LOSSES
+    for way in (WAYS if name == "soft_triple" else ["fit with weights"])
+]
+
+
+def two_steps(strategy, case):
+    """The losses of two steps, and what they add to each weight."""
+    name, way = case.split(", ")
+    loss = proxies.get(name, CLASSES)
+    with strategy.scope():
+        _, model = training_model(loss)
+        model.compile(keras.optimizers.SGD(0.5), loss)
+        model.optimizer.build(model.trainable_variables)
+    before = model.get_weights()
+    if way.startswith("fit"):
+        weights = {"sample_weight": WEIGHTS} if way == "fit with weights" else {}
+        options = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0}
+        values = model.fit(FEATURES, LABELS, **options, **weights).history["loss"]
+    else:
+        size = 3 if way == "step in stages" else 0
+        step = build_step(model, loss, model.optimizer, strategy=strategy, micro_batch_size=size)
+        batches = tf.data.Dataset.from_tensors({"image": FEATURES, "label": LABELS}).unbatch().batch(8)
+        batches = strategy.experimental_distribute_dataset(batches.repeat(2))
+        values = [float(step(batch).loss) for batch in batches]
+    updates = [(after - weight).tolist() for after, weight in zip(model.get_weights(), before)]
+    return {"loss": values, "update": updates}
+
+
+def main():
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+    )
+    strategies = [tf.distribute.get_strategy(), tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])]
+    print(json.dumps({case: [two_steps(strategy, case) for strategy in strategies] for case in CASES}))
+
+
+if __name__ == "__main__":
+    main()
