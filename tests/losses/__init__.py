@@ -15,6 +15,12 @@ VARIANTS = {
     "pnp": [{"variant": variant} for variant in ("o", "iu", "ib", "ds", "dq")],
     "map_q": [{"tie_aware": False}, {"tie_aware": True}],
     "rll": [{"constant_gallery": True}, {"constant_gallery": False}],
+    "triplet": [
+        *({"mining": mining} for mining in ("semi_hard", "hard", "all")),
+        {"mining": "hard", "hardest": 4},
+    ],
+    "n_pairs": [{"normalize": False}, {"normalize": True}],
+    "lifted_structure": [{"normalize": False}, {"normalize": True}],
 }
 
 # Numbers and switches that are tried in the comparisons of value and gradient with the papers.
@@ -48,6 +54,9 @@ OPTIONS = {
         {"include_self": True},
         {"temperature": 0.1, "rho": 10.0, "delta": 0.2},
     ],
+    "triplet": [{"margin": 0.0}, {"margin": 1.5}],
+    "contrastive": [{"margin": 0.3}, {"margin": 2.0}],
+    "lifted_structure": [{"margin": 0.0}, {"squared": True}],
 }
 
 # Settings that change the gradient only: the papers' values know nothing of them.
@@ -55,7 +64,7 @@ OF_THE_GRADIENT = {"constant_gallery"}
 
 # Losses that jump where two similarities are equal, or whose slope does at distance 0: there rounding
 # would decide. `test_value_is_the_papers_at_exact_ties` has ties that no rounding can break.
-JUMPS_AT_TIES = {"blackbox_ap", "rll", "sup_ap"}
+JUMPS_AT_TIES = {"blackbox_ap", "rll", "sup_ap", "triplet", "contrastive", "lifted_structure"}
 
 
 class Recipe(NamedTuple):
@@ -66,6 +75,11 @@ class Recipe(NamedTuple):
 
     def loss(self, **more):
         return losses.get(self.name, **self.settings, **more)
+
+    @property
+    def normalizes(self):
+        """Whether the loss normalises; else its formula, and its core, have embeddings as they are."""
+        return self.loss().normalize
 
     def of_the_value(self):
         """The settings that the papers' formulas have."""
@@ -89,6 +103,9 @@ RECIPES_WITH_OPTIONS = RECIPES + [
 ]
 
 every_loss = pytest.mark.parametrize("recipe", RECIPES, ids=str)
+every_loss_that_normalizes = pytest.mark.parametrize(
+    "recipe", [recipe for recipe in RECIPES if recipe.normalizes], ids=str
+)
 every_loss_and_option = pytest.mark.parametrize("recipe", RECIPES_WITH_OPTIONS, ids=str)
 
 # Classes of 4, 3, 2, 1 and 1 rows.

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from tests import reference
 from tests.losses import (
     LABELS,
+    RECIPES,
     RECIPES_WITH_OPTIONS,
     embeddings,
     every_loss,
     every_loss_and_option,
+    every_loss_that_normalizes,
     value_and_gradient,
 )
 from tests.losses.twins import DEFINED_SLOPES, gradient_of_mean
@@ -106,7 +108,7 @@ def test_loss_does_not_depend_on_batch_order(recipe):
         np.testing.assert_allclose(permuted[1], gradient.numpy()[order], atol=1e-9)
 
 
-@every_loss
+@every_loss_that_normalizes
 def test_loss_does_not_depend_on_the_norms_of_the_embeddings(recipe):
     rows = recipe.embeddings()
     value, gradient = value_and_gradient(recipe.loss(), LABELS, rows)
@@ -180,6 +182,14 @@ DEGENERATE = {
     "norms of 1e30": (PAIRS, NORMAL * 1e30),
     "norms of 1e-30 to 1e30": (PAIRS, NORMAL * 10.0 ** np.linspace(-30, 30, 8)[:, None]),
 }
+# Dot products of such rows overflow where a loss takes them as they are.
+TOO_LARGE_AS_THEY_ARE = {"norms of 1e30", "norms of 1e-30 to 1e30"}
+DEGENERATE_CASES = [
+    pytest.param(recipe, batch, id=f"{recipe}-{batch}")
+    for recipe in RECIPES
+    for batch in DEGENERATE
+    if recipe.normalizes or batch not in TOO_LARGE_AS_THEY_ARE
+]
 WITHOUT_LOSS = ["all labels distinct", "one row"]
 
 # The most that the sum over j of |dL_q/ds_j| can be in a batch of 8, at default settings, over the 8. A
@@ -193,12 +203,15 @@ STEEPEST = {
     "blackbox_ap": 1 / 4,  # ranks, at most 1, over lambda
     "recall_at_k": 2 * 25 * 8 / 4,  # sigmoid' is at most 1/4, each of at most 8 positives counts once
     "sup_ap": 2 * 100,  # rho, as precision for "smooth_ap"; the calibration's sum is at most 2
+    "triplet": 4 / 8,  # 2 of each similarity of a triplet
+    "contrastive": 4 / 8,  # of |dL_q/dd_j|, as for "rll": 2 d, and d is at most 2
+    "n_pairs": 2 / 8,  # 1 of the positive and, in all, of the negatives
+    "lifted_structure": 1 / 8,  # of distances, as for "n_pairs", and halved
 }
 
 
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float32, tf.float64])
-@pytest.mark.parametrize("batch", DEGENERATE)
-@every_loss
+@pytest.mark.parametrize("recipe, batch", DEGENERATE_CASES)
 def test_value_and_gradient_are_finite_on_degenerate_batches(recipe, batch, dtype):
     labels, rows = DEGENERATE[batch]
     rows = tf.cast(np.clip(rows, dtype.min, dtype.max), dtype)
@@ -209,13 +222,17 @@ def test_value_and_gradient_are_finite_on_degenerate_batches(recipe, batch, dtyp
     # Every similarity of unit rows moves by at most 1 with each of its rows, and a row is the query of
     # 1 in `batch` losses of the mean and in the gallery of all.
     norms = np.linalg.norm(tf.cast(rows, tf.float64), axis=1, keepdims=True)
-    assert np.all(np.abs(gradient * norms) <= 2 * STEEPEST[recipe.name] * len(rows))
-    assert np.all(gradient[norms[:, 0] < 1e-6] == 0)
+    steepest = 2 * STEEPEST[recipe.name] * len(rows)
+    if recipe.normalizes:
+        assert np.all(np.abs(gradient * norms) <= steepest)
+        assert np.all(gradient[norms[:, 0] < 1e-6] == 0)
+    else:  # A distance moves by at most 1 with its rows, a dot product by at most the other row's norm.
+        assert np.all(np.abs(gradient) <= steepest * max(norms.max(), 1))
     if batch in WITHOUT_LOSS:
         assert value == 0 and np.all(gradient == 0)
 
 
-@every_loss
+@every_loss_that_normalizes
 def test_a_zero_row_is_to_the_others_like_an_orthogonal_row(recipe):
     """It has similarity 0 to everything, as a row in a dimension of its own has."""
     zero = np.pad(recipe.embeddings(), [(0, 0), (0, 1)])
@@ -329,6 +346,13 @@ NO_BOOLEAN = ["no", None, 2]
         ("sup_ap", "calibration_weight", [-0.1, 1.1, *NO_NUMBER]),
         *[("sup_ap", f"{sign}_margin", NO_NUMBER) for sign in ("positive", "negative")],
         ("sup_ap", "include_self", NO_BOOLEAN),
+        ("triplet", "margin", [-0.1, *NO_NUMBER]),
+        ("triplet", "mining", ["easy", "Hard", None, 4]),
+        ("triplet", "hardest", [-1, *NO_INTEGER]),
+        ("contrastive", "margin", [-0.1, *NO_NUMBER]),
+        ("n_pairs", "normalize", NO_BOOLEAN),
+        ("lifted_structure", "margin", [-0.1, *NO_NUMBER]),
+        *[("lifted_structure", switch, NO_BOOLEAN) for switch in ("squared", "normalize")],
     ],
 )
 def test_bad_hyper_parameter_is_refused(name, argument, values):

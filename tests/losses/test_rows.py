@@ -28,6 +28,13 @@ SOFT = [
     Recipe("recall_at_k", {"ks": (1, 3), "k_temperatures": (4.0, 2.0), "temperature": 0.1}),
     Recipe("sup_ap", {"temperature": 0.1, "rho": 10.0, "delta": 0.2}),
     Recipe("sup_ap", {"temperature": 0.1, "rho": 10.0, "delta": 0.2, "include_self": True}),
+    *(Recipe("triplet", {"margin": 1.0, "mining": mining}) for mining in ("semi_hard", "hard", "all")),
+    Recipe("triplet", {"margin": 1.0, "mining": "hard", "hardest": 4}),
+    Recipe("contrastive", {"margin": 1.5}),
+    Recipe("n_pairs", {"normalize": False}),
+    Recipe("n_pairs", {"normalize": True}),
+    Recipe("lifted_structure", {"normalize": False}),
+    Recipe("lifted_structure", {"normalize": True, "squared": True}),
 ]
 
 every_soft_loss = pytest.mark.parametrize("recipe", SOFT, ids=str)
@@ -75,17 +82,24 @@ def tensors(core):
     )
 
 
-def values_and_gradients(function, core):
+def rows_for(recipe, queries, gallery):
+    """The rows that the core of a loss sees, the very same tensor where queries are the gallery."""
+    if recipe is not None and not recipe.normalizes:
+        return queries, gallery
+    unit = tf.math.l2_normalize(queries, axis=1)
+    return unit, unit if gallery is queries else tf.math.l2_normalize(gallery, axis=1)
+
+
+def values_and_gradients(function, core, recipe=None):
     """Losses, counts, and the gradients of a sum of the losses with unequal weights.
 
-    The function sees rows divided by their norms, the very same tensor where queries are the gallery.
+    The function sees rows divided by their norms, unless it is of a loss that takes them as they are.
     """
     query_labels, queries, gallery_labels, gallery, self_index = tensors(core)
     with tf.GradientTape() as tape:
         tape.watch([queries, gallery])
-        unit = tf.math.l2_normalize(queries, axis=1)
-        unit_gallery = unit if gallery is queries else tf.math.l2_normalize(gallery, axis=1)
-        values, counts = function(query_labels, unit, gallery_labels, unit_gallery, self_index)
+        seen, seen_gallery = rows_for(recipe, queries, gallery)
+        values, counts = function(query_labels, seen, gallery_labels, seen_gallery, self_index)
     weights = tf.linspace(tf.constant(1.0, tf.float64), 2, values.shape[0])
     gradients = tape.gradient(values, [queries, gallery], weights, unconnected_gradients="zero")
     return values, counts, *gradients
@@ -103,8 +117,9 @@ def assert_same(got, wanted):
 @every_loss
 def test_rectangular_core_of_every_loss_is_the_papers(recipe, case):
     query_labels, queries, gallery_labels, gallery, self_index = core_of(recipe, case)
-    unit = (reference.unit(queries), reference.unit(gallery))
-    core = (query_labels, unit[0], gallery_labels, unit[1], self_index)
+    if recipe.normalizes:
+        queries, gallery = reference.unit(queries), reference.unit(gallery)
+    core = (query_labels, queries, gallery_labels, gallery, self_index)
     values, counts = recipe.loss().score(*tensors(core))
     wanted, wanted_counts = recipe.oracle(*core)
     np.testing.assert_array_equal(counts, wanted_counts)
@@ -122,7 +137,8 @@ def test_value_and_gradients_are_those_of_the_autodiff_twin(recipe, case):
         return TWINS[recipe.name](*core, **recipe.settings)
 
     core = core_of(recipe, case)
-    assert_same(values_and_gradients(recipe.loss().score, core), values_and_gradients(twin, core))
+    got = values_and_gradients(recipe.loss().score, core, recipe)
+    assert_same(got, values_and_gradients(twin, core, recipe))
 
 
 # Penalties of one and of two counts, neither of them a loss's own.
@@ -164,9 +180,8 @@ def test_gradient_is_the_slope(recipe, case):
     query_labels, queries, gallery_labels, gallery, self_index = tensors(CORES[False][case])
 
     def score(queries, gallery):
-        unit = tf.math.l2_normalize(queries, axis=1)
-        unit_gallery = unit if gallery is queries else tf.math.l2_normalize(gallery, axis=1)
-        return recipe.loss().score(query_labels, unit, gallery_labels, unit_gallery, self_index)[0]
+        seen, seen_gallery = rows_for(recipe, queries, gallery)
+        return recipe.loss().score(query_labels, seen, gallery_labels, seen_gallery, self_index)[0]
 
     if recipe.settings.get("constant_gallery"):
         results = tf.test.compute_gradient(lambda moved: score(moved, gallery), [queries], delta=1e-5)
@@ -182,8 +197,8 @@ def test_gradient_is_the_slope(recipe, case):
 def test_one_batch_given_as_two_equal_tensors_gives_the_same(recipe):
     """The very same tensor takes a shorter way through the similarity product."""
     batch = embeddings(ties=False)
-    once = values_and_gradients(recipe.loss().score, (LABELS, batch, LABELS, batch, ALL))
-    twice = values_and_gradients(recipe.loss().score, (LABELS, batch, LABELS, batch.copy(), ALL))
+    once = values_and_gradients(recipe.loss().score, (LABELS, batch, LABELS, batch, ALL), recipe)
+    twice = values_and_gradients(recipe.loss().score, (LABELS, batch, LABELS, batch.copy(), ALL), recipe)
     assert_same(once[:2], twice[:2])
     # The one tensor gets the gradient of both its places, here under each name.
     assert_same(once[2:], [twice[2] + twice[3]] * 2)
@@ -246,11 +261,11 @@ def test_absent_rows_are_as_if_they_were_not_in_the_gallery(name):
 def test_blocks_of_rows_do_not_change_the_result(monkeypatch, recipe, case, block_rows, jit):
     """Eleven queries in blocks of three: the last block is ragged."""
     score, core = recipe.loss().score, CORES[False][case]
-    in_one_block = values_and_gradients(score, core)
+    in_one_block = values_and_gradients(score, core, recipe)
     gallery_size = len(core[2])
     monkeypatch.setattr(rows, "BLOCK_SIMILARITIES", block_rows * gallery_size)
     in_blocks = tf.function(score, jit_compile=True) if jit else score
-    assert_same(values_and_gradients(in_blocks, core), in_one_block)
+    assert_same(values_and_gradients(in_blocks, core, recipe), in_one_block)
 
 
 @every_loss

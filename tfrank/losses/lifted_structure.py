@@ -1,7 +1,5 @@
 """Lifted structured loss (Song et al., CVPR 2016, arXiv 1511.06452)."""
 
-from typing import Any
-
 import keras
 import tensorflow as tf
 
@@ -13,10 +11,19 @@ from tfrank.losses.ranking_loss import RankingLoss
 LOG_OF_NOTHING = -1e30
 
 
-def distances(queries: tf.Tensor, gallery: tf.Tensor) -> tf.Tensor:
-    """Euclidean distances `[queries, gallery]` of rows of any norm; the gradient at distance 0 is 0."""
-    norms = [tf.reduce_sum(tf.square(rows), axis=1) for rows in (queries, gallery)]
-    squared = norms[0][:, None] + norms[1] - 2 * tf.matmul(queries, gallery, transpose_b=True)
+def distances(queries: tf.Tensor, gallery: tf.Tensor, *, unit: bool) -> tf.Tensor:
+    """Euclidean distances `[queries, gallery]`; the gradient at distance 0 is 0.
+
+    Args:
+        queries: `[queries, dim]` float.
+        gallery: `[gallery, dim]` float.
+        unit: whether all rows are of norm 1, as rows of zeros then count too.
+    """
+    norms = 2.0
+    if not unit:
+        of_queries, of_gallery = (tf.reduce_sum(tf.square(rows), axis=1) for rows in (queries, gallery))
+        norms = of_queries[:, None] + of_gallery
+    squared = norms - 2 * tf.matmul(queries, gallery, transpose_b=True)
     apart = squared > 0
     # Both branches of a `where` are differentiated: rows at the same place get a harmless root.
     return tf.where(apart, tf.sqrt(tf.where(apart, squared, tf.ones_like(squared))), tf.zeros_like(squared))
@@ -31,14 +38,16 @@ def lifted_structure_loss(
     *,
     margin: float = 1.0,
     squared: bool = False,
+    normalize: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_q of each query, `[queries]`, and which queries count, `[queries]` bool.
 
     The formula is `LiftedStructureLoss`'s; A_j of a gallery row j is taken over the queries of other
-    labels, of all replicas. The arguments are `score_rows`'s, but embeddings may be of any norm.
+    labels, of all replicas. The arguments are `score_rows`'s; where not `normalize`, embeddings may be of
+    any norm.
     """
     positives, negatives = pair_masks(query_labels, gallery_labels, self_index)
-    d = distances(query_embeddings, gallery_embeddings)
+    d = distances(query_embeddings, gallery_embeddings, unit=normalize)
     pushes = tf.where(negatives, margin - d, LOG_OF_NOTHING)
     log_of_query = tf.reduce_logsumexp(pushes, axis=1, keepdims=True)
     # A gallery row meets queries on all replicas.
@@ -100,10 +109,7 @@ class LiftedStructureLoss(RankingLoss):
         hyper_parameters = {
             "margin": checks.number("margin", margin, at_least=0),
             "squared": checks.boolean("squared", squared),
+            "normalize": checks.boolean("normalize", normalize),
         }
         super().__init__(lifted_structure_loss, hyper_parameters, reduction=reduction, name=name)
-        self.normalize = checks.boolean("normalize", normalize)
-
-    def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor."""
-        return {**super().get_config(), "normalize": self.normalize}
+        self.normalize = normalize

@@ -1,10 +1,11 @@
 """Naive twins of the losses' cores: whole matrices of plain TensorFlow operations, no gradient written.
 
-Each takes unit rows, `(query_labels, queries, gallery_labels, gallery, self_index)`, and the settings of
-its loss, and gives what `RankingLoss.score` gives: (loss per query, which queries count).
+Each takes `(query_labels, queries, gallery_labels, gallery, self_index)`, of unit rows unless its loss
+takes them as they are, and the settings of its loss, and gives what `RankingLoss.score` gives: (loss per
+query, which queries count).
 """
 
-from tests.losses.twins import ranking
+from tests.losses.twins import ranking, tuples
 from tests.losses.twins.common import gradient_of_mean, mean_penalty, sigmoid_step
 from tests.reference.ranking import blackbox_ap_slopes
 
@@ -17,6 +18,10 @@ TWINS = {
     "blackbox_ap": ranking.blackbox_ap,
     "recall_at_k": ranking.recall_at_k,
     "sup_ap": ranking.sup_ap,
+    "triplet": tuples.triplet,
+    "contrastive": tuples.contrastive,
+    "n_pairs": tuples.n_pairs,
+    "lifted_structure": tuples.lifted_structure,
 }
 
 # Of losses whose gradient is not the slope of their value: dL_q/ds `[queries, gallery]`, in plain loops.
