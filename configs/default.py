@@ -41,6 +41,11 @@ LOSS_RECIPES = {
         negative_margin=0.6,
         include_self=False,
     ),
+    "multi_similarity": dict(alpha=2.0, beta=50.0, threshold=0.5, epsilon=0.1),
+    "circle": dict(margin=0.4, gamma=80.0),
+    # sampled: negatives are drawn, by the seed and the step; else weighed by their probability.
+    "margin": dict(margin=0.2, boundary=1.2, cutoff=0.5, nonzero_cutoff=1.4, sampled=True, seed=0),
+    "histogram": dict(num_bins=201),
 }
 
 

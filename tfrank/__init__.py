@@ -3,7 +3,11 @@
 from tfrank.losses import (
     LOSSES,
     BlackboxAPLoss,
+    CircleLoss,
     FastAPLoss,
+    HistogramLoss,
+    MarginLoss,
+    MultiSimilarityLoss,
     PNPLoss,
     QuantizedAPLoss,
     RankedListLoss,
@@ -21,7 +25,11 @@ __version__ = "0.1.0"
 __all__ = [
     "LOSSES",
     "BlackboxAPLoss",
+    "CircleLoss",
     "FastAPLoss",
+    "HistogramLoss",
+    "MarginLoss",
+    "MultiSimilarityLoss",
     "MultiStageModel",
     "PNPLoss",
     "QuantizedAPLoss",

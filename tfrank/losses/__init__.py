@@ -5,8 +5,12 @@ from typing import Any
 from tfrank import checks
 from tfrank.losses import metrics
 from tfrank.losses.blackbox_ap import BlackboxAPLoss
+from tfrank.losses.circle import CircleLoss
 from tfrank.losses.fast_ap import FastAPLoss
+from tfrank.losses.histogram import HistogramLoss
 from tfrank.losses.map_q import QuantizedAPLoss
+from tfrank.losses.margin import MarginLoss
+from tfrank.losses.multi_similarity import MultiSimilarityLoss
 from tfrank.losses.pnp import PNPLoss
 from tfrank.losses.ranking_loss import RankingLoss
 from tfrank.losses.recall_at_k import RecallAtKLoss
@@ -24,6 +28,10 @@ LOSSES: dict[str, type[RankingLoss]] = {
     "blackbox_ap": BlackboxAPLoss,
     "recall_at_k": RecallAtKLoss,
     "sup_ap": SupAPLoss,
+    "multi_similarity": MultiSimilarityLoss,
+    "circle": CircleLoss,
+    "margin": MarginLoss,
+    "histogram": HistogramLoss,
 }
 
 
@@ -39,7 +47,11 @@ def get(name: str, **hyper_parameters: Any) -> RankingLoss:
 __all__ = [
     "LOSSES",
     "BlackboxAPLoss",
+    "CircleLoss",
     "FastAPLoss",
+    "HistogramLoss",
+    "MarginLoss",
+    "MultiSimilarityLoss",
     "PNPLoss",
     "QuantizedAPLoss",
     "RankedListLoss",

@@ -1,0 +1,22 @@
+"""Who is whose positive and negative, as whole matrices, for losses that are not a sum over rows."""
+
+import tensorflow as tf
+
+
+def pair_masks(
+    query_labels: tf.Tensor, gallery_labels: tf.Tensor, self_index: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """`[queries, gallery]` bool: positives, of the query's label but not its own row, and negatives.
+
+    Args:
+        query_labels: `[queries]` int64.
+        gallery_labels: `[gallery]` int64.
+        self_index: `[queries]` int32, the query's own gallery row, or -1.
+
+    >>> positives, negatives = pair_masks(tf.constant([0, 1]), tf.constant([0, 1, 0]), tf.constant([0, -1]))
+    >>> positives.numpy().tolist(), negatives.numpy().tolist()
+    ([[False, False, True], [False, True, False]], [[False, True, False], [True, False, True]])
+    """
+    same = query_labels[:, None] == gallery_labels
+    own = self_index[:, None] == tf.range(tf.size(gallery_labels))
+    return same & ~own, ~same
