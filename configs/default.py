@@ -41,22 +41,29 @@ LOSS_RECIPES = {
         negative_margin=0.6,
         include_self=False,
     ),
-    "proxy_nca": dict(temperature=1 / 9),
-    "proxy_nca_pp": dict(temperature=1 / 9),
-    "soft_triple": dict(proxies_per_class=10, gamma=0.1, scale=20.0, margin=0.01, tau=0.2),
-    "normalized_softmax": dict(temperature=0.05),
-    "arc_face": dict(margin=0.5, scale=64.0),
-    "addons/triplet_semi_hard": dict(margin=1.0, distance_metric="L2"),
-    "addons/triplet_hard": dict(margin=1.0, soft=False, distance_metric="L2"),
-    "addons/contrastive": dict(margin=1.0),
-    "addons/n_pairs": dict(),
-    "addons/lifted_structure": dict(margin=1.0),
     # hardest: only so many queries of the largest loss in the batch count; 0: all.
     "triplet": dict(margin=0.2, mining="semi_hard", hardest=0),
     "contrastive": dict(margin=1.0),
     # Of the embeddings as they are, unless normalize.
     "n_pairs": dict(normalize=False),
     "lifted_structure": dict(margin=1.0, squared=False, normalize=False),
+    "multi_similarity": dict(alpha=2.0, beta=50.0, threshold=0.5, epsilon=0.1),
+    "circle": dict(margin=0.4, gamma=80.0),
+    # sampled: negatives are drawn, by the seed and the step; else weighed by their probability.
+    "margin": dict(margin=0.2, boundary=1.2, cutoff=0.5, nonzero_cutoff=1.4, sampled=True, seed=0),
+    "histogram": dict(num_bins=201),
+    # With proxies of the training classes; their learning rate is train.proxy_multiplier times the rate.
+    "proxy_nca": dict(temperature=1 / 9),
+    "proxy_nca_pp": dict(temperature=1 / 9),
+    "soft_triple": dict(proxies_per_class=10, gamma=0.1, scale=20.0, margin=0.01, tau=0.2),
+    "normalized_softmax": dict(temperature=0.05),
+    "arc_face": dict(margin=0.5, scale=64.0),
+    # TensorFlow Addons' own, extra `addons`.
+    "addons/triplet_semi_hard": dict(margin=1.0, distance_metric="L2"),
+    "addons/triplet_hard": dict(margin=1.0, soft=False, distance_metric="L2"),
+    "addons/contrastive": dict(margin=1.0),
+    "addons/n_pairs": dict(),
+    "addons/lifted_structure": dict(margin=1.0),
 }
 
 

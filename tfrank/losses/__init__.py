@@ -6,11 +6,15 @@ from tfrank import checks
 from tfrank.losses import metrics
 from tfrank.losses.addons import ADDONS, PREFIX, AddonsLoss
 from tfrank.losses.blackbox_ap import BlackboxAPLoss
+from tfrank.losses.circle import CircleLoss
 from tfrank.losses.contrastive import ContrastiveLoss
 from tfrank.losses.cross_batch_memory import CrossBatchMemory
 from tfrank.losses.fast_ap import FastAPLoss
+from tfrank.losses.histogram import HistogramLoss
 from tfrank.losses.lifted_structure import LiftedStructureLoss
 from tfrank.losses.map_q import QuantizedAPLoss
+from tfrank.losses.margin import MarginLoss
+from tfrank.losses.multi_similarity import MultiSimilarityLoss
 from tfrank.losses.n_pairs import NPairsLoss
 from tfrank.losses.pnp import PNPLoss
 from tfrank.losses.ranking_loss import RankingLoss
@@ -34,6 +38,10 @@ LOSSES: dict[str, type[RankingLoss]] = {
     "contrastive": ContrastiveLoss,
     "n_pairs": NPairsLoss,
     "lifted_structure": LiftedStructureLoss,
+    "multi_similarity": MultiSimilarityLoss,
+    "circle": CircleLoss,
+    "margin": MarginLoss,
+    "histogram": HistogramLoss,
 }
 
 
@@ -53,10 +61,14 @@ __all__ = [
     "LOSSES",
     "AddonsLoss",
     "BlackboxAPLoss",
+    "CircleLoss",
     "ContrastiveLoss",
     "CrossBatchMemory",
     "FastAPLoss",
+    "HistogramLoss",
     "LiftedStructureLoss",
+    "MarginLoss",
+    "MultiSimilarityLoss",
     "NPairsLoss",
     "PNPLoss",
     "QuantizedAPLoss",

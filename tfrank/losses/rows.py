@@ -32,6 +32,7 @@ class Runs(NamedTuple):
     size: tf.Tensor  # gallery rows of that class
     own: tf.Tensor  # the query's own gallery row if it is to be left out, else -1
     positives: tf.Tensor  # size, less the query's own row if left out
+    number: tf.Tensor  # the query's place in the call
 
 
 class Block:
@@ -43,6 +44,8 @@ class Block:
         candidate: `[rows, gallery]` bool, all but the query's own row if left out.
         fellow: `[rows, gallery]` bool, its positives: candidates of its class.
         positives, negatives: `[rows]` of the dtype of s, how many; at least 1, to divide by.
+        number: `[rows]` int32, the query's own gallery row if left out, else its place in the call. The
+            same on however many replicas, and in whatever blocks.
     """
 
     def __init__(self, s: tf.Tensor, runs: Runs):
@@ -53,13 +56,14 @@ class Block:
         self.fellow = self.same & self.candidate
         self.positives = tf.cast(tf.maximum(runs.positives, 1), s.dtype)
         self.negatives = tf.cast(tf.maximum(tf.size(columns) - runs.size, 1), s.dtype)
+        self.number = tf.where(runs.own < 0, runs.number, runs.own)
 
     def walk(self, visit: Callable[..., tuple], state: tuple) -> tuple:
         """`state` after `visit(i, exists, *state)` for the 1st, 2nd, ... positive of every row.
 
         i is its gallery row, `[rows]`; exists tells the rows that have so many positives, `[rows]`.
         """
-        start, size, own, positives = self._runs
+        start, size, own, positives, _ = self._runs
         # A class is a ring: walked from behind the query's own place, its own row is never reached.
         first = tf.where(own < 0, 0, own + 1 - start)
 
@@ -88,6 +92,7 @@ def score_rows(
     self_index: tf.Tensor,
     *scalars: Any,
     include_self: bool = False,
+    needs_negatives: bool = False,
     constant_gallery: bool = False,
     present: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -101,8 +106,9 @@ def score_rows(
         gallery_embeddings: `[gallery, dim]` float, unit norm. Pass the very same tensor as for the
             queries where they are one batch: the gradient then takes one product, not two.
         self_index: `[queries]` int32, the query's own gallery row, or -1.
-        *scalars: passed on to the kernel, as the embeddings' dtype.
+        *scalars: passed on to the kernel; integer tensors as they are, others as the embeddings' dtype.
         include_self: whether the query's own row is one more positive; else it is left out.
+        needs_negatives: whether a query without a negative does not count either.
         constant_gallery: whether only the query gets a gradient.
         present: `[gallery]` bool, False for rows to be left out: their similarity is -inf. They have to be
             of no query's class, and the kernel one that only compares similarities. All where None.
@@ -125,8 +131,14 @@ def score_rows(
     queries = gallery if one_batch else permute(query_embeddings, query_order)
 
     runs, counts = _runs(starts, sizes, self_index, inverse(gallery_order), include_self)
+    if needs_negatives:
+        counts &= sizes < tf.size(gallery_labels)
+        runs = runs._replace(positives=tf.where(counts, runs.positives, 0))
     runs = Runs(*(tf.gather(column, query_order) for column in runs))
-    scalars = [tf.cast(scalar, gallery.dtype) for scalar in scalars]
+    scalars = [
+        scalar if tf.is_tensor(scalar) and scalar.dtype.is_integer else tf.cast(scalar, gallery.dtype)
+        for scalar in scalars
+    ]
     absent = None if present is None else ~tf.gather(present, gallery_order)
     losses = _score(kernel, queries, gallery, runs, scalars, constant_gallery, absent)
     return permute(losses, inverse(query_order)), counts
@@ -188,11 +200,12 @@ def _runs(starts, sizes, self_index, gallery_place, include_self):
     present = self_index >= 0
     own = tf.where(present, tf.gather(gallery_place, tf.maximum(self_index, 0)), -1)
     others = sizes - tf.cast(present, tf.int32)
+    number = tf.range(tf.size(starts))
     if include_self:
         counts = others > 0
-        runs = Runs(starts, sizes, -tf.ones_like(own), tf.where(counts, sizes, 0))
+        runs = Runs(starts, sizes, -tf.ones_like(own), tf.where(counts, sizes, 0), number)
         return runs, counts
-    return Runs(starts, sizes, own, others), others > 0
+    return Runs(starts, sizes, own, others, number), others > 0
 
 
 @functools.cache

@@ -1,0 +1,91 @@
+"""Circle loss (Sun et al., CVPR 2020, arXiv 2002.10857)."""
+
+import functools
+
+import keras
+import tensorflow as tf
+
+from tfrank import checks
+from tfrank.losses.log_sum_exp import log_sum_exp
+from tfrank.losses.ranking_loss import RankingLoss
+from tfrank.losses.rows import Block, score_rows
+
+
+@functools.cache
+def _kernel(margin, gamma):
+    def kernel(block: Block):
+        pull_weights = gamma * tf.nn.relu(1 + margin - block.s)
+        push_weights = gamma * tf.nn.relu(block.s + margin)
+        pull = pull_weights * (1 - margin - block.s)
+        push = push_weights * (block.s - margin)
+        pull, pull_shares = log_sum_exp(tf.where(block.fellow, pull, -float("inf")))
+        push, push_shares = log_sum_exp(tf.where(block.same, -float("inf"), push))
+        # log(1 + exp(x)) is softplus(x), of slope sigmoid(x).
+        slopes = push_shares * push_weights - pull_shares * pull_weights
+        return tf.math.softplus(push + pull)[:, 0], tf.sigmoid(push + pull) * slopes
+
+    return kernel
+
+
+def circle_loss(
+    query_labels: tf.Tensor,
+    query_embeddings: tf.Tensor,
+    gallery_labels: tf.Tensor,
+    gallery_embeddings: tf.Tensor,
+    self_index: tf.Tensor,
+    *,
+    margin: float = 0.4,
+    gamma: float = 80.0,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """L_circle of each query, `[queries]`, and which queries count, `[queries]` bool.
+
+    The formula is `CircleLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
+    """
+    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
+    return score_rows(_kernel(margin, gamma), *rows, needs_negatives=True)
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class CircleLoss(RankingLoss):
+    """Pulls each positive and pushes each negative the harder, the farther it is from where it should be.
+
+        a_p = [1 + m - s_p]_+, a_n = [s_n + m]_+
+        L_q = log(1 + sum over negatives of exp(gamma a_n (s_n - m))
+                    * sum over positives of exp(-gamma a_p (s_p - (1 - m))))
+
+    The weights a are constants to the gradient. The boundary between similarities of positives and
+    negatives is a circle: (1 - s_p)^2 + s_n^2 = 2 m^2.
+
+    Args:
+        margin: m, how far from 1 and from 0 similarities of positives and of negatives may be; at least
+            0. Default 0.4 (fine-grained retrieval).
+        gamma: scale of the similarities, positive. Default 80 (fine-grained retrieval).
+        reduction: "mean" or None, see `RankingLoss`.
+        name: of the loss.
+
+    Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
+
+    A query without another image of its class, or without an image of another class, has no loss, no
+    gradient, and is left out of the mean.
+
+    Reference: Sun et al., Circle Loss: A Unified Perspective of Pair Similarity Optimization, CVPR 2020,
+    arXiv 2002.10857. Memory: about three matrices `[batch, batch]`.
+
+    >>> loss = CircleLoss()
+    >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)
+    0.0
+    """
+
+    def __init__(
+        self,
+        margin: float = 0.4,
+        *,
+        gamma: float = 80.0,
+        reduction: str | None = "mean",
+        name: str = "circle",
+    ):
+        hyper_parameters = {
+            "margin": checks.number("margin", margin, at_least=0),
+            "gamma": checks.number("gamma", gamma, above=0, at_most=1e30),
+        }
+        super().__init__(circle_loss, hyper_parameters, reduction=reduction, name=name)

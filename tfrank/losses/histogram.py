@@ -1,0 +1,148 @@
+"""Histogram loss (Ustinova and Lempitsky, NIPS 2016, arXiv 1611.00822)."""
+
+import functools
+
+import keras
+import tensorflow as tf
+
+from tfrank import checks, distributed
+from tfrank.losses.pairs import pair_masks
+from tfrank.losses.ranking_loss import RankingLoss
+
+
+def similarities(queries: tf.Tensor, gallery: tf.Tensor) -> tf.Tensor:
+    """`[queries, gallery]` dot products; where both are the very same tensor, the gradient is one product."""
+    if queries is not gallery:
+        return tf.matmul(queries, gallery, transpose_b=True)
+
+    @tf.custom_gradient
+    def product(rows):
+        # S = E E^T: one product of (D + D^T), where autodiff takes two.
+        return tf.matmul(rows, rows, transpose_b=True), lambda D: tf.matmul(D + tf.transpose(D), rows)
+
+    return product(queries)
+
+
+def soft_histograms(s: tf.Tensor, groups: tf.Tensor, num_groups: int, num_bins: int) -> tf.Tensor:
+    """Each row's similarities, of each group, shared among the two nodes beside them (eq. 1 and 2).
+
+    Args:
+        s: `[rows, columns]` similarities; beyond -1 and 1 by rounding only.
+        groups: `[rows, columns]` int32, 0 to num_groups, the last for what is left out.
+        num_groups: how many are counted.
+        num_bins: nodes, from -1 to 1.
+
+    Returns:
+        `[rows, num_groups, num_bins]`, not normalised: each similarity adds 1 in all.
+    """
+    count, spread = _compiled(num_groups, num_bins)
+
+    @tf.custom_gradient
+    def counted(s):
+        # A persistent tape would differentiate what is compiled.
+        histograms, bins = map(tf.stop_gradient, count(tf.stop_gradient(s), groups))
+        return histograms, lambda upstream: spread(upstream, bins)
+
+    return counted(s)
+
+
+@functools.cache
+def _compiled(num_groups, num_bins):
+    """Functions of the histograms, and of their gradient, with the bin of each similarity between them."""
+    per_unit = (num_bins - 1) / 2  # 1 / spacing
+    size = num_groups * num_bins
+
+    def count(s, groups):
+        position = tf.clip_by_value((s + 1) * per_unit, 0, num_bins - 1)
+        lower = tf.clip_by_value(tf.cast(position, tf.int32), 0, num_bins - 2)
+        fraction = position - tf.cast(lower, s.dtype)
+        bins = groups * num_bins + lower
+        # What is left out is beyond the size, and not counted.
+        below, above = (
+            tf.raw_ops.DenseBincount(input=bins, size=size, weights=share)
+            for share in (1 - fraction, fraction)
+        )
+        histograms = below + tf.roll(above, 1, axis=1)
+        return tf.reshape(histograms, [-1, num_groups, num_bins]), bins
+
+    def spread(upstream, bins):
+        rates = tf.pad((upstream[:, :, 1:] - upstream[:, :, :-1]) * per_unit, [[0, 0], [0, 1], [0, 1]])
+        return tf.gather(tf.reshape(rates, [-1, size + num_bins]), bins, axis=1, batch_dims=1)
+
+    compiled = functools.partial(tf.function, jit_compile=True, autograph=False, reduce_retracing=True)
+    return compiled(count), compiled(spread)
+
+
+def histogram_loss(
+    query_labels: tf.Tensor,
+    query_embeddings: tf.Tensor,
+    gallery_labels: tf.Tensor,
+    gallery_embeddings: tf.Tensor,
+    self_index: tf.Tensor,
+    *,
+    num_bins: int = 201,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """L_q of each query, `[queries]`, and which queries count, `[queries]` bool.
+
+    The formula is `HistogramLoss`'s; h+ is of all the queries that count, those of all replicas. The
+    arguments are `score_rows`'s: embeddings of unit norm.
+    """
+    positives, negatives = pair_masks(query_labels, gallery_labels, self_index)
+    counts = tf.reduce_any(positives, axis=1) & tf.reduce_any(negatives, axis=1)
+    groups = tf.where(negatives, 0, tf.where(positives & counts[:, None], 1, 2))
+    s = similarities(query_embeddings, gallery_embeddings)
+    h_negative, h_positive = tf.unstack(soft_histograms(s, groups, 2, num_bins), axis=1)
+
+    h_positive = distributed.gather_rows(tf.reduce_sum(h_positive, axis=0, keepdims=True))
+    h_positive = tf.reduce_sum(h_positive, axis=0)
+    # Moving a similarity moves no sum of a histogram.
+    number = tf.stop_gradient(tf.reduce_sum(h_positive))
+    phi = tf.cumsum(tf.math.divide_no_nan(h_positive, number))
+    number = tf.reduce_sum(tf.cast(negatives, s.dtype), axis=1)
+    losses = tf.linalg.matvec(h_negative, phi) / tf.maximum(number, 1)
+    return tf.where(counts, losses, tf.zeros_like(losses)), counts
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class HistogramLoss(RankingLoss):
+    """The probability that a random negative pair is more similar than a random positive pair.
+
+        t_r = -1 + (r - 1) D, D = 2 / (R - 1)                        R nodes on [-1, 1]
+        delta(s, r) = max(1 - |s - t_r| / D, 0)                                     (eq. 2)
+        h+_r = mean of delta(s, r) over the positive pairs of the global batch      (eq. 1)
+        h-_r = mean of delta(s_n, r) over the negatives n of the query
+        Phi_r = sum_{r' <= r} h+_r'
+        L_q = sum_r h-_r Phi_r                                                      (eq. 4)
+
+    The paper takes h- too over all pairs. The mean over the queries is the same where classes are of one
+    size; elsewhere every query weighs the same here, and the paper's pairs do. Queries share h+, so that
+    a query's loss moves positive pairs of others.
+
+    Args:
+        num_bins: R, at least 2. Default 201: nodes 0.01 apart, as in the paper.
+        reduction: "mean" or None, see `RankingLoss`.
+        name: of the loss.
+
+    Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats. Sample weights
+    weigh the L_q, and not the pairs in h+.
+
+    A query without another image of its class, or without an image of another class, has no loss, no
+    gradient, no pairs in h+, and is left out of the mean.
+
+    Reference: Ustinova and Lempitsky, Learning Deep Embeddings with Histogram Loss, NIPS 2016, arXiv
+    1611.00822. Memory: about six matrices `[batch, batch]`.
+
+    >>> loss = HistogramLoss()
+    >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)
+    0.75
+    """
+
+    def __init__(
+        self,
+        num_bins: int = 201,
+        *,
+        reduction: str | None = "mean",
+        name: str = "histogram",
+    ):
+        hyper_parameters = {"num_bins": checks.integer("num_bins", num_bins, at_least=2)}
+        super().__init__(histogram_loss, hyper_parameters, reduction=reduction, name=name)

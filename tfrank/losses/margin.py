@@ -1,0 +1,195 @@
+"""Margin loss with distance weighted sampling (Wu et al., ICCV 2017, arXiv 1706.07567)."""
+
+import functools
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfrank import checks
+from tfrank.losses.ranking_loss import RankingLoss
+from tfrank.losses.rows import Block, score_rows
+
+
+@functools.cache
+def _kernel(margin, boundary, cutoff, nonzero_cutoff, sampled):
+    def kernel(block: Block, dim, key=None):
+        zero = tf.zeros_like(block.s)
+        squared = tf.maximum(2 - 2 * block.s, 0)
+        distance = tf.sqrt(squared)
+        weights = _weights(squared, ~block.same & (squared < nonzero_cutoff**2), cutoff, dim)
+        shares = _drawn(block, weights, key) if sampled else _normalized(weights)
+        far = tf.where(block.fellow, tf.nn.relu(distance - (boundary - margin)), zero)
+        near = tf.nn.relu(boundary + margin - distance)
+
+        fellow_share = 1 / block.positives[:, None]
+        losses = tf.reduce_sum(fellow_share * far + shares * near, axis=1)
+        rates = tf.where(far > 0, fellow_share, zero) - tf.where(near > 0, shares, zero)  # dL/dd
+        # dd/ds = -1/d, taken as 0 at distance 0.
+        return losses, -rates * tf.where(squared > 0, tf.math.rsqrt(squared), zero)
+
+    return kernel
+
+
+def _weights(squared, candidates, cutoff, dim):
+    """1 / q(d) of each candidate, over the greatest of its row; 0 elsewhere."""
+    squared = tf.maximum(squared, cutoff**2)
+    log_q = (dim - 2) / 2 * tf.math.log(squared) + (dim - 3) / 2 * tf.math.log1p(-squared / 4)
+    log_weights = tf.where(candidates, -log_q, squared.dtype.min)
+    heaviest = tf.reduce_max(log_weights, axis=1, keepdims=True)
+    return tf.where(candidates, tf.exp(log_weights - heaviest), tf.zeros_like(squared))
+
+
+def _normalized(weights):
+    """Each row's weights as shares of sum 1; all 0 where there is none."""
+    return weights * tf.math.reciprocal_no_nan(tf.reduce_sum(weights, axis=1, keepdims=True))
+
+
+def _drawn(block, weights, key):
+    """How often each negative is drawn by the positives of its row, over their number: inverse CDF.
+
+    A positive draws the first candidate up to which the weights sum to more than its uniform number times
+    all. That there is one is safe from rounding, the greatest of the sums being a candidate's.
+    """
+    candidates = weights > 0
+    sums = tf.where(candidates, tf.cumsum(weights, axis=1), tf.zeros_like(weights))
+    total = tf.reduce_max(sums, axis=1)
+    size = tf.size(block.columns)
+
+    def visit(i, exists, p, shares):
+        threshold = tf.gather(uniform_numbers(size, key, p, weights.dtype), block.number % size) * total
+        beyond = tf.where(sums > threshold[:, None], block.columns, size)
+        drawn = tf.minimum(tf.reduce_min(beyond, axis=1), size - 1)
+        share = tf.where(exists & (total > 0), 1 / block.positives, tf.zeros_like(total))
+        return p + 1, block.add_at(shares, drawn, share)
+
+    return block.walk(visit, (0, tf.zeros_like(weights)))[1]
+
+
+def uniform_numbers(size: tf.Tensor, key: tf.Tensor, p: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """`[size]` numbers of 24 random bits, 0 to below 1: a pure function of key and p on every device."""
+    # Of floats TensorFlow and XLA make others from the same bits.
+    seed = tf.stack([key, tf.cast(p, tf.int64)])
+    bits = tf.random.stateless_uniform([size], seed, None, None, tf.uint32, alg="philox")
+    return tf.cast(tf.bitwise.right_shift(bits, tf.constant(8, tf.uint32)), dtype) / 2**24
+
+
+def margin_loss(
+    query_labels: tf.Tensor,
+    query_embeddings: tf.Tensor,
+    gallery_labels: tf.Tensor,
+    gallery_embeddings: tf.Tensor,
+    self_index: tf.Tensor,
+    *,
+    margin: float = 0.2,
+    boundary: float = 1.2,
+    cutoff: float = 0.5,
+    nonzero_cutoff: float = 1.4,
+    key: tf.Tensor | None = None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """L_margin of each query, `[queries]`, and which queries count, `[queries]` bool.
+
+    The formula is `MarginLoss`'s, the arguments `score_rows`'s: embeddings of unit norm. `key`, an int64
+    scalar, names the draw; without it L is the expectation over the draws.
+    """
+    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
+    kernel = _kernel(margin, boundary, cutoff, nonzero_cutoff, key is not None)
+    dim = tf.cast(tf.shape(gallery_embeddings)[1], gallery_embeddings.dtype)
+    return score_rows(kernel, *rows, dim, *([] if key is None else [key]))
+
+
+def batch_number(labels: tf.Tensor) -> tf.Tensor:
+    """An int64 scalar that tells batches apart by their `[batch]` int64 labels, in their order."""
+    shape = tf.shape(labels)
+    factors = tf.random.stateless_uniform(shape, [0, 0], None, None, tf.int64, alg="philox")
+    return tf.reduce_sum(labels * factors)
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class MarginLoss(RankingLoss):
+    """Pulls positives within a distance of a boundary and pushes beyond it negatives drawn by distance.
+
+        d_j = |q - x_j|, between unit vectors                                                  (0 to 2)
+        q(d) = d^(dim - 2) (1 - d^2 / 4)^((dim - 3) / 2)     distances on a sphere     (section 4.1)
+        w_n = 1 / q(max(d_n, cutoff))     of negatives with d_n < nonzero_cutoff
+        n(p) drawn with probability w_n / sum of w, for each positive p on its own
+        L_q = mean over positives p of [alpha + d_p - beta]_+ + [alpha + beta - d_n(p)]_+      (section 4.2)
+
+    Draws are constants to the gradient. Where no negative is within the cutoff, the second term is 0.
+    In the paper beta may be learned too; here it is fixed.
+
+    With `sampled=False` the second term is its mean over the draws, sum over negatives of w_n / W
+    [alpha + beta - d_n]_+, its weights constants to the gradient: no random numbers, less noise, and the
+    gradient that draws have on average. This is tfrank's own.
+
+    Draws are a pure function of the seed, the step and the places in the global batch: N replicas draw what
+    one device does, and a resumed run draws the same again. The step is read from `loss.iteration`, to be
+    set to `optimizer.iterations`. Where it is not set, a hash of the global batch's labels stands in for
+    the step: draws change with the labels, and are the same for the same labels in the same order.
+
+    Args:
+        margin: alpha, about the boundary, at least 0. Default 0.2.
+        boundary: beta, the distance between positives and negatives, positive. Default 1.2.
+        cutoff: below this distance negatives weigh alike, above 0 and below 2. Default 0.5 (the authors'
+            code).
+        nonzero_cutoff: only negatives nearer than this are drawn, above 0, at most 2. Default 1.4 (the
+            authors' code): at the default boundary, all whose term is not 0.
+        sampled: whether negatives are drawn, or weighed by their probability. Default True.
+        seed: of the draws, at least 0.
+        reduction: "mean" or None, see `RankingLoss`.
+        name: of the loss.
+
+    Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
+
+    A query without another image of its class has no loss, no gradient, and is left out of the mean.
+
+    Reference: Wu et al., Sampling Matters in Deep Embedding Learning, ICCV 2017, arXiv 1706.07567.
+    Memory: about four matrices `[batch, batch]`.
+
+    >>> loss = MarginLoss(sampled=False)
+    >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)
+    1.0892
+    """
+
+    def __init__(
+        self,
+        margin: float = 0.2,
+        *,
+        boundary: float = 1.2,
+        cutoff: float = 0.5,
+        nonzero_cutoff: float = 1.4,
+        sampled: bool = True,
+        seed: int = 0,
+        reduction: str | None = "mean",
+        name: str = "margin",
+    ):
+        hyper_parameters = {
+            "margin": checks.number("margin", margin, at_least=0),
+            "boundary": checks.number("boundary", boundary, above=0),
+            "cutoff": checks.number("cutoff", cutoff, above=0, below=2),
+            "nonzero_cutoff": checks.number("nonzero_cutoff", nonzero_cutoff, above=0, at_most=2),
+        }
+        super().__init__(margin_loss, hyper_parameters, reduction=reduction, name=name)
+        self.sampled = checks.boolean("sampled", sampled)
+        self.seed = checks.integer("seed", seed, at_least=0)
+
+    def score(
+        self,
+        query_labels: tf.Tensor,
+        query_embeddings: tf.Tensor,
+        gallery_labels: tf.Tensor,
+        gallery_embeddings: tf.Tensor,
+        self_index: tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """The core with this loss's hyper-parameters and this step's draws: queries against any gallery."""
+        rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
+        if not self.sampled:
+            return super().score(*rows)
+        step = batch_number(gallery_labels) if self.iteration is None else self.steps_taken()
+        seed = tf.stack([tf.constant(self.seed, tf.int64), step])
+        key = tf.random.stateless_uniform([], seed, None, None, tf.int64, alg="philox")
+        return margin_loss(*rows, **self.hyper_parameters, key=key)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        return {**super().get_config(), "sampled": self.sampled, "seed": self.seed}

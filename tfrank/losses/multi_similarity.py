@@ -1,0 +1,101 @@
+"""Multi-similarity loss (Wang et al., CVPR 2019, arXiv 1904.06627)."""
+
+import functools
+
+import keras
+import tensorflow as tf
+
+from tfrank import checks
+from tfrank.losses.log_sum_exp import log_sum_exp
+from tfrank.losses.ranking_loss import RankingLoss
+from tfrank.losses.rows import Block, score_rows
+
+
+@functools.cache
+def _kernel(alpha, beta, threshold, epsilon):
+    def kernel(block: Block):
+        infinity = float("inf")
+        farthest = tf.reduce_min(tf.where(block.fellow, block.s, infinity), axis=1, keepdims=True)
+        nearest = tf.reduce_max(tf.where(block.same, -infinity, block.s), axis=1, keepdims=True)
+        pulled = block.fellow & (block.s < nearest + epsilon)
+        pushed = ~block.same & (block.s > farthest - epsilon)
+        pull, pull_shares = log_sum_exp(tf.where(pulled, -alpha * (block.s - threshold), -infinity))
+        push, push_shares = log_sum_exp(tf.where(pushed, beta * (block.s - threshold), -infinity))
+        # log(1 + exp(x)) is softplus(x), of slope sigmoid(x).
+        losses = tf.math.softplus(pull) / alpha + tf.math.softplus(push) / beta
+        return losses[:, 0], tf.sigmoid(push) * push_shares - tf.sigmoid(pull) * pull_shares
+
+    return kernel
+
+
+def multi_similarity_loss(
+    query_labels: tf.Tensor,
+    query_embeddings: tf.Tensor,
+    gallery_labels: tf.Tensor,
+    gallery_embeddings: tf.Tensor,
+    self_index: tf.Tensor,
+    *,
+    alpha: float = 2.0,
+    beta: float = 50.0,
+    threshold: float = 0.5,
+    epsilon: float = 0.1,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """L_MS of each query, `[queries]`, and which queries count, `[queries]` bool.
+
+    The formula is `MultiSimilarityLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
+    """
+    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
+    return score_rows(_kernel(alpha, beta, threshold, epsilon), *rows, needs_negatives=True)
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class MultiSimilarityLoss(RankingLoss):
+    """Mines the pairs that stand badly to the other pairs of the query, and weighs them softly.
+
+        P* = positives with s_p < max over negatives of s_n + epsilon
+        N* = negatives with s_n > min over positives of s_p - epsilon              (pair mining)
+        L_q = 1/alpha log(1 + sum over P* of exp(-alpha (s_p - threshold)))
+            + 1/beta log(1 + sum over N* of exp(beta (s_n - threshold)))           (pair weighting)
+
+    What is mined is a constant to the gradient. Similarities are at most 2 apart, so an epsilon above 2
+    keeps every pair.
+
+    Args:
+        alpha: how sharply the farthest positives weigh most, positive. Default 2.
+        beta: how sharply the nearest negatives weigh most, positive. Default 50.
+        threshold: the similarity about which pairs weigh, lambda in the paper. Default 0.5, as in the
+            authors' published code.
+        epsilon: margin of the mining, at least 0: the larger, the more pairs. Default 0.1.
+        reduction: "mean" or None, see `RankingLoss`.
+        name: of the loss.
+
+    Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
+
+    A query without another image of its class, or without an image of another class, has no loss, no
+    gradient, and is left out of the mean; one with both but nothing mined counts, with 0.
+
+    Reference: Wang et al., Multi-Similarity Loss with General Pair Weighting for Deep Metric Learning,
+    CVPR 2019, arXiv 1904.06627. Memory: about three matrices `[batch, batch]`.
+
+    >>> loss = MultiSimilarityLoss()
+    >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)
+    1.0753
+    """
+
+    def __init__(
+        self,
+        alpha: float = 2.0,
+        *,
+        beta: float = 50.0,
+        threshold: float = 0.5,
+        epsilon: float = 0.1,
+        reduction: str | None = "mean",
+        name: str = "multi_similarity",
+    ):
+        hyper_parameters = {
+            "alpha": checks.number("alpha", alpha, above=0, at_most=1e30),
+            "beta": checks.number("beta", beta, above=0, at_most=1e30),
+            "threshold": checks.number("threshold", threshold),
+            "epsilon": checks.number("epsilon", epsilon, at_least=0),
+        }
+        super().__init__(multi_similarity_loss, hyper_parameters, reduction=reduction, name=name)
