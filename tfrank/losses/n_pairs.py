@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from tfrank import checks
+from tfrank.losses.log_sum_exp import log_sum_exp
 from tfrank.losses.ranking_loss import RankingLoss
 from tfrank.losses.rows import Block, score_rows
 
@@ -13,16 +14,12 @@ from tfrank.losses.rows import Block, score_rows
 def _kernel(block: Block):
     """log(1 + sum_j exp(s_j - s_i)) is softplus(x_i), x_i = log(sum_j exp(s_j)) - s_i: one sum for all i."""
     zero = tf.zeros_like(block.s)
-    largest = tf.reduce_max(tf.where(block.same, block.s.dtype.min, block.s), axis=1, keepdims=True)
-    terms = tf.where(block.same, zero, tf.exp(block.s - largest))
-    total = tf.reduce_sum(terms, axis=1, keepdims=True)
-    # Without negatives x is -inf, and both softplus and sigmoid 0.
-    x = largest + tf.math.log(total) - block.s
-    share = 1 / block.positives[:, None]
-    losses = tf.reduce_sum(tf.where(block.fellow, share * tf.math.softplus(x), zero), axis=1)
-    pulls = tf.where(block.fellow, share * tf.sigmoid(x), zero)
-    pushes = tf.reduce_sum(pulls, axis=1, keepdims=True) * tf.math.divide_no_nan(terms, total)
-    return losses, pushes - pulls
+    total, shares = log_sum_exp(tf.where(~block.same, block.s, -float("inf")))
+    x = total - block.s
+    weight = 1 / block.positives[:, None]
+    losses = tf.reduce_sum(tf.where(block.fellow, weight * tf.math.softplus(x), zero), axis=1)
+    pulls = tf.where(block.fellow, weight * tf.sigmoid(x), zero)
+    return losses, tf.reduce_sum(pulls, axis=1, keepdims=True) * shares - pulls
 
 
 def n_pairs_loss(

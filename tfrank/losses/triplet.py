@@ -8,7 +8,6 @@ import keras
 import tensorflow as tf
 
 from tfrank import checks, distributed
-from tfrank.losses.pairs import pair_masks
 from tfrank.losses.permutation import inverse
 from tfrank.losses.ranking_loss import RankingLoss
 from tfrank.losses.rows import Block, Kernel, score_rows
@@ -52,13 +51,11 @@ def _semi_hard(margin):
     """The nearest negative farther than a positive, or the farthest."""
 
     def mine(block: Block):
-        lowest = block.s.dtype.min
-        any_negative = tf.reduce_any(~block.same, axis=1, keepdims=True)
-        farthest = tf.where(any_negative, _farthest(block.s, ~block.same), lowest)
+        farthest = _farthest(block.s, ~block.same)
 
         def term(s_positive):
             farther = _nearest(block.s, ~block.same & (block.s < s_positive))
-            s_negative = tf.where(farther > lowest, farther, farthest)
+            s_negative = tf.where(farther > block.s.dtype.min, farther, farthest)
             losses, slope = _hinge(margin, s_positive, s_negative)
             return losses[:, 0], _shared(slope, ~block.same & (block.s == s_negative))
 
@@ -123,9 +120,7 @@ def triplet_loss(
     The formula is `TripletLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
-    losses, counts = score_rows(_kernel(mining, margin), *rows)
-    _, negatives = pair_masks(query_labels, gallery_labels, self_index)
-    return losses, counts & tf.reduce_any(negatives, axis=1)
+    return score_rows(_kernel(mining, margin), *rows, needs_negatives=True)
 
 
 def hardest_queries(losses: tf.Tensor, counts: tf.Tensor, number: int) -> tf.Tensor:
