@@ -17,7 +17,8 @@ class Proxies(keras.layers.Layer):
 
     A proxy stands for a class of training images. It begins as a random unit vector; only its direction
     matters. Its variable's path ends in "proxies/proxies", so that `multipliers={"proxies": 100}` of
-    `tfrank.training.optimizers.build_optimizer` gives proxies a learning rate of their own.
+    `tfrank.training.optimizers.build_optimizer` gives proxies a learning rate of their own, and
+    `no_decay=["proxies"]` spares them its weight decay.
 
     Made by `ProxyLoss.proxies`, which knows how many there are.
 

@@ -18,13 +18,7 @@ class ProxyLoss(keras.losses.Loss):
         loss = sum_q w_q L_q / sum_q w_q        over the rows q of the global batch
 
     The proxies are weights of a layer, which `proxies` makes. It is the last one of a model for training;
-    the embedding model in it is what is evaluated and exported:
-
-        loss = tfrank.ProxyNCALoss(train_labels)
-        training = keras.Sequential([model, loss.proxies()])
-        training.compile("adam", loss=loss)
-        training.fit(images, labels)
-        model.export("...")
+    the embedding model before it is what is evaluated and exported.
 
     Every replica has all proxies and scores its own rows; values and gradients are to be summed, as with
     `RankingLoss`: N replicas equal one device.
@@ -52,6 +46,16 @@ class ProxyLoss(keras.losses.Loss):
         labels: the training labels, `[classes]` int64, sorted, each once.
         proxies_per_class: 1, unless a loss says. Those of a class stand side by side.
         regularizer: of the proxies; None, unless a loss says.
+
+    >>> import tfrank
+    >>> images, labels = tf.random.stateless_normal([64, 8], [0, 1]), tf.range(64) // 4
+    >>> model = keras.Sequential([keras.Input([8]), keras.layers.Dense(4)])
+    >>> loss = tfrank.ProxyNCALoss(labels)
+    >>> training = keras.Sequential([model, loss.proxies()])
+    >>> training.compile("adam", loss=loss)
+    >>> history = training.fit(images, labels, verbose=0)
+    >>> model.count_params(), training.count_params()
+    (36, 100)
     """
 
     proxies_per_class: int = 1
