@@ -29,6 +29,12 @@ def distances(queries: tf.Tensor, gallery: tf.Tensor, *, unit: bool) -> tf.Tenso
     return tf.where(apart, tf.sqrt(tf.where(apart, squared, tf.ones_like(squared))), tf.zeros_like(squared))
 
 
+def _log_of_sum(a, b):
+    """log(exp(a) + exp(b)), whose gradient is the true one also where a = b."""
+    largest = tf.stop_gradient(tf.maximum(a, b))
+    return largest + tf.math.log(tf.exp(a - largest) + tf.exp(b - largest))
+
+
 def lifted_structure_loss(
     query_labels: tf.Tensor,
     query_embeddings: tf.Tensor,
@@ -53,7 +59,7 @@ def lifted_structure_loss(
     # A gallery row meets queries on all replicas.
     log_of_row = distributed.gather_rows(tf.reduce_logsumexp(pushes, axis=0, keepdims=True))
     log_of_row = tf.reduce_logsumexp(log_of_row, axis=0)
-    hinge = tf.nn.relu(d + tf.experimental.numpy.logaddexp(log_of_query, log_of_row))
+    hinge = tf.nn.relu(d + _log_of_sum(log_of_query, log_of_row))
     terms = tf.where(positives, tf.square(hinge) if squared else hinge, tf.zeros_like(hinge))
     number = tf.reduce_sum(tf.cast(positives, d.dtype), axis=1)
     # The hinge may hide a NaN.
@@ -90,7 +96,7 @@ class LiftedStructureLoss(RankingLoss):
     pair of which neither row has a negative, where J is the log of 0, counts with 0.
 
     Reference: Song et al., Deep Metric Learning via Lifted Structured Feature Embedding, CVPR 2016, arXiv
-    1511.06452. Memory: about ten matrices `[batch, batch]`.
+    1511.06452. Memory: about fifteen matrices `[batch, batch]`.
 
     >>> loss = LiftedStructureLoss()
     >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)
