@@ -1,14 +1,11 @@
-"""TensorFlow Addons' losses: formulas and steps where the package is installed, everything else always."""
+"""TensorFlow Addons' losses, where the package is installed: formulas, batches, Keras, replicas, and ours."""
 
 import doctest
-import functools
 import importlib.util
 import itertools
 import json
 import math
 import re
-import sys
-import warnings
 
 import keras
 import numpy as np
@@ -23,187 +20,23 @@ from tests.losses.fresh_process import LABELS as LABELS_OF_FEATURES
 from tests.programs import printed_json
 from tests.reference import unit
 from tfrank import losses
-from tfrank.checks import InputError
 from tfrank.losses import addons
 
-INSTALLED = importlib.util.find_spec("tensorflow_addons") is not None
-with_the_package = pytest.mark.skipif(
-    not INSTALLED, reason="TensorFlow Addons is not installed: it is the extra `addons`, for Python 3.11"
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("tensorflow_addons") is None,
+    reason="TensorFlow Addons is not installed: it is the extra `addons`, for Python 3.11",
 )
 every_loss = pytest.mark.parametrize("name", losses.ADDONS)
 
 
-# Without the package.
-
-
-@pytest.fixture
-def forgotten():
-    """The package is looked for anew, in the test and after it."""
-    addons._package_losses.cache_clear()
-    yield
-    addons._package_losses.cache_clear()
-
-
-@pytest.fixture
-def absent(forgotten, monkeypatch):
-    """Python's own sign that a module is not to be found."""
-    monkeypatch.setitem(sys.modules, "tensorflow_addons", None)
-
-
-# A package whose top level cannot be imported, and whose losses ask of Keras what TensorFlow Addons' do.
-STAND_IN = """
-from keras.src.engine import keras_tensor
-import tensorflow as tf
-import tensorflow_addons
-
-SEEN = []
-assert keras_tensor.KerasTensor
-metric_learning = type(tf)("metric_learning")
-
-def triplet_hard_loss(labels, embeddings, margin, soft, distance_metric):
-    SEEN.append((labels, embeddings))
-    return tf.reduce_sum(embeddings) / 0.0
-"""
-
-
-@pytest.fixture
-def stand_in(forgotten, monkeypatch, tmp_path):
-    """A function that puts a package of that name, with this code for its losses, first on the path."""
-
-    def put(code=STAND_IN):
-        (tmp_path / "tensorflow_addons" / "losses").mkdir(parents=True)
-        (tmp_path / "tensorflow_addons" / "__init__.py").write_text("raise ImportError('the top level')")
-        (tmp_path / "tensorflow_addons" / "losses" / "__init__.py").write_text(code)
-        monkeypatch.syspath_prepend(tmp_path)
-
-    return put
-
-
-NATIVE = {
-    "addons/triplet_semi_hard": r"get\('triplet', mining='semi_hard'\)",
-    "addons/triplet_hard": r"get\('triplet', mining='hard'\)",
-    "addons/contrastive": r"get\('contrastive'\)",
-    "addons/n_pairs": r"get\('n_pairs', normalize=False\)",
-    "addons/lifted_structure": r"get\('lifted_structure', squared=True, normalize=False\)",
-}
-
-
-@every_loss
-def test_without_the_package_the_error_says_how_to_get_it_and_what_to_take_instead(name, absent):
-    expected = rf"{name}.* pip install 'tfrank\[addons\]'.*Python 3\.11.*tfrank\.losses\.{NATIVE[name]}"
-    with pytest.raises(InputError, match=expected):
-        losses.get(name)
-
-
-def test_a_package_that_cannot_be_imported_is_reported_with_the_reason(stand_in):
-    stand_in("import no_such_module")
-    before = dict(sys.modules)
-    with pytest.raises(InputError, match=r"cannot be imported: No module named 'no_such_module'"):
-        losses.get("addons/n_pairs")
-    assert sys.modules == before
-
-
-def test_the_losses_are_imported_without_the_top_level_and_leave_no_trace(stand_in):
-    stand_in()
-    before = dict(sys.modules)
-    losses.get("addons/triplet_hard")
-    assert sys.modules == before
-
-
-def test_modules_that_were_there_are_there_again(stand_in, monkeypatch):
-    stand_in()
-    engine = type(sys)("keras.src.engine")
-    monkeypatch.setitem(sys.modules, "keras.src.engine", engine)
-    losses.get("addons/triplet_hard")
-    assert sys.modules["keras.src.engine"] is engine
-
-
-def test_importing_tfrank_does_not_import_the_package():
-    program = (
-        "import json; from tfrank.losses import addons as a; print(a._package_losses.cache_info().misses)"
-    )
-    assert printed_json("-c", program) == 0
-
-
-def test_the_package_sees_int64_labels_and_unit_float32_rows(stand_in):
-    stand_in()
-    loss = losses.get("addons/triplet_hard")
-    loss(tf.constant(2**53 + LABELS)[:, None], embeddings())
-    labels, rows = addons._package_losses().SEEN[-1]
-    np.testing.assert_array_equal(labels, 2**53 + LABELS)
-    assert labels.dtype == tf.int64 and rows.dtype == tf.float32
-    np.testing.assert_allclose(rows, unit(embeddings()), atol=1e-6)
-
-
-@pytest.mark.parametrize("labels", [range(8), [3] * 8], ids=["all labels distinct", "one class"])
-@pytest.mark.parametrize("jit_compile", [None, False, True], ids=["eager", "graph", "XLA"])
-def test_a_formula_that_gives_nan_is_not_asked_where_there_are_no_pairs(stand_in, labels, jit_compile):
-    stand_in()
-    rows = embeddings("float32")[:8]
-    compute = functools.partial(value_and_gradient, losses.get("addons/triplet_hard"))
-    compute = compute if jit_compile is None else tf.function(compute, jit_compile=jit_compile)
-    value, gradient = compute(tf.constant(labels), rows)
-    assert value == 0 and gradient.shape == [8, 3] and np.all(gradient == 0)
-    value, gradient = compute(tf.constant([0, 0, 1, 1, 2, 2, 3, 3]), rows)
-    assert np.isnan(value) or np.isinf(value)
-
-
-def test_sample_weights_are_refused(stand_in):
-    stand_in()
-    loss = losses.get("addons/triplet_hard")
-    with pytest.raises(InputError, match=r"`sample_weight` cannot apply.*whole batch.*mining='hard'"):
-        loss(LABELS, embeddings(), sample_weight=np.ones(len(LABELS)))
-
-
-@pytest.mark.parametrize("reduction", [None, "none", "sum", "sum_over_batch_size"])
-@every_loss
-def test_other_reductions_are_refused(name, reduction):
-    expected = rf"argument `reduction`. Expected 'mean'.*whole batch.*{NATIVE[name]}"
-    with pytest.raises(InputError, match=expected):
-        losses.get(name, reduction=reduction)
-
-
-@pytest.mark.parametrize("name", ["addons/triplet_semihard", "addons/", "addons/pnp"])
-def test_an_unknown_name_is_refused_with_the_known_ones(name):
-    with pytest.raises(InputError, match=r"argument `loss`.*'addons/triplet_semi_hard'.*'addons/n_pairs'"):
-        losses.get(name)
-
-
-def test_an_unknown_hyper_parameter_is_refused_with_the_known_ones():
-    with pytest.raises(InputError, match=r"addons/n_pairs' has no hyper-parameter 'margin'.* \[\]"):
-        losses.get("addons/n_pairs", margin=1.0)
-    with pytest.raises(InputError, match=r"'distance'.*\]\. Did you mean \"distance_metric\""):
-        losses.get("addons/triplet_hard", distance="L2")
-
-
-@pytest.mark.parametrize(
-    "name, argument, values",
-    [
-        *[
-            (name, "margin", [-0.1, math.nan, math.inf, "1", None])
-            for name in losses.ADDONS
-            if name != "addons/n_pairs"
-        ],
-        ("addons/triplet_hard", "soft", ["no", None, 2]),
-        ("addons/triplet_hard", "distance_metric", ["l2", None, 2]),
-        ("addons/triplet_semi_hard", "distance_metric", ["cosine", None, 2]),
-    ],
-)
-def test_bad_hyper_parameter_is_refused(name, argument, values):
-    for value in values:
-        with pytest.raises(InputError, match=rf"argument `{argument}`\. .*{argument}="):
-            losses.get(name, **{argument: value})
-
-
-# The formulas, in plain loops; of rows, `[batch]` numbers of a class, and the hyper-parameters.
+# The formulas, in plain loops.
 
 
 def pairs_of(labels):
     """(positive pairs, negative pairs), ordered."""
     pairs = list(itertools.permutations(range(len(labels)), 2))
-    return [pair for pair in pairs if labels[pair[0]] == labels[pair[1]]], [
-        pair for pair in pairs if labels[pair[0]] != labels[pair[1]]
-    ]
+    positives = [(i, j) for i, j in pairs if labels[i] == labels[j]]
+    return positives, [pair for pair in pairs if pair not in positives]
 
 
 def distance(a, b, metric="L2"):
@@ -292,7 +125,6 @@ some_batches = pytest.mark.parametrize(
 )
 
 
-@with_the_package
 @some_batches
 @every_recipe
 def test_value_is_the_formulas(name, settings, labels):
@@ -302,7 +134,6 @@ def test_value_is_the_formulas(name, settings, labels):
     np.testing.assert_allclose(value, ORACLES[name](labels, rows, **settings), rtol=1e-5)
 
 
-@with_the_package
 @some_batches
 @every_recipe
 def test_gradient_is_the_slope_of_the_formula(name, settings, labels):
@@ -318,7 +149,6 @@ def test_gradient_is_the_slope_of_the_formula(name, settings, labels):
     np.testing.assert_allclose(gradient, slopes, rtol=0, atol=1e-5 * np.abs(slopes).max())
 
 
-@with_the_package
 @pytest.mark.parametrize(
     "labels",
     [
@@ -340,7 +170,6 @@ def test_labels_are_compared_as_integers_however_large(name, labels):
 NO_LOSS = {"all labels distinct": range(8), "one row": [5]}
 
 
-@with_the_package
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float32, tf.float64])
 @pytest.mark.parametrize(
     "name, batch",
@@ -357,13 +186,11 @@ def test_a_batch_without_pairs_gives_exactly_zero_and_zero_gradients(name, batch
     assert gradient.shape == rows.shape and np.all(gradient == 0)
 
 
-@with_the_package
 def test_contrastive_of_one_class_is_the_mean_of_its_squared_distances():
     value = losses.get("addons/contrastive")([5] * 4, embeddings()[:4])
     np.testing.assert_allclose(value, contrastive([5] * 4, embeddings()[:4]), rtol=1e-5)
 
 
-@with_the_package
 def test_zero_rows_and_equal_rows_have_finite_gradients():
     rows = embeddings("float32").copy()
     rows[0], rows[3] = 0, rows[1]
@@ -372,7 +199,6 @@ def test_zero_rows_and_equal_rows_have_finite_gradients():
         assert np.isfinite(value) and np.all(np.isfinite(gradient))
 
 
-@with_the_package
 @every_loss
 def test_ten_batches_with_other_labels_compile_once(name):
     loss, rows = losses.get(name), tf.constant(embeddings("float32"))
@@ -390,7 +216,6 @@ def test_ten_batches_with_other_labels_compile_once(name):
     assert compiled.experimental_get_tracing_count() == len(programs) == 1
 
 
-@with_the_package
 @every_loss
 def test_one_graph_serves_batches_of_any_size_and_any_classes(name):
     loss = losses.get(name)
@@ -402,14 +227,6 @@ def test_one_graph_serves_batches_of_any_size_and_any_classes(name):
             np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
 
 
-@with_the_package
-def test_importing_the_package_warns_of_nothing(forgotten):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        losses.get("addons/triplet_hard")
-
-
-@with_the_package
 def test_the_example_of_the_docstring_gives_what_it_says():
     (test,) = doctest.DocTestFinder(recurse=False).find(addons.AddonsLoss, globs=vars(addons).copy())
     for example in test.examples:
@@ -420,7 +237,6 @@ def test_the_example_of_the_docstring_gives_what_it_says():
 # Keras.
 
 
-@with_the_package
 @every_recipe
 def test_revived_loss_gives_the_same_value(name, settings):
     loss = losses.AddonsLoss(name, **settings, name="mine")
@@ -447,7 +263,6 @@ def compiled_model(loss, **compile_arguments):
     return model
 
 
-@with_the_package
 @pytest.mark.parametrize("jit_compile", ["auto", True])
 @every_loss
 def test_fit_logs_the_loss_computed_by_hand_and_learns(name, jit_compile):
@@ -460,7 +275,6 @@ def test_fit_logs_the_loss_computed_by_hand_and_learns(name, jit_compile):
     assert loss(LABELS_OF_FEATURES, model(FEATURES)) < by_hand - 0.01
 
 
-@with_the_package
 @every_loss
 def test_a_step_after_save_and_load_gives_the_same_bits(name, tmp_path):
     model = compiled_model(losses.get(name))
@@ -471,7 +285,6 @@ def test_a_step_after_save_and_load_gives_the_same_bits(name, tmp_path):
     np.testing.assert_array_equal(revived.get_weights(), model.get_weights())
 
 
-@with_the_package
 @every_loss
 def test_a_loss_takes_what_a_run_sets_and_keeps_nothing(name):
     """`experiment.build_training` sets the step and saves the variables."""
@@ -489,7 +302,6 @@ def results():
     return printed_json("-m", "tests.losses.addons_replicas")
 
 
-@with_the_package
 @pytest.mark.parametrize("case", CASES, ids=", ".join)
 def test_two_replicas_give_the_loss_and_the_update_of_one_device(results, case):
     one, two = results[", ".join(case)]["one device"], results[", ".join(case)]["two replicas"]
@@ -511,7 +323,6 @@ OURS = [
 ]
 
 
-@with_the_package
 @pytest.mark.parametrize("name, settings, shared", OURS, ids=[name for name, *_ in OURS])
 def test_native_value_and_gradient_are_the_packages(name, settings, shared):
     labels, rows = np.arange(12) % 4, np.random.default_rng(3).normal(size=(12, 5)).astype("float32")
@@ -522,7 +333,6 @@ def test_native_value_and_gradient_are_the_packages(name, settings, shared):
         np.testing.assert_allclose(mine, packages, rtol=1e-4, atol=1e-5 * np.abs(packages).max())
 
 
-@with_the_package
 def test_native_n_pairs_of_anchors_and_positives_are_the_packages():
     """Ours takes any gallery: here the second rows of the classes, for the first rows as queries."""
     labels, rows = np.arange(12) % 6, np.random.default_rng(3).normal(size=(12, 5)).astype("float32")

@@ -33,7 +33,9 @@ class Addon(NamedTuple):
         formula: f(package, labels, embeddings, **hyper_parameters): of the package's `losses`, `[batch]`
             int64 and `[batch, dim]` float32, to a scalar. Called only where there are the pairs it needs.
         defaults: the hyper-parameters, with the package's defaults.
-        native: the arguments of `tfrank.losses.get` for the loss of ours with the same formula.
+        native: the arguments of `tfrank.losses.get` for the loss of ours to take instead. With as many rows
+            of each class it has the same value, for triplets with `distance_metric` "squared-L2"; only
+            n_pairs of ours takes every row as an anchor.
         normalize: whether embeddings are L2-normalised first, as the package's documentation asks.
         needs_negatives: whether the formula has no value without a negative pair.
     """
@@ -96,13 +98,11 @@ ADDONS: dict[str, Addon] = {
     "addons/contrastive": Addon(
         _contrastive, defaults={"margin": 1.0}, native={"name": "contrastive"}, needs_negatives=False
     ),
-    "addons/n_pairs": Addon(
-        _n_pairs, defaults={}, native={"name": "n_pairs", "normalize": False}, normalize=False
-    ),
+    "addons/n_pairs": Addon(_n_pairs, defaults={}, native={"name": "n_pairs"}, normalize=False),
     "addons/lifted_structure": Addon(
         _of_a_batch("lifted_struct_loss"),
         defaults={"margin": 1.0},
-        native={"name": "lifted_structure", "squared": True, "normalize": False},
+        native={"name": "lifted_structure", "squared": True},
         normalize=False,
     ),
 }
@@ -150,7 +150,7 @@ class AddonsLoss(keras.losses.Loss):
 
     Every replica computes the loss of the batch gathered from all of them, and returns its share: replicas'
     values, and their gradients, are to be summed, and N replicas equal one device. `sample_weight` is
-    refused.
+    refused. First derivatives only.
 
     A batch without a positive pair, or where the formula needs one without a negative pair (all but
     contrastive), gives 0 and zero gradients, where the package gives NaN or counts pairs that are none.
@@ -246,7 +246,7 @@ def _value_where(scored, formula, embeddings):
     """The formula of the embeddings where there is a loss to score, else 0; a scalar.
 
     Its gradient is taken inside the branch: from a branch to its gradient TensorFlow hands over shapes too,
-    which XLA has to know when it compiles, and cannot. First derivatives only.
+    which XLA has to know when it compiles, and cannot.
     """
 
     @tf.custom_gradient
