@@ -33,7 +33,9 @@ class Addon(NamedTuple):
         formula: f(package, labels, embeddings, **hyper_parameters): of the package's `losses`, `[batch]`
             int64 and `[batch, dim]` float32, to a scalar. Called only where there are the pairs it needs.
         defaults: the hyper-parameters, with the package's defaults.
-        native: the arguments of `tfrank.losses.get` for the loss of ours with the same formula.
+        native: the arguments of `tfrank.losses.get` for the loss of ours to take instead. With as many rows
+            of each class it has the same value, for triplets with `distance_metric` "squared-L2"; only
+            n_pairs of ours takes every row as an anchor.
         normalize: whether embeddings are L2-normalised first, as the package's documentation asks.
         needs_negatives: whether the formula has no value without a negative pair.
     """
@@ -96,13 +98,11 @@ ADDONS: dict[str, Addon] = {
     "addons/contrastive": Addon(
         _contrastive, defaults={"margin": 1.0}, native={"name": "contrastive"}, needs_negatives=False
     ),
-    "addons/n_pairs": Addon(
-        _n_pairs, defaults={}, native={"name": "n_pairs", "normalize": False}, normalize=False
-    ),
+    "addons/n_pairs": Addon(_n_pairs, defaults={}, native={"name": "n_pairs"}, normalize=False),
     "addons/lifted_structure": Addon(
         _of_a_batch("lifted_struct_loss"),
         defaults={"margin": 1.0},
-        native={"name": "lifted_structure", "squared": True, "normalize": False},
+        native={"name": "lifted_structure", "squared": True},
         normalize=False,
     ),
 }
@@ -150,7 +150,7 @@ class AddonsLoss(keras.losses.Loss):
 
     Every replica computes the loss of the batch gathered from all of them, and returns its share: replicas'
     values, and their gradients, are to be summed, and N replicas equal one device. `sample_weight` is
-    refused.
+    refused. First derivatives only.
 
     A batch without a positive pair, or where the formula needs one without a negative pair (all but
     contrastive), gives 0 and zero gradients, where the package gives NaN or counts pairs that are none.
@@ -226,11 +226,8 @@ class AddonsLoss(keras.losses.Loss):
             embeddings = l2_normalize(embeddings) if addon.normalize else embeddings
             labels = distributed.gather_rows(labels)
             embeddings = distributed.gather_rows(tf.cast(embeddings, tf.float32))
-            loss = tf.cond(
-                _has_pairs(labels, addon.needs_negatives),
-                lambda: addon.formula(_package_losses(), labels, embeddings, **self.hyper_parameters),
-                lambda: tf.reduce_sum(0 * embeddings),
-            )
+            formula = functools.partial(addon.formula, _package_losses(), labels, **self.hyper_parameters)
+            loss = _value_where(_has_pairs(labels, addon.needs_negatives), formula, embeddings)
             return loss / distributed.replica_count()
 
     def get_config(self) -> dict[str, Any]:
@@ -243,6 +240,28 @@ def _has_pairs(labels, needs_negatives):
     same = tf.equal(labels[:, None], labels)
     positives = tf.math.count_nonzero(same) > tf.size(labels, tf.int64)
     return positives & ~tf.reduce_all(same) if needs_negatives else positives
+
+
+def _value_where(scored, formula, embeddings):
+    """The formula of the embeddings where there is a loss to score, else 0; a scalar.
+
+    Its gradient is taken inside the branch: from a branch to its gradient TensorFlow hands over shapes too,
+    which XLA has to know when it compiles, and cannot.
+    """
+
+    @tf.custom_gradient
+    def chosen(embeddings):
+        def value_and_slopes():
+            with tf.GradientTape() as tape:
+                tape.watch(embeddings)
+                value = formula(embeddings)
+            return value, tape.gradient(value, embeddings)
+
+        nothing = 0 * embeddings
+        value, slopes = tf.cond(scored, value_and_slopes, lambda: (tf.reduce_sum(nothing), nothing))
+        return value, lambda upstream: upstream * slopes
+
+    return chosen(embeddings)
 
 
 @functools.cache
@@ -262,7 +281,14 @@ def _package_losses() -> types.ModuleType:
     engine = types.ModuleType("keras.src.engine")
     engine.keras_tensor = keras
     with _lent({"tensorflow_addons": top, "keras.src.engine": engine}):
-        return importlib.import_module("tensorflow_addons.losses")
+        package = importlib.import_module("tensorflow_addons.losses")
+    # They are tf.functions that call each other. Across such calls XLA cannot tell that only a shape is asked
+    # for, and would compile anew for every batch; as plain functions they become part of the caller's graph.
+    for module in (package, package.metric_learning):
+        for name, function in list(vars(module).items()):
+            if hasattr(function, "python_function"):
+                setattr(module, name, function.python_function)
+    return package
 
 
 @contextlib.contextmanager
