@@ -15,6 +15,7 @@ VARIANTS = {
     "pnp": [{"variant": variant} for variant in ("o", "iu", "ib", "ds", "dq")],
     "map_q": [{"tie_aware": False}, {"tie_aware": True}],
     "rll": [{"constant_gallery": True}, {"constant_gallery": False}],
+    "margin": [{"sampled": False}, {"sampled": True}],
 }
 
 # Numbers and switches that are tried in the comparisons of value and gradient with the papers.
@@ -48,6 +49,13 @@ OPTIONS = {
         {"include_self": True},
         {"temperature": 0.1, "rho": 10.0, "delta": 0.2},
     ],
+    "multi_similarity": [{"alpha": 0.5, "beta": 5.0, "threshold": -0.2}, {"epsilon": 0.6}, {"epsilon": 2.1}],
+    "circle": [{"margin": 0.0}, {"gamma": 5.0}],
+    "margin": [
+        {"margin": 0.0, "boundary": 0.7},
+        {"margin": 0.5, "cutoff": 1.1, "nonzero_cutoff": 1.9, "seed": 2**40},
+    ],
+    "histogram": [{"num_bins": 2}, {"num_bins": 8}],
 }
 
 # Settings that change the gradient only: the papers' values know nothing of them.
@@ -55,7 +63,7 @@ OF_THE_GRADIENT = {"constant_gallery"}
 
 # Losses that jump where two similarities are equal, or whose slope does at distance 0: there rounding
 # would decide. `test_value_is_the_papers_at_exact_ties` has ties that no rounding can break.
-JUMPS_AT_TIES = {"blackbox_ap", "rll", "sup_ap"}
+JUMPS_AT_TIES = {"blackbox_ap", "rll", "sup_ap", "margin"}
 
 
 class Recipe(NamedTuple):
@@ -65,7 +73,10 @@ class Recipe(NamedTuple):
     settings: dict[str, Any]
 
     def loss(self, **more):
-        return losses.get(self.name, **self.settings, **more)
+        """At step 0, for a loss that draws by the step."""
+        loss = losses.get(self.name, **self.settings, **more)
+        loss.iteration = 0
+        return loss
 
     def of_the_value(self):
         """The settings that the papers' formulas have."""

@@ -33,12 +33,15 @@ SETTINGS = {
         "rll", final_negative_temperature=1.0, decay_steps=2, **reduction
     ),
     "recall_at_k, simix": lambda **reduction: losses.get("recall_at_k", simix=True, **reduction),
+    "margin, sampled": lambda **reduction: losses.get("margin", sampled=True, seed=1, **reduction),
+    "histogram, few bins": lambda **reduction: losses.get("histogram", num_bins=9, **reduction),
     "weighted sum": lambda **reduction: losses.WeightedSum(
         [losses.get("pnp", **reduction), SETTINGS["rll, dynamic"](**reduction)], [1.0, 0.5]
     ),
 }
 MAKERS = {name: functools.partial(losses.get, name) for name in losses.LOSSES} | SETTINGS
-CHANGING = ["rll, dynamic", "recall_at_k, simix", "weighted sum"]  # With the training step.
+# With the training step.
+CHANGING = ["rll, dynamic", "recall_at_k, simix", "weighted sum", "margin", "margin, sampled"]
 ROWS = np.random.default_rng(0).normal(size=(8, 6)).astype("float32")
 KERNEL = np.random.default_rng(1).normal(size=(6, 4)).astype("float32")
 

@@ -28,6 +28,11 @@ SOFT = [
     Recipe("recall_at_k", {"ks": (1, 3), "k_temperatures": (4.0, 2.0), "temperature": 0.1}),
     Recipe("sup_ap", {"temperature": 0.1, "rho": 10.0, "delta": 0.2}),
     Recipe("sup_ap", {"temperature": 0.1, "rho": 10.0, "delta": 0.2, "include_self": True}),
+    Recipe("multi_similarity", {"alpha": 2.0, "beta": 3.0, "threshold": 0.0, "epsilon": 0.5}),
+    Recipe("circle", {"gamma": 2.0}),
+    Recipe("margin", {"sampled": False, "margin": 0.8, "nonzero_cutoff": 1.9}),
+    Recipe("margin", {"sampled": True, "margin": 0.8, "nonzero_cutoff": 1.9}),
+    Recipe("histogram", {"num_bins": 7}),
 ]
 
 every_soft_loss = pytest.mark.parametrize("recipe", SOFT, ids=str)

@@ -3,7 +3,7 @@
 Losses score queries against a gallery; `self_index[q]` is the query's own gallery row, or -1.
 """
 
-from tests.reference import ranking
+from tests.reference import pairs, ranking
 from tests.reference.common import by_query, candidates, each_query, mean, one_batch, sigmoid, soft_rank, unit
 from tests.reference.metrics import average_precision, recall_at_k, relevance
 from tests.reference.ranking import class_weights
@@ -17,6 +17,10 @@ LOSSES = {
     "blackbox_ap": ranking.blackbox_ap,
     "recall_at_k": ranking.recall_at_k_loss,
     "sup_ap": ranking.sup_ap,
+    "multi_similarity": pairs.multi_similarity,
+    "circle": pairs.circle,
+    "margin": pairs.margin,
+    "histogram": pairs.histogram,
 }
 
 __all__ = [

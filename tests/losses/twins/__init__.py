@@ -4,7 +4,7 @@ Each takes unit rows, `(query_labels, queries, gallery_labels, gallery, self_ind
 its loss, and gives what `RankingLoss.score` gives: (loss per query, which queries count).
 """
 
-from tests.losses.twins import ranking
+from tests.losses.twins import pairs, ranking
 from tests.losses.twins.common import gradient_of_mean, mean_penalty, sigmoid_step
 from tests.reference.ranking import blackbox_ap_slopes
 
@@ -17,9 +17,18 @@ TWINS = {
     "blackbox_ap": ranking.blackbox_ap,
     "recall_at_k": ranking.recall_at_k,
     "sup_ap": ranking.sup_ap,
+    "multi_similarity": pairs.multi_similarity,
+    "circle": pairs.circle,
+    "margin": pairs.margin,
+    "histogram": pairs.histogram,
 }
 
 # Of losses whose gradient is not the slope of their value: dL_q/ds `[queries, gallery]`, in plain loops.
-DEFINED_SLOPES = {"blackbox_ap": blackbox_ap_slopes, "rll": ranking.rll_slopes}
+DEFINED_SLOPES = {
+    "blackbox_ap": blackbox_ap_slopes,
+    "rll": ranking.rll_slopes,
+    "circle": pairs.circle_slopes,
+    "margin": pairs.margin_slopes,
+}
 
 __all__ = ["DEFINED_SLOPES", "TWINS", "gradient_of_mean", "mean_penalty", "sigmoid_step"]
