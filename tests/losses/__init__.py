@@ -21,6 +21,7 @@ VARIANTS = {
     ],
     "n_pairs": [{"normalize": False}, {"normalize": True}],
     "lifted_structure": [{"normalize": False}, {"normalize": True}],
+    "margin": [{"sampled": False}, {"sampled": True}],
 }
 
 # Numbers and switches that are tried in the comparisons of value and gradient with the papers.
@@ -57,6 +58,13 @@ OPTIONS = {
     "triplet": [{"margin": 0.0}, {"margin": 1.5}],
     "contrastive": [{"margin": 0.3}, {"margin": 2.0}],
     "lifted_structure": [{"margin": 0.0}, {"squared": True}],
+    "multi_similarity": [{"alpha": 0.5, "beta": 5.0, "threshold": -0.2}, {"epsilon": 0.6}, {"epsilon": 2.1}],
+    "circle": [{"margin": 0.0}, {"gamma": 5.0}],
+    "margin": [
+        {"margin": 0.0, "boundary": 0.7},
+        {"margin": 0.5, "cutoff": 1.1, "nonzero_cutoff": 1.9, "seed": 2**40},
+    ],
+    "histogram": [{"num_bins": 2}, {"num_bins": 8}],
 }
 
 # Settings that change the gradient only: the papers' values know nothing of them.
@@ -64,7 +72,7 @@ OF_THE_GRADIENT = {"constant_gallery"}
 
 # Losses that jump where two similarities are equal, or whose slope does at distance 0: there rounding
 # would decide. `test_value_is_the_papers_at_exact_ties` has ties that no rounding can break.
-JUMPS_AT_TIES = {"blackbox_ap", "rll", "sup_ap", "triplet", "contrastive", "lifted_structure"}
+JUMPS_AT_TIES = {"blackbox_ap", "rll", "sup_ap", "triplet", "contrastive", "lifted_structure", "margin"}
 
 
 class Recipe(NamedTuple):
@@ -74,7 +82,10 @@ class Recipe(NamedTuple):
     settings: dict[str, Any]
 
     def loss(self, **more):
-        return losses.get(self.name, **self.settings, **more)
+        """At step 0, for a loss that draws by the step."""
+        loss = losses.get(self.name, **self.settings, **more)
+        loss.iteration = 0
+        return loss
 
     @property
     def normalizes(self):

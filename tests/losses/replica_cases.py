@@ -36,14 +36,17 @@ SETTINGS = {
     "memory": lambda **reduction: losses.CrossBatchMemory(losses.get("pnp", **reduction), 6, warm_up=1),
     "triplet, hardest": lambda **reduction: losses.get("triplet", mining="hard", hardest=3, **reduction),
     "lifted_structure, unit": lambda **reduction: losses.get("lifted_structure", normalize=True, **reduction),
+    "margin, sampled": lambda **reduction: losses.get("margin", sampled=True, seed=1, **reduction),
+    "histogram, few bins": lambda **reduction: losses.get("histogram", num_bins=9, **reduction),
     "weighted sum": lambda **reduction: losses.WeightedSum(
         [losses.get("pnp", **reduction), SETTINGS["rll, dynamic"](**reduction)], [1.0, 0.5]
     ),
 }
 MAKERS = {name: functools.partial(losses.get, name) for name in losses.LOSSES} | SETTINGS
-CHANGING = ["rll, dynamic", "recall_at_k, simix", "memory", "weighted sum"]  # With the training step.
 # At its own margin no triplet of a weighted query is above 0 in one of the batches.
 MAKERS["triplet"] = functools.partial(losses.get, "triplet", margin=1.0)
+# With the training step.
+CHANGING = ["rll, dynamic", "recall_at_k, simix", "memory", "weighted sum", "margin", "margin, sampled"]
 ROWS = np.random.default_rng(0).normal(size=(8, 6)).astype("float32")
 KERNEL = np.random.default_rng(1).normal(size=(6, 4)).astype("float32")
 

@@ -97,7 +97,11 @@ def test_gradient_is_the_papers_where_that_is_not_the_slope(recipe):
 # What the value may not depend on.
 
 
-@every_loss
+# Draws go by the places in the batch.
+IN_ANY_ORDER = [recipe for recipe in RECIPES if not recipe.settings.get("sampled")]
+
+
+@pytest.mark.parametrize("recipe", IN_ANY_ORDER, ids=str)
 def test_loss_does_not_depend_on_batch_order(recipe):
     rows = recipe.embeddings()
     value, gradient = value_and_gradient(recipe.loss(), LABELS, rows)
@@ -207,6 +211,10 @@ STEEPEST = {
     "contrastive": 4 / 8,  # of |dL_q/dd_j|, as for "rll": 2 d, and d is at most 2
     "n_pairs": 2 / 8,  # 1 of the positive and, in all, of the negatives
     "lifted_structure": 1 / 8,  # of distances, as for "n_pairs", and halved
+    "multi_similarity": 2 / 8,  # shares of sum 1 of the positives and of the negatives
+    "circle": 80 * (2.4 + 1.4) / 8,  # gamma times the largest weights a
+    "margin": 2 / 8,  # of |dL_q/dd_j|: shares of sum 1 of the positives and of the negatives
+    "histogram": 2 * 100 / 8,  # 1 / D of the negatives, and of the positive pairs in all queries' mean
 }
 
 
@@ -353,6 +361,18 @@ NO_BOOLEAN = ["no", None, 2]
         ("n_pairs", "normalize", NO_BOOLEAN),
         ("lifted_structure", "margin", [-0.1, *NO_NUMBER]),
         *[("lifted_structure", switch, NO_BOOLEAN) for switch in ("squared", "normalize")],
+        *[("multi_similarity", argument, [0, -2, *NO_NUMBER]) for argument in ("alpha", "beta")],
+        ("multi_similarity", "threshold", NO_NUMBER),
+        ("multi_similarity", "epsilon", [-0.1, *NO_NUMBER]),
+        ("circle", "margin", [-0.4, *NO_NUMBER]),
+        ("circle", "gamma", [0, -80, *NO_NUMBER]),
+        ("margin", "margin", [-0.2, *NO_NUMBER]),
+        ("margin", "boundary", [0, -1.2, *NO_NUMBER]),
+        ("margin", "cutoff", [0, 2, *NO_NUMBER]),
+        ("margin", "nonzero_cutoff", [0, -1.4, *NO_NUMBER]),
+        ("margin", "sampled", NO_BOOLEAN),
+        ("margin", "seed", [-1, 2**63, *NO_INTEGER]),
+        ("histogram", "num_bins", [1, -201, *NO_INTEGER]),
     ],
 )
 def test_bad_hyper_parameter_is_refused(name, argument, values):

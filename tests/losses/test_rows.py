@@ -35,6 +35,11 @@ SOFT = [
     Recipe("n_pairs", {"normalize": True}),
     Recipe("lifted_structure", {"normalize": False}),
     Recipe("lifted_structure", {"normalize": True, "squared": True}),
+    Recipe("multi_similarity", {"alpha": 2.0, "beta": 3.0, "threshold": 0.0, "epsilon": 0.5}),
+    Recipe("circle", {"gamma": 2.0}),
+    Recipe("margin", {"sampled": False, "margin": 0.8, "nonzero_cutoff": 1.9}),
+    Recipe("margin", {"sampled": True, "margin": 0.8, "nonzero_cutoff": 1.9}),
+    Recipe("histogram", {"num_bins": 7}),
 ]
 
 every_soft_loss = pytest.mark.parametrize("recipe", SOFT, ids=str)

@@ -3,7 +3,7 @@
 Losses score queries against a gallery; `self_index[q]` is the query's own gallery row, or -1.
 """
 
-from tests.reference import ranking, tuples
+from tests.reference import pairs, ranking, tuples
 from tests.reference.common import by_query, candidates, each_query, mean, one_batch, sigmoid, soft_rank, unit
 from tests.reference.metrics import average_precision, recall_at_k, relevance
 from tests.reference.ranking import class_weights
@@ -21,6 +21,10 @@ LOSSES = {
     "contrastive": tuples.contrastive,
     "n_pairs": tuples.n_pairs,
     "lifted_structure": tuples.lifted_structure,
+    "multi_similarity": pairs.multi_similarity,
+    "circle": pairs.circle,
+    "margin": pairs.margin,
+    "histogram": pairs.histogram,
 }
 
 __all__ = [

@@ -94,7 +94,7 @@ def negative_shares(
         d = [math.sqrt(max(2 - 2 * s_j, 0)) for s_j in s]
         w = {}
         for n in order:
-            if n in negatives and d[n] < nonzero_cutoff:
+            if n in negatives and d[n] < min(nonzero_cutoff, 2):
                 d_n = max(d[n], cutoff)
                 w[n] = 1 / (d_n ** (dim - 2) * (1 - d_n**2 / 4) ** ((dim - 3) / 2))
         if sampled and w:
@@ -110,18 +110,14 @@ def negative_shares(
 
 def margin(*pairs, margin=0.2, boundary=1.2, **draw):  # arXiv 1706.07567
     """L_margin of the negatives drawn, or its expectation, and which queries count."""
-    shares = iter(negative_shares(*pairs, **draw))
-
-    def loss(s, positives, negatives, share):
+    shares, losses, counts = negative_shares(*pairs, **draw), [], []
+    for q, (s, positives, negatives) in enumerate(each_query(*pairs)):
         d = [math.sqrt(max(2 - 2 * s_j, 0)) for s_j in s]
-        far = sum(max(margin + d[p] - boundary, 0) for p in positives) / len(positives)
-        return far + sum(share[n] * max(margin + boundary - d[n], 0) for n in negatives)
-
-    queries = list(each_query(*pairs))
-    counts = np.array([bool(positives) for _, positives, _ in queries])
-    return np.array(
-        [loss(*query, share) if query[1] else 0.0 for query, share in zip(queries, shares)]
-    ), counts
+        far = sum(max(margin + d[p] - boundary, 0) for p in positives) / max(len(positives), 1)
+        near = sum(shares[q, n] * max(margin + boundary - d[n], 0) for n in negatives)
+        losses.append(far + near if positives else 0.0)
+        counts.append(bool(positives))
+    return np.array(losses), np.array(counts)
 
 
 def soft_histogram(values, num_bins):

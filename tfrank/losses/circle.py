@@ -19,7 +19,7 @@ def _kernel(margin, gamma):
         pull = pull_weights * (1 - margin - block.s)
         push = push_weights * (block.s - margin)
         pull, pull_shares = log_sum_exp(tf.where(block.fellow, pull, -float("inf")))
-        push, push_shares = log_sum_exp(tf.where(block.same, -float("inf"), push))
+        push, push_shares = log_sum_exp(tf.where(~block.same, push, -float("inf")))
         # log(1 + exp(x)) is softplus(x), of slope sigmoid(x).
         slopes = push_shares * push_weights - pull_shares * pull_weights
         return tf.math.softplus(push + pull)[:, 0], tf.sigmoid(push + pull) * slopes

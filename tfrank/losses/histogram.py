@@ -57,13 +57,14 @@ def _compiled(num_groups, num_bins):
         lower = tf.clip_by_value(tf.cast(position, tf.int32), 0, num_bins - 2)
         fraction = position - tf.cast(lower, s.dtype)
         bins = groups * num_bins + lower
-        # What is left out is beyond the size, and not counted.
+        rows = tf.shape(s)[0]
+        # What is left out has no place, and is not summed.
+        place = tf.where(groups < num_groups, bins + size * tf.range(rows)[:, None], -1)
         below, above = (
-            tf.raw_ops.DenseBincount(input=bins, size=size, weights=share)
-            for share in (1 - fraction, fraction)
+            tf.math.unsorted_segment_sum(share, place, size * rows) for share in (1 - fraction, fraction)
         )
-        histograms = below + tf.roll(above, 1, axis=1)
-        return tf.reshape(histograms, [-1, num_groups, num_bins]), bins
+        # No similarity has the last node of its group below it.
+        return tf.reshape(below + tf.roll(above, 1, axis=0), [-1, num_groups, num_bins]), bins
 
     def spread(upstream, bins):
         rates = tf.pad((upstream[:, :, 1:] - upstream[:, :, :-1]) * per_unit, [[0, 0], [0, 1], [0, 1]])
@@ -100,6 +101,8 @@ def histogram_loss(
     phi = tf.cumsum(tf.math.divide_no_nan(h_positive, number))
     number = tf.reduce_sum(tf.cast(negatives, s.dtype), axis=1)
     losses = tf.linalg.matvec(h_negative, phi) / tf.maximum(number, 1)
+    # Bins would hide a NaN.
+    losses += 0 * (tf.reduce_sum(query_embeddings) + tf.reduce_sum(gallery_embeddings))
     return tf.where(counts, losses, tf.zeros_like(losses)), counts
 
 

@@ -17,7 +17,9 @@ def _kernel(margin, boundary, cutoff, nonzero_cutoff, sampled):
         zero = tf.zeros_like(block.s)
         squared = tf.maximum(2 - 2 * block.s, 0)
         distance = tf.sqrt(squared)
-        weights = _weights(squared, ~block.same & (squared < nonzero_cutoff**2), cutoff, dim)
+        # At distance 2, opposite the query, 1 / q is infinite.
+        candidates = ~block.same & (squared < min(nonzero_cutoff, 2.0) ** 2)
+        weights = _weights(squared, candidates, cutoff, dim)
         shares = _drawn(block, weights, key) if sampled else _normalized(weights)
         far = tf.where(block.fellow, tf.nn.relu(distance - (boundary - margin)), zero)
         near = tf.nn.relu(boundary + margin - distance)
@@ -132,8 +134,8 @@ class MarginLoss(RankingLoss):
         boundary: beta, the distance between positives and negatives, positive. Default 1.2.
         cutoff: below this distance negatives weigh alike, above 0 and below 2. Default 0.5 (the authors'
             code).
-        nonzero_cutoff: only negatives nearer than this are drawn, above 0, at most 2. Default 1.4 (the
-            authors' code): at the default boundary, all whose term is not 0.
+        nonzero_cutoff: only negatives nearer than this are drawn, positive; and only nearer than 2.
+            Default 1.4 (the authors' code): at the default boundary, all whose term is not 0.
         sampled: whether negatives are drawn, or weighed by their probability. Default True.
         seed: of the draws, at least 0.
         reduction: "mean" or None, see `RankingLoss`.
@@ -167,7 +169,7 @@ class MarginLoss(RankingLoss):
             "margin": checks.number("margin", margin, at_least=0),
             "boundary": checks.number("boundary", boundary, above=0),
             "cutoff": checks.number("cutoff", cutoff, above=0, below=2),
-            "nonzero_cutoff": checks.number("nonzero_cutoff", nonzero_cutoff, above=0, at_most=2),
+            "nonzero_cutoff": checks.number("nonzero_cutoff", nonzero_cutoff, above=0),
         }
         super().__init__(margin_loss, hyper_parameters, reduction=reduction, name=name)
         self.sampled = checks.boolean("sampled", sampled)

@@ -16,7 +16,7 @@ def _kernel(alpha, beta, threshold, epsilon):
     def kernel(block: Block):
         infinity = float("inf")
         farthest = tf.reduce_min(tf.where(block.fellow, block.s, infinity), axis=1, keepdims=True)
-        nearest = tf.reduce_max(tf.where(block.same, -infinity, block.s), axis=1, keepdims=True)
+        nearest = tf.reduce_max(tf.where(~block.same, block.s, -infinity), axis=1, keepdims=True)
         pulled = block.fellow & (block.s < nearest + epsilon)
         pushed = ~block.same & (block.s > farthest - epsilon)
         pull, pull_shares = log_sum_exp(tf.where(pulled, -alpha * (block.s - threshold), -infinity))

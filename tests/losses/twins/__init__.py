@@ -5,7 +5,7 @@ takes them as they are, and the settings of its loss, and gives what `RankingLos
 query, which queries count).
 """
 
-from tests.losses.twins import ranking, tuples
+from tests.losses.twins import pairs, ranking, tuples
 from tests.losses.twins.common import gradient_of_mean, mean_penalty, sigmoid_step
 from tests.reference.ranking import blackbox_ap_slopes
 
@@ -22,9 +22,18 @@ TWINS = {
     "contrastive": tuples.contrastive,
     "n_pairs": tuples.n_pairs,
     "lifted_structure": tuples.lifted_structure,
+    "multi_similarity": pairs.multi_similarity,
+    "circle": pairs.circle,
+    "margin": pairs.margin,
+    "histogram": pairs.histogram,
 }
 
 # Of losses whose gradient is not the slope of their value: dL_q/ds `[queries, gallery]`, in plain loops.
-DEFINED_SLOPES = {"blackbox_ap": blackbox_ap_slopes, "rll": ranking.rll_slopes}
+DEFINED_SLOPES = {
+    "blackbox_ap": blackbox_ap_slopes,
+    "rll": ranking.rll_slopes,
+    "circle": pairs.circle_slopes,
+    "margin": pairs.margin_slopes,
+}
 
 __all__ = ["DEFINED_SLOPES", "TWINS", "gradient_of_mean", "mean_penalty", "sigmoid_step"]
