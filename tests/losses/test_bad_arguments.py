@@ -1,0 +1,134 @@
+"""What a user can get wrong is refused where it arrives, by name."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.losses import LABELS, embeddings, every_loss
+from tfrank import losses
+from tfrank.checks import InputError
+
+ROWS = len(LABELS)
+
+NO_NUMBER = [float("nan"), float("inf"), "4", True, None, [1.0]]
+NO_INTEGER = [*NO_NUMBER, 2.0]
+NO_BOOLEAN = ["no", None, 2]
+
+
+@pytest.mark.parametrize(
+    "name, argument, values",
+    [
+        ("pnp", "temperature", [0, -1, "cold", *NO_NUMBER]),
+        ("pnp", "alpha", [0.99, *NO_NUMBER]),
+        ("pnp", "b", [0, -4.0, *NO_NUMBER]),
+        ("pnp", "variant", ["dz", "DQ", None, 4]),
+        ("pnp", "include_self", NO_BOOLEAN),
+        ("smooth_ap", "temperature", [0, -1, *NO_NUMBER]),
+        ("smooth_ap", "include_self", NO_BOOLEAN),
+        ("map_q", "num_bins", [1, 0, -20, *NO_INTEGER]),
+        *[("map_q", switch, NO_BOOLEAN) for switch in ("tie_aware", "class_weights", "include_self")],
+        ("fast_ap", "num_bins", [0, -10, *NO_INTEGER]),
+        # At most alpha, 1.2.
+        ("rll", "margin", [-0.4, 1.21, *NO_NUMBER]),
+        ("rll", "alpha", [0, -1.2, *NO_NUMBER]),
+        ("rll", "negative_temperature", [-0.1, *NO_NUMBER]),
+        ("rll", "positive_temperature", NO_NUMBER),
+        ("rll", "negative_weight", [-0.1, 1.1, *NO_NUMBER]),
+        ("rll", "constant_gallery", NO_BOOLEAN),
+        ("rll", "final_negative_temperature", [-0.1, *NO_NUMBER]),
+        ("rll", "decay_steps", [-1, *NO_INTEGER]),
+        ("blackbox_ap", "interpolation", [0, -4, *NO_NUMBER]),
+        ("blackbox_ap", "margin", [-0.02, *NO_NUMBER]),
+        (
+            "recall_at_k",
+            "ks",
+            [[], 5, "12345", None, [0, 1, 2, 3, 4], *[[1, 2, 3, 4, x] for x in NO_INTEGER]],
+        ),
+        ("recall_at_k", "temperature", [0, -1, *NO_NUMBER]),
+        ("recall_at_k", "k_temperatures", [[], 5, "12345", None, [0] * 5, [1] * 4, [1] * 6]),
+        ("recall_at_k", "k_temperatures", [[1, 2, 4, 8, x] for x in NO_NUMBER]),
+        ("recall_at_k", "simix", NO_BOOLEAN),
+        ("recall_at_k", "seed", [-1, 2**63, *NO_INTEGER]),
+        ("sup_ap", "temperature", [0, -1, *NO_NUMBER]),
+        *[("sup_ap", argument, [-0.1, *NO_NUMBER]) for argument in ("rho", "delta")],
+        ("sup_ap", "calibration_weight", [-0.1, 1.1, *NO_NUMBER]),
+        *[("sup_ap", f"{sign}_margin", NO_NUMBER) for sign in ("positive", "negative")],
+        ("sup_ap", "include_self", NO_BOOLEAN),
+        ("triplet", "margin", [-0.1, *NO_NUMBER]),
+        ("triplet", "mining", ["easy", "Hard", None, 4]),
+        ("triplet", "hardest", [-1, *NO_INTEGER]),
+        ("contrastive", "margin", [-0.1, *NO_NUMBER]),
+        ("n_pairs", "normalize", NO_BOOLEAN),
+        ("lifted_structure", "margin", [-0.1, *NO_NUMBER]),
+        *[("lifted_structure", switch, NO_BOOLEAN) for switch in ("squared", "normalize")],
+        *[("multi_similarity", argument, [0, -2, *NO_NUMBER]) for argument in ("alpha", "beta")],
+        ("multi_similarity", "threshold", NO_NUMBER),
+        ("multi_similarity", "epsilon", [-0.1, *NO_NUMBER]),
+        ("circle", "margin", [-0.4, *NO_NUMBER]),
+        ("circle", "gamma", [0, -80, *NO_NUMBER]),
+        ("margin", "margin", [-0.2, *NO_NUMBER]),
+        ("margin", "boundary", [0, -1.2, *NO_NUMBER]),
+        ("margin", "cutoff", [0, 2, *NO_NUMBER]),
+        ("margin", "nonzero_cutoff", [0, -1.4, *NO_NUMBER]),
+        ("margin", "sampled", NO_BOOLEAN),
+        ("margin", "seed", [-1, 2**63, *NO_INTEGER]),
+        ("histogram", "num_bins", [1, -201, *NO_INTEGER]),
+    ],
+)
+def test_bad_hyper_parameter_is_refused(name, argument, values):
+    for value in values:
+        with pytest.raises(InputError, match=rf"argument `{argument}`\. .*{argument}="):
+            losses.get(name, **{argument: value})
+
+
+@pytest.mark.parametrize("reduction", ["sum", "none", "sum_over_batch_size", 1])
+@every_loss
+def test_other_reductions_are_refused(recipe, reduction):
+    with pytest.raises(InputError, match=r"argument `reduction`. Expected one of \['mean', None\]"):
+        recipe.loss(reduction=reduction)
+
+
+BATCH = {"labels": LABELS, "embeddings": embeddings("float32"), "sample_weight": np.ones(ROWS)}
+
+
+@pytest.mark.parametrize(
+    "argument, value, expected_text",
+    [
+        ("labels", LABELS.astype("float32"), "integers.*float32"),
+        ("labels", np.full(ROWS, np.nan), "integers.*float64"),
+        ("labels", LABELS.astype(str), "integers.*string"),
+        ("labels", LABELS > 0, "integers.*bool"),
+        ("labels", LABELS[:-1], r"batch of embeddings.*\[10\]"),
+        ("labels", np.stack([LABELS, LABELS], axis=1), r"shape \[batch\] or.*\[11, 2\]"),
+        ("labels", LABELS[0], r"shape \[batch\] or.*\[\]"),
+        ("embeddings", BATCH["embeddings"].astype("int32"), "floats.*int32"),
+        ("embeddings", BATCH["embeddings"][0], r"shape \[batch, dim\].*[\[(]3"),
+        ("embeddings", BATCH["embeddings"][None], r"shape \[batch, dim\].*1, 11, 3"),
+        ("sample_weight", np.ones(ROWS + 1), r"batch of embeddings.*\[12\]"),
+        ("sample_weight", np.ones((ROWS, 2)), r"shape \[batch\] or.*\[11, 2\]"),
+    ],
+)
+def test_bad_batch_is_refused(argument, value, expected_text):
+    with pytest.raises(InputError, match=rf"argument `{argument}`. Expected .*{expected_text}"):
+        losses.get("pnp")(*(BATCH | {argument: value}).values())
+
+
+@pytest.mark.parametrize("autograph", [False, True])
+def test_bad_batch_is_refused_inside_a_tf_function_too(autograph):
+    call = tf.function(losses.get("pnp"), autograph=autograph)
+    with pytest.raises(InputError, match=r"argument `labels`. Expected integers. Received"):
+        call(LABELS.astype("float32"), embeddings("float32"))
+
+
+def test_embeddings_of_unknown_rank_are_refused():
+    signature = [tf.TensorSpec([None], tf.int64), tf.TensorSpec(None, tf.float32)]
+    call = tf.function(losses.get("pnp"), signature, autograph=False)
+    with pytest.raises(InputError, match=r"argument `embeddings`. Expected shape \[batch, dim\]"):
+        call(LABELS, embeddings("float32"))
+
+
+def test_lengths_that_differ_are_refused_where_only_the_run_can_tell():
+    loss = losses.get("pnp")
+    signature = [tf.TensorSpec([None], tf.int64), tf.TensorSpec([None, 3], tf.float32)]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"labels: shape .* batch of embedding"):
+        tf.function(loss, signature)(LABELS[:-1], embeddings("float32"))
