@@ -146,7 +146,7 @@ class MarginLoss(RankingLoss):
     A query without another image of its class has no loss, no gradient, and is left out of the mean.
 
     Reference: Wu et al., Sampling Matters in Deep Embedding Learning, ICCV 2017, arXiv 1706.07567.
-    Memory: about four matrices `[batch, batch]`.
+    Memory: about three matrices `[batch, batch]`.
 
     >>> loss = MarginLoss(sampled=False)
     >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)
