@@ -120,9 +120,9 @@ class MarginLoss(RankingLoss):
     Draws are constants to the gradient. Where no negative is within the cutoff, the second term is 0.
     In the paper beta may be learned too; here it is fixed.
 
-    With `sampled=False` the second term is its mean over the draws, sum over negatives of w_n / W
-    [alpha + beta - d_n]_+, its weights constants to the gradient: no random numbers, less noise, and the
-    gradient that draws have on average. This is tfrank's own.
+    With `sampled=False` the second term is its mean over the draws, the mean over negatives of
+    [alpha + beta - d_n]_+ by the weights w_n, which are constants to the gradient: no random numbers, less
+    noise, and the gradient that draws have on average. This is tfrank's own.
 
     Draws are a pure function of the seed, the step and the places in the global batch: N replicas draw what
     one device does, and a resumed run draws the same again. The step is read from `loss.iteration`, to be
