@@ -74,7 +74,7 @@ def test_large_labels_reach_the_loss_unharmed(name, feed):
     by_hand = loss(labels, model(FEATURES))
     assert by_hand != loss(labels.astype("float32").astype("int64"), model(FEATURES))
     if feed == "arrays":
-        history = model.fit(FEATURES, labels, batch_size=12, verbose=0)
+        history = model.fit(FEATURES, labels, batch_size=12, shuffle=False, verbose=0)
     else:
         batches = tf.data.Dataset.from_tensor_slices((FEATURES, labels[:, None])).batch(12)
         history = model.fit(batches, shuffle=False, verbose=0)
@@ -87,7 +87,7 @@ def test_sample_weights_of_fit_reach_the_loss(name):
     loss = losses.get(name)
     model = small_model(loss)
     by_hand = loss(LABELS, model(FEATURES), sample_weight=weights)
-    history = model.fit(FEATURES, LABELS, batch_size=12, sample_weight=weights, verbose=0)
+    history = model.fit(FEATURES, LABELS, 12, sample_weight=weights, shuffle=False, verbose=0)
     np.testing.assert_allclose(history.history["loss"], [by_hand], rtol=1e-5)
 
 

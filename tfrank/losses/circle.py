@@ -73,7 +73,7 @@ class CircleLoss(RankingLoss):
 
     >>> loss = CircleLoss()
     >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)
-    0.0
+    117.7908
     """
 
     def __init__(

@@ -115,7 +115,7 @@ class HistogramLoss(RankingLoss):
         h+_r = mean of delta(s, r) over the positive pairs of the global batch      (eq. 1)
         h-_r = mean of delta(s_n, r) over the negatives n of the query
         Phi_r = sum_{r' <= r} h+_r'
-        L_q = sum_r h-_r Phi_r                                                      (eq. 4)
+        L_q = sum_r h-_r Phi_r                      a tie counts as a reversal      (eq. 4)
 
     The paper takes h- too over all pairs. The mean over the queries is the same where classes are of one
     size; elsewhere every query weighs the same here, and the paper's pairs do. Queries share h+, so that
@@ -133,7 +133,7 @@ class HistogramLoss(RankingLoss):
     gradient, no pairs in h+, and is left out of the mean.
 
     Reference: Ustinova and Lempitsky, Learning Deep Embeddings with Histogram Loss, NIPS 2016, arXiv
-    1611.00822. Memory: about six matrices `[batch, batch]`.
+    1611.00822. Memory: about seven matrices `[batch, batch]`.
 
     >>> loss = HistogramLoss()
     >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)

@@ -120,9 +120,9 @@ class MarginLoss(RankingLoss):
     Draws are constants to the gradient. Where no negative is within the cutoff, the second term is 0.
     In the paper beta may be learned too; here it is fixed.
 
-    With `sampled=False` the second term is its mean over the draws, sum over negatives of w_n / W
-    [alpha + beta - d_n]_+, its weights constants to the gradient: no random numbers, less noise, and the
-    gradient that draws have on average. This is tfrank's own.
+    With `sampled=False` the second term is its mean over the draws, the mean over negatives of
+    [alpha + beta - d_n]_+ by the weights w_n, which are constants to the gradient: no random numbers, less
+    noise, and the gradient that draws have on average. This is tfrank's own.
 
     Draws are a pure function of the seed, the step and the places in the global batch: N replicas draw what
     one device does, and a resumed run draws the same again. The step is read from `loss.iteration`, to be
@@ -146,7 +146,7 @@ class MarginLoss(RankingLoss):
     A query without another image of its class has no loss, no gradient, and is left out of the mean.
 
     Reference: Wu et al., Sampling Matters in Deep Embedding Learning, ICCV 2017, arXiv 1706.07567.
-    Memory: about four matrices `[batch, batch]`.
+    Memory: about three matrices `[batch, batch]`.
 
     >>> loss = MarginLoss(sampled=False)
     >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)
