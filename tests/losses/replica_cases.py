@@ -130,9 +130,12 @@ def stepper(strategy, name, way, policy):
         model.optimizer.build(model.trainable_variables)
     loss.iteration = model.optimizer.iterations
     step = fit_step(model) if way == "fit" else run_step(model, loss, strategy)
+    state = [variable.numpy() for variable in loss.variables]
 
     def steps_from_kernel(labels, weights):
         model.optimizer.iterations.assign(0)
+        for variable, value in zip(loss.variables, state):
+            variable.assign(value)
         values, updates = [], []
         for _ in range(2):
             model.set_weights([KERNEL])
