@@ -14,7 +14,10 @@ import tensorflow as tf
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```(python|bash)\n(.*?)```", README, re.DOTALL)
-INSTALLS = ["pip install -e . && python train_main.py", "pip install -e '.[test]' && pytest"]
+INSTALLS = [
+    "pip install -e . && python train_main.py",
+    "pip install -e '.[test]' && pytest -n 2 --dist loadfile",
+]
 
 
 def commands(block):
@@ -30,7 +33,7 @@ def test_the_first_screen_has_exactly_two_commands():
 
 def test_ci_runs_the_test_command_of_the_readme():
     assert (
-        "grep -m1 -E \"^pip install -e '\\.\\[test\\]' && pytest$\" README.md"
+        "grep -m1 -E \"^pip install -e '\\.\\[test\\]' && pytest -n 2 --dist loadfile$\" README.md"
         in (ROOT / ".ci/run").read_text()
     )
 
