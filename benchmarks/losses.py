@@ -30,7 +30,6 @@ from absl import app, flags
 
 from benchmarks import peers
 from tfrank import losses
-from tfrank.losses import proxies
 from tfrank.losses.proxies import PROXY_LOSSES
 
 _BATCH = flags.DEFINE_list("batch", ["112", "384", "1024", "4096"], "Batch sizes.")
@@ -147,7 +146,7 @@ def function_of(name: str):
         name = name.removeprefix(PEER_OF)
         return peers.peer(name, dim=DIM, num_classes=NUM_CLASSES, memory=MEMORY_ROWS)
     if name in PROXY_LOSSES:
-        return tf.function(gradient_with_proxies(proxies.get(name, range(NUM_CLASSES))))
+        return tf.function(gradient_with_proxies(losses.get(name, labels=range(NUM_CLASSES))))
     if name.endswith(peers.MEMORY):
         return tf.function(gradient_of(with_full_memory(losses.get(name.removesuffix(peers.MEMORY)))))
     name, settings = VARIANTS.get(name, (name, {}))

@@ -43,6 +43,16 @@ def test_a_memory_is_put_around_any_loss_that_ranks_a_gallery():
     assert (loss.size, loss.warm_up, loss.loss.name) == (100, 7, "rll")
 
 
+@pytest.mark.parametrize("size, warm_up, joins", [(512, 0, 5), (513, 4, 6), (100, 7, 8)])
+def test_a_run_that_ends_before_its_memory_joins_is_refused(size, warm_up, joins):
+    """In batches of 128."""
+    config = default.get_config()
+    config.train.update(memory_size=size, memory_warm_up=warm_up)
+    settings.check_memory(config, steps=joins)
+    with pytest.raises(InputError, match=rf"ends after {joins - 1} steps, and .* only join in step {joins}:"):
+        settings.check_memory(config, steps=joins - 1)
+
+
 @pytest.mark.parametrize("name", ["proxy_nca", "addons/triplet_hard"])
 def test_a_memory_is_refused_where_the_loss_has_no_gallery(name):
     config = default.get_config(name)

@@ -185,6 +185,7 @@ def build_training(
     labels: Iterable[int],
 ) -> Training:
     """Model, loss, optimizer, checkpoints and trainer: for so many steps, on images of these labels."""
+    settings.check_memory(config, steps)
     train, batch_size = config.train, settings.batch_size(config)
     folder = os.path.join(workdir, "checkpoints")
     no_decay = settings.parts("train.no_decay", train.no_decay)

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from tfrank import checks, losses
 from tfrank.checks import InputError, did_you_mean
-from tfrank.losses import ADDONS, proxies
+from tfrank.losses import ADDONS
 from tfrank.losses.proxies import PROXY_LOSSES, ProxyLoss
 
 
@@ -50,9 +50,11 @@ def build_objective(
     parts = [build_loss(config, labels) for _ in model.outputs]
     for loss in parts:
         loss.iteration = iterations
-    heads = [loss.proxies() if isinstance(loss, ProxyLoss) else None for loss in parts]
+    # Each with first proxies of its own.
+    seeds = [(config.seed + place) % 2**32 for place in range(len(parts))]
+    heads = [loss.proxies(seed=s) if isinstance(loss, ProxyLoss) else None for loss, s in zip(parts, seeds)]
     asked = [head(output) if head else output for head, output in zip(heads, model.outputs)]
-    state = [v for loss in parts if not isinstance(loss, ProxyLoss) for v in loss.variables]
+    state = [variable for loss in parts for variable in loss.variables]
     state += [variable.value for head in heads if head for variable in head.variables]
     return Objective(keras.Model(model.inputs, (model.outputs, asked)), parts, state)
 
@@ -84,7 +86,7 @@ def build_loss(config: ConfigDict, labels: Iterable[int]) -> keras.losses.Loss:
             f"Loss {name!r} ranks no gallery that a memory could join. Set config.train.memory_size=0, or"
             f" take one of {', '.join(losses.LOSSES)}."
         )
-    return proxies.get(name, labels, **fields) if name in PROXY_LOSSES else losses.get(name, **fields)
+    return losses.get(name, **fields | ({"labels": labels} if name in PROXY_LOSSES else {}))
 
 
 def loss_fields(name: str) -> list[str]:

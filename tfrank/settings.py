@@ -53,6 +53,20 @@ def check_ranges(config: ConfigDict) -> None:
         checks.integer("config.evaluation.recall_at", k, at_least=1)
 
 
+def check_memory(config: ConfigDict, steps: int) -> None:
+    """InputError where a run ends before its memory of past embeddings would join the gallery."""
+    if not config.train.memory_size:
+        return
+    joins = max(config.train.memory_warm_up, -(-config.train.memory_size // batch_size(config))) + 1
+    if steps < joins:
+        raise InputError(
+            f"The run ends after {steps:,} steps, and its memory would only join in step {joins:,}: when"
+            f" config.train.memory_size={config.train.memory_size} embeddings are there, and"
+            f" config.train.memory_warm_up={config.train.memory_warm_up} batches have passed. Lower them, or"
+            " train for longer."
+        )
+
+
 def batch_size(config: ConfigDict) -> int:
     """Images in a batch, of all devices together."""
     return config.data.classes_per_batch * config.data.examples_per_class

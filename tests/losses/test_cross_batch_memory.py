@@ -87,6 +87,26 @@ def test_evaluating_leaves_no_trace():
         np.testing.assert_array_equal(old, new)
 
 
+def test_a_batch_that_is_not_finite_is_not_remembered():
+    loss = CrossBatchMemory(losses.get("pnp"), size=12, warm_up=0)
+    train(loss, [1, 2])
+    before = [variable.numpy() for variable in loss.variables]
+    labels, rows = batch(3)
+    rows[2, 1] = np.nan
+    assert np.isnan(value_and_gradient(loss, labels, rows)[0])
+    for old, new in zip(before, loss.variables):
+        np.testing.assert_array_equal(old, new)
+    ((value, gradient),) = train(loss, [4])
+    assert np.isfinite(value) and np.all(np.isfinite(gradient))
+
+
+def test_embeddings_of_another_size_are_refused():
+    loss = CrossBatchMemory(losses.get("pnp"), size=100)
+    train(loss, [1])
+    with pytest.raises(InputError, match=r"is of embeddings of 3 numbers. Received some of 2. Make another"):
+        loss([0, 0], np.ones([2, 2]))
+
+
 def test_fit_remembers_the_batches_it_trains_on_and_none_that_it_validates_on():
     loss = CrossBatchMemory(losses.get("pnp"), size=8, warm_up=0)
     model = keras.Sequential([keras.Input([DIM]), keras.layers.Dense(4)])

@@ -278,3 +278,9 @@ def test_gradient_at_distance_0_is_0_and_negatives_of_both_rows_have_their_part(
     # Of the one query's pair each row has half of the pushes, and there is no way to pull.
     by_hand = [[0.25, 0], [0.25, 0], [-0.25, 0], [-0.25, 0]]
     np.testing.assert_allclose(gradient, by_hand, atol=1e-12)
+
+
+@pytest.mark.parametrize("hardest", [100, 2**31, 2**62])
+def test_hardest_may_be_more_than_the_batch(hardest):
+    rows = embeddings(ties=False)
+    assert TripletLoss(hardest=hardest)(LABELS, rows) == TripletLoss()(LABELS, rows) > 0

@@ -17,6 +17,7 @@ from tfrank.losses.margin import MarginLoss
 from tfrank.losses.multi_similarity import MultiSimilarityLoss
 from tfrank.losses.n_pairs import NPairsLoss
 from tfrank.losses.pnp import PNPLoss
+from tfrank.losses.proxies import PROXY_LOSSES, ProxyLoss
 from tfrank.losses.ranking_loss import RankingLoss
 from tfrank.losses.recall_at_k import RecallAtKLoss
 from tfrank.losses.rll import RankedListLoss
@@ -45,15 +46,18 @@ LOSSES: dict[str, type[RankingLoss]] = {
 }
 
 
-def get(name: str, **hyper_parameters: Any) -> RankingLoss | AddonsLoss:
-    """The loss of that name: a key of `LOSSES`, or of `ADDONS`, which begin with "addons/".
+def get(name: str, **hyper_parameters: Any) -> RankingLoss | ProxyLoss | AddonsLoss:
+    """The loss of that name: a key of `LOSSES`, `PROXY_LOSSES` (with `labels`) or `ADDONS`.
 
     >>> get("smooth_ap", temperature=0.05).get_config()["temperature"]
     0.05
+    >>> get("proxy_nca", labels=[3, 7, 3]).labels.tolist()
+    [3, 7]
     """
     if str(name).startswith(PREFIX):
         return AddonsLoss(name, **hyper_parameters)
-    return LOSSES[checks.one_of("loss", name, LOSSES)](**hyper_parameters)
+    classes = LOSSES | PROXY_LOSSES
+    return classes[checks.one_of("loss", name, classes)](**hyper_parameters)
 
 
 __all__ = [

@@ -19,10 +19,14 @@ class CrossBatchMemory(RankingLoss):
     64 sees as many negatives as one of thousands. They are constants; the batch's own rows get their
     gradient as ever.
 
-    A batch is remembered when its gradient is taken, not when its loss is: evaluating leaves no trace. The
-    memory joins the gallery when it is full, and `warm_up` batches have been remembered; until then the
-    loss is the inner one's. Under several replicas each keeps the same rows in the same order, those of the
-    global batch; make the loss in the strategy's scope, as the model.
+    A batch is remembered when its gradient is taken, not when its loss is: evaluating leaves no trace (its
+    value is then, as in training, against batch and memory). One whose embeddings are not all finite, as
+    happens in float16, is not remembered. The memory joins the gallery when it is full, and `warm_up`
+    batches have been remembered; until then the loss is the inner one's.
+
+    A memory is of one embedding: a model of several outputs, or another model, needs others. Under several
+    replicas each keeps the same rows in the same order, those of the global batch; make the loss in the
+    strategy's scope, as the model.
 
     Args:
         loss: a `RankingLoss`; what it does with its gallery, it does with the longer one.
@@ -44,7 +48,8 @@ class CrossBatchMemory(RankingLoss):
 
     Reference: Wang et al., Cross-Batch Memory for Embedding Learning, CVPR 2020, arXiv 1912.06798. Memory: a
     replica keeps M (4 dim + 8) bytes, twice that while a batch is remembered; the inner loss's matrices
-    are `[batch, batch + M]`. Under `jit_compile` XLA refuses it: its shapes change when the memory joins.
+    are `[batch, batch + M]`. XLA cannot compile it, as its shapes change when the memory joins: on GPUs,
+    where Keras would, compile the model with `jit_compile=False`.
 
     >>> from tfrank import PNPLoss
     >>> loss = CrossBatchMemory(PNPLoss("dq"), size=4, warm_up=0)
@@ -56,7 +61,8 @@ class CrossBatchMemory(RankingLoss):
         self, loss: RankingLoss, size: int, *, warm_up: int = 1000, name: str = "cross_batch_memory"
     ):
         if not isinstance(loss, RankingLoss) or isinstance(loss, CrossBatchMemory):
-            raise checks.invalid("loss", "a RankingLoss without a memory", loss)
+            expected = "a RankingLoss without a memory (of a WeightedSum, each part may have one)"
+            raise checks.invalid("loss", expected, loss)
         self.loss = loss
         self.size = checks.integer("size", size, at_least=1)
         self.warm_up = checks.integer("warm_up", warm_up, at_least=0)
@@ -65,6 +71,7 @@ class CrossBatchMemory(RankingLoss):
         self.labels = _per_replica(tf.zeros([0], tf.int64), [None], "memory_labels")
         self.embeddings = _per_replica(tf.zeros([0, 0]), [None, None], "memory_embeddings")
         self.batches = _per_replica(tf.constant(0, tf.int64), [], "memory_batches")
+        self._dim = None  # Of the embeddings, known from the first on.
 
     @property
     def variables(self) -> list[tf.Variable]:
@@ -93,6 +100,7 @@ class CrossBatchMemory(RankingLoss):
         self_index: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """The inner loss of queries against the gallery and, once it takes part, the memory behind it."""
+        self._check_dim(gallery_embeddings.shape[1])
         past_labels, past = self.labels.read_value(), tf.stop_gradient(self.embeddings.read_value())
         past = tf.cast(past, gallery_embeddings.dtype)
         joins = (tf.size(past_labels) == self.size) & (self.batches >= self.warm_up)
@@ -114,13 +122,29 @@ class CrossBatchMemory(RankingLoss):
 
         return remembering(losses), counts
 
+    def _check_dim(self, dim):
+        if self._dim not in (None, dim):
+            raise checks.InputError(
+                f"The memory of the loss {self.name!r} is of embeddings of {self._dim} numbers. Received"
+                f" some of {dim}. Make another loss for another model or output."
+            )
+        self._dim = dim
+
     def _remember(self, labels, embeddings):
-        # What is remembered is the last of the old rows and the new ones: [0, 0] at first.
+        # A batch that is not finite would make all losses NaN until it is forgotten.
+        number = tf.size(labels) * tf.cast(tf.reduce_all(tf.math.is_finite(embeddings)), tf.int32)
+        labels, embeddings = labels[:number], embeddings[:number]
+        # [0, 0] at first.
         past = tf.reshape(self.embeddings, [-1, tf.shape(embeddings)[1]])
         embeddings = tf.cast(tf.stop_gradient(embeddings), tf.float32)
-        self.embeddings.assign(tf.concat([past, embeddings], 0)[-self.size :])
-        self.labels.assign(tf.concat([self.labels, labels], 0)[-self.size :])
-        self.batches.assign_add(1)
+        self.embeddings.assign(self._last(past, embeddings))
+        self.labels.assign(self._last(self.labels, labels))
+        self.batches.assign_add(tf.cast(number > 0, tf.int64))
+
+    def _last(self, past, rows):
+        """The last `size` of past rows and of new ones, in one copy."""
+        too_many = tf.maximum(tf.shape(past)[0] + tf.shape(rows)[0] - self.size, 0)
+        return tf.concat([past[too_many:], rows[-self.size :]], 0)
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         """See `RankingLoss`."""

@@ -136,7 +136,7 @@ def hardest_queries(losses: tf.Tensor, counts: tf.Tensor, number: int) -> tf.Ten
     of_all = distributed.gather_rows(tf.where(counts, losses, -tf.ones_like(losses)))
     place = inverse(tf.argsort(of_all, direction="DESCENDING", stable=True))
     own = distributed.first_row(losses) + tf.range(tf.size(losses))
-    return counts & (tf.gather(place, own) < number)
+    return counts & (tf.cast(tf.gather(place, own), tf.int64) < number)
 
 
 @keras.saving.register_keras_serializable("tfrank")
@@ -152,7 +152,7 @@ class TripletLoss(RankingLoss):
         "hard"       L(p, n) of the farthest positive and the nearest negative
         "all"        mean over all positives p and negatives n of L(p, n)
 
-    Rows at the same distance share what the one of them would get of the gradient.
+    Rows at the same distance share the gradient in equal parts.
 
     With `hardest` = N only the N queries of the largest L_q in the global batch count: with "hard"
     mining, N hard triplets an update, the baseline TL-N of arXiv 1906.07589 (Table 1; N is 64, 512 and

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tests.reference import mean
 from tests.reference import proxies as reference
+from tfrank import losses
 from tfrank.losses import proxies
 
 # Beside the defaults. A margin of 1.5 puts many rows beyond theta + m = pi.
@@ -35,7 +36,7 @@ class Recipe(NamedTuple):
     settings: dict[str, Any]
 
     def loss(self, labels=CLASSES, **more):
-        return proxies.get(self.name, labels, **self.settings, **more)
+        return losses.get(self.name, labels=labels, **self.settings, **more)
 
     def oracle(self, labels, embeddings, rows, classes=CLASSES):
         """The loss of each embedding by the paper's formula in plain loops, `rows` being the proxies."""

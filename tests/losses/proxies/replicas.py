@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tests.losses.proxies import training_model
+from tfrank import losses
 from tfrank.losses import proxies
 from tfrank.training.step import build_step
 
@@ -31,7 +32,7 @@ CASES = [
 def two_steps(strategy, case):
     """The losses of two steps, and what they add to each weight."""
     name, way = case.split(", ")
-    loss = proxies.get(name, CLASSES)
+    loss = losses.get(name, labels=CLASSES)
     with strategy.scope():
         _, model = training_model(loss)
         model.compile(keras.optimizers.SGD(0.5), loss)

@@ -20,6 +20,7 @@ from tests.losses.proxies import (
     value_and_gradients,
 )
 from tests.reference import proxies as reference
+from tfrank import losses
 from tfrank.checks import InputError
 from tfrank.losses import proxies
 from tfrank.losses.proxies.arc_face import with_angular_margin
@@ -275,13 +276,26 @@ def test_ten_batches_with_other_labels_compile_once(recipe):
 @pytest.mark.parametrize("shape", [[ROWS, 4], [ROWS], [ROWS, 1, 5]])
 def test_cosines_that_are_not_of_the_proxies_are_refused_with_what_to_do(shape):
     with pytest.raises(InputError, match=r"`cosines`.*\[batch, 5\].*add loss\.proxies\(\) as the last layer"):
-        proxies.get("proxy_nca", CLASSES)(LABELS, np.ones(shape, "float32"))
+        losses.get("proxy_nca", labels=CLASSES)(LABELS, np.ones(shape, "float32"))
     with pytest.raises(InputError, match=r"\[batch, 50\]"):
-        proxies.get("soft_triple", CLASSES)(LABELS, np.ones([ROWS, 5], "float32"))
+        losses.get("soft_triple", labels=CLASSES)(LABELS, np.ones([ROWS, 5], "float32"))
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_embeddings_of_as_many_numbers_as_there_are_proxies_are_refused(mode):
+    loss = losses.get("proxy_nca", labels=CLASSES)
+    embeddings = tf.constant(np.full([ROWS, 5], 3.0, "float32"))
+    call, error = (
+        (loss, InputError) if mode == "eager" else (tf.function(loss), tf.errors.InvalidArgumentError)
+    )
+    with pytest.raises(
+        error, match=r"(?s)cosines.*numbers from -1 to 1: add loss.proxies\(\) as the last layer.*3"
+    ):
+        call(LABELS, embeddings)
 
 
 def test_labels_that_are_no_integers_or_of_another_batch_are_refused():
-    loss, cosines = proxies.get("proxy_nca", CLASSES), np.ones([ROWS, 5], "float32")
+    loss, cosines = losses.get("proxy_nca", labels=CLASSES), np.ones([ROWS, 5], "float32")
     with pytest.raises(InputError, match=r"argument `labels`. Expected integers"):
         loss(LABELS.astype("float32"), cosines)
     with pytest.raises(InputError, match=r"argument `labels`. .*batch of embeddings"):
@@ -317,7 +331,7 @@ def test_config_names_all_arguments_and_makes_the_loss_again(recipe):
 
 def test_unknown_loss_is_refused_with_the_likely_name():
     with pytest.raises(InputError, match=r"argument `loss`.*Did you mean \"soft_triple\"\?"):
-        proxies.get("softtriple", CLASSES)
+        losses.get("softtriple", labels=CLASSES)
 
 
 @pytest.mark.parametrize(
@@ -326,7 +340,7 @@ def test_unknown_loss_is_refused_with_the_likely_name():
     ids=["list", "tuple", "set", "iterator", "column", "tensor"],
 )
 def test_labels_of_training_may_come_in_any_form(labels):
-    loss = proxies.get("proxy_nca", labels)
+    loss = losses.get("proxy_nca", labels=labels)
     assert loss.get_config()["labels"] == [1, 2]
     assert loss.num_proxies == 2
 
@@ -336,7 +350,7 @@ def test_labels_of_training_may_come_in_any_form(labels):
 )
 def test_bad_labels_of_training_are_refused(labels):
     with pytest.raises(InputError, match=r"argument `labels`. .*integer"):
-        proxies.get("proxy_nca", labels)
+        losses.get("proxy_nca", labels=labels)
 
 
 NO_NUMBER = [float("nan"), float("inf"), "4", True, None, [1.0]]
@@ -357,7 +371,7 @@ NO_INTEGER = [*NO_NUMBER, 2.0]
 def test_bad_hyper_parameter_is_refused(name, argument, values):
     for value in [*values, *NO_NUMBER]:
         with pytest.raises(InputError, match=rf"argument `{argument}`\. .*{argument}="):
-            proxies.get(name, CLASSES, **{argument: value})
+            losses.get(name, labels=CLASSES, **{argument: value})
 
 
 @pytest.mark.parametrize("reduction", ["sum", "none", "sum_over_batch_size", 1])

@@ -9,7 +9,7 @@ from tests.losses.fresh_process import FEATURES, LABELS, train_one_step
 from tests.losses.proxies import every_loss, training_model
 from tests.losses.proxies.replicas import CASES
 from tests.programs import printed_json
-from tfrank import MultiStageModel
+from tfrank import MultiStageModel, losses
 from tfrank.losses import proxies
 from tfrank.training.optimizers import build_optimizer
 from tfrank.training.step import build_step
@@ -56,7 +56,7 @@ def test_large_labels_reach_the_loss_of_fit_unharmed(recipe):
 
 
 def test_fit_on_a_label_that_is_not_of_training_names_it():
-    loss = proxies.get("proxy_nca", CLASSES)
+    loss = losses.get("proxy_nca", labels=CLASSES)
     _, training = training_model(loss)
     training.compile("sgd", loss)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"expected one of the 6 labels.*\[77\]"):
@@ -159,7 +159,7 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     here = {}
     for name in proxies.PROXY_LOSSES:
-        loss = proxies.get(name, CLASSES)
+        loss = losses.get(name, labels=CLASSES)
         _, training = training_model(loss)
         training.compile(build_optimizer("adam", learning_rate=0.01, multipliers={"proxies": 10}), loss)
         train_one_step(training)

@@ -1,9 +1,5 @@
 """Losses with learned proxies of classes. One row in `PROXY_LOSSES` makes a loss reachable, and tested."""
 
-from collections.abc import Iterable
-from typing import Any
-
-from tfrank import checks
 from tfrank.losses.proxies.arc_face import ArcFaceLoss
 from tfrank.losses.proxies.layer import Proxies
 from tfrank.losses.proxies.normalized_softmax import NormalizedSoftmaxLoss
@@ -20,16 +16,6 @@ PROXY_LOSSES: dict[str, type[ProxyLoss]] = {
     "arc_face": ArcFaceLoss,
 }
 
-
-def get(name: str, labels: Iterable[int], **hyper_parameters: Any) -> ProxyLoss:
-    """The loss of that name, for the labels of training.
-
-    >>> get("soft_triple", labels=[3, 7, 3], proxies_per_class=4).proxies().num_proxies
-    8
-    """
-    return PROXY_LOSSES[checks.one_of("loss", name, PROXY_LOSSES)](labels, **hyper_parameters)
-
-
 __all__ = [
     "PROXY_LOSSES",
     "ArcFaceLoss",
@@ -39,5 +25,4 @@ __all__ = [
     "ProxyNCALoss",
     "ProxyNCAPlusPlusLoss",
     "SoftTripleLoss",
-    "get",
 ]

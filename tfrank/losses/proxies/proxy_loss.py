@@ -46,6 +46,7 @@ class ProxyLoss(keras.losses.Loss):
         labels: the training labels, `[classes]` int64, sorted, each once.
         proxies_per_class: 1, unless a loss says. Those of a class stand side by side.
         regularizer: of the proxies; None, unless a loss says.
+        iteration: see `RankingLoss`; not read, as none of these losses changes with the step.
 
     >>> import tfrank
     >>> images, labels = tf.random.stateless_normal([64, 8], [0, 1]), tf.range(64) // 4
@@ -58,6 +59,7 @@ class ProxyLoss(keras.losses.Loss):
     (36, 100)
     """
 
+    iteration: tf.Variable | keras.Variable | None = None
     proxies_per_class: int = 1
     regularizer: keras.regularizers.Regularizer | None = None
 
@@ -80,6 +82,11 @@ class ProxyLoss(keras.losses.Loss):
     def num_proxies(self) -> int:
         """Of all classes."""
         return self.labels.size * self.proxies_per_class
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """What the loss keeps from step to step, for checkpoints: nothing, proxies being the layer's."""
+        return []
 
     def proxies(self, *, seed: int = 0, **options: Any) -> Proxies:
         """A new layer of proxies for this loss, to stand behind the embedding model in training."""
@@ -105,7 +112,11 @@ class ProxyLoss(keras.losses.Loss):
                 " add loss.proxies() as the last layer of the training model"
             )
             raise checks.invalid("cosines", expected, str(cosines.shape))
-        return tf.ensure_shape(cosines, shape)
+        # Embeddings of as many numbers; not NaN, which is to be seen in the loss.
+        largest = tf.reduce_max(tf.where(tf.abs(cosines) > 1, tf.abs(cosines), tf.zeros_like(cosines)))
+        expected = "numbers from -1 to 1: add loss.proxies() as the last layer of the training model"
+        with tf.control_dependencies(_required(largest < 1.01, "cosines", expected, largest)):
+            return tf.ensure_shape(tf.identity(cosines), shape)
 
     def _rows(self, labels):
         """The place of each label among those of training, `[batch]` int32, and whether it is there."""
@@ -114,17 +125,20 @@ class ProxyLoss(keras.losses.Loss):
         known = tf.gather(classes, rows) == labels
         unknown = tf.reduce_max(tf.where(known, labels.dtype.min, labels))
         expected = f"one of the {self.labels.size} labels that the loss {self.name!r} was made with"
-        if tf.executing_eagerly() and not tf.reduce_all(known):
-            raise checks.invalid("labels", expected, int(unknown))
-        with tf.control_dependencies(
-            [tf.debugging.Assert(tf.reduce_all(known), [f"labels: expected {expected}, received", unknown])]
-        ):
+        with tf.control_dependencies(_required(tf.reduce_all(known), "labels", expected, unknown)):
             return tf.identity(rows), known
+
+
+def _required(condition, name, expected, received):
+    """Where the condition fails: InputError in eager mode, inside a graph an assertion to depend on."""
+    if tf.executing_eagerly() and not condition:
+        raise checks.invalid(name, expected, received.numpy().item())
+    return [tf.debugging.Assert(condition, [f"{name}: expected {expected}, received", received])]
 
 
 def _distinct(labels):
     """Integers as a sorted int64 array, each once."""
-    expected = "the labels of training, at least one, all integers of 64 bits"
+    expected = "the labels of training, at least one, all integers below 2^63"
     if isinstance(labels, str | bytes) or not isinstance(labels, Iterable):
         raise checks.invalid("labels", expected, labels)
     try:
