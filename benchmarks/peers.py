@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# Those that hold tensors of batch^3 numbers are not tried on batches above this.
+# Those that hold tensors of batch^3 numbers, or take such time, are not tried on batches above this.
 LARGEST_CUBIC = 512
 
 
@@ -15,7 +15,7 @@ class Peer(NamedTuple):
     Attributes:
         loss: its class, and what makes it, at our defaults.
         miner: what picks pairs or triplets for it, if anything.
-        cubic: whether its memory is.
+        cubic: whether its memory or time is.
     """
 
     loss: tuple[str, dict[str, Any]]
@@ -44,7 +44,7 @@ PEERS = {
     "contrastive": Peer(("ContrastiveLoss", {"pos_margin": 0, "neg_margin": 1})),
     # Only the first two rows of each class.
     "n_pairs": Peer(("NPairsLoss", {})),
-    "lifted_structure": Peer(("LiftedStructureLoss", {"neg_margin": 1, "pos_margin": 0})),
+    "lifted_structure": Peer(("LiftedStructureLoss", {"neg_margin": 1, "pos_margin": 0}), cubic=True),
     "margin": Peer(
         ("MarginLoss", {"margin": 0.2, "beta": 1.2}),
         ("DistanceWeightedMiner", {"cutoff": 0.5, "nonzero_loss_cutoff": 1.4}),

@@ -112,10 +112,10 @@ class ProxyLoss(keras.losses.Loss):
                 " add loss.proxies() as the last layer of the training model"
             )
             raise checks.invalid("cosines", expected, str(cosines.shape))
-        # Embeddings of as many numbers; not NaN, which is to be seen in the loss.
-        largest = tf.reduce_max(tf.where(tf.abs(cosines) > 1, tf.abs(cosines), tf.zeros_like(cosines)))
+        # Embeddings of as many numbers as there are proxies? A NaN is for the loss to show.
+        largest = tf.maximum(tf.reduce_max(cosines), -tf.reduce_min(cosines))
         expected = "numbers from -1 to 1: add loss.proxies() as the last layer of the training model"
-        with tf.control_dependencies(_required(largest < 1.01, "cosines", expected, largest)):
+        with tf.control_dependencies(_required(~(largest > 1.01), "cosines", expected, largest)):
             return tf.ensure_shape(tf.identity(cosines), shape)
 
     def _rows(self, labels):
