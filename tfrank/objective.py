@@ -22,7 +22,6 @@ class Objective:
     Attributes:
         model: from images to (embeddings, what the losses ask for): the embedding model and, where the
             losses have them, layers of proxies behind it.
-        loss: of labels and that output, summed over the embeddings.
         losses: one for each embedding.
         state: variables beside the embedding model's, for checkpoints: proxies and memories.
     """
