@@ -123,6 +123,9 @@ class CrossBatchMemory(RankingLoss):
         return remembering(losses), counts
 
     def _check_dim(self, dim):
+        # Under a strategy Keras also traces the loss on embeddings of unknown shape.
+        if dim is None:
+            return
         if self._dim not in (None, dim):
             raise checks.InputError(
                 f"The memory of the loss {self.name!r} is of embeddings of {self._dim} numbers. Received"
