@@ -4,8 +4,8 @@
                                   [--jobs=1]
 
 Each run is `train_main.py --config=configs/omniglot.py` in a process of its own; those that are done
-are not done again. With `--jobs=2` two run at once, each on half of
-the cores. Differences are to the first loss, seed by seed, with the standard error of their mean.
+are not done again. With `--jobs=2` two run at once, each on half of the cores. Differences are to the first
+loss, seed by seed, with the standard error of their mean.
 """
 
 import itertools

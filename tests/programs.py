@@ -6,6 +6,8 @@ import subprocess
 import sys
 from typing import Any
 
+import tensorflow as tf
+
 ROOT = pathlib.Path(__file__).parents[1]
 
 
@@ -16,3 +18,9 @@ def printed_json(*arguments: str) -> Any:
     )
     assert process.returncode == 0, process.stderr[-3000:]
     return json.loads(process.stdout.splitlines()[-1])
+
+
+def make_two_cpus() -> None:
+    """Splits the CPU into two logical devices; before TensorFlow is asked for any."""
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)

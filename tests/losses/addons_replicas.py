@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tests.losses.replica_cases import BATCHES, KERNEL, LEARNING_RATE, ROWS, fit_step, run_step
+from tests.programs import make_two_cpus
 from tfrank import losses
 
 LABELS = {batch: labels for batch, (labels, _) in BATCHES.items() if batch != "unequal sample weights"}
@@ -47,9 +48,7 @@ def stepper(strategy, name, way):
 
 
 def main():
-    tf.config.set_logical_device_configuration(
-        tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
-    )
+    make_two_cpus()
     strategies = {
         "one device": tf.distribute.get_strategy(),
         "two replicas": tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]),

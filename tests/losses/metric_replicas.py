@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tests.programs import make_two_cpus
 from tfrank import losses, metrics
 
 # Settings to try beside the defaults.
@@ -73,9 +74,7 @@ def logs(strategy, batch_size):
 
 
 def main():
-    tf.config.set_logical_device_configuration(
-        tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
-    )
+    make_two_cpus()
     one, two = tf.distribute.get_strategy(), tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     results = {
         "one device": logs(one, BATCH),

@@ -14,6 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tests.programs import make_two_cpus
 from tfrank import losses
 
 # Labels and sample weights; the first four rows go to the one replica, the others to the other.
@@ -147,9 +148,7 @@ def stepper(strategy, name, way, policy):
 
 
 def main():
-    tf.config.set_logical_device_configuration(
-        tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
-    )
+    make_two_cpus()
     strategies = {
         "one device": tf.distribute.get_strategy(),
         "two replicas": tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]),

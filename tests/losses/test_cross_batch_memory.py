@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tests import reference
 from tests.losses import value_and_gradient
-from tests.programs import printed_json
+from tests.programs import make_two_cpus, printed_json
 from tests.training.test_multi_stage import LABELS, network
 from tests.training.test_multi_stage import train as train_model
 from tfrank import losses
@@ -172,9 +172,7 @@ def test_a_memory_of_a_memory_is_refused():
 
 def made_outside_the_scope():
     """Prints, as JSON, what two replicas say of a memory that belongs to none."""
-    tf.config.set_logical_device_configuration(
-        tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
-    )
+    make_two_cpus()
     loss = CrossBatchMemory(losses.get("pnp"), 4)
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     try:

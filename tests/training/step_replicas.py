@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tests.programs import make_two_cpus
 from tfrank import losses, metrics
 from tfrank.checks import InputError
 from tfrank.losses.summary import batch_summary
@@ -297,9 +298,7 @@ def results(strategy, runs):
 
 
 def main():
-    tf.config.set_logical_device_configuration(
-        tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
-    )
+    make_two_cpus()
     keras.config.set_floatx("float64")
     one = results(tf.distribute.get_strategy(), ON_ONE_DEVICE)
     two = results(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]), ON_TWO_REPLICAS)

@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from tfrank import checks
+from tfrank.losses.distances import unit_distances
 from tfrank.losses.ranking_loss import RankingLoss
 from tfrank.losses.rows import Block, score_rows
 
@@ -14,13 +15,13 @@ from tfrank.losses.rows import Block, score_rows
 def _kernel(margin):
     def kernel(block: Block):
         zero = tf.zeros_like(block.s)
-        squared = tf.maximum(2 - 2 * block.s, 0)
-        near = tf.where(block.same, zero, tf.nn.relu(margin - tf.sqrt(squared)))
+        squared, distance, slope = unit_distances(block.s)
+        near = tf.where(block.same, zero, tf.nn.relu(margin - distance))
         others = tf.reduce_sum(tf.cast(block.candidate, block.s.dtype), axis=1, keepdims=True)
         share = 1 / tf.maximum(others, 1)
         losses = tf.reduce_sum(share * tf.where(block.fellow, squared, tf.square(near)), axis=1)
-        # d(d^2)/ds = -2, and dd/ds = -1/d, taken as 0 at distance 0.
-        push = 2 * near * tf.where(squared > 0, tf.math.rsqrt(squared), zero)
+        push = -2 * near * slope
+        # d(d^2)/ds = -2
         return losses, share * tf.where(block.fellow, -2 * tf.ones_like(push), push)
 
     return kernel

@@ -6,21 +6,8 @@ import keras
 import tensorflow as tf
 
 from tfrank import checks, distributed
-from tfrank.losses.pairs import pair_masks
+from tfrank.losses.pairs import pair_masks, similarities
 from tfrank.losses.ranking_loss import RankingLoss
-
-
-def similarities(queries: tf.Tensor, gallery: tf.Tensor) -> tf.Tensor:
-    """`[queries, gallery]` dot products; where both are the very same tensor, the gradient is one product."""
-    if queries is not gallery:
-        return tf.matmul(queries, gallery, transpose_b=True)
-
-    @tf.custom_gradient
-    def product(rows):
-        # S = E E^T: one product of (D + D^T), where autodiff takes two.
-        return tf.matmul(rows, rows, transpose_b=True), lambda D: tf.matmul(D + tf.transpose(D), rows)
-
-    return product(queries)
 
 
 def soft_histograms(s: tf.Tensor, groups: tf.Tensor, num_groups: int, num_bins: int) -> tf.Tensor:

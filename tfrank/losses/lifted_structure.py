@@ -4,7 +4,7 @@ import keras
 import tensorflow as tf
 
 from tfrank import checks, distributed
-from tfrank.losses.pairs import pair_masks
+from tfrank.losses.pairs import pair_masks, similarities
 from tfrank.losses.ranking_loss import RankingLoss
 
 # log(A) of no negatives. Finite, as autodiff makes NaN of infinities; the hinge makes 0 of it.
@@ -23,7 +23,7 @@ def distances(queries: tf.Tensor, gallery: tf.Tensor, *, unit: bool) -> tf.Tenso
     if not unit:
         of_queries, of_gallery = (tf.reduce_sum(tf.square(rows), axis=1) for rows in (queries, gallery))
         norms = of_queries[:, None] + of_gallery
-    squared = norms - 2 * tf.matmul(queries, gallery, transpose_b=True)
+    squared = norms - 2 * similarities(queries, gallery)
     apart = squared > 0
     # Both branches of a `where` are differentiated: rows at the same place get a harmless root.
     return tf.where(apart, tf.sqrt(tf.where(apart, squared, tf.ones_like(squared))), tf.zeros_like(squared))

@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from tfrank import checks
+from tfrank.losses.distances import unit_distances
 from tfrank.losses.ranking_loss import RankingLoss
 from tfrank.losses.rows import Block, score_rows
 
@@ -15,8 +16,7 @@ from tfrank.losses.rows import Block, score_rows
 def _kernel(margin, boundary, cutoff, nonzero_cutoff, sampled):
     def kernel(block: Block, dim, key=None):
         zero = tf.zeros_like(block.s)
-        squared = tf.maximum(2 - 2 * block.s, 0)
-        distance = tf.sqrt(squared)
+        squared, distance, slope = unit_distances(block.s)
         # At distance 2, opposite the query, 1 / q is infinite.
         candidates = ~block.same & (squared < min(nonzero_cutoff, 2.0) ** 2)
         weights = _weights(squared, candidates, cutoff, dim)
@@ -27,8 +27,7 @@ def _kernel(margin, boundary, cutoff, nonzero_cutoff, sampled):
         fellow_share = 1 / block.positives[:, None]
         losses = tf.reduce_sum(fellow_share * far + shares * near, axis=1)
         rates = tf.where(far > 0, fellow_share, zero) - tf.where(near > 0, shares, zero)  # dL/dd
-        # dd/ds = -1/d, taken as 0 at distance 0.
-        return losses, -rates * tf.where(squared > 0, tf.math.rsqrt(squared), zero)
+        return losses, rates * slope
 
     return kernel
 

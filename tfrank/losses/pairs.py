@@ -1,4 +1,4 @@
-"""Who is whose positive and negative, as whole matrices, for losses that are not a sum over rows."""
+"""Similarities, positives and negatives as whole matrices, for losses that are not a sum over rows."""
 
 import tensorflow as tf
 
@@ -20,3 +20,16 @@ def pair_masks(
     same = query_labels[:, None] == gallery_labels
     own = self_index[:, None] == tf.range(tf.size(gallery_labels))
     return same & ~own, ~same
+
+
+def similarities(queries: tf.Tensor, gallery: tf.Tensor) -> tf.Tensor:
+    """`[queries, gallery]` dot products; where both are the very same tensor, the gradient is one product."""
+    if queries is not gallery:
+        return tf.matmul(queries, gallery, transpose_b=True)
+
+    @tf.custom_gradient
+    def product(rows):
+        # S = E E^T: one product of (D + D^T), where autodiff takes two.
+        return tf.matmul(rows, rows, transpose_b=True), lambda D: tf.matmul(D + tf.transpose(D), rows)
+
+    return product(queries)

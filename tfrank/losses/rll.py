@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from tfrank import checks
+from tfrank.losses.distances import unit_distances
 from tfrank.losses.ranking_loss import RankingLoss
 from tfrank.losses.rows import Block, score_rows
 
@@ -16,16 +17,14 @@ def _kernel(margin, alpha, positive_temperature, negative_weight):
     """Eq. 8 to 13 on a block of rows; T_n is a scalar that may change from step to step."""
 
     def kernel(block: Block, negative_temperature):
-        squared = tf.maximum(2 - 2 * block.s, 0)
-        distance = tf.sqrt(squared)
+        _, distance, slope = unit_distances(block.s)
         near, far = alpha - distance, distance - (alpha - margin)  # eq. 8, without its hinges
         negative_loss, w_n = _mined_mean(near, ~block.same, negative_temperature)
         positive_loss, w_p = _mined_mean(far, block.fellow, positive_temperature)
 
         losses = (1 - negative_weight) * positive_loss + negative_weight * negative_loss  # eq. 13
         rates = (1 - negative_weight) * w_p - negative_weight * w_n  # dL/dd
-        # dd/ds = -1/d, taken as 0 at distance 0.
-        return losses, -rates * tf.where(squared > 0, tf.math.rsqrt(squared), tf.zeros_like(squared))
+        return losses, rates * slope
 
     return kernel
 

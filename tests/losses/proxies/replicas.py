@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tests.losses.proxies import training_model
+from tests.programs import make_two_cpus
 from tfrank import losses
 from tfrank.losses import proxies
 from tfrank.training.step import build_step
@@ -53,9 +54,7 @@ def two_steps(strategy, case):
 
 
 def main():
-    tf.config.set_logical_device_configuration(
-        tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
-    )
+    make_two_cpus()
     strategies = [tf.distribute.get_strategy(), tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])]
     print(json.dumps({case: [two_steps(strategy, case) for strategy in strategies] for case in CASES}))
 
