@@ -1,0 +1,60 @@
+"""What a source yields: one image of a data set as its official lists describe it, before it is read."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+ROLES = ("", "query", "gallery", "distractor")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SourceImage:
+    """One image of a data set.
+
+    Attributes:
+        split: "train", "test", or what the data set calls its other parts.
+        path: of the file, relative to the source's folder, with forward slashes; "" where `encoded` is given.
+        label: class; images of a class share it, in all splits. -1 where the data set has no classes.
+        text: the class in words.
+        id: a name that no other image of its split has.
+        encoded: the bytes of the file, for data that is no folder of files.
+        category: a coarser class, if there is one.
+        box: of the object, (x, y, width, height) in pixels, if known.
+        landmarks: of a face, five (x, y) in pixels: left eye, right eye, nose, left and right corner of the
+            mouth, as they appear in the image; if known.
+        role: one of `ROLES`; "" where every image is a query in turn and the others are its gallery.
+        group: images of a group, such as a video's frames, are one instance whose embeddings are averaged.
+    """
+
+    split: str
+    path: str
+    label: int
+    text: str
+    id: str
+    encoded: bytes | None = None
+    category: int | None = None
+    box: tuple[float, float, float, float] | None = None
+    landmarks: tuple[tuple[float, float], ...] | None = None
+    role: str = ""
+    group: int | None = None
+
+
+class Count(NamedTuple):
+    """How many classes and images a part of a data set has; None where that is not published."""
+
+    classes: int | None
+    images: int
+
+
+class Source(NamedTuple):
+    """A data set.
+
+    Attributes:
+        read: from the path of its folder, and options by name, to its images.
+        counts: official ones, by split, or "split role" where roles are counted apart: "test query".
+        remark: where papers print other counts than the official files have.
+    """
+
+    read: Callable[..., Iterator[SourceImage]]
+    counts: Mapping[str, Count] = {}
+    remark: str = ""
