@@ -12,7 +12,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1" if os.path.exists("/dev/nvidia
 from absl import flags
 from ml_collections import config_flags
 
-from tfrank import commands, experiment, files, inference
+from tfrank import commands, datasets, experiment, files, inference
 from tfrank.evaluation import report
 from tfrank.workdir import check_test_set_of, default_workdir
 
@@ -37,7 +37,7 @@ def main(_):
         check_test_set_of(workdir, config)
     else:
         model = inference.embed_fn(experiment.load_trained(config, workdir))
-    data = experiment.build_data(config, workdir)
+    data = datasets.build_data(config, workdir)
     metrics = inference.evaluate(config, model, data.test, _NEIGHBORS.value)
     print(report.table({_SAVED_MODEL.value or workdir: metrics}))
     path = os.path.join(workdir, f"metrics_{_NEIGHBORS.value}.json")

@@ -14,7 +14,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1" if os.path.exists("/dev/nvidia
 from absl import flags
 from ml_collections import config_flags
 
-from tfrank import commands, experiment, files, inference, settings
+from tfrank import commands, datasets, experiment, files, inference, settings
 from tfrank.evaluation import report
 from tfrank.training import cluster
 from tfrank.workdir import check_config_of, check_same_config, default_workdir, locked
@@ -36,7 +36,7 @@ def main(_):
         with locked(workdir) if chief else contextlib.nullcontext():
             with cluster.chief_first(strategy):
                 (check_config_of if chief else check_same_config)(workdir, config)
-                data = experiment.build_data(config, workdir)
+                data = datasets.build_data(config, workdir)
             train_and_evaluate(config, workdir, strategy, data)
 
 

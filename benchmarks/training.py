@@ -30,7 +30,7 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags
 
-from tfrank import PNPLoss, experiment, settings
+from tfrank import PNPLoss, datasets, experiment, settings
 from tfrank.models.embedding import embedding_model
 from tfrank.objective import build_loss
 from tfrank.training.step import build_step
@@ -115,12 +115,12 @@ def measure_loop(name: str, source: str, stretch: int, rounds: int) -> None:
     config.data.source, config.train.l2 = source, 0.0
     total = stretch * (rounds + 1)
     with tempfile.TemporaryDirectory() as workdir:
-        data = experiment.build_data(config, workdir)
+        data = datasets.build_data(config, workdir)
         strategy = experiment.build_strategy(config)
         training = experiment.build_training(config, workdir, strategy, total, data.train.label)
 
         def by_trainer(start):
-            batches, explain = experiment.build_batches(config, data.train, start + stretch)
+            batches, explain = datasets.build_batches(config, data.train, start + stretch)
             options = dict(checkpoint_every=config.train.checkpoint_every, log_every=config.train.log_every)
             training.trainer.fit(batches, steps=start + stretch, explain=explain, **options)
 
@@ -128,7 +128,7 @@ def measure_loop(name: str, source: str, stretch: int, rounds: int) -> None:
         model.compile(keras.optimizers.Adam(1e-3, epsilon=1e-8), loss=build_loss(config, data.train.label))
 
         def by_fit(start):
-            batches, _ = experiment.build_batches(config, data.train, start + stretch)
+            batches, _ = datasets.build_batches(config, data.train, start + stretch)
             pairs = batches(start).map(lambda batch: (tf.cast(batch["image"], tf.float32), batch["label"]))
             model.fit(pairs, shuffle=False, verbose=0)
 

@@ -7,8 +7,10 @@ import re
 import numpy as np
 import pytest
 
+from tests.data import write_records
 from tests.training.runs import event_hashes, finish, logged_steps, start, state_hashes
-from tfrank.data import records
+from tfrank.data.prepare import open_split
+from tfrank.data.records import ImageRecord
 
 pytestmark = pytest.mark.slow
 
@@ -136,12 +138,19 @@ def test_before_the_first_checkpoint_only_what_the_records_depend_on_is_fixed(tm
     assert status == 0, errors
 
 
+def record_of(encoded, label, name):
+    return ImageRecord(encoded=encoded, format="png", label=int(label), text="", filename="", id=name)
+
+
 def test_changed_records_stop_a_resume(tmp_path):
     workdir = tmp_path / "run"
     assert finish(workdir, "--config.train.steps=1")[0] == 0
-    index = records.open_index(str(workdir / "records"), "test")
-    spoilt = [records.ImageRecord(b"", "png", int(k), "", "", f"{k}") for k in index.label]
-    records.write_records(spoilt, str(workdir / "records"), "train")
+    index = open_split(str(workdir / "records"), "test")
+    write_records(
+        [record_of(b"", label, f"{k}") for k, label in enumerate(index.label)],
+        str(workdir / "records"),
+        "train",
+    )
     status, _, errors = finish(workdir, "--config.train.steps=1")
     assert status == 1
     assert "The records in" in errors and "changed since this run began" in errors
@@ -174,7 +183,10 @@ def test_changed_records_stop_a_resume(tmp_path):
         (["--config.data.classes_per_batch=99"], "Lower classes_per_batch"),
         (["--config.data.name=digit"], "config.data.name"),
         (["--config.data.train=(0,11)"], "There are no digits [11]"),
-        (["--config=configs/omniglot.py", "--config.data.source=nowhere.zip"], "Omniglot is not at"),
+        (
+            ["--config=configs/omniglot.py", "--config.data.source=nowhere.zip"],
+            "There is nothing at nowhere.zip",
+        ),
         (["steps"], "What is 'steps'?"),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
@@ -205,14 +217,12 @@ def test_an_image_that_does_not_decode_is_named_and_nothing_is_lost(tmp_path):
     workdir = tmp_path / "run"
     assert finish(workdir, "--config.train.steps=4")[0] == 0
     folder = str(workdir / "records")
-    index = records.open_index(folder, "train")
+    index = open_split(folder, "train")
     # The bytes of a PNG, spoilt, in a record that is whole: the checksum is right, the image is not.
-    reader = records.RecordReader(index)
-    spoilt = [
-        records.ImageRecord(b"not an image", "png", int(index.label[k]), "", "", index.id[k].decode())
-        for k in range(len(reader.index))
-    ]
-    records.write_records(spoilt, folder, "train")
+    named = zip(index.label, index.id)
+    write_records(
+        [record_of(b"not an image", label, name.decode()) for label, name in named], folder, "train"
+    )
     os.remove(workdir / "records.json")
     status, _, errors = finish(workdir, "--config.train.steps=8")
     assert status == 1

@@ -5,20 +5,16 @@ import functools
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import keras
-import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from tfrank import checks, files, inference, settings
+from tfrank import inference, settings
 from tfrank.checks import InputError
 from tfrank.data import pipeline, records
-from tfrank.data.index import RecordIndex, select_classes
-from tfrank.data.sampling import SHORT_CLASSES, ClassBalancedSampler
-from tfrank.data.sources.digits import read_digits
-from tfrank.data.sources.omniglot import read_omniglot
+from tfrank.datasets import Data, build_batches, build_loader
 from tfrank.evaluation.protocols import leave_one_out
 from tfrank.losses.proxies import PROXY_LOSSES
 from tfrank.losses.summary import batch_summary
@@ -35,16 +31,7 @@ from tfrank.training.optimizers import build_optimizer, check_names
 from tfrank.training.schedules import build_schedule
 from tfrank.training.step import build_step
 from tfrank.training.trainer import Evaluation, Trainer, best_weights_of
-from tfrank.workdir import check_model_of, check_records_of
-
-
-@dataclasses.dataclass(frozen=True)
-class Data:
-    """The records of a run; `validation` is None where no classes are held out."""
-
-    train: RecordIndex
-    validation: RecordIndex | None
-    test: RecordIndex
+from tfrank.workdir import check_model_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,54 +68,15 @@ class Training:
 def check_config(config: ConfigDict) -> None:
     """InputError for the first field out of its range, before anything is written."""
     settings.check_ranges(config)
-    checks.one_of("config.data.short_classes", config.data.short_classes, SHORT_CLASSES)
+    build_loader(config)
     options = ("backbone", "preprocessing", "pooling", "levels", "batch_norm")
     resolve_options(**{name: config.model[name] for name in options})
     build_loss(config, labels=[0])
     _build_optimizer(config, max(1, config.train.steps, config.train.warmup_steps))
 
 
-def build_data(config: ConfigDict, workdir: str) -> Data:
-    """The records of the config's data set, written to `workdir/records` where they are not there yet."""
-    folder = files.make_folder(os.path.join(workdir, "records"))
-    train, test = (_records(config.data, folder, split) for split in ("train", "test"))
-    check_records_of(workdir, {"train": train.fingerprint(), "test": test.fingerprint()})
-    train, validation = _hold_out(train, config.data.validation_classes, config.seed)
-    for name, index in (("train", train), ("validation", validation), ("test", test)):
-        if index:
-            print(f"{name}: {len(index):,} images of {index.num_classes:,} classes")
-    return Data(train, validation, test)
-
-
-def _records(data: ConfigDict, folder: str, split: str) -> RecordIndex:
-    index = records.open_index(folder, split)
-    if index:
-        return index
-    classes = data[split]
-    if data.name == "digits":
-        # Five classes are few to learn a metric from: turned and mirrored they are forty.
-        source = read_digits(classes, turned=split == "train")
-    elif data.name == "omniglot":
-        source = read_omniglot(data.source, classes)
-    else:
-        raise checks.invalid("config.data.name", "'digits' or 'omniglot'", data.name)
-    return records.write_records(source, folder, split, num_shards=data.shards)
-
-
-def _hold_out(index: RecordIndex, count: int, seed: int) -> tuple[RecordIndex, RecordIndex | None]:
-    """The training part and a class-disjoint validation part of `count` random classes."""
-    if not count:
-        return index, None
-    classes = np.random.default_rng(seed).permutation(np.unique(index.label))
-    if count >= len(classes):
-        raise InputError(
-            f"config.data.validation_classes={count} leaves none of the {len(classes)} classes to train on."
-        )
-    return select_classes(index, classes[count:]), select_classes(index, classes[:count])
-
-
-def build_model(config: ConfigDict) -> keras.Model:
-    """The embedding model, its weights random by the config's seed."""
+def build_model(config: ConfigDict, *, any_size: bool = False) -> keras.Model:
+    """The embedding model for images of the config's size, or of any; its weights random by the seed."""
     keras.utils.set_random_seed(config.seed)
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(config.train.precision)
@@ -137,7 +85,7 @@ def build_model(config: ConfigDict) -> keras.Model:
         if fields.pop("weights") == "random" and fields["batch_norm"] == "auto":
             # Frozen, statistics that were never those of any image would stay.
             fields["batch_norm"] = "trained"
-        return embedding_model(image_size=config.data.image_size, **fields)
+        return embedding_model(image_size=None if any_size else config.data.image_size, **fields)
     finally:
         keras.config.set_dtype_policy(before)
 
@@ -233,7 +181,7 @@ def build_training(
         batch_size=batch_size,
         micro_batch_size=train.micro_batch_size,
     )
-    copy = build_model(config)
+    copy = build_model(config, any_size=config.evaluation.full_size)
     training = Training(model, copy, optimizer, average, checkpoints, trainer, strategy)
     training.update_copy()
     return training
@@ -269,43 +217,9 @@ def train(config: ConfigDict, training: Training, data: Data, steps: int) -> Non
     inference.load_best(training.copy, training.trainer.best_weights)
 
 
-def build_sampler(config: ConfigDict, index: RecordIndex) -> ClassBalancedSampler:
-    """Which images make batch t of a run."""
-    return ClassBalancedSampler(
-        index.label,
-        classes_per_batch=config.data.classes_per_batch,
-        examples_per_class=config.data.examples_per_class,
-        short_classes=config.data.short_classes,
-        seed=config.seed,
-    )
-
-
-def build_batches(
-    config: ConfigDict, index: RecordIndex, stop: int
-) -> tuple[Callable[..., tf.data.Dataset], Callable[[int], None]]:
-    """Of a run on these records until step `stop`: given a step and which machine reads (None: the only one),
-    its batches from there on; and what names the bad record of a step's batch.
-    """
-    reader, sampler = records.RecordReader(index), build_sampler(config, index)
-    size = config.data.image_size
-
-    def batches(start, context=None):
-        return pipeline.train_batches(
-            reader,
-            sampler,
-            image_size=size,
-            max_shift=config.data.max_shift,
-            start=start,
-            stop=stop,
-            context=context,
-        )
-
-    return batches, lambda step: pipeline.check_batch(reader, sampler.batch(step), size)
-
-
 def dry_run(config: ConfigDict, training: Training, data: Data, steps: int) -> None:
     """Builds everything, takes two steps and embeds one batch, and says what the whole run would take."""
-    batch_size, size = settings.batch_size(config), config.data.image_size
+    batch_size = settings.batch_size(config)
     bytes_of = memory_estimate(
         training.model,
         training.optimizer,
@@ -321,9 +235,9 @@ def dry_run(config: ConfigDict, training: Training, data: Data, steps: int) -> N
     started = time.monotonic()
     reader = records.RecordReader(data.test)
     images_at_once = min(config.evaluation.batch_size, len(data.test))
-    (batch,) = pipeline.evaluation_batches(reader, batch_size=images_at_once, image_size=size).take(1)
+    (batch,) = pipeline.evaluation_batches(reader, build_loader(config), batch_size=images_at_once).take(1)
     inference.embed_fn(training.serving)(tf.cast(batch["image"], tf.float32))
-    per_image = (time.monotonic() - started) / images_at_once
+    per_image = (time.monotonic() - started) / len(batch["label"])
     evaluations = -(-steps // config.train.evaluate_every) if data.validation else 0
     seconds = {
         "the first step": first,
@@ -339,7 +253,7 @@ def dry_run(config: ConfigDict, training: Training, data: Data, steps: int) -> N
 def load_trained(config: ConfigDict, workdir: str) -> keras.Model:
     """The model of a workdir's best weights, or of its latest checkpoint where none were held out for."""
     check_model_of(workdir, config)
-    model = build_model(config)
+    model = build_model(config, any_size=config.evaluation.full_size)
     averages = averaged_variables(model) if config.train.weight_average else []
     step = restore_model(os.path.join(workdir, "checkpoints"), model, averages)
     if not step:

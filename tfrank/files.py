@@ -51,6 +51,15 @@ def atomic_write(path: str, mode: str = "wb") -> Iterator[IO]:
         raise
 
 
+def is_remote(path: str) -> bool:
+    """Whether a path names a store such as gs://bucket, which only `tf.io.gfile` reads.
+
+    >>> is_remote("gs://bucket/train.tfrecord"), is_remote("data/train.tfrecord")
+    (True, False)
+    """
+    return "://" in path
+
+
 def check_room(path: str, size: int) -> None:
     """InputError where the disk of a path has no room for so many bytes."""
     free = shutil.disk_usage(os.path.dirname(os.path.abspath(path))).free

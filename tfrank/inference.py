@@ -1,5 +1,6 @@
 """The composition root of what is done with a model: embedding, measuring, drawing, exporting."""
 
+import dataclasses
 import os
 from collections.abc import Callable
 
@@ -9,8 +10,9 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from tfrank.checks import InputError
-from tfrank.data import images, pipeline, records
+from tfrank.data import pipeline, records
 from tfrank.data.index import RecordIndex
+from tfrank.datasets import build_loader
 from tfrank.evaluation import neighbors, report
 from tfrank.evaluation.embed import embed
 from tfrank.evaluation.protocols import leave_one_out
@@ -60,9 +62,9 @@ def embed_all(
 
 
 def _all_images(config, index):
-    reader, size = records.RecordReader(index), config.data.image_size
-    batches = pipeline.evaluation_batches(reader, batch_size=config.evaluation.batch_size, image_size=size)
-    return pipeline.naming_bad_images(reader, batches, size)
+    reader, loader = records.RecordReader(index), build_loader(config)
+    batches = pipeline.evaluation_batches(reader, loader, batch_size=config.evaluation.batch_size)
+    return pipeline.naming_bad_images(reader, batches, loader)
 
 
 def evaluate(
@@ -86,16 +88,18 @@ def draw_neighbors(
     queries = np.random.default_rng(config.seed).permutation(len(labels))[:GRID_QUERIES]
     nearest = neighbors.exact(embeddings[queries], embeddings, GRID_NEIGHBORS, queries).index
     reader = records.RecordReader(index)
+    loader = dataclasses.replace(build_loader(config), full_size=False)
 
     def image_of(number):
-        return images.decode_record(reader.read([number])[0], config.data.image_size)["image"].numpy()
+        return loader.test(reader.read([number])[0]).numpy()
 
     def class_of(number):
-        return records.class_text(reader.read([number])[0]) or f"class {labels[number]}"
+        text = records.class_text(reader.read([number])[0], config.data.features.text)
+        return text or f"class {labels[number]}"
 
     return report.neighbor_grid(image_of, queries, nearest, labels, class_of)
 
 
 def export(config: ConfigDict, model: keras.Model, folder: str) -> None:
     """The SavedModel; its `encoded` signature decodes as training did."""
-    export_saved_model(model, folder, lambda encoded: images.decode_image(encoded, config.data.image_size))
+    export_saved_model(model, folder, build_loader(config).serve)

@@ -13,10 +13,11 @@ class Progress:
         what: the unit of work, as in "step".
         total: how many there are.
         done: how many were done before, in an earlier process.
+        rate: the unit of how fast it goes.
     """
 
-    def __init__(self, what: str, total: int, *, done: int = 0):
-        self._what, self._total, self._first = what, total, done
+    def __init__(self, what: str, total: int, *, done: int = 0, rate: str = "images"):
+        self._what, self._total, self._first, self._rate = what, total, done, rate
         self._start = time.monotonic()
         self._last = self._start
         self._in_place = sys.stdout.isatty()
@@ -30,7 +31,7 @@ class Progress:
         rate = (done - self._first) / max(now - self._start, 1e-9)
         left = int((self._total - done) / rate) if rate else 0
         line = (
-            f"{self._what} {done}/{self._total}  {text}{rate * images_per_step:,.0f} images/s"
+            f"{self._what} {done}/{self._total}  {text}{rate * images_per_step:,.0f} {self._rate}/s"
             f"  ETA {left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}"
         )
         end = "\n" if done >= self._total or not self._in_place else ""

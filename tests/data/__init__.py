@@ -1,11 +1,13 @@
 """What the tests of data share: small pictures, and records of them."""
 
 import functools
+import os
 
 import numpy as np
 import tensorflow as tf
 
-from tfrank.data.records import ImageRecord
+from tfrank.data.index import concatenate, index_path, load_index
+from tfrank.data.records import ImageRecord, write_shard
 
 # Classes of 4, 3, 2, 1 and 1 images; labels of any size and sign.
 LABELS = [3, 1, 3, 2, 1, 3, 2**40, 1, 3, -5, 2]
@@ -55,3 +57,11 @@ def example(features):
         for key, value in features.items()
     }
     return tf.train.Example(features=tf.train.Features(feature=lists)).SerializeToString()
+
+
+def write_records(records, folder, split, *, num_shards=4):
+    """Records dealt out to shards, and their index, as `prepare` leaves them."""
+    names = [os.path.join(folder, f"{split}-{k:05d}-of-{num_shards:05d}.tfrecord") for k in range(num_shards)]
+    index = concatenate([write_shard(records[k::num_shards], name) for k, name in enumerate(names)])
+    index.save(index_path(folder, split))
+    return load_index(index_path(folder, split))

@@ -1,22 +1,25 @@
 """Batches from records: the right images, the same at any start, bad ones by name, and at full size."""
 
+import dataclasses
 import os
 import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from tfrank.data.samplers import ClassBalancedSampler
+from tfrank.data.views import View
 
-from tests.data import example, image_records, picture, png
+from tests.data import image_records, picture, png, write_records
 from tfrank.checks import InputError
-from tfrank.data.images import decode_image, shift_images
+from tfrank.data.images import ImageLoader, shift_images
 from tfrank.data.index import load_index
 from tfrank.data.pipeline import check_batch, evaluation_batches, naming_bad_images, train_batches
-from tfrank.data.records import RecordReader, build_index, write_records
-from tfrank.data.sampling import ClassBalancedSampler
+from tfrank.data.records import RecordReader, write_shard
 
 RECORDS = image_records([1, 2, 3, 1, 2, 3, 1, 2, 1, 1])
 SIZE = 4
+LOADER = ImageLoader(view=View(size=SIZE))
 PICTURES = {record.id: picture(number, SIZE) for number, record in enumerate(RECORDS)}
 
 
@@ -37,9 +40,9 @@ def pictures_of(reader, numbers):
     return np.stack([PICTURES[reader.index.id[number].decode()] for number in numbers])
 
 
-def batches(reader, *, start=0, stop=7, seed=5, **options):
+def batches(reader, *, loader=LOADER, start=0, stop=7, seed=5, **options):
     sampler = sampler_of(reader, seed)
-    dataset = train_batches(reader, sampler, image_size=SIZE, start=start, stop=stop, **options)
+    dataset = train_batches(reader, sampler, loader, start=start, stop=stop, **options)
     return list(dataset.as_numpy_iterator())
 
 
@@ -68,7 +71,7 @@ def test_a_run_may_start_at_any_batch(reader, start, max_shift):
 
 
 def test_shapes_are_known_before_a_batch_is_read(reader):
-    spec = train_batches(reader, sampler_of(reader), image_size=SIZE, stop=1).element_spec
+    spec = train_batches(reader, sampler_of(reader), LOADER, stop=1).element_spec
     assert spec["image"].shape.as_list() == [6, SIZE, SIZE, 3] and spec["label"].shape.as_list() == [6]
 
 
@@ -92,7 +95,7 @@ def test_shifts_stay_within_bounds_and_change_with_the_step_and_the_seed(reader)
 
 @pytest.mark.parametrize("batch_size", [1, 4, 5, 10, 64])
 def test_evaluation_batches_hold_every_record_once_in_order(reader, batch_size):
-    got = list(evaluation_batches(reader, batch_size=batch_size, image_size=SIZE).as_numpy_iterator())
+    got = list(evaluation_batches(reader, LOADER, batch_size=batch_size).as_numpy_iterator())
     sizes = [len(batch["label"]) for batch in got]
     assert sizes[:-1] == [batch_size] * (len(got) - 1) and sum(sizes) == len(RECORDS)
     np.testing.assert_array_equal(np.concatenate([batch["label"] for batch in got]), reader.index.label)
@@ -101,6 +104,8 @@ def test_evaluation_batches_hold_every_record_once_in_order(reader, batch_size):
 
 
 # Decoding.
+
+LOADER_OF_5 = ImageLoader(view=View(size=5))
 
 
 @pytest.mark.parametrize("kind", ["png", "jpeg", "gif", "bmp"])
@@ -112,7 +117,7 @@ def test_every_kind_of_image_decodes_to_rgb_of_the_size_asked(kind):
         "gif": lambda: b"GIF89a\x01\0\x01\0\x80\0\0\x80\x80\x80\0\0\0,\0\0\0\0\x01\0\x01\0\0\x02\x02D\x01\0;",
         "bmp": lambda: bmp_of_one_color(128, width=9, height=6),
     }
-    image = decode_image(tf.constant(files[kind]()), 5)
+    image = LOADER_OF_5.serve(tf.constant(files[kind]()))
     assert image.dtype == tf.uint8
     np.testing.assert_allclose(image, np.full([5, 5, 3], 128), atol=1)
 
@@ -129,13 +134,81 @@ def test_resizing_is_antialiased():
     """A quarter of the columns is white. Without antialiasing they fall between the places looked at."""
     columns = np.zeros([16, 16, 3], np.uint8)
     columns[:, ::4] = 255
-    image = decode_image(tf.io.encode_png(columns), 4).numpy()
+    image = LOADER.serve(tf.io.encode_png(columns)).numpy()
     np.testing.assert_allclose(image[:, 1:-1], 255 / 4, atol=8)
 
 
 def test_shift_of_at_most_zero_leaves_images_alone():
     images = np.stack([picture(0), picture(1)])
     np.testing.assert_array_equal(shift_images(images, 0, tf.constant([1, 2], tf.int64)), images)
+
+
+# Augmentation.
+
+CROPPED = ImageLoader(view=View(size=2, resize=4, flip=0.5))
+
+
+@pytest.mark.parametrize("start", [1, 5])
+def test_the_view_of_an_image_depends_on_seed_step_and_place_only(reader, start):
+    wanted = batches(reader, loader=CROPPED)
+    for one, other in zip(batches(reader, loader=CROPPED, start=start), wanted[start:]):
+        np.testing.assert_array_equal(one["image"], other["image"])
+
+
+def test_the_same_image_is_seen_otherwise_at_other_places_and_steps(tmp_path):
+    """One class of one image, which is repeated."""
+    sampler = ClassBalancedSampler(np.array([1]), classes_per_batch=1, examples_per_class=40, seed=3)
+    reader = reader_of([RECORDS[0]], tmp_path)
+    views = [batch["image"] for batch in train_batches(reader, sampler, CROPPED, stop=2).as_numpy_iterator()]
+    assert all(len({view.tobytes() for view in step}) > 10 for step in views)
+    assert not np.array_equal(*views)
+
+
+def test_labels_are_those_of_the_index(reader):
+    relabelled = RecordReader(dataclasses.replace(reader.index, label=reader.index.label * 10))
+    for dataset in (
+        train_batches(relabelled, sampler_of(reader), LOADER, stop=3),
+        evaluation_batches(relabelled, LOADER, batch_size=4),
+    ):
+        assert all(np.all(batch["label"] % 10 == 0) for batch in dataset.as_numpy_iterator())
+
+
+def test_at_full_size_every_image_is_a_batch_of_its_own_size(tmp_path):
+    records = [
+        dataclasses.replace(RECORDS[0], encoded=png(size, size=size), id=str(size)) for size in (3, 5, 8)
+    ]
+    loader = ImageLoader(view=View(size=SIZE), full_size=True)
+    got = list(evaluation_batches(reader_of(records, tmp_path), loader, batch_size=2).as_numpy_iterator())
+    assert sorted(batch["image"].shape for batch in got) == [(1, n, n, 3) for n in (3, 5, 8)]
+
+
+# What of an image is looked at.
+
+FACE = tuple((x / 112, y / 112) for x, y in [(38, 52), (74, 51), (56, 72), (42, 92), (71, 92)])
+
+
+def test_the_box_is_cut_out_and_an_image_without_one_is_whole(tmp_path):
+    records = [
+        dataclasses.replace(RECORDS[0], encoded=png(3, size=8), id=str(n), box=box)
+        for n, box in enumerate([(0.25, 0.5, 0.75, 1.0), None])
+    ]
+    loader = ImageLoader(view=View(size=4), region="box", full_size=True)
+    reader = reader_of(records, tmp_path)
+    cut, whole = (loader.test(data).numpy() for data in reader.read([0, 1]))
+    np.testing.assert_array_equal(cut, picture(3, size=8)[4:8, 2:6])
+    np.testing.assert_array_equal(whole, picture(3, size=8))
+
+
+def test_a_face_is_aligned_and_a_record_without_landmarks_is_named(tmp_path):
+    records = [
+        dataclasses.replace(RECORDS[0], encoded=png(3, size=112), landmarks=FACE),
+        dataclasses.replace(RECORDS[1], id="no-face"),
+    ]
+    loader = ImageLoader(view=View(size=112), region="face")
+    reader = reader_of(records, tmp_path)
+    assert loader.test(reader.read([0])[0]).shape == (112, 112, 3)
+    with pytest.raises(InputError, match=r"image id 'no-face'\): .*no five landmarks of a face"):
+        list(naming_bad_images(reader, evaluation_batches(reader, loader, batch_size=2), loader))
 
 
 # Bad images.
@@ -165,8 +238,8 @@ def with_changed_record(reader):
 def test_a_bad_record_is_named_when_everything_is_read(request, damage, batch_size):
     reader, number = request.getfixturevalue(damage)
     name = reader.index.id[number].decode()
-    dataset = evaluation_batches(reader, batch_size=batch_size, image_size=SIZE)
-    batches = naming_bad_images(reader, dataset, SIZE)
+    dataset = evaluation_batches(reader, LOADER, batch_size=batch_size)
+    batches = naming_bad_images(reader, dataset, LOADER)
     with pytest.raises(InputError, match=rf"\.tfrecord at byte \d+ \(image id '{name}'\): the ") as error:
         list(batches)
     assert str(error.value).startswith(reader.index.describe(number))
@@ -176,23 +249,23 @@ def test_a_bad_record_is_named_when_everything_is_read(request, damage, batch_si
 def test_check_batch_names_the_bad_record_of_a_batch_and_no_other(request, damage):
     reader, number = request.getfixturevalue(damage)
     others = [n for n in range(len(reader.index)) if n != number]
-    check_batch(reader, others, SIZE)
+    check_batch(reader, others, LOADER)
     with pytest.raises(InputError, match=rf"^record {number} of "):
-        check_batch(reader, [*others, number], SIZE)
+        check_batch(reader, [*others, number], LOADER)
 
 
 def test_good_batches_before_a_bad_image_are_given(with_bad_image):
     reader, number = with_bad_image
-    dataset = evaluation_batches(reader, batch_size=1, image_size=SIZE)
+    dataset = evaluation_batches(reader, LOADER, batch_size=1)
     given = []
     with pytest.raises(InputError, match="the image does not decode"):
-        given.extend(naming_bad_images(reader, dataset, SIZE))
+        given.extend(naming_bad_images(reader, dataset, LOADER))
     assert [batch["label"][0] for batch in given] == reader.index.label[:number].tolist()
 
 
 def test_batches_without_a_bad_image_pass_as_they_are(reader):
-    dataset = evaluation_batches(reader, batch_size=4, image_size=SIZE)
-    assert [len(batch["label"]) for batch in naming_bad_images(reader, dataset, SIZE)] == [4, 4, 2]
+    dataset = evaluation_batches(reader, LOADER, batch_size=4)
+    assert [len(batch["label"]) for batch in naming_bad_images(reader, dataset, LOADER)] == [4, 4, 2]
 
 
 # One machine's slice of a batch.
@@ -241,7 +314,7 @@ def test_each_machine_reads_its_own_slice_of_the_records_and_no_other(reader, ma
 
 def test_the_shape_of_a_share_is_known_before_it_is_read(reader):
     context = tf.distribute.InputContext(3, 0, 6)
-    spec = train_batches(reader, sampler_of(reader), image_size=SIZE, stop=1, context=context).element_spec
+    spec = train_batches(reader, sampler_of(reader), LOADER, stop=1, context=context).element_spec
     assert spec["image"].shape.as_list() == [1, SIZE, SIZE, 3] and spec["label"].shape.as_list() == [1]
 
 
@@ -257,17 +330,16 @@ def resident_bytes():
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="memory is read from Linux' /proc")
 def test_training_on_many_classes_starts_at_once_and_does_not_grow(tmp_path):
-    labels = np.arange(IMAGES) % CLASSES
-    shard, path = str(tmp_path / "many.tfrecord"), str(tmp_path / "many.index.npz")
-    with tf.io.TFRecordWriter(shard) as writer:
-        for label in labels.tolist():
-            writer.write(example({"image/encoded": png(0), "image/class/label": label}))
-    build_index([shard], path)
+    path = str(tmp_path / "many.index.npz")
+    records = (
+        dataclasses.replace(RECORDS[0], label=number % CLASSES, id=str(number)) for number in range(IMAGES)
+    )
+    write_shard(records, str(tmp_path / "many.tfrecord")).save(path)
 
     begin = time.monotonic()
     reader = RecordReader(load_index(path))
     sampler = ClassBalancedSampler(reader.index.label, classes_per_batch=28, examples_per_class=4)
-    iterator = iter(train_batches(reader, sampler, image_size=SIZE, max_shift=1, stop=201))
+    iterator = iter(train_batches(reader, sampler, LOADER, max_shift=1, stop=201))
     batch = next(iterator)
     assert time.monotonic() - begin < 2
     assert len(np.unique(batch["label"])) == 28

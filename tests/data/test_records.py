@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import dataclasses
-import gc
 import os
 import pathlib
 import shutil
@@ -11,27 +10,31 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.data import LABELS, image_records, png, write_examples
+from tests.data import LABELS, image_records, png, write_records
 from tfrank.checks import InputError
-from tfrank.data.index import load_index, select_classes
+from tfrank.data.index import concatenate, index_path, load_index, select, select_classes
 from tfrank.data.records import (
+    BOX_SIDES,
     FOOTER,
     HEADER,
     RecordReader,
-    build_index,
     class_text,
-    index_path,
-    open_index,
-    write_records,
+    write_shard,
 )
+from tfrank.data.scan import scan
 
 RECORDS = image_records()
-# The schema that DESIGN.md promises, of which the category is there where it is known.
+# The schema that DESIGN.md promises, of which the numbers but the label are there where they are known.
 STRINGS = ("image/encoded", "image/format", "image/class/text", "image/filename", "image/id")
+BOX = [f"image/object/bbox/{side}" for side in BOX_SIDES]
 SCHEMA = {
     **{key: tf.io.FixedLenFeature([], tf.string) for key in STRINGS},
     "image/class/label": tf.io.FixedLenFeature([], tf.int64),
     "image/category/label": tf.io.FixedLenFeature([], tf.int64, default_value=-1),
+    "image/group": tf.io.FixedLenFeature([], tf.int64, default_value=-1),
+    "image/role": tf.io.FixedLenFeature([], tf.string, default_value=""),
+    **{key: tf.io.FixedLenFeature([], tf.float32, default_value=-1) for key in BOX},
+    **{f"image/face/landmark/{axis}": tf.io.VarLenFeature(tf.float32) for axis in "xy"},
 }
 
 
@@ -53,19 +56,27 @@ def read_all(index):
 
 def content(serialized):
     """What an example holds, as a record."""
-    values = {key: value.numpy() for key, value in tf.io.parse_single_example(serialized, SCHEMA).items()}
+    parsed = tf.io.parse_single_example(serialized, SCHEMA)
+    landmarks = [tuple(parsed.pop(f"image/face/landmark/{axis}").values.numpy()) for axis in "xy"]
+    values = {key: value.numpy() for key, value in parsed.items()}
     encoded, *words = (values[key] for key in STRINGS)
     image_format, text, filename, image_id = (word.decode() for word in words)
-    label, category = values["image/class/label"], values["image/category/label"]
+    label, *numbers = (int(values[f"image/{key}"]) for key in ("class/label", "category/label", "group"))
+    category, group = (None if number < 0 else number for number in numbers)
+    box = tuple(float(values[key]) for key in BOX)
     return dataclasses.replace(
         RECORDS[0],
         encoded=encoded,
         format=image_format,
-        label=int(label),
+        label=label,
         text=text,
         filename=filename,
         id=image_id,
-        category=None if category < 0 else int(category),
+        category=category,
+        group=group,
+        role=values["image/role"].decode(),
+        box=None if -1 in box else box,
+        landmarks=tuple(zip(*landmarks)) or None,
     )
 
 
@@ -89,7 +100,7 @@ def cut_in_half(path):
 
 
 def test_what_is_written_comes_back(index, folder):
-    opened = open_index(folder, "train")
+    opened = load_index(index_path(folder, "train"))
     assert len(opened) == len(RECORDS) and opened.num_classes == len(set(LABELS))
     assert sorted(map(content, read_all(opened)), key=lambda record: record.id) == sorted(
         RECORDS, key=lambda record: record.id
@@ -104,6 +115,45 @@ def test_index_describes_the_record_of_the_same_number(index):
         assert index.category[number] == (-1 if record.category is None else record.category)
         assert index.id[number].decode() == record.id
         assert repr(record.id) in index.describe(number)
+
+
+def test_roles_groups_boxes_and_landmarks_come_back(tmp_path):
+    record = dataclasses.replace(
+        RECORDS[0],
+        role="query",
+        group=7,
+        box=(0.0, 0.25, 0.5, 1.0),
+        landmarks=((0.25, 0.5), (0.75, 0.5), (0.5, 0.625), (0.25, 0.75), (0.75, 0.75)),
+    )
+    index = write_shard([record, RECORDS[1]], str(tmp_path / "a.tfrecord"))
+    assert [content(data) for data in read_all(index)] == [record, RECORDS[1]]
+    assert (index.role.tolist(), index.group.tolist()) == ([1, 0], [7, -1])
+
+
+def test_a_name_that_is_not_utf_8_keeps_its_bytes(tmp_path):
+    name = os.fsdecode(b"caf\xe9.jpg")
+    index = write_shard(
+        [dataclasses.replace(RECORDS[0], id=name, filename=name)], str(tmp_path / "a.tfrecord")
+    )
+    assert index.id.tolist() == [b"caf\xe9.jpg"] and "caf\ufffd.jpg" in index.describe(0)
+    assert b"caf\xe9.jpg" in read_all(index)[0]
+
+
+def test_indexes_side_by_side_read_as_one(index, tmp_path):
+    more = write_shard(image_records([5, 6], first=50), str(tmp_path / "more.tfrecord"))
+    both = concatenate([index, more])
+    assert read_all(both) == read_all(index) + read_all(more)
+    chosen = select(both, [len(index), 2])
+    assert read_all(chosen) == [read_all(more)[0], read_all(index)[2]]
+    assert both.describe(len(index)).startswith(f"record {len(index)} of {tmp_path}/more.tfrecord at byte 12")
+
+
+def test_a_reader_of_more_shards_than_files_may_be_open(tmp_path, monkeypatch):
+    monkeypatch.setattr("tfrank.data.records._OPEN_FILES", 2)
+    index = write_records(RECORDS, str(tmp_path), "train", num_shards=5)
+    reader = RecordReader(index)
+    assert reader.read(range(len(index))) == list(tf.data.TFRecordDataset(index.shards).as_numpy_iterator())
+    assert len(reader._files) == 2
 
 
 def test_reader_gives_the_bytes_that_tf_data_reads(index):
@@ -122,8 +172,7 @@ def test_reader_reads_any_numbers_in_any_order_from_many_threads(index):
 def test_records_may_move_with_their_folder(index, folder, tmp_path):
     wanted = read_all(index)
     moved = shutil.move(folder, tmp_path / "elsewhere" / "deeper")
-    assert open_index(folder, "train") is None
-    opened = open_index(moved, "train")
+    opened = load_index(index_path(moved, "train"))
     assert opened.fingerprint() == index.fingerprint()
     assert read_all(opened) == wanted
 
@@ -167,81 +216,11 @@ def test_select_classes_keeps_their_records_and_no_others(index):
     )
 
 
-# Made elsewhere.
-
-
-def test_records_made_elsewhere_get_an_index_and_a_name_each(tmp_path):
-    shards = [str(tmp_path / name) for name in ("a.tfrecord", "b.tfrecord")]
-    write_examples(
-        shards[0],
-        {"image/encoded": b"one", "image/class/label": 7, "image/id": b"given", "image/filename": b"file"},
-        {"image/encoded": b"two", "image/class/label": 8, "image/filename": b"folder/two.png", "more": 1},
-    )
-    write_examples(shards[1], {"image/encoded": b"three", "image/class/label": 7})
-    build_index(shards, str(tmp_path / "index.npz"))
-    index = load_index(str(tmp_path / "index.npz"))
-    assert index.id.tolist() == [b"given", b"folder/two.png", b"b.tfrecord:12"]
-    assert index.label.tolist() == [7, 8, 7] and index.category.tolist() == [-1, -1, -1]
-    assert read_all(index) == list(tf.data.TFRecordDataset(shards).as_numpy_iterator())
-    assert class_text(read_all(index)[0]) == ""
-
-
 def test_class_text_is_the_class_in_words(index):
     assert class_text(read_all(index)[0]) == RECORDS[0].text
 
 
-WHOLE = {"image/encoded": b"one", "image/class/label": 7}
-
-
-@pytest.mark.parametrize(
-    "features",
-    [
-        {"image/encoded": b"two"},
-        {"image/class/label": 7},
-        {"image/encoded": b"two", "image/class/label": b"cat"},
-        {"image/encoded": 2, "image/class/label": 7},
-    ],
-    ids=["no label", "no image", "label in words", "image a number"],
-)
-def test_a_record_that_lacks_what_is_needed_is_named(tmp_path, features):
-    shard = tmp_path / "odd.tfrecord"
-    write_examples(shard, WHOLE, features)
-    with pytest.raises(
-        InputError, match=r"odd\.tfrecord at byte \d+: the record lacks `image/encoded` or an"
-    ):
-        build_index([str(shard)], str(tmp_path / "index.npz"))
-    assert not (tmp_path / "index.npz").exists()
-
-
-def test_a_record_that_is_no_example_is_named(tmp_path):
-    shard = tmp_path / "odd.tfrecord"
-    with tf.io.TFRecordWriter(str(shard)) as writer:
-        writer.write(b"\xff\xff no example")
-    with pytest.raises(InputError, match=r"odd\.tfrecord at byte 12"):
-        build_index([str(shard)], str(tmp_path / "index.npz"))
-
-
-@pytest.mark.parametrize("data", [png(0), b"x", b"label,file\n1,a.png\n"], ids=["png", "one byte", "csv"])
-def test_a_file_of_another_kind_is_refused(tmp_path, data):
-    (tmp_path / "other.tfrecord").write_bytes(data)
-    with pytest.raises(InputError, match=r"other\.tfrecord at byte \d+: not the start of a TFRecord"):
-        build_index([str(tmp_path / "other.tfrecord")], str(tmp_path / "index.npz"))
-
-
 # Empty, missing, interrupted.
-
-
-def test_an_empty_source_is_refused_and_leaves_nothing_to_open(folder):
-    with pytest.raises(InputError, match="The source has no images for 'train'"):
-        write_records([], folder, "train")
-    assert open_index(folder, "train") is None
-    assert not any(name.endswith((".tfrecord", ".npz")) for name in names_in(folder))
-
-
-def test_shards_without_records_are_refused(tmp_path):
-    write_examples(tmp_path / "empty.tfrecord")
-    with pytest.raises(InputError, match=r"There are no records in .*empty\.tfrecord"):
-        build_index([str(tmp_path / "empty.tfrecord")], str(tmp_path / "index.npz"))
 
 
 def test_a_shard_may_be_empty_where_others_are_not(folder):
@@ -249,39 +228,40 @@ def test_a_shard_may_be_empty_where_others_are_not(folder):
     assert len(read_all(index)) == 2
 
 
-def test_records_are_not_written_to_a_folder_that_is_missing(folder):
-    with pytest.raises(InputError, match=r"Cannot write the records of 'train' to .*missing"):
-        write_records(RECORDS, os.path.join(folder, "missing"), "train")
+def test_a_remote_shard_is_read_through_tensorflow(tmp_path):
+    """ram:// is TensorFlow's store in memory; gs:// goes the same way."""
+    local = write_records(RECORDS, str(tmp_path), "train", num_shards=2)
+    tf.io.gfile.makedirs("ram://bucket")
+    for path in (*local.shards, index_path(str(tmp_path), "train")):
+        tf.io.gfile.copy(path, f"ram://bucket/{os.path.basename(path)}", overwrite=True)
+    moved = tuple(f"ram://bucket/{os.path.basename(shard)}" for shard in local.shards)
+    dataclasses.replace(local, shards=moved).save(str(tmp_path / "remote.npz"))
+    remote = load_index(str(tmp_path / "remote.npz"))
+    assert remote.shards == moved and remote.fingerprint() == local.fingerprint()
+    assert read_all(remote) == read_all(local)
+    tf.io.gfile.remove(moved[1])
+    with pytest.raises(InputError, match=r"Cannot read the shard ram://bucket/train-00001-of"):
+        read_all(remote)
 
 
-def test_an_interrupted_writing_leaves_nothing_to_open_and_is_done_again(folder):
+def test_an_interrupted_shard_leaves_nothing_and_is_written_again(folder):
     def interrupted():
         yield from image_records([1] * 40, first=20)
         raise KeyboardInterrupt
 
-    # Like a notebook, `interruption` keeps the frames of the first writing, and so its writers, alive.
-    with pytest.raises(KeyboardInterrupt) as interruption:
-        write_records(interrupted(), folder, "train", num_shards=3)
-    assert open_index(folder, "train") is None
-    assert not any(name.endswith((".tfrecord", ".npz")) for name in names_in(folder))
-
-    index = write_records(RECORDS, folder, "train", num_shards=3)
-    wanted = [path.read_bytes() for path in map(pathlib.Path, index.shards)]
-    assert not any(name.endswith(".tmp") for name in names_in(folder))
-    del interruption
-    gc.collect()
-    assert [path.read_bytes() for path in map(pathlib.Path, index.shards)] == wanted
-    assert sorted(map(content, read_all(index)), key=lambda record: record.id) == sorted(
-        RECORDS, key=lambda record: record.id
-    )
+    path = os.path.join(folder, "a.tfrecord")
+    with pytest.raises(KeyboardInterrupt):
+        write_shard(interrupted(), path)
+    assert names_in(folder) == []
+    assert read_all(write_shard(RECORDS, path)) == [record.serialize() for record in RECORDS]
 
 
 @pytest.mark.parametrize(
     "use",
     [
-        lambda index, folder: open_index(folder, "train"),
-        lambda index, folder: build_index(index.shards, index_path(folder, "train")),
-        lambda index, folder: RecordReader(index),
+        lambda index, folder: load_index(index_path(folder, "train")),
+        lambda index, folder: scan(index.shards),
+        lambda index, folder: read_all(index),
     ],
     ids=["load", "scan", "read"],
 )
@@ -304,16 +284,16 @@ def test_a_scan_notices_any_changed_byte(index, tmp_path):
     for place in range(os.path.getsize(shard)):
         change_byte(shard, place)
         with pytest.raises(InputError, match=r"two-00000-of-00001\.tfrecord at byte \d+: "):
-            build_index([shard], str(tmp_path / "index.npz"))
+            scan([shard])
         change_byte(shard, place)
-    assert len(build_index([shard], str(tmp_path / "index.npz"))) == 2
+    assert len(scan([shard])) == 2
 
 
 def test_a_scan_says_where_a_header_is_damaged(index, tmp_path):
     offset = int(index.offset[2])
     change_byte(index.shards[0], offset - HEADER.size)
     with pytest.raises(InputError, match=rf"train-00000-of-00003\.tfrecord at byte {offset}: not the start"):
-        build_index(index.shards, str(tmp_path / "index.npz"))
+        scan(index.shards)
 
 
 @pytest.mark.parametrize("part", ["first byte", "last byte", "checksum"])
@@ -337,7 +317,7 @@ def test_a_shard_cut_in_half_is_noticed_by_scan_and_reader(index, tmp_path):
     with pytest.raises(
         InputError, match=r"train-00001-of-00003\.tfrecord at byte \d+: the shard ends inside"
     ):
-        build_index(index.shards, str(tmp_path / "index.npz"))
+        scan(index.shards)
     message = r"train-00001-of-00003\.tfrecord at byte \d+ \(image id '.*'\): the shard ends inside"
     with pytest.raises(InputError, match=message):
         read_all(index)
@@ -359,3 +339,23 @@ def test_an_index_with_a_byte_changed_or_its_end_cut_off_is_refused_unless_it_re
             assert f"{path} is damaged" in str(error) and "Delete it to have it rebuilt" in str(error)
             refused += 1
     assert refused > len(damaged) / 2
+
+
+def test_a_shard_of_another_size_than_when_indexed_is_named(index, folder):
+    with open(index.shards[1], "ab") as file:
+        file.write(b"more")
+    with pytest.raises(
+        InputError, match=r"shard .*00001-of-00003\.tfrecord has [\d,]+ bytes, and had [\d,]+ when"
+    ):
+        load_index(index_path(folder, "train"))
+
+
+def test_shards_of_equal_size_that_were_swapped_are_noticed(tmp_path):
+    """Records of one length each, so that only their checksums tell them apart."""
+    index = write_records([of_equal_length(RECORDS[1]), RECORDS[1]], str(tmp_path), "train", num_shards=2)
+    first, second = index.shards
+    os.rename(first, tmp_path / "aside")
+    os.rename(second, first)
+    os.rename(tmp_path / "aside", second)
+    with pytest.raises(InputError, match=r"record 0 of .*another record stands there than was indexed"):
+        read_all(load_index(index_path(str(tmp_path), "train")))

@@ -18,7 +18,7 @@ from configs import digits
 from tests.training.runs import finish, logged_steps, start, state_hashes
 from tests.training.test_cluster import addresses, environment
 from tests.training.test_resume import saved_step
-from tfrank import experiment
+from tfrank import datasets, experiment
 from tfrank.training.checkpoints import restore_model
 from tfrank.workdir import locked
 
@@ -208,8 +208,8 @@ def test_a_bad_record_in_the_slice_of_one_machine_is_named_by_both(machine, tmp_
     config = digits.get_config()
     config.data.train, config.data.test, config.data.validation_classes = (0, 1), (8, 9), 4
     config.data.classes_per_batch, config.data.examples_per_class = 6, 4
-    index = experiment.build_data(config, str(workdir)).train
-    damage(index, np.split(experiment.build_sampler(config, index).batch(step), 2)[machine][5])
+    index = datasets.build_data(config, str(workdir)).train
+    damage(index, np.split(datasets.build_sampler(config, index).batch(step), 2)[machine][5])
     results = run(workdir)
     assert [status for status, _, _ in results] == [1, 1], results
     reason = r"record \d+ of .*\(image id '.*'\): the bytes of this record changed .* \(checksum\)\."

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from configs import digits
 from tests.training.runs import ROOT
-from tfrank import experiment
+from tfrank import datasets, experiment
 
 STEPS, DEVICES = 6, 2
 # On the devices at once, and in stages, where images stay on the host.
@@ -43,7 +43,7 @@ def train(strategy_name, loss, folder):
         keras.utils.clear_session()  # So that variables get the same names again.
         config.train.micro_batch_size = micro_batch_size
         workdir = os.path.join(folder, f"{strategy_name}_{micro_batch_size}")
-        data = experiment.build_data(config, workdir)
+        data = datasets.build_data(config, workdir)
         training = experiment.build_training(config, workdir, strategy, STEPS, data.train.label)
         variables = training.model.trainable_variables
         weights |= {f"{micro_batch_size}/before/{v.path}": v.numpy() for v in variables}

@@ -1,35 +1,86 @@
 """From encoded bytes to an image: the same few steps for training, evaluation and serving."""
 
+import dataclasses
+
 import tensorflow as tf
 
-SCHEMA = {
-    "image/encoded": tf.io.FixedLenFeature([], tf.string),
-    "image/class/label": tf.io.FixedLenFeature([], tf.int64),
-}
+from tfrank import checks
+from tfrank.data.records import BOX_SIDES
+from tfrank.data.regions import align_face, crop_to_box
+from tfrank.data.views import View, test_view, training_view
+
+REGIONS = ("image", "box", "face")
+_LANDMARKS = 5
 
 
-def decode_image(encoded: tf.Tensor, size: int) -> tf.Tensor:
-    """The image in JPEG, PNG, GIF or BMP bytes, resized (bilinear, antialiased) to a square.
+def decode(encoded: tf.Tensor) -> tf.Tensor:
+    """`[height, width, 3]` uint8 RGB of the bytes of a JPEG, PNG, WebP, GIF or BMP file, a scalar string.
 
-    Args:
-        encoded: scalar string.
-        size: side of the result in pixels.
-
-    Returns:
-        `[size, size, 3]` uint8 RGB.
+    TensorFlow ignores transparency, EXIF orientation and colour profiles; `image_files.checked_image` has
+    dealt with them before.
     """
     image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
-    image = tf.image.resize(image, [size, size], antialias=True)
-    return tf.ensure_shape(tf.cast(tf.round(tf.clip_by_value(image, 0, 255)), tf.uint8), [size, size, 3])
+    return tf.ensure_shape(image, [None, None, 3])
 
 
-def decode_record(serialized: tf.Tensor, size: int) -> dict[str, tf.Tensor]:
-    """`image` and `label` of a serialised `tf.train.Example`."""
-    features = tf.io.parse_single_example(serialized, SCHEMA)
-    return {
-        "image": decode_image(features["image/encoded"], size),
-        "label": features["image/class/label"],
-    }
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageLoader:
+    """From the bytes of a record to what the model sees.
+
+    Attributes:
+        view: see `views.View`.
+        region: what of the image is looked at first: "image", all of it; "box", what is in its box, all of it
+            where it has none; "face", aligned by its landmarks.
+        box_margin: by which share of its sides a box is extended.
+        full_size: whether tests see the region as it is, of any size.
+        encoded: the name of the feature with the image's bytes.
+    """
+
+    view: View
+    region: str = "image"
+    box_margin: float = 0.0
+    full_size: bool = False
+    encoded: str = "image/encoded"
+
+    def __post_init__(self):
+        checks.one_of("region", self.region, REGIONS)
+        checks.number("box_margin", self.box_margin, at_least=0)
+
+    def train(self, serialized: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        """`[size, size, 3]` uint8 of a serialised example, random by a seed `[2]` int64."""
+        return training_view(self._region(serialized), self.view, seed)
+
+    def test(self, serialized: tf.Tensor) -> tf.Tensor:
+        """`[size, size, 3]` uint8 of a serialised example; `[height, width, 3]` at full size."""
+        image = self._region(serialized)
+        return image if self.full_size else test_view(image, self.view)
+
+    def serve(self, encoded: tf.Tensor) -> tf.Tensor:
+        """The same of the bytes of an image, all of which is looked at."""
+        image = decode(encoded)
+        return image if self.full_size else test_view(image, self.view)
+
+    def _region(self, serialized):
+        floats = tf.io.FixedLenSequenceFeature([], tf.float32, allow_missing=True)
+        names = {
+            "image": [],
+            "box": [f"image/object/bbox/{side}" for side in BOX_SIDES],
+            "face": [f"image/face/landmark/{axis}" for axis in "xy"],
+        }[self.region]
+        schema = {self.encoded: tf.io.FixedLenFeature([], tf.string)} | dict.fromkeys(names, floats)
+        features = tf.io.parse_single_example(serialized, schema)
+        image = decode(features[self.encoded])
+        if self.region == "box":
+            # Of several boxes the first; NaN stands for none.
+            first = [tf.concat([features[name], [float("nan")]], 0)[0] for name in names]
+            return crop_to_box(image, tf.stack(first), margin=self.box_margin)
+        if self.region == "face":
+            landmarks = tf.stack([features[name] for name in names], axis=1)
+            with tf.control_dependencies(
+                [tf.debugging.assert_equal(len(landmarks), _LANDMARKS, "it has no five landmarks of a face")]
+            ):
+                return align_face(image, tf.ensure_shape(landmarks, [_LANDMARKS, 2]), size=self.view.size)
+        return image
 
 
 def shift_images(images: tf.Tensor, max_shift: int, seed: tf.Tensor) -> tf.Tensor:

@@ -2,14 +2,22 @@
 
 import dataclasses
 import hashlib
+import io
 import os
+import struct
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+import tensorflow as tf
 
 from tfrank import files
 from tfrank.checks import InputError
+
+# What a column holds for records that lack it.
+UNKNOWN = -1
+# The part of a zip member's header before its name, which ends with the lengths of name and extra field.
+_ZIP_HEADER = struct.Struct("<26xHH")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,21 +26,27 @@ class RecordIndex:
 
     Attributes:
         shards: paths of the shard files.
+        size: `[shards]` int64, bytes of each shard.
         shard: `[records]` int32, number of the record's shard.
         offset: `[records]` int64, first byte of the record's data in its shard.
         length: `[records]` int64, bytes of data.
         label: `[records]` int64, class.
         category: `[records]` int64, coarser class, -1 where the records have none.
+        role: `[records]` int8, position in `sources.image.ROLES`.
+        group: `[records]` int64, instance that several records show, -1 where each is its own.
         id: `[records]` bytes, the image's id.
         checksum: `[records]` uint32, masked CRC32C of the record's data.
     """
 
     shards: tuple[str, ...]
+    size: np.ndarray
     shard: np.ndarray
     offset: np.ndarray
     length: np.ndarray
     label: np.ndarray
     category: np.ndarray
+    role: np.ndarray
+    group: np.ndarray
     id: np.ndarray
     checksum: np.ndarray
 
@@ -44,9 +58,8 @@ class RecordIndex:
         return len(np.unique(self.label))
 
     def columns(self) -> dict[str, np.ndarray]:
-        """The arrays by name: everything but `shards`."""
-        names = [field.name for field in dataclasses.fields(self) if field.name != "shards"]
-        return {name: getattr(self, name) for name in names}
+        """The arrays of one entry a record, by name."""
+        return {name: getattr(self, name) for name in COLUMNS}
 
     def describe(self, number: int) -> str:
         """What to call record `number` in a message: shard, offset and image id."""
@@ -59,37 +72,108 @@ class RecordIndex:
         """A hash of the content of the index; the folder the shards stand in does not count."""
         digest = hashlib.sha256(" ".join(map(os.path.basename, self.shards)).encode())
         for column in self.columns().values():
-            digest.update(np.ascontiguousarray(column).tobytes())
+            digest.update(np.ascontiguousarray(column))
         return digest.hexdigest()
 
     def save(self, path: str) -> None:
-        """Writes the index, whole or not at all. Shards are named relative to it."""
+        """Writes the index, whole or not at all. Shards are named relative to it, remote ones in full."""
         folder = os.path.dirname(os.path.abspath(path))
-        shards = np.array([os.path.relpath(shard, folder) for shard in self.shards])
+        shards = [s if files.is_remote(s) else os.path.relpath(s, folder) for s in self.shards]
         with files.atomic_write(path) as file:
-            np.savez(file, shards=shards, **self.columns())
+            np.savez(file, shards=np.array(shards), size=self.size, **self.columns())
+
+
+COLUMNS = tuple(
+    field.name for field in dataclasses.fields(RecordIndex) if field.name not in ("shards", "size")
+)
+
+
+def index_path(folder: str, split: str) -> str:
+    """Where the index of a split is kept."""
+    return os.path.join(folder, f"{split}.index.npz")
 
 
 def load_index(path: str) -> RecordIndex:
-    """Reads an index that `RecordIndex.save` wrote; InputError where it is missing or damaged."""
+    """Opens an index that `RecordIndex.save` wrote. Its columns are mapped, not read into memory.
+
+    Raises:
+        InputError: it is missing or damaged, or a shard is missing or has another size than when it
+            was indexed.
+    """
     try:
-        with np.load(path, allow_pickle=False) as columns:
-            values = {field.name: columns[field.name] for field in dataclasses.fields(RecordIndex)}
-    except FileNotFoundError:
+        values = dict(_mapped_arrays(path) if not files.is_remote(path) else _downloaded_arrays(path))
+        shards, size = values.pop("shards"), values.pop("size")
+        index = RecordIndex(
+            shards=tuple(_join(path, str(shard)) for shard in shards),
+            size=size,
+            **{name: values[name] for name in COLUMNS},
+        )
+    except (FileNotFoundError, tf.errors.NotFoundError):
         raise InputError(f"No record index at {path}.") from None
-    except (ValueError, KeyError, EOFError, OSError, RuntimeError, zipfile.BadZipFile) as error:
+    except (ValueError, KeyError, EOFError, OSError, RuntimeError, struct.error, zipfile.BadZipFile) as error:
         raise InputError(
             f"The record index {path} is damaged ({error}). Delete it to have it rebuilt."
         ) from None
-    folder = os.path.dirname(os.path.abspath(path))
-    shards = tuple(os.path.join(folder, shard) for shard in values.pop("shards"))
-    for shard in shards:
-        if not os.path.exists(shard):
+    for shard, indexed in zip(index.shards, index.size):
+        if not tf.io.gfile.exists(shard):
             raise InputError(f"The record index {path} names the shard {shard}, which does not exist.")
-    return RecordIndex(shards=shards, **values)
+        if (now := tf.io.gfile.stat(shard).length) != indexed:
+            raise InputError(
+                f"The shard {shard} has {now:,} bytes, and had {indexed:,} when the record index {path} was"
+                " made. If the shard is right, delete the index to have it rebuilt."
+            )
+    return index
+
+
+def _join(path, shard):
+    return shard if files.is_remote(shard) else os.path.join(os.path.dirname(os.path.abspath(path)), shard)
+
+
+def _downloaded_arrays(path: str) -> Iterator[tuple[str, np.ndarray]]:
+    with (
+        tf.io.gfile.GFile(path, "rb") as file,
+        np.load(io.BytesIO(file.read()), allow_pickle=False) as arrays,
+    ):
+        yield from arrays.items()
+
+
+def _mapped_arrays(path: str) -> Iterator[tuple[str, np.ndarray]]:
+    """The arrays of an .npz file, which keeps them uncompressed, mapped from where they are in it."""
+    with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
+        if damaged := archive.testzip():
+            raise ValueError(f"checksum of {damaged}")
+        for member in archive.infolist():
+            file.seek(member.header_offset)
+            file.seek(sum(_ZIP_HEADER.unpack(file.read(_ZIP_HEADER.size))), os.SEEK_CUR)
+            version = np.lib.format.read_magic(file)
+            read_header = getattr(np.lib.format, f"read_array_header_{version[0]}_{version[1]}")
+            shape, _, dtype = read_header(file)
+            if dtype.hasobject or member.compress_type != zipfile.ZIP_STORED:
+                raise ValueError(f"{member.filename} is of another kind")
+            empty = 0 in shape
+            array = np.empty(shape, dtype) if empty else np.memmap(path, dtype, "r", file.tell(), shape)
+            yield member.filename.removesuffix(".npy"), np.asarray(array)
+
+
+def select(index: RecordIndex, rows: np.ndarray) -> RecordIndex:
+    """The records of these numbers, in this order."""
+    return dataclasses.replace(index, **{name: column[rows] for name, column in index.columns().items()})
 
 
 def select_classes(index: RecordIndex, labels: Sequence[int]) -> RecordIndex:
     """The records whose class is among `labels`."""
-    rows = np.flatnonzero(np.isin(index.label, labels))
-    return dataclasses.replace(index, **{name: column[rows] for name, column in index.columns().items()})
+    return select(index, np.flatnonzero(np.isin(index.label, labels)))
+
+
+def concatenate(indexes: Sequence[RecordIndex]) -> RecordIndex:
+    """One index of the records of several, one after another."""
+    if len(indexes) == 1:
+        return indexes[0]
+    firsts = np.cumsum([0, *(len(index.shards) for index in indexes[:-1])])
+    moved = [dataclasses.replace(i, shard=i.shard + np.int32(first)) for i, first in zip(indexes, firsts)]
+    columns = {name: np.concatenate([getattr(index, name) for index in moved]) for name in COLUMNS}
+    return RecordIndex(
+        shards=tuple(shard for index in indexes for shard in index.shards),
+        size=np.concatenate([index.size for index in indexes]),
+        **columns,
+    )

@@ -2,23 +2,35 @@
 one pass over everything for evaluation."""
 
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from tfrank.checks import InputError
-from tfrank.data.images import decode_record, shift_images
+from tfrank.data.images import ImageLoader, shift_images
 from tfrank.data.records import RecordReader
-from tfrank.data.sampling import ClassBalancedSampler
 
 AUTOTUNE = tf.data.AUTOTUNE
+# Places in a batch that have random numbers of their own at each step.
+_PLACES = 2**20
+
+
+class Sampler(Protocol):
+    """Which records make batch t: a pure function of (seed, t)."""
+
+    seed: int
+    batch_size: int
+
+    def batch(self, step: int) -> np.ndarray:
+        """`[batch_size]` record numbers."""
 
 
 def train_batches(
     reader: RecordReader,
-    sampler: ClassBalancedSampler,
+    sampler: Sampler,
+    loader: ImageLoader,
     *,
-    image_size: int,
     max_shift: int = 0,
     start: int = 0,
     stop: int,
@@ -27,8 +39,8 @@ def train_batches(
     """Batches `start` to `stop - 1` of the run, or one machine's slice of them.
 
     Args:
-        reader, sampler: which records there are, and which of them make batch t.
-        image_size: side of the images, in pixels.
+        reader, sampler: which records there are, with their labels, and which of them make batch t.
+        loader: from a record to an image.
         max_shift: see `shift_images`.
         start, stop: steps.
         context: of the machine that reads, where there are several devices; None reads everything.
@@ -45,29 +57,40 @@ def train_batches(
     def numbers_of(step):
         return sampler.batch(step)[first : first + slice_size]
 
+    def load(serialized, step, place):
+        # Keyed by (seed, step, position in the whole batch).
+        return loader.train(serialized, tf.stack([sampler.seed, step * _PLACES + first + place]))
+
     steps = tf.data.Dataset.range(start, stop)
-    batches = _read_and_decode(reader, numbers_of, steps, slice_size, image_size)
+    batches = _batches(reader, numbers_of, steps, load).batch(slice_size, drop_remainder=True)
     if max_shift:
 
-        def augment(batch, step):
+        def shift(batch, step):
             seed = tf.stack([tf.cast(sampler.seed, tf.int64), step])
             return {**batch, "image": shift_images(batch["image"], max_shift, seed)}
 
-        batches = tf.data.Dataset.zip(batches, steps).map(augment)
+        batches = tf.data.Dataset.zip(batches, steps).map(shift)
     if share < slice_size:
         batches = batches.rebatch(share, drop_remainder=True)
     return batches.prefetch(2)
 
 
-def evaluation_batches(reader: RecordReader, *, batch_size: int, image_size: int) -> tf.data.Dataset:
-    """Every record once, in order; the last batch may be smaller. Elements as `train_batches`."""
+def evaluation_batches(reader: RecordReader, loader: ImageLoader, *, batch_size: int) -> tf.data.Dataset:
+    """Every record once, in order; the last batch may be smaller. Elements as `train_batches`.
+
+    At full size each image is a batch.
+    """
     count = len(reader.index)
-    numbers = _blocks(count, batch_size)
     steps = tf.data.Dataset.range(-(-count // batch_size))
-    return _read_and_decode(reader, numbers, steps, batch_size, image_size, whole=False).prefetch(2)
+
+    def numbers_of(step):
+        return np.arange(step * batch_size, min((step + 1) * batch_size, count))
+
+    images = _batches(reader, numbers_of, steps, lambda serialized, step, place: loader.test(serialized))
+    return images.batch(1 if loader.full_size else batch_size).prefetch(2)
 
 
-def check_batch(reader: RecordReader, numbers: np.ndarray, image_size: int) -> None:
+def check_batch(reader: RecordReader, numbers: np.ndarray, loader: ImageLoader) -> None:
     """Reads and decodes records one by one; InputError names the first that fails.
 
     To be called when a pipeline has failed: TensorFlow's own message does not say which image it was.
@@ -75,15 +98,15 @@ def check_batch(reader: RecordReader, numbers: np.ndarray, image_size: int) -> N
     for number in numbers:
         (serialized,) = reader.read([number])
         try:
-            decode_record(tf.constant(serialized), image_size)
-        except tf.errors.OpError as error:
-            reason = error.message.strip().splitlines()[0]
+            loader.test(tf.constant(serialized))
+        except (tf.errors.OpError, ValueError) as error:
+            reason = getattr(error, "message", str(error)).strip().splitlines()[0]
             raise InputError(
                 f"{reader.index.describe(number)}: the image does not decode. {reason}"
             ) from None
 
 
-def naming_bad_images(reader: RecordReader, batches: tf.data.Dataset, image_size: int) -> Iterator[dict]:
+def naming_bad_images(reader: RecordReader, batches: tf.data.Dataset, loader: ImageLoader) -> Iterator[dict]:
     """The elements of `evaluation_batches`; a damaged record or image raises InputError by name."""
     done = 0
     try:
@@ -92,27 +115,36 @@ def naming_bad_images(reader: RecordReader, batches: tf.data.Dataset, image_size
             done += len(batch["label"])
     except tf.errors.OpError:
         # What was prefetched past the failure is unknown, so all that is left is searched.
-        check_batch(reader, np.arange(done, len(reader.index)), image_size)
+        check_batch(reader, np.arange(done, len(reader.index)), loader)
         raise
 
 
-def _blocks(count: int, size: int) -> Callable[[int], np.ndarray]:
-    return lambda step: np.arange(step * size, min((step + 1) * size, count))
+def _batches(
+    reader: RecordReader,
+    numbers_of: Callable[[int], np.ndarray],
+    steps: tf.data.Dataset,
+    load: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor],
+) -> tf.data.Dataset:
+    """One element an image, in the order of steps and of places in a step."""
 
-
-def _read_and_decode(reader, numbers_of, steps, batch_size, image_size, *, whole=True):
     def read(step):
-        return np.array(reader.read(numbers_of(int(step))), object)
-
-    def read_batch(step):
-        return tf.ensure_shape(tf.numpy_function(read, [step], tf.string, stateful=False), [None])
-
-    return (
-        # Python's lock lets one batch be read at a time; a second call prepares the next.
-        steps.map(read_batch, num_parallel_calls=2, deterministic=True)
-        .unbatch()
-        .map(
-            lambda record: decode_record(record, image_size), num_parallel_calls=AUTOTUNE, deterministic=True
+        numbers = numbers_of(int(step))
+        labels = np.asarray(reader.index.label[numbers], np.int64)
+        return (
+            np.array(reader.read(numbers), object),
+            labels,
+            np.full(len(numbers), step),
+            np.arange(len(numbers)),
         )
-        .batch(batch_size, drop_remainder=whole)
-    )
+
+    def read_step(step):
+        kinds = [tf.string, tf.int64, tf.int64, tf.int64]
+        parts = tf.numpy_function(read, [step], kinds, stateful=False)
+        return tuple(tf.ensure_shape(part, [None]) for part in parts)
+
+    def load_one(serialized, label, step, place):
+        return {"image": load(serialized, step, place), "label": label}
+
+    # Python's lock lets one batch be read at a time; a second call prepares the next.
+    elements = steps.map(read_step, num_parallel_calls=2, deterministic=True).unbatch()
+    return elements.map(load_one, num_parallel_calls=AUTOTUNE, deterministic=True)

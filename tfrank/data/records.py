@@ -1,40 +1,57 @@
-"""TFRecord shards of `tf.train.Example`: schema, writer, scan, and a reader by record number.
+"""TFRecord shards of `tf.train.Example`: schema, writer, and a reader by record number.
 
 A record in a shard is: length (8 bytes, little-endian), its masked CRC32C (4), the data, and the
 data's masked CRC32C (4).
 """
 
-import contextlib
+import concurrent.futures
 import dataclasses
 import os
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
 import google_crc32c
 import numpy as np
 import tensorflow as tf
-from google.protobuf.message import DecodeError
 
+from tfrank import files
 from tfrank.checks import InputError
-from tfrank.data.index import RecordIndex, load_index
+from tfrank.data.index import COLUMNS, UNKNOWN, RecordIndex
+from tfrank.data.sources.image import ROLES
 
+BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")
 HEADER = struct.Struct("<QI")
 FOOTER = struct.Struct("<I")
+# Files that a reader keeps open, of the 1,024 that systems commonly allow a process; and reads of a remote
+# store under way at once.
+_OPEN_FILES = 500
+_REMOTE_READS = 32
+
+COLUMN_TYPES = {
+    "shard": np.int32,
+    "offset": np.int64,
+    "length": np.int64,
+    "label": np.int64,
+    "category": np.int64,
+    "role": np.int8,
+    "group": np.int64,
+    "id": np.bytes_,
+    "checksum": np.uint32,
+}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageRecord:
-    """One image with its class, as a source yields it.
+    """One image with its class.
 
     Attributes:
-        encoded: the bytes of a JPEG, PNG, GIF or BMP file.
-        format: "jpeg", "png", "gif" or "bmp".
-        label: class, any int64; images of one class share it.
-        text: the class in words.
+        encoded: the bytes of a JPEG, PNG, WebP, GIF or BMP file.
+        format: "jpeg", "png", "webp", "gif" or "bmp".
+        label, text, id, category, role, group: see `sources.image.SourceImage`.
         filename: where the image came from, relative to the source.
-        id: a name that no other image of the data set has.
-        category: a coarser class, if there is one.
+        box: (xmin, ymin, xmax, ymax) of the object, as shares of the image's width and height, if known.
+        landmarks: five (x, y) of a face, likewise.
     """
 
     encoded: bytes
@@ -44,148 +61,101 @@ class ImageRecord:
     filename: str
     id: str
     category: int | None = None
+    role: str = ""
+    group: int | None = None
+    box: tuple[float, ...] | None = None
+    landmarks: tuple[tuple[float, float], ...] | None = None
 
     def serialize(self) -> bytes:
         """The record as a serialised `tf.train.Example`."""
-        strings = {
+        values = {
             "image/encoded": self.encoded,
-            "image/format": self.format.encode(),
-            "image/class/text": self.text.encode(),
-            "image/filename": self.filename.encode(),
-            "image/id": self.id.encode(),
+            "image/format": self.format,
+            "image/class/text": self.text,
+            "image/class/label": self.label,
+            "image/filename": self.filename,
+            "image/id": self.id,
+            "image/category/label": self.category,
+            "image/role": self.role or None,
+            "image/group": self.group,
         }
-        features = {
-            key: tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
-            for key, value in strings.items()
-        }
-        numbers = {"image/class/label": self.label}
-        if self.category is not None:
-            numbers["image/category/label"] = self.category
-        for key, value in numbers.items():
-            features[key] = tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+        if self.box is not None:
+            values |= {f"image/object/bbox/{side}": [x] for side, x in zip(BOX_SIDES, self.box)}
+        if self.landmarks is not None:
+            for axis, places in zip("xy", zip(*self.landmarks)):
+                values[f"image/face/landmark/{axis}"] = list(places)
+        features = {key: _feature(value) for key, value in values.items() if value is not None}
         example = tf.train.Example(features=tf.train.Features(feature=features))
         # The order of a map differs from process to process; records written again have to be the same.
         return example.SerializeToString(deterministic=True)
 
 
-def write_records(
-    records: Iterable[ImageRecord], folder: str, split: str, *, num_shards: int = 4
-) -> RecordIndex:
-    """Writes shards `<split>-00000-of-00004.tfrecord` and then their index `<split>.index.npz`.
+def _feature(value):
+    if isinstance(value, list):
+        return tf.train.Feature(float_list=tf.train.FloatList(value=value))
+    if isinstance(value, int):
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+    # Names of files that are not UTF-8 keep their bytes.
+    data = value if isinstance(value, bytes) else value.encode(errors="surrogateescape")
+    return tf.train.Feature(bytes_list=tf.train.BytesList(value=[data]))
 
-    Shards take their names when all are written and the index comes last, so an index that is there
-    is complete, and an interrupted writing is simply done again.
 
-    Raises:
-        InputError: where `records` is empty, or the disk is full.
-    """
-    names = [os.path.join(folder, f"{split}-{k:05d}-of-{num_shards:05d}.tfrecord") for k in range(num_shards)]
+def write_shard(records: Iterable[ImageRecord], path: str) -> RecordIndex:
+    """Writes one shard, whole or not at all, and gives the index of its records."""
+    rows, end = [], 0
+    with files.atomic_write(path) as file:
+        for record in records:
+            data = record.serialize()
+            header = struct.pack("<Q", len(data))
+            checksum = masked_crc(data)
+            file.write(header + FOOTER.pack(masked_crc(header)) + data + FOOTER.pack(checksum))
+            category, group = (UNKNOWN if x is None else x for x in (record.category, record.group))
+            image_id = record.id.encode(errors="surrogateescape")
+            row = (0, end + HEADER.size, len(data), record.label, category, ROLES.index(record.role))
+            rows.append((*row, group, image_id, checksum))
+            end += HEADER.size + len(data) + FOOTER.size
+    return index_of_rows((path,), [end], rows)
+
+
+def index_of_rows(shards: Sequence[str], sizes: Sequence[int], rows: Sequence[tuple]) -> RecordIndex:
+    """The index of shards of so many bytes, from a row of all columns for each record."""
+    columns = zip(*rows) if rows else [()] * len(COLUMNS)
+    arrays = {name: np.array(column, COLUMN_TYPES[name]) for name, column in zip(COLUMNS, columns)}
+    return RecordIndex(shards=tuple(shards), size=np.array(sizes, np.int64), **arrays)
+
+
+def open_shard(shard: str) -> BinaryIO:
+    """A shard to read from, local or remote; InputError where it cannot be read."""
     try:
-        with contextlib.ExitStack() as stack:
-            writers = [stack.enter_context(tf.io.TFRecordWriter(f"{name}.tmp")) for name in names]
-            count = 0
-            for record in records:
-                writers[count % num_shards].write(record.serialize())
-                count += 1
-    except tf.errors.OpError as error:
-        raise InputError(f"Cannot write the records of {split!r} to {folder}: {error.message}") from None
-    if not count:
-        raise InputError(f"The source has no images for {split!r}.")
-    for name in names:
-        os.replace(f"{name}.tmp", name)
-    return build_index(names, index_path(folder, split))
-
-
-def index_path(folder: str, split: str) -> str:
-    """Where the index of a split is kept."""
-    return os.path.join(folder, f"{split}.index.npz")
-
-
-def open_index(folder: str, split: str) -> RecordIndex | None:
-    """The index of a split, or None where it has not been written."""
-    path = index_path(folder, split)
-    return load_index(path) if os.path.exists(path) else None
-
-
-def build_index(shards: Sequence[str], path: str) -> RecordIndex:
-    """Indexes shards, ours or made elsewhere, by one scan that checks every record, and saves it.
-
-    Records need `image/encoded` and an integer `image/class/label`. Where `image/id` is missing,
-    the image's file name stands in, or shard and number.
-    """
-    rows = [row for number, shard in enumerate(shards) for row in _scan(shard, number)]
-    if not rows:
-        raise InputError(f"There are no records in {', '.join(shards)}.")
-    shard, offset, length, label, category, image_id, checksum = zip(*rows)
-    index = RecordIndex(
-        shards=tuple(shards),
-        shard=np.array(shard, np.int32),
-        offset=np.array(offset, np.int64),
-        length=np.array(length, np.int64),
-        label=np.array(label, np.int64),
-        category=np.array(category, np.int64),
-        id=np.array(image_id, np.bytes_),
-        checksum=np.array(checksum, np.uint32),
-    )
-    index.save(path)
-    return index
-
-
-def _scan(shard: str, number: int) -> Iterator[tuple]:
-    with _open(shard) as file:
-        while header := file.read(HEADER.size):
-            offset = file.tell()
-            where = f"{shard} at byte {offset}"
-            if len(header) < HEADER.size or _masked_crc(header[:8]) != HEADER.unpack(header)[1]:
-                raise InputError(
-                    f"{where}: not the start of a TFRecord. The file is damaged or of another kind."
-                )
-            length = HEADER.unpack(header)[0]
-            block = file.read(length + FOOTER.size)
-            data = _checked(block, length, where)
-            try:
-                features = tf.train.Example.FromString(data).features.feature
-            except DecodeError:
-                raise InputError(f"{where}: the record is no `tf.train.Example`.") from None
-            label = features["image/class/label"].int64_list.value
-            if not label or not features["image/encoded"].bytes_list.value:
-                raise InputError(
-                    f"{where}: the record lacks `image/encoded` or an integer `image/class/label`."
-                )
-            category = features["image/category/label"].int64_list.value or [-1]
-            names = (features[key].bytes_list.value for key in ("image/id", "image/filename"))
-            image_id = next(
-                (name[0] for name in names if name), f"{os.path.basename(shard)}:{offset}".encode()
-            )
-            (checksum,) = FOOTER.unpack(block[length:])
-            yield number, offset, length, label[0], category[0], image_id, checksum
-
-
-def _open(shard: str) -> BinaryIO:
-    try:
+        if files.is_remote(shard):
+            file = tf.io.gfile.GFile(shard, "rb")
+            file.size()  # Until it is used, nothing is opened.
+            return file
         return open(shard, "rb")
-    except OSError as error:
-        raise InputError(f"Cannot read the shard {shard} ({error.strerror}).") from None
+    except (OSError, tf.errors.OpError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error.message
+        raise InputError(f"Cannot read the shard {shard} ({reason}).") from None
 
 
-def _masked_crc(data: bytes) -> int:
+def masked_crc(data: bytes) -> int:
+    """The checksum of TFRecords."""
     crc = google_crc32c.value(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _checked(block: bytes, length: int, where: str) -> bytes:
+def checked(block: bytes, length: int, where: str) -> bytes:
     """The data of a block of data and footer, if they are all there and agree."""
     if len(block) < length + FOOTER.size:
         raise InputError(f"{where}: the shard ends inside this record. It was cut off; write it again.")
     data = block[:length]
-    if _masked_crc(data) != FOOTER.unpack(block[length:])[0]:
+    if masked_crc(data) != FOOTER.unpack(block[length:])[0]:
         raise InputError(f"{where}: the bytes of this record changed since they were written (checksum).")
     return data
 
 
-def class_text(serialized: bytes) -> str:
+def class_text(serialized: bytes, feature: str = "image/class/text") -> str:
     """The class in words, "" where the record does not say."""
-    text = tf.train.Example.FromString(serialized).features.feature["image/class/text"].bytes_list.value
+    text = tf.train.Example.FromString(serialized).features.feature[feature].bytes_list.value
     return text[0].decode(errors="replace") if text else ""
 
 
@@ -194,15 +164,37 @@ class RecordReader:
 
     def __init__(self, index: RecordIndex):
         self.index = index
-        self._files = [_open(shard) for shard in index.shards]
+        self._files = {}
+        self._pool = None
+        if any(map(files.is_remote, index.shards)):
+            self._pool = concurrent.futures.ThreadPoolExecutor(_REMOTE_READS)
 
     def read(self, numbers: Sequence[int]) -> list[bytes]:
         """The serialised examples of these records; InputError names the first that is damaged."""
-        index = self.index
-        blocks = []
-        for number in numbers:
-            length = int(index.length[number])
-            file = self._files[index.shard[number]].fileno()
-            block = os.pread(file, length + FOOTER.size, int(index.offset[number]))
-            blocks.append(_checked(block, length, index.describe(number)))
-        return blocks
+        return list((self._pool.map if self._pool else map)(self._read, numbers))
+
+    def _read(self, number):
+        index, length = self.index, int(self.index.length[number])
+        shard, offset = index.shards[index.shard[number]], int(index.offset[number])
+        block = self._bytes(shard, offset, length + FOOTER.size)
+        data = checked(block, length, index.describe(number))
+        if FOOTER.unpack(block[length:])[0] != index.checksum[number]:
+            raise InputError(
+                f"{index.describe(number)}: another record stands there than was indexed. The shard was"
+                " replaced; delete the index to have it rebuilt."
+            )
+        return data
+
+    def _bytes(self, shard, offset, count):
+        if files.is_remote(shard):
+            with open_shard(shard) as file:
+                file.seek(offset)
+                return file.read(count)
+        file = self._files.get(shard)
+        if file is None:
+            file = open_shard(shard)
+            if len(self._files) >= _OPEN_FILES:
+                with file:
+                    return os.pread(file.fileno(), count, offset)
+            self._files[shard] = file
+        return os.pread(file.fileno(), count, offset)

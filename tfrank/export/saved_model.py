@@ -15,12 +15,13 @@ def export_saved_model(model: keras.Model, folder: str, decode: Callable[[tf.Ten
     """Writes the model with two signatures, both giving `{"embedding": [batch, dim]}` of unit norm.
 
     `serving_default` takes `images`, `[batch, height, width, 3]` float32 RGB 0-255 of the model's size.
-    `encoded` takes `bytes`, `[batch]` strings, each a JPEG or PNG file of any size.
+    `encoded` takes `bytes`, `[batch]` strings, each an image file of any size.
 
     Args:
         model: from images to embeddings.
         folder: the SavedModel's; one that is there is replaced once the new one is whole.
-        decode: from one image's bytes to `[height, width, 3]` of the model's size, 0-255, as in training.
+        decode: from one image's bytes to `[height, width, 3]` of the model's size, 0-255, as in evaluation.
+            Where the model takes any size, images are embedded one by one.
     """
     height, width, channels = model.input_shape[1:]
     image = tf.TensorSpec([height, width, channels], tf.float32)
@@ -28,7 +29,13 @@ def export_saved_model(model: keras.Model, folder: str, decode: Callable[[tf.Ten
     def embed(images):
         return {"embedding": l2_normalize(tf.cast(model(images, training=False), tf.float32))}
 
+    def embed_one(encoded):
+        return embed(tf.cast(decode(encoded), tf.float32)[None])["embedding"][0]
+
     def embed_encoded(encoded):
+        if height is None:
+            embedding = tf.TensorSpec(model.output_shape[1:], tf.float32)
+            return {"embedding": tf.map_fn(embed_one, encoded, fn_output_signature=embedding)}
         return embed(
             tf.map_fn(lambda one: tf.cast(decode(one), tf.float32), encoded, fn_output_signature=image)
         )

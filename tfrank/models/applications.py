@@ -19,12 +19,12 @@ APPLICATIONS = {
 }
 
 
-def application(name: str, *, image_size: int, batch_norm: str) -> keras.Model:
+def application(name: str, *, image_size: int | None, batch_norm: str) -> keras.Model:
     """A network without its classifier, randomly initialised: `[batch, side, side, 3]` to its last map.
 
     Args:
         name: a key of `APPLICATIONS`.
-        image_size: the side of an image in pixels.
+        image_size: the side of an image in pixels; None: of any height and width.
         batch_norm: "frozen", or "trained": Keras' own layers, synchronised over replicas.
     """
     try:

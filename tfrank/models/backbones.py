@@ -44,7 +44,7 @@ def convnet(images, *, blocks: int, filters: int, batch_norm: str = "trained"):
     return x
 
 
-def network(backbone: str, *, image_size: int, batch_norm: str, levels: str = "") -> keras.Model:
+def network(backbone: str, *, image_size: int | None, batch_norm: str, levels: str = "") -> keras.Model:
     """A backbone other than the convnet as a model: preprocessed images to the last map.
 
     The model is named after the backbone (without "keras/"), and so begin the paths of its variables:
@@ -52,13 +52,14 @@ def network(backbone: str, *, image_size: int, batch_norm: str, levels: str = ""
 
     Args:
         backbone: one of `BACKBONES`.
-        image_size: the side of an image in pixels, at least 32.
+        image_size: the side of an image in pixels, at least 32; None: of any height and width.
         batch_norm: "frozen" or "trained".
         levels: letters of "LMH" for the maps of these levels of bn_inception, in this order. What only
             deeper ones need is left out.
     """
     checks.one_of("backbone", backbone, BACKBONES[1:])
-    checks.integer("image_size", image_size, at_least=SMALLEST_IMAGE)
+    if image_size is not None:
+        checks.integer("image_size", image_size, at_least=SMALLEST_IMAGE)
     if backbone.startswith("keras/"):
         return application(backbone.removeprefix("keras/"), image_size=image_size, batch_norm=batch_norm)
     images = keras.Input([image_size, image_size, 3], name="preprocessed")

@@ -3,6 +3,7 @@
 import keras
 
 from tfrank import checks
+from tfrank.checks import InputError
 from tfrank.models.backbones import BACKBONES, check_levels, convnet, network, own_preprocessing
 from tfrank.models.bn_inception import LEVELS, level_head
 from tfrank.models.normalization import MODES as BATCH_NORMS
@@ -15,7 +16,7 @@ from tfrank.models.preprocessing import MODES as PREPROCESSINGS
 
 def embedding_model(
     *,
-    image_size: int,
+    image_size: int | None,
     backbone: str = "convnet",
     preprocessing: str = "auto",
     blocks: int = 4,
@@ -31,7 +32,8 @@ def embedding_model(
     random; `weights.load_backbone_weights` loads pretrained ones.
 
     Args:
-        image_size: the side of an image in pixels.
+        image_size: the side of an image in pixels; None: images of any height and width, where backbone and
+            pooling allow it.
         backbone: one of `backbones.BACKBONES`.
         preprocessing: one of `preprocessing.MODES`, or "auto" for what the backbone expects.
         blocks: of the convnet.
@@ -54,6 +56,12 @@ def embedding_model(
         levels=levels,
         batch_norm=batch_norm,
     )
+    one_size = options["pooling"] in ("flatten", "rmac") or backbone == "bn_inception"
+    if image_size is None and one_size:
+        raise InputError(
+            f"Backbone {backbone!r} with pooling {options['pooling']!r} takes images of one size only. For"
+            " images at their own size take another backbone and pooling='gem', 'average' or 'max'."
+        )
     images = keras.Input([image_size, image_size, 3], dtype="float32", name="images")
     x = preprocess(images, options["preprocessing"])
     norm = options["batch_norm"]

@@ -53,8 +53,10 @@ class Source(NamedTuple):
         read: from the path of its folder, and options by name, to its images.
         counts: official ones, by split, or "split role" where roles are counted apart: "test query".
         remark: where papers print other counts than the official files have.
+        ground_truth: from the folder to what labels cannot say, as JSON, by id of the query.
     """
 
     read: Callable[..., Iterator[SourceImage]]
     counts: Mapping[str, Count] = {}
     remark: str = ""
+    ground_truth: Callable[[str], dict] | None = None

@@ -1,0 +1,378 @@
+"""Data sets to records: whole, interrupted, with bad images, and from a command line."""
+
+import csv
+import io
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from tests.programs import ROOT
+from tfrank.checks import InputError
+from tfrank.data import prepare as prepare_module
+from tfrank.data.prepare import open_split, prepare, prepared, table
+from tfrank.data.records import RecordReader
+from tfrank.data.sources.image import Count, Source, SourceImage
+
+
+def picture(number, size=(12, 8)):
+    """The bytes of a PNG of random pixels."""
+    file = io.BytesIO()
+    pixels = np.random.default_rng(number).integers(0, 256, [size[1], size[0], 3], np.uint8)
+    PIL.Image.fromarray(pixels).save(file, "png")
+    return file.getvalue()
+
+
+def write_images(folder, classes=6, images=5):
+    """A folder of folders; a class has `images` images, the first one more."""
+    for c in range(classes):
+        place = folder / f"class {c}"
+        place.mkdir(parents=True)
+        for number in range(images + (c == 0)):
+            (place / f"{number}.png").write_bytes(picture(100 * c + number))
+    return folder
+
+
+@pytest.fixture
+def images(tmp_path):
+    return write_images(tmp_path / "images")
+
+
+@pytest.fixture
+def output(tmp_path):
+    return str(tmp_path / "records")
+
+
+def prepare_folder(images, output, **options):
+    return prepare("folder", str(images), output, options={"test_share": 0.5}, **options)
+
+
+def files_of(folder):
+    return {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir() if path.name != ".lock"}
+
+
+def skipped_in(folder):
+    with open(os.path.join(folder, "skipped.csv"), errors="surrogateescape", newline="") as file:
+        return [tuple(row) for row in csv.reader(file)][1:]
+
+
+# Whole.
+
+
+def test_all_images_of_a_folder_come_out_byte_for_byte(images, output):
+    summary = prepare_folder(images, output, num_shards=2)
+    found = {}
+    for split in ("train", "test"):
+        index = open_split(output, split)
+        assert len(index.shards) == 2
+        assert summary["splits"][split]["images"] == len(index)
+        assert summary["splits"][split]["classes"] == index.num_classes == 3
+        for image_id, data in zip(index.id, RecordReader(index).read(range(len(index)))):
+            found[image_id.decode()] = data
+    wanted = {str(path.relative_to(images)): path.read_bytes() for path in images.rglob("*.png")}
+    assert found.keys() == wanted.keys()
+    assert all(wanted[name] in data for name, data in found.items())
+
+
+def test_only_records_indexes_and_what_was_skipped_are_left(images, output):
+    prepare_folder(images, output, num_shards=1)
+    shards = {f"{split}-00000-of-00001.tfrecord" for split in ("train", "test")}
+    assert set(files_of(output)) == shards | {
+        "train.index.npz",
+        "test.index.npz",
+        "skipped.csv",
+        "prepared.json",
+    }
+
+
+def test_boxes_are_kept_as_shares_of_the_image(images, tmp_path, output):
+    manifest = tmp_path / "list.csv"
+    manifest.write_text("path,label,split,x,y,w,h\nimages/class 0/0.png,1,train,3,2,6,4\n")
+    prepare("csv", str(manifest), output)
+    index = open_split(output, "train")
+    (data,) = RecordReader(index).read([0])
+    floats = np.frombuffer(data, np.uint8)
+    assert all(np.float32(x).tobytes() in floats.tobytes() for x in (0.25, 0.75))
+
+
+def test_the_same_source_gives_the_same_files(images, tmp_path, output):
+    prepare_folder(images, output)
+    prepare_folder(images, str(tmp_path / "again"))
+    assert files_of(output) == files_of(tmp_path / "again")
+
+
+def test_a_second_time_nothing_is_written(images, output):
+    first = prepare_folder(images, output)
+    before = {path: os.stat(os.path.join(output, path)).st_mtime_ns for path in files_of(output)}
+    assert prepare_folder(images, output) == first
+    assert {path: os.stat(os.path.join(output, path)).st_mtime_ns for path in files_of(output)} == before
+
+
+def test_records_of_something_else_are_not_overwritten(images, output):
+    prepare_folder(images, output)
+    with pytest.raises(
+        InputError, match=r"records of folder with options .*0\.5.*, not of folder with .*0\.2"
+    ):
+        prepare("folder", str(images), output, options={"test_share": 0.2})
+
+
+def test_an_archive_is_unpacked_meanwhile(images, tmp_path, output):
+    with zipfile.ZipFile(tmp_path / "images.zip", "w") as archive:
+        for path in images.rglob("*.png"):
+            archive.write(path, path.relative_to(images))
+    prepare_folder(tmp_path / "images.zip", output)
+    prepare_folder(images, str(tmp_path / "from_folder"))
+    assert (
+        open_split(output, "train").fingerprint()
+        == open_split(str(tmp_path / "from_folder"), "train").fingerprint()
+    )
+    assert "unpacked" not in os.listdir(output)
+
+
+def test_the_table_has_classes_images_and_what_was_skipped(images, output):
+    (images / "class 1" / "bad.png").write_bytes(b"")
+    lines = table(prepare_folder(images, output, max_skipped=0.1)).splitlines()
+    assert lines[0].split() == ["classes", "images", "a", "class:", "least", "mean", "most", "skipped"]
+    rows = {line.split()[0]: line.split()[1:] for line in lines[1:]}
+    assert sum(int(row[1]) for row in rows.values()) == 31 and sum(int(row[-1]) for row in rows.values()) == 1
+
+
+@pytest.mark.parametrize("split, hint", [("tset", 'Did you mean "test"'), ("val", "It has test, train")])
+def test_a_split_that_is_not_there_is_refused_with_those_that_are(images, output, split, hint):
+    prepare_folder(images, output)
+    with pytest.raises(InputError, match=hint):
+        open_split(output, split)
+
+
+def test_a_folder_without_records_says_how_to_make_some(tmp_path):
+    with pytest.raises(InputError, match=r"no records of a split 'train'.*python -m tfrank\.data\.prepare"):
+        open_split(str(tmp_path), "train")
+
+
+def test_an_option_that_the_source_does_not_have_is_refused(images, output):
+    with pytest.raises(InputError, match=r"no option 'test_shrae'.*Did you mean \"test_share\""):
+        prepare("folder", str(images), output, options={"test_shrae": 0.5})
+
+
+def test_a_count_that_is_not_the_official_one_is_noted(images, output, monkeypatch, capsys):
+    sources = prepare_module.SOURCES
+    official = sources["folder"]._replace(counts={"train": Count(3, 99)}, remark="Papers print 98.")
+    monkeypatch.setitem(sources, "folder", official)
+    prepare_folder(images, output)
+    out = capsys.readouterr().out
+    assert "Note: train" in out and "99" in out and "Papers print 98." in out
+
+
+# Bad images.
+
+BAD = {
+    "empty.png": b"",
+    "text.jpg": b"not an image at all",
+    "cut.png": picture(1)[:60],
+    os.fsdecode(b"caf\xe9.png"): picture(2)[:60],
+}
+
+
+def add_bad(images):
+    for name, data in BAD.items():
+        with open(os.path.join(images, "class 1", name), "wb") as file:
+            file.write(data)
+
+
+def test_bad_images_are_left_out_and_listed_with_the_reason(images, output):
+    add_bad(images)
+    summary = prepare_folder(images, output, max_skipped=0.2)
+    assert {name: reason != "" for _, name, reason in skipped_in(output)} == {
+        f"class 1/{name}": True for name in BAD
+    }
+    assert sum(row["skipped"] for row in summary["splits"].values()) == len(BAD)
+    assert sum(row["images"] for row in summary["splits"].values()) == 31
+
+
+def test_more_bad_images_than_may_be_are_refused_by_name_and_nothing_is_taken_for_done(images, output):
+    add_bad(images)
+    with pytest.raises(
+        InputError, match=r"of 35 images cannot be used.*skipped\.csv lists them, such as\n  class 1/"
+    ):
+        prepare_folder(images, output, max_skipped=0.05)
+    assert prepared(output) is None and skipped_in(output)
+    prepare_folder(images, output, max_skipped=0.2)
+    assert len(skipped_in(output)) == len(BAD)
+
+
+def in_source(monkeypatch, *listed):
+    """Makes a source of these images."""
+    monkeypatch.setitem(prepare_module.SOURCES, "folder", Source(lambda folder: iter(listed)))
+
+
+def listed(path, **fields):
+    return SourceImage(**{"split": "train", "path": path, "label": 1, "text": "", "id": path, **fields})
+
+
+def test_a_missing_file_and_a_repeated_id_are_left_out(images, output, monkeypatch):
+    first, second = "class 0/0.png", "class 0/1.png"
+    in_source(
+        monkeypatch,
+        listed(first),
+        listed("gone.png"),
+        listed(second, id=first),
+        listed(second),
+        listed(first),
+    )
+    prepare("folder", str(images), output, max_skipped=1)
+    assert [row[1:] for row in skipped_in(output)] == [
+        (first, f"another image has the id {first!r}"),
+        (second, f"another image has the id {first!r}"),
+        ("gone.png", "cannot be read (No such file or directory)"),
+    ]
+    assert sorted(open_split(output, "train").id.tolist()) == [first.encode(), second.encode()]
+
+
+def test_a_box_outside_the_image_is_a_reason(images, output, monkeypatch):
+    in_source(monkeypatch, listed("class 0/0.png", box=(20, 0, 5, 5)), listed("class 0/1.png"))
+    prepare("folder", str(images), output, max_skipped=1)
+    assert "is not in the image of 12 x 8 pixels" in skipped_in(output)[0][2]
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_class_in_train_and_in_test_is_refused_unless_allowed(images, output, monkeypatch, allowed):
+    in_source(monkeypatch, listed("class 0/0.png"), listed("class 0/1.png", split="test"))
+    if allowed:
+        prepare("folder", str(images), output, allow_common_classes=True)
+        assert len(open_split(output, "test")) == 1
+    else:
+        with pytest.raises(InputError, match=r"1 classes are both in train and in test \(labels 1\)"):
+            prepare("folder", str(images), output)
+
+
+def test_a_split_of_which_nothing_is_left_is_refused(images, output, monkeypatch):
+    in_source(monkeypatch, listed("class 0/0.png"), listed("gone.png", split="test", label=2))
+    with pytest.raises(InputError, match="None of the images of 'test' can be used"):
+        prepare("folder", str(images), output, max_skipped=1)
+
+
+def test_a_source_without_images_is_refused(images, output, monkeypatch):
+    in_source(monkeypatch)
+    with pytest.raises(InputError, match="The source has no images"):
+        prepare("folder", str(images), output)
+
+
+# Interrupted, and in several processes.
+
+
+def test_an_interrupted_preparation_goes_on_with_the_shards_that_are_missing(
+    images, output, tmp_path, monkeypatch
+):
+    prepare_folder(images, str(tmp_path / "whole"), num_shards=4)
+    write, written = prepare_module.shards.write, []
+
+    def write_three(task, counts):
+        if len(written) == 3:
+            raise KeyboardInterrupt
+        written.append(task.path)
+        return write(task, counts)
+
+    monkeypatch.setattr(prepare_module.shards, "write", write_three)
+    with pytest.raises(KeyboardInterrupt):
+        prepare_folder(images, output, num_shards=4)
+    assert prepared(output) is None
+    first = list(written)
+    monkeypatch.setattr(
+        prepare_module.shards, "write", lambda task, counts: written.append(task.path) or write(task, counts)
+    )
+    prepare_folder(images, output, num_shards=4)
+    assert len(written) == 8 and not set(first) & set(written[3:])
+    assert files_of(output) == files_of(tmp_path / "whole")
+
+
+def test_a_shard_of_other_images_is_written_again(images, output, monkeypatch):
+    monkeypatch.setattr(prepare_module, "_join", None)
+    with pytest.raises(TypeError):
+        prepare_folder(images, output)
+    monkeypatch.undo()
+    (images / "class 0" / "new.png").write_bytes(picture(77))
+    summary = prepare_folder(images, output)
+    assert sum(row["images"] for row in summary["splits"].values()) == 32
+
+
+COMMAND = [sys.executable, "-m", "tfrank.data.prepare"]
+
+
+def command(images, output, *flags):
+    arguments = [*COMMAND, "--source=folder", f"--source_dir={images}", f"--output_dir={output}", *flags]
+    return {"args": arguments, "cwd": ROOT, "text": True}
+
+
+def run(images, output, *flags):
+    return subprocess.run(**command(images, output, *flags), capture_output=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """Enough images for several processes."""
+    return write_images(tmp_path_factory.mktemp("many") / "images", classes=70, images=90)
+
+
+@pytest.mark.slow
+def test_several_processes_write_what_one_does(many, tmp_path):
+    for name, processes in (("one", 1), ("two", 2)):
+        done = run(many, tmp_path / name, f"--processes={processes}", "--shards=5")
+        assert done.returncode == 0, done.stderr
+        assert "skipped" in done.stdout
+    assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT])
+def test_killed_while_writing_it_goes_on_and_ends_with_the_same_files(many, tmp_path, signal_number):
+    wanted = run(many, tmp_path / "whole", "--shards=40", "--processes=2")
+    assert wanted.returncode == 0, wanted.stderr
+    output = tmp_path / "killed"
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(**command(many, output, "--shards=40", "--processes=2"), **pipes)
+    while len(list(output.glob("*.done.json"))) < 3:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.005)
+    process.send_signal(signal_number)
+    _, errors = process.communicate(timeout=60)
+    if signal_number == signal.SIGINT:
+        assert (process.returncode, errors.strip().splitlines()[-1]) == (130, "Interrupted.")
+    done = len(list(output.glob("*.done.json")))
+    assert 3 <= done < 80 and prepared(str(output)) is None
+    assert run(many, output, "--shards=40", "--processes=2").returncode == 0
+    assert files_of(output) == files_of(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_bad_input_ends_with_one_message_and_status_1(many, tmp_path):
+    (tmp_path / "images" / "a").mkdir(parents=True)
+    (tmp_path / "images" / "a" / "x.jpg").write_text("no image")
+    for flags, message in (
+        (["--max_skipped=0"], "1 of 1 images cannot be used"),
+        (["--option=test_share"], "Expected something like test_share=0.2"),
+        (["--source=sop"], "Ebay_train.txt"),
+    ):
+        done = run(tmp_path / "images", tmp_path / "out", *flags)
+        assert done.returncode == 1 and message in done.stderr, done.stderr
+        assert done.stderr.startswith("Error: ") and "Traceback" not in done.stderr
+
+
+def test_two_preparations_of_one_folder_do_not_meet(images, output):
+    with prepare_module.locked(output), pytest.raises(InputError, match="Another process is at work"):
+        prepare_folder(images, output)
+
+
+def test_what_is_prepared_says_so_in_json(images, output):
+    summary = prepare_folder(images, output)
+    assert json.loads(pathlib.Path(output, "prepared.json").read_text()) == summary == prepared(output)
+    pathlib.Path(output, "prepared.json").write_text("{")
+    with pytest.raises(InputError, match=r"prepared\.json is damaged"):
+        prepared(output)

@@ -1,0 +1,131 @@
+"""All images of a data set, listed on disk before any is read: memory does not grow with their number."""
+
+import array
+import base64
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from tfrank import files
+from tfrank.checks import InputError
+from tfrank.data.sources.image import Count, SourceImage
+
+_IMAGES_BETWEEN_LINES = 500_000
+
+
+@dataclasses.dataclass
+class Listing:
+    """The images of a split, each a line of a file.
+
+    Attributes:
+        path: of the file.
+        starts: `[images]` int64, first byte of each line.
+        repeated: numbers of the images whose id an earlier one has.
+        labels: of the classes, by role.
+        images: how many, by role.
+    """
+
+    path: str
+    starts: np.ndarray
+    repeated: np.ndarray
+    labels: dict[str, set[int]]
+    images: dict[str, int]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def counts(self, split: str) -> dict[str, Count]:
+        """By split and role, as `sources.image.Source` has them."""
+        return {
+            f"{split} {role}".strip(): Count(len(labels - {-1}) or None, self.images[role])
+            for role, labels in self.labels.items()
+        }
+
+
+def list_images(images: Iterable[SourceImage], folder: str) -> dict[str, Listing]:
+    """Writes a list for each split to `<folder>/<split>.images`.
+
+    Raises:
+        InputError: there are no images.
+    """
+    writers = {}
+    with contextlib.ExitStack() as stack:
+        for number, image in enumerate(images):
+            if image.split not in writers:
+                path = os.path.join(folder, f"{image.split}.images")
+                writers[image.split] = _Writer(path, stack.enter_context(open(path, "wb")))
+            writers[image.split].add(image)
+            if number and number % _IMAGES_BETWEEN_LINES == 0:
+                print(f"{number:,} images listed so far", flush=True)
+    if not writers:
+        raise InputError("The source has no images.")
+    return {split: writer.listing() for split, writer in writers.items()}
+
+
+class _Writer:
+    """Writes one list; of an image it keeps in memory where its line begins, and a hash of its id."""
+
+    def __init__(self, path, file):
+        self._path, self._file = path, file
+        self._starts, self._ids, self._end = array.array("q"), array.array("q"), 0
+        self._labels, self._images = {}, {}
+
+    def add(self, image):
+        line = json.dumps(vars(image), default=_as_text).encode() + b"\n"
+        with files.naming(self._path):
+            self._file.write(line)
+        self._starts.append(self._end)
+        self._end += len(line)
+        digest = hashlib.blake2b(os.fsencode(image.id), digest_size=8).digest()
+        self._ids.append(int.from_bytes(digest, "little", signed=True))
+        self._labels.setdefault(image.role, set()).add(image.label)
+        self._images[image.role] = self._images.get(image.role, 0) + 1
+
+    def listing(self):
+        ids = np.frombuffer(self._ids, np.int64)
+        first_of_each = np.unique(ids, return_index=True)[1]
+        repeated = np.setdiff1d(np.arange(len(ids)), first_of_each)
+        starts = np.frombuffer(self._starts, np.int64)
+        return Listing(self._path, starts, repeated, self._labels, self._images)
+
+
+def _as_text(encoded: bytes) -> str:
+    return base64.b64encode(encoded).decode()
+
+
+def read_lines(path: str, starts: Iterable[int]) -> Iterator[bytes]:
+    """The lines of a list that begin at these bytes."""
+    with open(path, "rb") as file:
+        for start in starts:
+            file.seek(start)
+            yield file.readline()
+
+
+def read_images(path: str, starts: Iterable[int]) -> Iterator[SourceImage]:
+    """The images of the lines of a list that begin at these bytes."""
+    for line in read_lines(path, starts):
+        fields = json.loads(line)
+        if fields["encoded"] is not None:
+            fields["encoded"] = base64.b64decode(fields["encoded"])
+        yield SourceImage(**fields)
+
+
+def check_disjoint(listings: dict[str, Listing]) -> None:
+    """InputError where a class to train on is also in another split."""
+    if "train" not in listings:
+        return
+    train = set().union(*listings["train"].labels.values()) - {-1}
+    for split, listing in listings.items():
+        common = sorted(train & set().union(*listing.labels.values())) if split != "train" else []
+        if common:
+            some = ", ".join(map(str, common[:5])) + ", ..." * (len(common) > 5)
+            raise InputError(
+                f"{len(common):,} classes are both in train and in {split} (labels {some}). A retrieval model"
+                " is tested on classes that it was not trained on. Where this is meant, give"
+                " --allow_common_classes."
+            )

@@ -1,0 +1,199 @@
+"""The index of shards that were made elsewhere: one scan of all records, kept for the next time."""
+
+import dataclasses
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+
+from tfrank import files
+from tfrank.checks import InputError
+from tfrank.data.index import UNKNOWN, RecordIndex, concatenate, load_index
+from tfrank.data.records import FOOTER, HEADER, checked, index_of_rows, masked_crc, open_shard
+from tfrank.data.sources.image import ROLES
+from tfrank.data.workers import Counts, run
+from tfrank.progress import Progress
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Features:
+    """What the features of a record are called. Only `encoded` and `label` have to be there.
+
+    Attributes:
+        encoded: bytes of an image file.
+        label: class, an integer or, in all records, a word.
+        id: a name that no other image has. Where it is missing, `filename` stands in, or shard and place.
+        filename, category, text: of the image, an integer, and the class in words.
+    """
+
+    encoded: str = "image/encoded"
+    label: str = "image/class/label"
+    id: str = "image/id"
+    filename: str = "image/filename"
+    category: str = "image/category/label"
+    text: str = "image/class/text"
+
+
+def open_foreign_records(
+    patterns: Sequence[str], folder: str, *, features: Features, cache: str, processes: int
+) -> RecordIndex:
+    """The index of shards that were made elsewhere; scanned once, then kept beside them.
+
+    Args:
+        patterns: of the shards' names, such as "train-*".
+        folder: of the shards, local or remote (gs://bucket/folder).
+        features: what their features are called.
+        cache: a folder that the index goes to where the shards' own cannot be written to, or is remote.
+        processes: how many scan at once.
+
+    Raises:
+        InputError: no shards match, one is damaged, or a record lacks what is needed.
+    """
+    shards = sorted(
+        {shard for pattern in patterns for shard in tf.io.gfile.glob(os.path.join(folder, pattern))}
+    )
+    shards = [shard for shard in shards if not shard.endswith((".npz", ".tmp"))]
+    if not shards:
+        raise InputError(f"There are no shards {', '.join(patterns)} in {folder}.")
+    name = _index_name(patterns, features)
+    writable = not files.is_remote(folder) and os.access(folder, os.W_OK)
+    for place in (folder, cache):
+        path = os.path.join(place, name)
+        if not files.is_remote(path) and os.path.exists(path) and _is_current(path, shards):
+            return load_index(path)
+    path = os.path.join(folder if writable else cache, name)
+    index = scan(shards, features=features, processes=processes)
+    index.save(path)
+    print(f"The index of {len(index):,} records is kept in {path}")
+    return load_index(path)
+
+
+def _index_name(patterns, features):
+    """A name that other patterns or features do not have."""
+    described = json.dumps([list(patterns), dataclasses.asdict(features)])
+    readable = re.sub(r"\W+", "_", "_".join(patterns)).strip("_")[:80]
+    return f"{readable}.{zlib.crc32(described.encode()):08x}.index.npz"
+
+
+def _is_current(path, shards):
+    """Whether an index is of these shards as they are now."""
+    try:
+        index = load_index(path)
+    except InputError as error:
+        print(f"{error} It is made anew.")
+        return False
+    made = os.stat(path).st_mtime_ns
+    newer = [s for s in shards if tf.io.gfile.stat(s).mtime_nsec > made]
+    same = list(map(os.path.abspath, index.shards)) == list(map(os.path.abspath, shards))
+    if newer or not same:
+        reason = f"older than {newer[0]}" if newer else "of other shards"
+        print(f"The record index {path} is {reason}. It is made anew.")
+    return same and not newer
+
+
+def scan(shards: Sequence[str], *, features: Features = Features(), processes: int = 1) -> RecordIndex:
+    """Indexes shards by reading all their records, each of which is checked.
+
+    Labels that are words are numbered in the order of the alphabet.
+
+    Raises:
+        InputError: a shard is missing or damaged, a record lacks what is needed, or there are none.
+    """
+    megabytes = sum(_size(shard) for shard in shards) / 1e6
+    progress = Progress("MB", round(megabytes), rate="MB")
+    counts = Counts()
+    found = dict(
+        run(
+            _scan_shard,
+            [(shard, features) for shard in shards],
+            counts=counts,
+            processes=min(processes, len(shards)),
+            watch=lambda: progress.show(round(counts.done / 1e6)),
+        )
+    )
+    parts = [found[shard] for shard in shards]
+    labels = np.concatenate([labels for labels, _ in parts if len(labels)] or [[]])
+    if not len(labels):
+        raise InputError(f"There are no records in {', '.join(shards)}.")
+    if labels.dtype.kind != "i":
+        if any(part.dtype.kind == "i" for part, _ in parts if len(part)):
+            raise InputError(f"The feature {features.label} is a number in some shards and a word in others.")
+        labels = np.unique(labels, return_inverse=True)[1]
+    index = concatenate([index for _, index in parts])
+    return dataclasses.replace(index, label=labels.astype(np.int64))
+
+
+def _size(shard):
+    with open_shard(shard):
+        return tf.io.gfile.stat(shard).length
+
+
+def _scan_shard(task: tuple[str, Features], counts: Counts) -> tuple[str, tuple[np.ndarray, RecordIndex]]:
+    """The labels of a shard's records, as they are, and their index, whose labels do not count."""
+    shard, features = task
+    rows, labels, end = [], [], 0
+    for offset, data, checksum in _records(shard):
+        where = f"{shard} at byte {offset}"
+        label, *more = _described(data, features, where, f"{os.path.basename(shard)}:{offset}")
+        labels.append(label)
+        rows.append((0, offset, len(data), 0, *more, checksum))
+        counts.add(offset + len(data) - end)
+        end = offset + len(data)
+        if counts.stopped:
+            break
+    if len({type(label) for label in labels}) > 1:
+        raise InputError(
+            f"{shard}: the feature {features.label} is a number in some records, in others a word."
+        )
+    return shard, (np.array(labels), index_of_rows((shard,), [_size(shard)], rows))
+
+
+def _records(shard: str) -> Iterator[tuple[int, bytes, int]]:
+    """Offset, data and checksum of each record."""
+    with open_shard(shard) as file:
+        end = 0
+        while header := file.read(HEADER.size):
+            offset = end + HEADER.size
+            where = f"{shard} at byte {offset}"
+            if len(header) < HEADER.size or masked_crc(header[:8]) != HEADER.unpack(header)[1]:
+                raise InputError(
+                    f"{where}: not the start of a TFRecord. The file is damaged or of another kind."
+                )
+            length = HEADER.unpack(header)[0]
+            block = file.read(length + FOOTER.size)
+            yield offset, checked(block, length, where), FOOTER.unpack(block[length:])[0]
+            end = offset + len(block)
+
+
+def _described(data: bytes, features: Features, where: str, name: str) -> tuple:
+    """Label, category, role, group and id of a record; `name` is its id where it has none."""
+    try:
+        found = tf.train.Example.FromString(data).features.feature
+    except DecodeError:
+        raise InputError(f"{where}: the record is no `tf.train.Example`.") from None
+    # Looked up in a copy: a map of protocol buffers makes what is asked for.
+    values = {
+        key: (found[key].int64_list.value or found[key].bytes_list.value)
+        for key in dataclasses.asdict(features).values()
+        if key in found
+    }
+    label = values.get(features.label)
+    if not label or not (features.encoded in found and found[features.encoded].bytes_list.value):
+        raise InputError(
+            f"{where}: the record lacks the bytes `{features.encoded}` or the integer or word"
+            f" `{features.label}`. It has {', '.join(sorted(found))}: name them by config.data.features."
+        )
+    category = values.get(features.category) or [UNKNOWN]
+    names = (values.get(key) for key in (features.id, features.filename))
+    image_id = next((found_name[0] for found_name in names if found_name), name.encode())
+    role = found["image/role"].bytes_list.value[0].decode() if "image/role" in found else ""
+    if role not in ROLES:
+        raise InputError(f"{where}: the record's `image/role` is {role!r}; roles are {', '.join(ROLES[1:])}.")
+    group = found["image/group"].int64_list.value if "image/group" in found else [UNKNOWN]
+    image_id = image_id if isinstance(image_id, bytes) else str(image_id).encode()
+    return label[0], category[0], ROLES.index(role), group[0], image_id

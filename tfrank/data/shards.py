@@ -1,0 +1,173 @@
+"""Writing a data set's images to shards: the part that several processes do at once."""
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from tfrank import files
+from tfrank.data.image_files import BadImage, checked_image
+from tfrank.data.index import load_index
+from tfrank.data.listing import Listing, read_images, read_lines
+from tfrank.data.records import ImageRecord, write_shard
+from tfrank.data.sources.image import SourceImage
+from tfrank.data.workers import Counts
+
+# Changes with what is written for the same image.
+FORMAT = 1
+
+
+class Skipped(NamedTuple):
+    """An image that was left out, and why."""
+
+    split: str
+    path: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardTask:
+    """What a worker needs to write a shard.
+
+    Attributes:
+        path: of the shard.
+        listing: path of the list of images.
+        starts: `[images]` int64, first bytes of the lines of its images.
+        repeated: which of them, counted from 0, have the id of an image earlier in the list.
+        folder: that the images' paths are relative to.
+        most_bad: so many images in all may be left out; with one more, work ends.
+    """
+
+    path: str
+    listing: str
+    starts: np.ndarray
+    repeated: frozenset[int]
+    folder: str
+    most_bad: int
+
+    def digest(self) -> str:
+        """A hash of what decides the shard's content, images' bytes aside."""
+        about = f"{FORMAT} {sorted(self.repeated)} {os.path.abspath(self.folder)}"
+        digest = hashlib.sha256(about.encode(errors="surrogateescape"))
+        for line in read_lines(self.listing, self.starts):
+            digest.update(line)
+        return digest.hexdigest()
+
+
+def shard_tasks(
+    listing: Listing, split: str, folder: str, output_dir: str, *, num_shards: int, most_bad: int
+) -> list[ShardTask]:
+    """A split's images dealt out to shards `<split>-00000-of-00004.tfrecord` and so on."""
+    return [
+        ShardTask(
+            path=os.path.join(output_dir, f"{split}-{k:05d}-of-{num_shards:05d}.tfrecord"),
+            listing=listing.path,
+            starts=listing.starts[k::num_shards],
+            repeated=frozenset(place // num_shards for place in listing.repeated if place % num_shards == k),
+            folder=folder,
+            most_bad=most_bad,
+        )
+        for k in range(num_shards)
+    ]
+
+
+def write(task: ShardTask, counts: Counts) -> tuple[bool, list[Skipped]]:
+    """Writes a shard, and beside it its own index and a note that it is done.
+
+    Returns:
+        Whether it is whole, and the images that were left out. It is not written where more than `most_bad`
+        images are bad, of all shards together.
+    """
+    skipped = []
+    try:
+        index = write_shard(_records(task, counts, skipped), task.path)
+    except _Stopped:
+        return False, skipped
+    index.save(index_path(task))
+    files.write_json(_done_path(task), {"digest": task.digest(), "skipped": skipped})
+    return True, skipped
+
+
+def finished(task: ShardTask) -> list[Skipped] | None:
+    """What was left out of a shard that an interrupted preparation has written; None where it has not."""
+    try:
+        with open(_done_path(task)) as file:
+            done = json.load(file)
+        if done["digest"] != task.digest():
+            return None
+        load_index(index_path(task))
+        return [Skipped(*row) for row in done["skipped"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # Half done is not done: it is done again.
+
+
+def index_path(task: ShardTask) -> str:
+    """Where a shard's own index is kept until there is one of all."""
+    return f"{task.path}.index.npz"
+
+
+def _done_path(task):
+    return f"{task.path}.done.json"
+
+
+class _Stopped(Exception):
+    """Work ends early."""
+
+
+def _records(task: ShardTask, counts: Counts, skipped: list[Skipped]) -> Iterator[ImageRecord]:
+    for number, image in enumerate(read_images(task.listing, task.starts)):
+        try:
+            if number in task.repeated:
+                raise BadImage(f"another image has the id {image.id!r}")
+            record = read_image(image, task.folder)
+        except BadImage as error:
+            skipped.append(Skipped(image.split, image.path or image.id, str(error)))
+            counts.add(0, bad=1)
+            if counts.bad > task.most_bad:
+                counts.stop()
+        else:
+            counts.add()
+            yield record
+        if counts.stopped:
+            raise _Stopped
+
+
+def read_image(image: SourceImage, folder: str) -> ImageRecord:
+    """The record of an image of a data set; BadImage where its file is missing or no whole image."""
+    data = image.encoded
+    if data is None:
+        try:
+            with open(os.path.join(folder, image.path), "rb") as file:
+                data = file.read()
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise BadImage(f"cannot be read ({reason})") from None
+    checked = checked_image(data)
+    width, height = checked.width, checked.height
+    return ImageRecord(
+        encoded=checked.encoded,
+        format=checked.format,
+        label=image.label,
+        text=image.text,
+        filename=image.path,
+        id=image.id,
+        category=image.category,
+        role=image.role,
+        group=image.group,
+        box=_box_shares(image.box, width, height),
+        landmarks=image.landmarks and tuple((x / width, y / height) for x, y in image.landmarks),
+    )
+
+
+def _box_shares(box, width, height):
+    if box is None:
+        return None
+    x, y, w, h = box
+    left, top, right, bottom = x / width, y / height, (x + w) / width, (y + h) / height
+    if not (left < 1 and top < 1 and right > 0 and bottom > 0 and w > 0 and h > 0):
+        raise BadImage(f"its box {box} is not in the image of {width} x {height} pixels")
+    return max(left, 0.0), max(top, 0.0), min(right, 1.0), min(bottom, 1.0)

@@ -1,0 +1,171 @@
+"""The composition root of data: from a config to the records, images and batches of a run."""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+from tfrank import checks, files, settings
+from tfrank.checks import InputError
+from tfrank.data import pipeline
+from tfrank.data.images import ImageLoader
+from tfrank.data.index import RecordIndex, concatenate, select
+from tfrank.data.prepare import open_split, prepare, prepared
+from tfrank.data.records import RecordReader
+from tfrank.data.relabel import add_label_noise, hold_out, merge_classes
+from tfrank.data.samplers import (
+    AllClassesSampler,
+    CategoryPairsSampler,
+    ClassBalancedSampler,
+    UniformSampler,
+)
+from tfrank.data.scan import Features, open_foreign_records
+from tfrank.data.sources import SOURCES
+from tfrank.data.views import View
+from tfrank.workdir import check_records_of
+
+# Records that were made elsewhere: no source of ours.
+FOREIGN = "tfrecords"
+# Sources whose classes a config divides into train and test.
+DIVIDED_BY_CONFIG = ("digits", "omniglot")
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """The records of a run; `validation` is None where no classes are held out."""
+
+    train: RecordIndex
+    validation: RecordIndex | None
+    test: RecordIndex
+
+
+def build_data(config: ConfigDict, workdir: str) -> Data:
+    """The records of the config's data set, written to `workdir/records` where none are named."""
+    checks.one_of("config.data.name", config.data.name, (*SOURCES, FOREIGN))
+    train, test = (
+        _open_foreign(config.data, workdir) if config.data.name == FOREIGN else _open(config.data, workdir)
+    )
+    check_records_of(workdir, {"train": train.fingerprint(), "test": test.fingerprint()})
+    train, validation = _relabelled(config, train)
+    for name, index in (("train", train), ("validation", validation), ("test", test)):
+        if index:
+            print(f"{name}: {len(index):,} images of {index.num_classes:,} classes")
+    return Data(train, validation, test)
+
+
+def _open(data: ConfigDict, workdir: str) -> tuple[RecordIndex, RecordIndex]:
+    """The parts to train and to test on, of prepared records."""
+    folder, by_config = data.records, data.name in DIVIDED_BY_CONFIG
+    if not folder:
+        folder = files.make_folder(os.path.join(workdir, "records"))
+        _prepare(data, folder)
+    splits = {"train": ("train",), "test": ("test",)} if by_config else data
+    parts = []
+    for part, place in (("train", folder), ("test", data.test_records or folder)):
+        parts.append(concatenate([open_split(place, split) for split in splits[part]]))
+    return tuple(parts)
+
+
+def _prepare(data, folder):
+    if not data.source and data.name != "digits" and not prepared(folder):
+        raise InputError(
+            f"Where is {data.name}? Give its folder or archive, --config.data.source=PATH, or records that"
+            " `python -m tfrank.data.prepare` has written, --config.data.records=PATH."
+        )
+    options: dict[str, Any] = {}
+    if data.name in DIVIDED_BY_CONFIG:
+        options = {"train": list(data.train), "test": list(data.test)}
+    prepare(data.name, data.source, folder, options=options, num_shards=data.shards)
+
+
+def _open_foreign(data: ConfigDict, workdir: str) -> tuple[RecordIndex, RecordIndex]:
+    options = {
+        "features": Features(**data.features),
+        "cache": files.make_folder(os.path.join(workdir, "records")),
+        "processes": os.cpu_count(),
+    }
+    return tuple(
+        open_foreign_records(patterns, data.source, **options) for patterns in (data.train, data.test)
+    )
+
+
+def _relabelled(config: ConfigDict, train: RecordIndex) -> tuple[RecordIndex, RecordIndex | None]:
+    """The part to train on, its labels merged and spoilt as the config says, and the part held out of it."""
+    data, validation = config.data, None
+    if data.validation_classes:
+        rows, held_out = hold_out(train.label, data.validation_classes, seed=config.seed)
+        train, validation = select(train, rows), select(train, held_out)
+    labels = train.label
+    if data.merge_classes > 1:
+        labels = merge_classes(labels, data.merge_classes, seed=config.seed)
+    if data.label_noise:
+        labels = add_label_noise(labels, data.label_noise, seed=config.seed)
+    return dataclasses.replace(train, label=labels), validation
+
+
+def build_loader(config: ConfigDict) -> ImageLoader:
+    """From a record to what the model sees."""
+    data = config.data
+    view = View(
+        size=data.image_size,
+        resize=data.resize,
+        crop=data.crop,
+        crop_area=data.crop_area,
+        crop_ratio=data.crop_ratio,
+        flip=data.flip,
+        color_jitter=data.color_jitter,
+        rotation=data.rotation,
+        scale=data.scale,
+    )
+    return ImageLoader(
+        view=view,
+        region=data.region,
+        box_margin=data.box_margin,
+        full_size=config.evaluation.full_size,
+        encoded=data.features.encoded,
+    )
+
+
+def build_sampler(config: ConfigDict, index: RecordIndex) -> pipeline.Sampler:
+    """Which images make batch t of a run."""
+    data, seed = config.data, config.seed
+    grouped = {
+        "classes_per_batch": data.classes_per_batch,
+        "examples_per_class": data.examples_per_class,
+        "short_classes": data.short_classes,
+    }
+    match data.sampler:
+        case "class_balanced":
+            return ClassBalancedSampler(index.label, seed=seed, **grouped)
+        case "category_pairs":
+            return CategoryPairsSampler(index.label, index.category, seed=seed, **grouped)
+        case "all_classes":
+            return AllClassesSampler(index.label, batch_size=settings.batch_size(config), seed=seed)
+        case "uniform":
+            return UniformSampler(index.label, batch_size=settings.batch_size(config), seed=seed)
+    raise checks.invalid("config.data.sampler", f"one of {settings.SAMPLERS}", data.sampler)
+
+
+def build_batches(
+    config: ConfigDict, index: RecordIndex, stop: int
+) -> tuple[Callable[..., tf.data.Dataset], Callable[[int], None]]:
+    """Of a run on these records until step `stop`: given a step and which machine reads (None: the only one),
+    its batches from there on; and what names the bad record of a step's batch.
+    """
+    reader, sampler, loader = RecordReader(index), build_sampler(config, index), build_loader(config)
+
+    def batches(start, context=None):
+        return pipeline.train_batches(
+            reader,
+            sampler,
+            loader,
+            max_shift=config.data.max_shift,
+            start=start,
+            stop=stop,
+            context=context,
+        )
+
+    return batches, lambda step: pipeline.check_batch(reader, sampler.batch(step), loader)
