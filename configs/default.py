@@ -78,26 +78,76 @@ def get_config(loss: str = "") -> ConfigDict:
     config.dry_run = False
 
     config.data = ConfigDict()
-    # Which data set: "digits" or "omniglot".
+    # Which data set: "digits", "omniglot", "folder", "csv", "sop", "in_shop", "vehicle_id", "inaturalist",
+    # "cub", "cars", "landmarks_clean", "roxford5k", "rparis6k", "vgg_face2", "ijb_c", or "tfrecords" for
+    # records made elsewhere.
     config.data.name = "digits"
-    # Path of the data set's archive or folder; "" for data that comes with a package.
+    # Path of the data set's folder or archive; "" for data that comes with a package, or for records
+    # that were prepared before.
     config.data.source = ""
-    # Classes, or groups of them (Omniglot: alphabets), to train on and to test on; none in common.
-    config.data.train = ()
-    config.data.test = ()
+    # Folder of records that `python -m tfrank.data.prepare` has written, or of those made elsewhere; "" for
+    # the workdir's own `records`, which the first run writes from the source.
+    config.data.records = ""
+    # Folder of the records to test on, where that is another data set; "" for the same.
+    config.data.test_records = ""
+    # Splits of the records to train on and to test on; no class in common. For digits the digits, for
+    # Omniglot the alphabets, for "tfrecords" patterns of shard files, such as "train-*".
+    config.data.train = ("train",)
+    config.data.test = ("test",)
     # How many of the training classes are held out to choose the best checkpoint by; 0 for none.
     config.data.validation_classes = 0
-    # Number of TFRecord shards a split is written to.
-    config.data.shards = 4
-    # Side of the square that images are resized to, in pixels.
-    config.data.image_size = 28
-    # Distinct classes in a batch, and distinct images of each; their product is the batch size.
+    # So many training classes, drawn by the seed, become one, as PNP measures robustness; 1 leaves them.
+    config.data.merge_classes = 1
+    # Share of the training images, drawn by the seed, that get the label of another class; from 0 to below 1.
+    config.data.label_noise = 0.0
+    # Number of TFRecord shards a split is written to; 0 for one for each 10,000 images, at least 4.
+    config.data.shards = 0
+    # Which images make a batch: "class_balanced"; "all_classes", images of every class in each batch (mAP_Q);
+    # "category_pairs", classes of two categories in each batch, half of each (FastAP); or "uniform".
+    config.data.sampler = "class_balanced"
+    # Distinct classes in a batch, and distinct images of each; their product is the batch size, and all that
+    # counts with "all_classes" and "uniform".
     config.data.classes_per_batch = 32
     config.data.examples_per_class = 4
     # Classes with fewer images than that: "repeat" images within the batch, or "drop" the class.
     config.data.short_classes = "repeat"
-    # Augmentation: each batch is rolled by up to so many pixels in each direction; 0 for none.
+    # What of an image is looked at: "image", all of it; its "box"; or the "face", aligned by its five points.
+    config.data.region = "image"
+    # By which share of its width and height a box is extended.
+    config.data.box_margin = 0.0
+    # Side of the square that the model sees, in pixels.
+    config.data.image_size = 28
+    # Images are first warped to a square of this side, in pixels, of which testing takes the centre; 0 for
+    # `image_size`, which leaves nothing to crop.
+    config.data.resize = 0
+    # What training takes of it: "warp", a random square of `image_size` (PNP, Smooth-AP); "random_resized", a
+    # part of random area and proportions, resized (RLL); or "scaled", a random square of the image before any
+    # warping, scaled by a random factor (mAP_Q).
+    config.data.crop = "warp"
+    # For "random_resized": the least and the largest area, as a share of the image, and width / height.
+    config.data.crop_area = (0.5, 1.0)
+    config.data.crop_ratio = (0.75, 4 / 3)
+    # For "scaled": the least and the largest factor.
+    config.data.scale = (1.0, 1.0)
+    # Probability that an image is mirrored, left for right.
+    config.data.flip = 0.0
+    # The most by which brightness, contrast, saturation (shares of themselves) and hue (a share of the
+    # circle, at most 0.5) change; 0 for none.
+    config.data.color_jitter = (0.0, 0.0, 0.0, 0.0)
+    # The most degrees that an image is turned, either way; 0 for none.
+    config.data.rotation = 0.0
+    # Each batch is rolled by up to so many pixels in each direction; 0 for none.
     config.data.max_shift = 0
+    # Names of the features in records made elsewhere; all but `encoded` and `label` may be missing there.
+    config.data.features = ConfigDict(
+        {
+            "encoded": "image/encoded",
+            "label": "image/class/label",
+            "id": "image/id",
+            "category": "image/category/label",
+            "text": "image/class/text",
+        }
+    )
 
     config.model = ConfigDict()
     # "convnet" (a small one), "resnet50", "resnet101" (v1.5), "se_resnet50", "bn_inception", or a network of
@@ -184,6 +234,8 @@ def get_config(loss: str = "") -> ConfigDict:
     config.evaluation.batch_size = 256
     # The Ks of Recall@K; those above the number of test images are left out.
     config.evaluation.recall_at = (1, 10, 100)
+    # Images at their own size, one at a time, neither resized nor cropped (mAP_Q).
+    config.evaluation.full_size = False
     # Whether raw pixels and the untrained model are evaluated too; for small images and test sets.
     config.evaluation.baselines = False
     return config

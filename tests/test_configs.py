@@ -12,12 +12,18 @@ from tfrank import LOSSES, experiment, settings
 from tfrank.checks import InputError
 from tfrank.losses import ADDONS
 from tfrank.losses.proxies import PROXY_LOSSES
+from tfrank.models.weights import PUBLISHED
 from tfrank.objective import build_loss, loss_fields
 from tfrank.workdir import flatten
 
 CLASSES = LOSSES | PROXY_LOSSES
 ROOT = pathlib.Path(default.__file__).parents[1]
-CONFIGS = sorted(path.stem for path in (ROOT / "configs").glob("*.py") if path.stem != "__init__")
+HELPERS = {"__init__", "papers"}
+CONFIGS = sorted({path.stem for path in (ROOT / "configs").glob("*.py")} - HELPERS)
+
+
+def config_of(name, loss=""):
+    return importlib.import_module(f"configs.{name}").get_config(loss)
 
 
 def test_every_loss_has_a_recipe_of_exactly_its_fields_and_defaults():
@@ -32,8 +38,8 @@ def test_every_loss_has_a_recipe_of_exactly_its_fields_and_defaults():
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("loss", ["", *CLASSES])
 def test_every_config_takes_every_loss_recipe_and_builds_it(name, loss):
-    config = importlib.import_module(f"configs.{name}").get_config(loss)
-    assert isinstance(build_loss(config, labels=[0, 1]), CLASSES[loss or "pnp"])
+    own = "map_q" if name == "landmarks" else "pnp"
+    assert isinstance(build_loss(config_of(name, loss), labels=[0, 1]), CLASSES[loss or own])
 
 
 def test_a_memory_is_put_around_any_loss_that_ranks_a_gallery():
@@ -66,8 +72,8 @@ def test_a_config_adds_no_field_to_the_defaults(name):
     def fields(tree):
         return {key: fields(value) if hasattr(value, "items") else None for key, value in tree.items()}
 
-    config = importlib.import_module(f"configs.{name}").get_config()
-    assert fields(config) == fields(default.get_config())
+    config = config_of(name)
+    assert fields(config) == fields(default.get_config(config.loss.name))
 
 
 def test_every_field_is_read_somewhere():
@@ -87,8 +93,173 @@ def test_every_field_is_read_somewhere():
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_config_is_within_its_own_ranges(name):
-    experiment.check_config(importlib.import_module(f"configs.{name}").get_config())
+@pytest.mark.parametrize("loss", ["", "rll"])
+def test_a_config_is_within_its_own_ranges(name, loss):
+    experiment.check_config(config_of(name, loss))
+
+
+@pytest.mark.parametrize("name", sorted({*CONFIGS} - {"default", "digits"}))
+def test_a_config_begins_with_its_command_and_runs_under_its_own_name(name):
+    docstring = importlib.import_module(f"configs.{name}").__doc__
+    assert f"python train_main.py --config=configs/{name}.py" in docstring
+    assert config_of(name).name == name
+
+
+# Copied by hand from the papers: batch, images of a class, optimizer, rate, decay; network, numbers of an
+# embedding, side of the warped image and of what the model sees, probability of a flip.
+PNP = ("adam", 1e-5, 4e-4, "resnet50", 512, 256, 224, 0.5)
+RLL = ("sgd", 1e-2, 2e-5, "bn_inception", 64, 256, 227, 0.5)
+IN_SHOP = ("sgd", 1e-2, 2e-5, "bn_inception", 128, 256, 227, 0.5)
+FACES = ("adam", 1e-5, 4e-4, "se_resnet50", 256, 0, 224, 0.5)
+MAP_Q = ("adam", 1e-4, 1e-6, "resnet101", 2048, 0, 800, 0.0)
+
+
+@pytest.mark.parametrize(
+    "name, loss, batch, of_class, expected",
+    [
+        ("sop", "", 112, 4, PNP),
+        ("sop", "smooth_ap", 112, 4, PNP),
+        ("sop", "rll", 180, 3, RLL),
+        ("in_shop", "", 112, 4, PNP),
+        ("in_shop", "rll", 66, 3, IN_SHOP),
+        ("vehicle_id", "", 112, 4, PNP),
+        ("inaturalist", "", 224, 4, PNP),
+        ("inaturalist", "fast_ap", 224, 4, PNP),
+        ("cub", "rll", 66, 3, RLL),
+        ("cars", "rll", 66, 3, RLL),
+        ("vgg_face2", "smooth_ap", 224, 4, FACES),
+        ("landmarks", "", 4096, 8, MAP_Q),
+        ("landmarks", "triplet", 4096, 8, MAP_Q),
+    ],
+)
+def test_a_config_has_the_settings_that_its_paper_prints(name, loss, batch, of_class, expected):
+    config = config_of(name, loss)
+    train, model, data = config.train, config.model, config.data
+    assert (settings.batch_size(config), data.examples_per_class) == (batch, of_class)
+    network = (model.backbone, model.embedding_dim, data.resize, data.image_size, data.flip)
+    assert (train.optimizer, train.learning_rate, train.l2, *network) == expected
+    assert train.momentum == 0.9
+
+
+RECALL_AT = {
+    "sop": (1, 10, 100, 1000),
+    "in_shop": (1, 10, 20, 30, 40, 50),
+    "vehicle_id": (1, 5),
+    "inaturalist": (1, 4, 16, 32),
+    "cub": (1, 2, 4, 8),
+    "cars": (1, 2, 4, 8),
+}
+
+
+@pytest.mark.parametrize("name", RECALL_AT)
+def test_a_config_measures_the_ks_of_the_papers_tables(name):
+    assert config_of(name).evaluation.recall_at == RECALL_AT[name]
+
+
+@pytest.mark.parametrize(
+    "name, loss, field, expected",
+    [
+        # RLL: section 4.1.2, 4.1.3 and 4.4; T_n of SOP and In-shop; m = 0.4 and alpha = 1 + m / 2.
+        ("sop", "rll", "data.crop", "random_resized"),
+        ("sop", "rll", "data.crop_area", (0.5, 1.0)),
+        ("sop", "rll", "data.crop_ratio", (3 / 4, 4 / 3)),
+        ("sop", "rll", "train.learning_rate_multipliers", "embedding=10"),
+        ("sop", "rll", "loss.negative_temperature", 10.0),
+        ("in_shop", "rll", "loss.negative_temperature", 12.0),
+        ("in_shop", "rll", "loss.margin", 0.4),
+        ("in_shop", "rll", "loss.alpha", 1.2),
+        ("in_shop", "rll", "train.steps", 30_000),
+        ("in_shop", "rll", "model.batch_norm", "trained"),
+        ("cub", "rll", "model.batch_norm", "frozen"),
+        ("cars", "rll", "model.batch_norm", "frozen"),
+        # PNP draws classes at random; Smooth-AP mines on SOP, as FastAP and Blackbox AP do (section 5.3).
+        ("sop", "", "data.sampler", "class_balanced"),
+        ("sop", "smooth_ap", "data.sampler", "category_pairs"),
+        ("sop", "fast_ap", "data.sampler", "category_pairs"),
+        ("sop", "blackbox_ap", "data.sampler", "category_pairs"),
+        ("vehicle_id", "smooth_ap", "data.sampler", "class_balanced"),
+        # Smooth-AP's supplement, section 4.
+        ("inaturalist", "", "train.learning_rate_multipliers", "embedding=2"),
+        ("inaturalist", "fast_ap", "loss.num_bins", 20),
+        ("inaturalist", "blackbox_ap", "loss.interpolation", 4.0),
+        ("inaturalist", "blackbox_ap", "loss.margin", 0.02),
+        # mAP_Q, section 4.2.
+        ("landmarks", "", "data.sampler", "all_classes"),
+        ("landmarks", "", "model.pooling", "gem"),
+        ("landmarks", "", "loss.class_weights", True),
+        ("landmarks", "", "loss.num_bins", 20),
+        ("landmarks", "", "train.schedule", "linear"),
+        ("landmarks", "", "train.steps", 200),
+        ("landmarks", "", "evaluation.full_size", True),
+        # VGGFace2's crops.
+        ("vgg_face2", "", "data.region", "box"),
+        ("vgg_face2", "", "data.box_margin", 0.3),
+        ("vehicle_id", "", "data.test", ("test_800",)),
+    ],
+)
+def test_a_config_has_what_its_paper_says_of_that_data_set_or_loss_alone(name, loss, field, expected):
+    assert flatten(config_of(name, loss).to_dict())[field] == expected
+
+
+@pytest.mark.parametrize("name", ["sop", "in_shop", "landmarks", "vgg_face2"])
+@pytest.mark.parametrize("loss", ["", "rll"])
+def test_weights_are_the_published_file_of_the_network(name, loss):
+    model = config_of(name, loss).model
+    assert model.weights in PUBLISHED[model.backbone]
+
+
+@pytest.mark.parametrize("name, size", [("digits", 16), ("omniglot", 28)])
+def test_the_first_runs_see_whole_images_that_are_only_shifted(name, size):
+    data = config_of(name).data
+    assert (data.region, data.resize, data.image_size, data.crop, data.max_shift) == (
+        "image",
+        0,
+        size,
+        "warp",
+        2,
+    )
+    assert (data.flip, data.rotation, data.scale, set(data.color_jitter)) == (0.0, 0.0, (1.0, 1.0), {0.0})
+    assert (data.sampler, data.merge_classes, data.label_noise) == ("class_balanced", 1, 0.0)
+
+
+@pytest.mark.parametrize(
+    "field, value, message",
+    [
+        ("merge_classes", 0, "an integer of at least 1"),
+        ("shards", -1, "an integer of at least 0"),
+        ("resize", -1, "an integer of at least 0"),
+        ("resize", 223, r"0, or at least config\.data\.image_size=224"),
+        ("label_noise", 1.0, "a finite number of at least 0 and below 1"),
+        ("flip", 1.1, "a finite number of at least 0 and of at most 1"),
+        ("rotation", 181.0, "a finite number of at least 0 and of at most 180"),
+        ("box_margin", -0.1, "a finite number of at least 0"),
+        ("crop_area", (0.5, 1.1), "a finite number above 0 and of at most 1"),
+        ("crop_area", (0.0, 1.0), "a finite number above 0 and of at most 1"),
+        ("crop_ratio", (4 / 3, 3 / 4), "two numbers, the smaller one first"),
+        ("scale", (1.0,), "two numbers, the smaller one first"),
+        ("color_jitter", (0.2, 0.2, 0.2), "brightness, contrast, saturation and hue"),
+        ("color_jitter", (0.2, 0.2, 0.2, 0.6), "the last at most 0.5"),
+        ("color_jitter", (-0.2, 0.2, 0.2, 0.1), "a finite number of at least 0"),
+        ("sampler", "class_balance", 'Did you mean "class_balanced"'),
+        ("crop", "wrap", 'Did you mean "warp"'),
+        ("region", "boxes", 'Did you mean "box"'),
+    ],
+)
+def test_a_value_out_of_its_range_is_refused_by_the_name_of_its_field(field, value, message):
+    config = config_of("sop")
+    config.data[field] = value
+    with pytest.raises(InputError, match=message) as error:
+        settings.check_ranges(config)
+    assert f"`config.data.{field}`" in str(error.value)
+
+
+def test_the_same_split_of_another_data_set_may_be_tested_on():
+    config = config_of("sop")
+    config.data.test = ("train",)
+    with pytest.raises(InputError, match=r"have \['train'\] in common"):
+        settings.check_ranges(config)
+    config.data.test_records = "elsewhere"
+    settings.check_ranges(config)
 
 
 def test_every_whole_number_has_a_least_value():

@@ -10,8 +10,10 @@ from tfrank.workdir import flatten
 LEAST = {
     "seed": 0,
     "data.validation_classes": 0,
-    "data.shards": 1,
+    "data.merge_classes": 1,
+    "data.shards": 0,
     "data.image_size": 1,
+    "data.resize": 0,
     "data.classes_per_batch": 2,
     "data.examples_per_class": 2,
     "data.max_shift": 0,
@@ -29,6 +31,9 @@ LEAST = {
     "evaluation.batch_size": 1,
 }
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+SAMPLERS = ("class_balanced", "all_classes", "category_pairs", "uniform")
+CROPS = ("warp", "random_resized", "scaled")
+REGIONS = ("image", "box", "face")
 
 
 def check_ranges(config: ConfigDict) -> None:
@@ -42,15 +47,37 @@ def check_ranges(config: ConfigDict) -> None:
     checks.one_of("config.train.precision", config.train.precision, PRECISIONS)
     if config.seed >= 2**32:
         raise checks.invalid("config.seed", "an integer below 2^32", config.seed)
-    common = sorted(set(config.data.train) & set(config.data.test))
-    if common:
-        raise InputError(
-            f"config.data.train and config.data.test have {common} in common; test on unseen classes."
-        )
+    _check_data(config.data)
     if not config.evaluation.recall_at:
         raise checks.invalid("config.evaluation.recall_at", "at least one K", config.evaluation.recall_at)
     for k in config.evaluation.recall_at:
         checks.integer("config.evaluation.recall_at", k, at_least=1)
+
+
+def _check_data(data):
+    for field, names in (("sampler", SAMPLERS), ("crop", CROPS), ("region", REGIONS)):
+        checks.one_of(f"config.data.{field}", data[field], names)
+    checks.number("config.data.label_noise", data.label_noise, at_least=0, below=1)
+    checks.number("config.data.flip", data.flip, at_least=0, at_most=1)
+    checks.number("config.data.rotation", data.rotation, at_least=0, at_most=180)
+    checks.number("config.data.box_margin", data.box_margin, at_least=0)
+    for field, most in (("crop_area", 1), ("crop_ratio", None), ("scale", None)):
+        ends = checks.sequence(f"config.data.{field}", data[field], checks.number, above=0, at_most=most)
+        if len(ends) != 2 or ends[0] > ends[1]:
+            raise checks.invalid(f"config.data.{field}", "two numbers, the smaller one first", data[field])
+    jitter = checks.sequence("config.data.color_jitter", data.color_jitter, checks.number, at_least=0)
+    if len(jitter) != 4 or jitter[3] > 0.5:
+        expected = "brightness, contrast, saturation and hue, the last at most 0.5"
+        raise checks.invalid("config.data.color_jitter", expected, data.color_jitter)
+    if 0 < data.resize < data.image_size:
+        expected = f"0, or at least config.data.image_size={data.image_size}, which is cut out of it"
+        raise checks.invalid("config.data.resize", expected, data.resize)
+    # The splits of another data set may have the same names.
+    common = sorted(set(data.train) & set(data.test)) if not data.test_records else []
+    if common:
+        raise InputError(
+            f"config.data.train and config.data.test have {common} in common; test on unseen classes."
+        )
 
 
 def check_memory(config: ConfigDict, steps: int) -> None:

@@ -1,0 +1,55 @@
+"""VGGFace2: 3.31 million faces of 8,631 people to train on, 169,396 of 500 others to test on.
+
+    python -m tfrank.data.prepare --source=vgg_face2 --source_dir=VGG-Face2 --output_dir=records/vgg_face2
+    python train_main.py --config=configs/vgg_face2.py:smooth_ap --config.data.records=records/vgg_face2
+
+Needs the folder with its lists and bb_landmark/, se_resnet50-ce0d4300.pth, see `configs/papers.py`, and a
+GPU. Faces are cut out by their box, extended by 0.3, and resized to 224 x 224.
+
+The same model on IJB-C, where the frames of a video are averaged to one instance:
+
+    python -m tfrank.data.prepare --source=ijb_c --source_dir=IJB-C --output_dir=records/ijb_c
+    python eval_main.py --config=configs/vgg_face2.py --saved_model=runs/vgg_face2_smooth_ap/saved_model \
+        --workdir=runs/ijb_c --config.data.records=records/vgg_face2 --config.data.test_records=records/ijb_c
+
+Published by Smooth-AP, mAP:
+
+                                        VGGFace2 network          ArcFace network
+    table  loss                         VGGFace2  IJB-C           VGGFace2  IJB-C
+    4      before (softmax, ArcFace)       0.828  0.726              0.858  0.772
+           + contrastive                   0.828  0.728              0.861  0.775
+           + triplet                       0.845  0.740              0.880  0.787
+           + Smooth-AP                     0.850  0.754              0.902  0.803
+    5      + Smooth-AP, batch 64           0.824  0.726
+                              128          0.844  0.736
+                              256          0.853  0.754
+
+The paper fine-tunes networks that know faces already: SENet-50 trained on VGGFace2, and ArcFace's
+ResNet-50. Neither is published in a file that tfrank reads, so this starts from ImageNet: expect less,
+above all at this rate and length. Any file of an SE-ResNet-50 in the same layout will do:
+--config.model.weights=PATH. ArcFace's input, 112 x 112 aligned by five points, 512 numbers:
+--config.data.region=face --config.data.image_size=112 --config.model.backbone=resnet50
+--config.model.weights=PATH --config.model.embedding_dim=512.
+
+Not said in the paper: the length (4 epochs here, 59,000 steps) and whether faces are mirrored (here they
+are). Weight decay: see `papers.pnp_settings`.
+"""
+
+from configs import default, papers
+
+
+def get_config(loss: str = ""):
+    config = default.get_config(loss)
+    papers.pnp_settings(config)
+    config.name = "vgg_face2"
+    config.data.name = "vgg_face2"
+    config.data.region = "box"
+    config.data.box_margin = 0.3
+    config.data.resize = 0
+    config.data.classes_per_batch = 56
+    config.model.backbone = "se_resnet50"
+    config.model.weights = "se_resnet50-ce0d4300.pth"
+    config.model.embedding_dim = 256
+    config.train.epochs = 4.0
+    config.evaluation.recall_at = (1, 10, 100)
+    return config
