@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable, Iterable
 
 import keras
-import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
 from tfrank import checks, files, inference, settings
 from tfrank.checks import InputError
 from tfrank.data import pipeline, records
-from tfrank.data.index import RecordIndex, select_classes
-from tfrank.data.sampling import SHORT_CLASSES, ClassBalancedSampler
+from tfrank.data.index import RecordIndex, select_records
+from tfrank.data.relabel import hold_out
+from tfrank.data.samplers import SHORT_CLASSES, ClassBalancedSampler
 from tfrank.data.sources.digits import read_digits
 from tfrank.data.sources.omniglot import read_omniglot
 from tfrank.evaluation.protocols import leave_one_out
@@ -93,7 +93,10 @@ def build_data(config: ConfigDict, workdir: str) -> Data:
     folder = files.make_folder(os.path.join(workdir, "records"))
     train, test = (_records(config.data, folder, split) for split in ("train", "test"))
     check_records_of(workdir, {"train": train.fingerprint(), "test": test.fingerprint()})
-    train, validation = _hold_out(train, config.data.validation_classes, config.seed)
+    validation = None
+    if config.data.validation_classes:
+        parts = hold_out(train.label, config.data.validation_classes, seed=config.seed)
+        train, validation = (select_records(train, part) for part in parts)
     for name, index in (("train", train), ("validation", validation), ("test", test)):
         if index:
             print(f"{name}: {len(index):,} images of {index.num_classes:,} classes")
@@ -113,18 +116,6 @@ def _records(data: ConfigDict, folder: str, split: str) -> RecordIndex:
     else:
         raise checks.invalid("config.data.name", "'digits' or 'omniglot'", data.name)
     return records.write_records(source, folder, split, num_shards=data.shards)
-
-
-def _hold_out(index: RecordIndex, count: int, seed: int) -> tuple[RecordIndex, RecordIndex | None]:
-    """The training part and a class-disjoint validation part of `count` random classes."""
-    if not count:
-        return index, None
-    classes = np.random.default_rng(seed).permutation(np.unique(index.label))
-    if count >= len(classes):
-        raise InputError(
-            f"config.data.validation_classes={count} leaves none of the {len(classes)} classes to train on."
-        )
-    return select_classes(index, classes[count:]), select_classes(index, classes[:count])
 
 
 def build_model(config: ConfigDict) -> keras.Model:

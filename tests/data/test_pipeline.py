@@ -13,7 +13,7 @@ from tfrank.data.images import decode_image, shift_images
 from tfrank.data.index import load_index
 from tfrank.data.pipeline import check_batch, evaluation_batches, naming_bad_images, train_batches
 from tfrank.data.records import RecordReader, build_index, write_records
-from tfrank.data.sampling import ClassBalancedSampler
+from tfrank.data.samplers import ClassBalancedSampler
 
 RECORDS = image_records([1, 2, 3, 1, 2, 3, 1, 2, 1, 1])
 SIZE = 4

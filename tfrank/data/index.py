@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import os
 import zipfile
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -89,7 +88,6 @@ def load_index(path: str) -> RecordIndex:
     return RecordIndex(shards=shards, **values)
 
 
-def select_classes(index: RecordIndex, labels: Sequence[int]) -> RecordIndex:
-    """The records whose class is among `labels`."""
-    rows = np.flatnonzero(np.isin(index.label, labels))
-    return dataclasses.replace(index, **{name: column[rows] for name, column in index.columns().items()})
+def select_records(index: RecordIndex, numbers: np.ndarray) -> RecordIndex:
+    """These records alone, in the order of `numbers`."""
+    return dataclasses.replace(index, **{name: column[numbers] for name, column in index.columns().items()})

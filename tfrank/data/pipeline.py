@@ -9,14 +9,14 @@ import tensorflow as tf
 from tfrank.checks import InputError
 from tfrank.data.images import decode_record, shift_images
 from tfrank.data.records import RecordReader
-from tfrank.data.sampling import ClassBalancedSampler
+from tfrank.data.samplers import Sampler
 
 AUTOTUNE = tf.data.AUTOTUNE
 
 
 def train_batches(
     reader: RecordReader,
-    sampler: ClassBalancedSampler,
+    sampler: Sampler,
     *,
     image_size: int,
     max_shift: int = 0,
