@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tests.data import LABELS, image_records, png, write_records
 from tfrank.checks import InputError
-from tfrank.data.index import concatenate, index_path, load_index, select, select_classes
+from tfrank.data.index import concatenate, index_path, load_index, select
 from tfrank.data.records import (
     BOX_SIDES,
     FOOTER,
@@ -208,8 +208,8 @@ def test_same_records_written_again_have_the_same_fingerprint(index, tmp_path):
     assert write_records(RECORDS, str(tmp_path), "train", num_shards=3).fingerprint() == index.fingerprint()
 
 
-def test_select_classes_keeps_their_records_and_no_others(index):
-    chosen = select_classes(index, [3, -5, 77])
+def test_select_keeps_these_records_and_no_others(index):
+    chosen = select(index, np.flatnonzero(np.isin(index.label, [3, -5])))
     assert sorted(chosen.label) == [-5, 3, 3, 3, 3]
     assert sorted(content(serialized).id for serialized in read_all(chosen)) == sorted(
         record.id for record in RECORDS if record.label in (3, -5)

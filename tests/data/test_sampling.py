@@ -1,114 +1,18 @@
-"""The promise of a batch, held over epochs for any sizes; and the rule of straddling, by a plain walk."""
+"""Draws: the rule of straddling, orders of their own, pairs of categories, and what is kept."""
 
 import collections
 import itertools
+import tracemalloc
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfrank.checks import InputError
-from tfrank.data.sampling import CLASSES, ClassBalancedSampler, draw, permutation
+from tests.data.sampler_cases import walk
+from tfrank.data import sampling
+from tfrank.data.sampling import CLASSES, category_pairs, draw, permutation
 
-quick = settings(deadline=None, max_examples=40, derandomize=True)
-
-
-@st.composite
-def samplers(draw_from):
-    """A function that gives a fresh sampler, with the labels and the batch that it was made for."""
-    sizes = draw_from(st.lists(st.integers(1, 9), min_size=1, max_size=9), label="images of each class")
-    names = draw_from(st.permutations([-(2**62), -7, 0, 1, 2, 30, 400, 2**24 + 1, 2**62]))
-    labels = np.repeat(np.array(names[: len(sizes)]), sizes)
-    np.random.default_rng(len(labels)).shuffle(labels)
-    arguments = {
-        "classes_per_batch": draw_from(st.integers(1, len(sizes)), label="classes_per_batch"),
-        "examples_per_class": draw_from(st.integers(1, 6), label="examples_per_class"),
-        "seed": draw_from(st.integers(0, 2**32), label="seed"),
-    }
-    return lambda: ClassBalancedSampler(labels, **arguments), labels, arguments
-
-
-def batches_by_class(sampler, labels, steps):
-    """Each batch as a list of (class, its images), in the order of the batch."""
-    for step in steps:
-        numbers = sampler.batch(step).reshape(sampler.classes_per_batch, sampler.examples_per_class)
-        for row in numbers:
-            assert len(set(labels[row])) == 1
-        yield [(labels[row[0]], row.tolist()) for row in numbers]
-
-
-def spread(visits, things):
-    counts = [visits[thing] for thing in things]
-    return max(counts) - min(counts)
-
-
-@quick
-@given(samplers())
-def test_a_batch_holds_exactly_the_classes_and_images_promised(case):
-    build, labels, arguments = case
-    sizes = collections.Counter(labels)
-    for batch in batches_by_class(build(), labels, range(30)):
-        assert len(batch) == len({label for label, _ in batch}) == arguments["classes_per_batch"]
-        for label, images in batch:
-            assert len(images) == arguments["examples_per_class"]
-            assert len(set(images)) == len(images) or sizes[label] < len(images)
-
-
-@quick
-@given(samplers())
-def test_visits_of_two_classes_and_of_two_images_of_a_class_never_differ_by_more_than_one(case):
-    build, labels, _ = case
-    visits_of_classes, visits_of_images = collections.Counter(), collections.Counter()
-    members = {label: np.flatnonzero(labels == label) for label in set(labels)}
-    for batch in batches_by_class(build(), labels, range(30)):
-        visits_of_classes.update(label for label, _ in batch)
-        assert spread(visits_of_classes, members) <= 1
-        for label, images in batch:
-            visits_of_images.update(images)
-            assert spread(visits_of_images, members[label]) <= 1
-
-
-@quick
-@given(samplers())
-def test_each_epoch_visits_every_class_once(case):
-    build, labels, _ = case
-    count = len(set(labels))
-    batches = batches_by_class(build(), labels, itertools.count())
-    places = (label for batch in batches for label, _ in batch)
-    for _ in range(4):
-        assert set(itertools.islice(places, count)) == set(labels)
-
-
-@quick
-@given(samplers(), st.lists(st.integers(0, 60), min_size=1, max_size=5))
-def test_a_batch_is_the_same_alone_and_in_sequence(case, steps):
-    build, _, _ = case
-    sampler = build()
-    sequence = [sampler.batch(step) for step in range(61)]
-    for step in steps:
-        permutation.cache_clear()
-        np.testing.assert_array_equal(build().batch(step), sequence[step])
-
-
-def walk(seed, key, size, take, turns):
-    """Turns of `take` things of `size`, by walking through the epochs with a list of what is left.
-
-    From DESIGN.md: "Epoch e is a stateless permutation of the classes; a batch that straddles two epochs
-    takes from the second only classes it does not hold yet, the skipped ones come next".
-    """
-    left, epoch = [], -1
-    for _ in range(turns):
-        turn, epochs = [], []
-        while len(turn) < take:
-            if not left:
-                epoch += 1
-                left = permutation(seed, key, epoch, size).tolist()
-            thing = next(thing for thing in left if thing not in turn)
-            left.remove(thing)
-            turn.append(thing)
-            epochs.append(epoch)
-        yield turn, epochs
+quick = settings(deadline=None, max_examples=60, derandomize=True)
 
 
 @pytest.mark.parametrize("take", range(1, 8))
@@ -119,24 +23,12 @@ def test_a_turn_that_straddles_two_epochs_follows_the_rule(take, more):
         assert (got_things.tolist(), got_epochs.tolist()) == (things, epochs)
 
 
-@quick
-@given(samplers())
-def test_classes_and_images_are_drawn_by_that_rule(case):
-    build, labels, _ = case
-    sampler, names = build(), np.unique(labels)
-    take, steps = sampler.examples_per_class, 20
-    members = [np.flatnonzero(labels == name) for name in names]
-    # In epoch e a class is visited for the e-th time. A class smaller than a visit has no such rule.
-    visits = {
-        c: [images for images, _ in walk(sampler.seed, c, len(members[c]), take, steps)]
-        for c in range(len(names))
-        if len(members[c]) >= take
-    }
-    classes = walk(sampler.seed, CLASSES, len(names), sampler.classes_per_batch, steps)
-    for batch, (turn, epochs) in zip(batches_by_class(sampler, labels, range(steps)), classes):
-        assert [label for label, _ in batch] == names[turn].tolist()
-        for (_, images), c, epoch in zip(batch, turn, epochs):
-            assert c not in visits or members[c][visits[c][epoch]].tolist() == images
+@pytest.mark.parametrize("size, take", [(1, 4), (3, 4), (3, 7), (4, 9)])
+def test_a_turn_of_more_things_than_there_are_goes_through_plain_epochs(size, take):
+    places = [(epoch, thing) for epoch in range(99) for thing in permutation(3, 5, epoch, size).tolist()]
+    for turn in range(20):
+        things, epochs = draw(3, 5, turn, size, take)
+        assert list(zip(epochs, things)) == places[turn * take : (turn + 1) * take]
 
 
 def test_a_late_batch_of_almost_all_classes_is_drawn_too():
@@ -145,53 +37,54 @@ def test_a_late_batch_of_almost_all_classes_is_drawn_too():
     assert len(set(classes)) == 1024 and epochs[0] == 1600 * 1024 // 1623
 
 
-LABELS = np.repeat(np.arange(12), [3, 4, 5] * 4)
-
-
-def first_batches(**arguments):
-    sampler = ClassBalancedSampler(LABELS, **{"classes_per_batch": 4, "examples_per_class": 2, **arguments})
-    return [sampler.batch(step).tolist() for step in range(6)]
-
-
-def test_seeds_differ_and_the_same_seed_does_not():
-    runs = [first_batches(seed=seed) for seed in range(4)]
-    assert all(one != other for one, other in itertools.combinations(runs, 2))
-    assert first_batches(seed=2) == runs[2]
-
-
 def test_epochs_and_classes_have_orders_of_their_own():
     orders = [permutation(0, key, epoch, 20).tolist() for key in (CLASSES, 0, 1) for epoch in range(3)]
     assert all(sorted(order) == list(range(20)) for order in orders)
     assert all(one != other for one, other in itertools.combinations(orders, 2))
 
 
-def test_drop_leaves_small_classes_out_and_repeat_does_not():
-    seen = {
-        short_classes: {LABELS[n] for batch in batches for n in batch}
-        for short_classes in ("drop", "repeat")
-        for batches in [first_batches(examples_per_class=4, short_classes=short_classes)]
-    }
-    assert seen["drop"] == set(range(12)) - {0, 3, 6, 9}
-    assert seen["repeat"] == set(range(12))
+def test_a_long_order_is_made_once_an_epoch_and_old_ones_are_forgotten(monkeypatch):
+    """Two orders of four million are 64 MiB, of the plain kind and of the visited one."""
+    made, key_of = [], sampling._Key
+    monkeypatch.setattr(sampling, "_Key", lambda *words: made.append(words) or key_of(*words))
+    size, take, epochs = 2**22, 1000, 5
+    permutation.cache_clear(), sampling.epoch_order.cache_clear()
+    tracemalloc.start()
+    for epoch in range(epochs):
+        for turn in range(epoch * size // take, epoch * size // take + 4):
+            draw(9, 0, turn, size, take)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    permutation.cache_clear(), sampling.epoch_order.cache_clear()
+    assert len(made) == epochs
+    assert kept < 140 * 2**20
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (
-            {"classes_per_batch": 13},
-            r"classes_per_batch=13 distinct classes, but there are only 12 to train on\. Lower classes_per",
-        ),
-        (
-            {"classes_per_batch": 9, "examples_per_class": 4, "short_classes": "drop"},
-            r"classes_per_batch=9 distinct classes, but there are only 8 with at least 4 images to train on",
-        ),
-        ({"classes_per_batch": 0}, "argument `classes_per_batch`. Expected an integer of at least 1"),
-        ({"examples_per_class": 1.5}, "argument `examples_per_class`. Expected an integer of at least 1"),
-        ({"seed": -1}, "argument `seed`. Expected an integer of at least 0"),
-        ({"short_classes": "dropp"}, r'argument `short_classes`.* Did you mean "drop"\?'),
-    ],
-)
-def test_what_cannot_be_promised_is_refused(arguments, message):
-    with pytest.raises(InputError, match=message):
-        first_batches(**arguments)
+@st.composite
+def halves_that_can_be_paired(draw_from):
+    halves = draw_from(st.lists(st.integers(1, 9), min_size=1, max_size=6), label="halves")
+    rest = max(max(halves) * 2 - sum(halves), 0)
+    rest += (sum(halves) + rest) % 2
+    return tuple([*halves, rest] if rest else halves)
+
+
+@quick
+@given(halves_that_can_be_paired(), st.integers(0, 2**32), st.integers(0, 5))
+def test_every_half_of_an_epoch_is_paired_with_one_of_another_category(halves, seed, epoch):
+    pairs, turns = category_pairs(seed, epoch, halves)
+    seen = collections.Counter()
+    for (one, other), befores in zip(pairs.tolist(), turns.tolist()):
+        assert one != other
+        for category, before in zip((one, other), befores):
+            assert before == seen[category]
+            seen[category] += 1
+    assert seen == dict(enumerate(halves))
+
+
+def test_most_pairs_of_twelve_categories_meet_in_each_epoch_and_all_in_ten():
+    halves = (60, 50, 70, 80, 65, 55, 62, 40, 90, 120, 67, 51)
+    epochs = [category_pairs(0, epoch, halves)[0].tolist() for epoch in range(10)]
+    met = [{frozenset(pair) for pair in pairs} for pairs in epochs]
+    assert min(map(len, met)) > 66 / 2 and len(set.union(*met)) == 66
+    assert all(one != other for one, other in itertools.combinations(epochs, 2))
+    assert category_pairs(1, 0, halves)[0].tolist() != epochs[0]

@@ -160,11 +160,6 @@ def select(index: RecordIndex, rows: np.ndarray) -> RecordIndex:
     return dataclasses.replace(index, **{name: column[rows] for name, column in index.columns().items()})
 
 
-def select_classes(index: RecordIndex, labels: Sequence[int]) -> RecordIndex:
-    """The records whose class is among `labels`."""
-    return select(index, np.flatnonzero(np.isin(index.label, labels)))
-
-
 def concatenate(indexes: Sequence[RecordIndex]) -> RecordIndex:
     """One index of the records of several, one after another."""
     if len(indexes) == 1:

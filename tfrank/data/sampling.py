@@ -1,25 +1,55 @@
-"""Which images make batch t: class-balanced, and a pure function of (seed, t)."""
+"""Stateless draws: what comes when is a pure function of (seed, key, turn), so nothing is walked through."""
 
 import functools
 
 import numpy as np
 
-from tfrank import checks
-from tfrank.checks import InputError
+# Keys of what is drawn. The images of class c are drawn with key c, the classes of category k with
+# key CLASSES_OF_CATEGORY - k.
+CLASSES, CATEGORIES, PAIRS, CLASSES_OF_CATEGORY = -1, -2, -3, -4
 
-# Classes are drawn with this key; the images of class c with key c.
-CLASSES = -1
-SHORT_CLASSES = ("repeat", "drop")
+# Numbers that the cached orders of one bit length hold at most: 64 MB.
+CACHED = 2**23
 
 
-@functools.lru_cache(maxsize=1024)
+def _cached(most):
+    """Keeps the last `most` orders that a function gave; fewer of long ones, see `CACHED`, but two."""
+
+    def decorate(function):
+        caches = [functools.lru_cache(max(2, min(most, CACHED >> bits)))(function) for bits in range(64)]
+
+        @functools.wraps(function)
+        def cached(seed, key, epoch, size, *take):
+            return caches[size.bit_length()](seed, key, epoch, size, *take)
+
+        cached.cache_clear = lambda: [cache.cache_clear() for cache in caches]
+        return cached
+
+    return decorate
+
+
+class _Key(np.random.bit_generator.ISeedSequence):
+    """The key of a generator. Given as `key=`, NumPy gathers entropy first, which takes as long again."""
+
+    def __init__(self, *words):
+        self.words = np.array(words, np.int64).view(np.uint64)
+
+    def generate_state(self, n_words, dtype=np.uint32):
+        return self.words
+
+
+@_cached(most=1024)
 def permutation(seed: int, key: int, epoch: int, size: int) -> np.ndarray:
-    """The stateless random order of `size` things in an epoch."""
-    bits = np.random.Philox(key=np.array([seed, key], np.int64).view(np.uint64), counter=[epoch, 0, 0, 0])
+    """The stateless random order of `size` things in an epoch.
+
+    >>> permutation(0, 7, 0, 4), permutation(0, 7, 1, 4)
+    (array([0, 1, 3, 2]), array([1, 3, 2, 0]))
+    """
+    bits = np.random.Philox(_Key(seed, key), counter=[epoch, 0, 0, 0])
     return np.random.Generator(bits).permutation(size)
 
 
-@functools.lru_cache(maxsize=4096)
+@_cached(most=4096)
 def epoch_order(seed: int, key: int, epoch: int, size: int, take: int) -> np.ndarray:
     """The order in which an epoch visits its things, when they are taken `take` at a time.
 
@@ -37,9 +67,12 @@ def epoch_order(seed: int, key: int, epoch: int, size: int, take: int) -> np.nda
     order = permutation(seed, key, first, size)
     for number in range(first + 1, epoch + 1):
         held = number * size % take  # Places of the straddling take that the epoch before has filled.
-        last, order = order[len(order) - held :], permutation(seed, key, number, size)
-        chosen = np.flatnonzero(~np.isin(order, last))[: take - held]
-        order = np.concatenate([order[chosen], np.delete(order, chosen)])
+        last, order = set(order[size - held :].tolist()), permutation(seed, key, number, size)
+        head = order[:take].tolist()
+        chosen = [thing for thing in head if thing not in last][: take - held]
+        taken = set(chosen)
+        skipped = [thing for thing in head if thing not in taken]
+        order = np.concatenate([chosen + skipped, order[take:]])
     return order
 
 
@@ -48,69 +81,47 @@ def draw(seed: int, key: int, turn: int, size: int, take: int) -> tuple[np.ndarr
 
     Over any number of turns the visits of two things differ by at most one. Where size < take, things
     repeat within the turn.
+
+    >>> [draw(0, 7, turn, size=4, take=3)[0].tolist() for turn in range(4)]
+    [[0, 1, 3], [2, 1, 3], [2, 0, 3], [0, 2, 1]]
     """
-    place = np.arange(turn * take, (turn + 1) * take)
-    epochs = place // size
-    order = permutation if size < take else functools.partial(epoch_order, take=take)
-    orders = {epoch: order(seed, key, epoch, size) for epoch in range(epochs[0], epochs[-1] + 1)}
-    return np.array([orders[e][p] for e, p in zip(epochs, place % size)]), epochs
+    begin, end = turn * take, (turn + 1) * take
+    parts = []
+    for epoch in range(begin // size, (end - 1) // size + 1):
+        repeats = size < take
+        order = permutation(seed, key, epoch, size) if repeats else epoch_order(seed, key, epoch, size, take)
+        parts.append(order[max(begin - epoch * size, 0) : end - epoch * size])
+    return np.concatenate(parts), np.arange(begin, end) // size
 
 
-class ClassBalancedSampler:
-    """Batch t: `classes_per_batch` distinct classes, `examples_per_class` distinct images of each.
-
-    Epoch e visits all classes in a random order, each visit of a class goes on in a random order of
-    its images; classes are visited equally often, up to one, at any t, and so are a class's images.
+@functools.lru_cache(maxsize=16)
+def category_pairs(seed: int, epoch: int, halves: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """The two categories of each batch of an epoch, and for both how often the epoch had them before.
 
     Args:
-        labels: `[records]` int64, the class of each record.
-        classes_per_batch: at least 1, at most the number of classes.
-        examples_per_class: at least 1.
-        short_classes: what to do with classes of fewer images than that: "repeat" their images within
-            a batch, or "drop" the classes.
-        seed: of all draws, at least 0.
+        seed, epoch: what the order is random in.
+        halves: for each category, how many batches of the epoch it is half of. Their sum is even, and
+            none is more than half of it.
 
-    >>> sampler = ClassBalancedSampler(np.repeat(np.arange(5), 3), classes_per_batch=2, examples_per_class=2)
-    >>> sampler.batch(7).shape
-    (4,)
+    Returns:
+        Two arrays `[batches, 2]`.
+
+    >>> pairs, turns = category_pairs(0, 0, (1, 2, 1))
+    >>> pairs.tolist(), turns.tolist()
+    ([[2, 1], [1, 0]], [[0, 0], [1, 0]])
     """
-
-    def __init__(
-        self,
-        labels: np.ndarray,
-        *,
-        classes_per_batch: int,
-        examples_per_class: int,
-        short_classes: str = "repeat",
-        seed: int = 0,
-    ):
-        self.classes_per_batch = checks.integer("classes_per_batch", classes_per_batch, at_least=1)
-        self.examples_per_class = checks.integer("examples_per_class", examples_per_class, at_least=1)
-        self.seed = checks.integer("seed", seed, at_least=0)
-        checks.one_of("short_classes", short_classes, SHORT_CLASSES)
-        by_class = np.argsort(labels, kind="stable")
-        starts = np.flatnonzero(np.diff(labels[by_class], prepend=labels.min() - 1))
-        members = np.split(by_class, starts[1:])
-        if short_classes == "drop":
-            members = [images for images in members if len(images) >= examples_per_class]
-        self._members = members
-        if len(members) < classes_per_batch:
-            enough = f" with at least {examples_per_class} images" if short_classes == "drop" else ""
-            raise InputError(
-                f"A batch takes classes_per_batch={classes_per_batch} distinct classes, but there are only"
-                f" {len(members)}{enough} to train on. Lower classes_per_batch."
-            )
-
-    @property
-    def batch_size(self) -> int:
-        return self.classes_per_batch * self.examples_per_class
-
-    def batch(self, step: int) -> np.ndarray:
-        """`[batch_size]` record numbers of batch `step`; images of a class stand together."""
-        classes, visits = draw(self.seed, CLASSES, step, len(self._members), self.classes_per_batch)
-        numbers = []
-        for c, visit in zip(classes, visits):
-            images = self._members[c]
-            chosen, _ = draw(self.seed, int(c), int(visit), len(images), self.examples_per_class)
-            numbers.append(images[chosen])
-        return np.concatenate(numbers)
+    counts = np.array(halves)
+    order = permutation(seed, CATEGORIES, epoch, len(counts))
+    # A category stands in one block of at most half of the places, so two that are half of them apart differ.
+    pairs = np.repeat(order, counts[order]).reshape(2, -1).T
+    pairs = pairs[permutation(seed, PAIRS, epoch, len(pairs))]
+    # So a category would meet but two others in an epoch: batches two and two exchange a category,
+    # where that leaves each with two different ones.
+    even, odd = pairs[: len(pairs) // 2 * 2 : 2], pairs[1::2]
+    exchange = (even[:, 0] != odd[:, 1]) & (odd[:, 0] != even[:, 1])
+    even[exchange, 1], odd[exchange, 1] = odd[exchange, 1], even[exchange, 1]
+    flat = pairs.ravel()
+    by_category = np.argsort(flat, kind="stable")
+    turns = np.empty_like(flat)
+    turns[by_category] = np.arange(len(flat)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return pairs, turns.reshape(pairs.shape)

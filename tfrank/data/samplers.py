@@ -1,0 +1,301 @@
+"""Which images make batch t: four ways, each a pure function of (seed, t)."""
+
+from typing import Protocol
+
+import numpy as np
+
+from tfrank import checks
+from tfrank.checks import InputError
+from tfrank.data.sampling import CLASSES, CLASSES_OF_CATEGORY, category_pairs, draw
+
+SHORT_CLASSES = ("repeat", "drop")
+
+
+class Sampler(Protocol):
+    """What a pipeline needs to know of a sampler."""
+
+    seed: int
+    batch_size: int
+
+    def batch(self, step: int) -> np.ndarray:
+        """`[batch_size]` int64 record numbers of batch `step`; the same for the same seed and step."""
+
+
+class ClassBalancedSampler:
+    """Batch t: `classes_per_batch` distinct classes, `examples_per_class` distinct images of each.
+
+    Epoch e visits all classes in a random order, each visit of a class goes on in a random order of
+    its images; classes are visited equally often, up to one, at any t, and so are a class's images.
+
+    Args:
+        labels: `[records]` int64, the class of each record.
+        classes_per_batch: at least 1, at most the number of classes.
+        examples_per_class: at least 1.
+        short_classes: what to do with classes of fewer images than that: "repeat" their images within
+            a batch, or "drop" the classes.
+        seed: of all draws, at least 0.
+
+    >>> sampler = ClassBalancedSampler(np.repeat(np.arange(5), 3), classes_per_batch=2, examples_per_class=2)
+    >>> sampler.batch(7).shape
+    (4,)
+    """
+
+    def __init__(
+        self,
+        labels: np.ndarray,
+        *,
+        classes_per_batch: int,
+        examples_per_class: int,
+        short_classes: str = "repeat",
+        seed: int = 0,
+    ):
+        self.classes_per_batch = checks.integer("classes_per_batch", classes_per_batch, at_least=1)
+        self.examples_per_class = checks.integer("examples_per_class", examples_per_class, at_least=1)
+        self.seed = checks.integer("seed", seed, at_least=0)
+        self.batch_size = self.classes_per_batch * self.examples_per_class
+        checks.one_of("short_classes", short_classes, SHORT_CLASSES)
+        least = examples_per_class if short_classes == "drop" else 1
+        self._members = [images for images in _members(labels) if len(images) >= least]
+        if len(self._members) < classes_per_batch:
+            raise InputError(
+                f"A batch takes classes_per_batch={classes_per_batch} distinct classes, but there are only"
+                f" {len(self._members)}{_of_enough(least)} to train on. Lower classes_per_batch."
+            )
+
+    def batch(self, step: int) -> np.ndarray:
+        """`[batch_size]` record numbers of batch `step`; images of a class stand together."""
+        classes, visits = draw(self.seed, CLASSES, step, len(self._members), self.classes_per_batch)
+        return _draw_images(self.seed, self._members, classes, visits, self.examples_per_class)
+
+
+class CategoryPairsSampler:
+    """Batch t: two categories, half of the classes from each, so that negatives are hard.
+
+    As FastAP (Cakir et al., CVPR 2019) and Smooth-AP sample Stanford Online Products. Each epoch gives a
+    category as many half batches as its classes need, twice as many if their number is odd in all, and
+    pairs them at random. The classes of a category are visited equally often, up to one, at any t, and so
+    are a class's images.
+
+    Args:
+        labels, categories: `[records]` int64, the class of each record and the coarser class of that.
+        classes_per_batch: an even number; half of it is at most the number of classes of each category.
+        examples_per_class, short_classes, seed: see `ClassBalancedSampler`.
+
+    >>> labels = np.repeat(np.arange(6), 3)
+    >>> sampler = CategoryPairsSampler(labels, labels // 2, classes_per_batch=4, examples_per_class=2)
+    >>> len(set(labels[sampler.batch(7)])), len(set(labels[sampler.batch(7)] // 2))
+    (4, 2)
+    """
+
+    def __init__(
+        self,
+        labels: np.ndarray,
+        categories: np.ndarray,
+        *,
+        classes_per_batch: int,
+        examples_per_class: int,
+        short_classes: str = "repeat",
+        seed: int = 0,
+    ):
+        self._half = checks.integer("classes_per_batch", classes_per_batch, at_least=1) // 2
+        self._examples_per_class = checks.integer("examples_per_class", examples_per_class, at_least=1)
+        self.seed = checks.integer("seed", seed, at_least=0)
+        self.batch_size = classes_per_batch * examples_per_class
+        checks.one_of("short_classes", short_classes, SHORT_CLASSES)
+        if classes_per_batch % 2:
+            raise checks.invalid(
+                "classes_per_batch", "an even number, half for each category", classes_per_batch
+            )
+        least = examples_per_class if short_classes == "drop" else 1
+        members = _members(labels)
+        names, category = np.unique(_category_of_classes(labels, categories, members), return_inverse=True)
+        enough = [c for c, images in enumerate(members) if len(images) >= least]
+        self._members, category = [members[c] for c in enough], category[enough]
+        counts = np.bincount(category, minlength=len(names))
+        for name, count in zip(names, counts):
+            if count < self._half:
+                raise InputError(
+                    f"Half a batch takes {self._half} classes of one category (classes_per_batch="
+                    f"{classes_per_batch}), but category {name} has only {count}{_of_enough(least)}."
+                    f" Lower classes_per_batch, or leave the records of that category out."
+                )
+        self._classes = _members(category)
+        self._halves = _half_batches(names, counts, self._half)
+
+    def batch(self, step: int) -> np.ndarray:
+        """`[batch_size]` record numbers of batch `step`; images of a category, and of a class, together."""
+        epoch, place = divmod(step, sum(self._halves) // 2)
+        pairs, turns = category_pairs(self.seed, epoch, self._halves)
+        classes, visits = [], []
+        for k, before in zip(pairs[place].tolist(), turns[place].tolist()):
+            turn = epoch * self._halves[k] + before
+            key = CLASSES_OF_CATEGORY - k
+            chosen, rounds = draw(self.seed, key, turn, len(self._classes[k]), self._half)
+            classes.extend(self._classes[k][chosen])
+            visits.extend(rounds)
+        return _draw_images(self.seed, self._members, classes, visits, self._examples_per_class)
+
+
+class AllClassesSampler:
+    """Batch t: images of every class, as many of each as `class_quotas` says, the same in every batch.
+
+    As mAP_Q (Revaud et al., ICCV 2019) samples. The images of a class are visited equally often, up to
+    one, at any t, and none is twice in a batch.
+
+    Args:
+        labels: `[records]` int64, the class of each record.
+        batch_size: at least two images of each class, at most all.
+        seed: of all draws, at least 0.
+
+    >>> labels = np.repeat(np.arange(3), [2, 4, 6])
+    >>> sampler = AllClassesSampler(labels, batch_size=8)
+    >>> labels[sampler.batch(7)]
+    array([0, 0, 1, 1, 2, 2, 2, 2])
+    """
+
+    def __init__(self, labels: np.ndarray, *, batch_size: int, seed: int = 0):
+        self.batch_size = _batch_size_of(len(labels), batch_size)
+        self.seed = checks.integer("seed", seed, at_least=0)
+        self._members = _members(labels)
+        self._quotas = class_quotas(np.array([len(images) for images in self._members]), batch_size).tolist()
+
+    def batch(self, step: int) -> np.ndarray:
+        """`[batch_size]` record numbers of batch `step`; images of a class stand together."""
+        numbers = []
+        for c, (images, quota) in enumerate(zip(self._members, self._quotas)):
+            chosen, _ = draw(self.seed, c, step, len(images), quota)
+            numbers.append(images[chosen])
+        return np.concatenate(numbers)
+
+
+class UniformSampler:
+    """Batch t: any images, whatever their classes; all are visited equally often, up to one, at any t.
+
+    At the start of an epoch all records are shuffled, and orders of two epochs are kept: with 3.3 million
+    records that takes 0.1 s and 0.1 GB.
+
+    Args:
+        count: number of records.
+        batch_size: at least 1, at most `count`.
+        seed: of all draws, at least 0.
+
+    >>> sorted(np.concatenate([UniformSampler(6, batch_size=2).batch(step) for step in range(3)]).tolist())
+    [0, 1, 2, 3, 4, 5]
+    """
+
+    def __init__(self, count: int, *, batch_size: int, seed: int = 0):
+        self._count = checks.integer("count", count, at_least=1)
+        self.batch_size = _batch_size_of(count, batch_size)
+        self.seed = checks.integer("seed", seed, at_least=0)
+
+    def batch(self, step: int) -> np.ndarray:
+        """`[batch_size]` record numbers of batch `step`."""
+        # All records are the images of one class, number 0.
+        return draw(self.seed, 0, step, self._count, self.batch_size)[0]
+
+
+def class_quotas(sizes: np.ndarray, batch_size: int) -> np.ndarray:
+    """How many images of each class a batch of all classes holds: in proportion to the sizes, at least two.
+
+    A class of one image gives that one. What rounding down leaves goes to the largest remainders, among
+    equal ones to the first.
+
+    Args:
+        sizes: `[classes]` number of images, at least 1 each.
+        batch_size: the sum of the quotas, at most that of the sizes. InputError where it is less than
+            two of each class.
+
+    Returns:
+        `[classes]` int64, none above its size.
+
+    >>> class_quotas(np.array([1, 2, 10, 30]), 12)
+    array([1, 2, 2, 7])
+    """
+    quotas = np.minimum(2, sizes)
+    if batch_size < quotas.sum():
+        raise InputError(
+            f"A batch of all {len(sizes)} classes takes at least {quotas.sum()} images, two of each class"
+            f" (one of a class of one), but batch_size={batch_size}. Raise batch_size, or sample classes."
+        )
+    free = sizes > 0
+    while free.any():
+        left, images = batch_size - quotas[~free].sum(), sizes[free].sum()
+        # Below its least number, a class keeps that, which leaves less to the others.
+        short = free & (left * sizes < quotas * images)
+        if not short.any():
+            shares = left * sizes[free]
+            quotas[free] = shares // images
+            rest = batch_size - quotas.sum()
+            largest = np.argsort(-(shares % images), kind="stable")[:rest]
+            quotas[np.flatnonzero(free)[largest]] += 1
+            break
+        free &= ~short
+    return quotas
+
+
+def _members(labels):
+    """The records of each class, the classes in the order of their labels."""
+    if not len(labels):
+        raise InputError("There are no records to sample from.")
+    by_class = np.argsort(labels, kind="stable")
+    return np.split(by_class, np.flatnonzero(np.diff(labels[by_class])) + 1)
+
+
+def _draw_images(seed, members, classes, visits, take):
+    """Record numbers: for each class its visit's `take` images."""
+    numbers = []
+    for c, visit in zip(classes, visits):
+        images = members[c]
+        chosen, _ = draw(seed, int(c), int(visit), len(images), take)
+        numbers.append(images[chosen])
+    return np.concatenate(numbers)
+
+
+def _batch_size_of(count, batch_size):
+    if checks.integer("batch_size", batch_size, at_least=1) > count:
+        raise InputError(
+            f"A batch takes batch_size={batch_size} distinct images, but there are only {count}."
+            " Lower batch_size."
+        )
+    return int(batch_size)
+
+
+def _of_enough(least):
+    return f" with at least {least} images" if least > 1 else ""
+
+
+def _category_of_classes(labels, categories, members):
+    """`[classes]` the category of each class; InputError where it has none, or two."""
+    missing = int((categories == -1).sum())
+    if missing:
+        raise InputError(
+            f"{missing:,} of {len(categories):,} records have no category. Pairs of categories need one for"
+            " every record: prepare the records with categories, or sample classes whatever their category."
+        )
+    of_classes = np.array([categories[images[0]] for images in members], np.int64)
+    by_class = np.concatenate(members)
+    expected = np.repeat(of_classes, [len(images) for images in members])
+    others = by_class[categories[by_class] != expected]
+    if len(others):
+        label = labels[others[0]]
+        both = sorted({int(category) for category in categories[labels == label]})
+        raise InputError(
+            f"Class {label} is in categories {both[0]} and {both[1]}, but a class must be in one. Correct the"
+            " categories of its records."
+        )
+    return of_classes
+
+
+def _half_batches(names, counts, half):
+    """For each category, how many batches of an epoch it is half of; InputError if they cannot be paired."""
+    halves = -(-counts // half)
+    largest = halves.argmax()
+    if 2 * halves[largest] > halves.sum():
+        raise InputError(
+            f"Category {names[largest]} has {counts[largest]:,} of {counts.sum():,} classes and would be in"
+            f" {halves[largest] / halves.sum():.0%} of all half batches, but only half of them can be paired"
+            " with other categories. Sample classes whatever their category."
+        )
+    if halves.sum() % 2:
+        halves = 2 * halves
+    return tuple(halves.tolist())
