@@ -20,10 +20,10 @@ from tfrank.data.samplers import (
     AllClassesSampler,
     CategoryPairsSampler,
     ClassBalancedSampler,
+    Sampler,
     UniformSampler,
 )
 from tfrank.data.scan import Features, open_foreign_records
-from tfrank.data.sources import SOURCES
 from tfrank.data.views import View
 from tfrank.workdir import check_records_of
 
@@ -44,7 +44,6 @@ class Data:
 
 def build_data(config: ConfigDict, workdir: str) -> Data:
     """The records of the config's data set, written to `workdir/records` where none are named."""
-    checks.one_of("config.data.name", config.data.name, (*SOURCES, FOREIGN))
     train, test = (
         _open_foreign(config.data, workdir) if config.data.name == FOREIGN else _open(config.data, workdir)
     )
@@ -129,7 +128,7 @@ def build_loader(config: ConfigDict) -> ImageLoader:
     )
 
 
-def build_sampler(config: ConfigDict, index: RecordIndex) -> pipeline.Sampler:
+def build_sampler(config: ConfigDict, index: RecordIndex) -> Sampler:
     """Which images make batch t of a run."""
     data, seed = config.data, config.seed
     grouped = {
@@ -145,7 +144,7 @@ def build_sampler(config: ConfigDict, index: RecordIndex) -> pipeline.Sampler:
         case "all_classes":
             return AllClassesSampler(index.label, batch_size=settings.batch_size(config), seed=seed)
         case "uniform":
-            return UniformSampler(index.label, batch_size=settings.batch_size(config), seed=seed)
+            return UniformSampler(len(index), batch_size=settings.batch_size(config), seed=seed)
     raise checks.invalid("config.data.sampler", f"one of {settings.SAMPLERS}", data.sampler)
 
 

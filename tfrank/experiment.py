@@ -11,10 +11,14 @@ import keras
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from tfrank import inference, settings
+from tfrank import checks, inference, settings
 from tfrank.checks import InputError
 from tfrank.data import pipeline, records
-from tfrank.datasets import Data, build_batches, build_loader
+from tfrank.data.images import REGIONS
+from tfrank.data.samplers import SHORT_CLASSES
+from tfrank.data.sources import SOURCES
+from tfrank.data.views import CROPS
+from tfrank.datasets import FOREIGN, Data, build_batches, build_loader
 from tfrank.evaluation.protocols import leave_one_out
 from tfrank.losses.proxies import PROXY_LOSSES
 from tfrank.losses.summary import batch_summary
@@ -68,7 +72,11 @@ class Training:
 def check_config(config: ConfigDict) -> None:
     """InputError for the first field out of its range, before anything is written."""
     settings.check_ranges(config)
-    build_loader(config)
+    data = config.data
+    checks.one_of("config.data.name", data.name, (*SOURCES, FOREIGN))
+    checks.one_of("config.data.short_classes", data.short_classes, SHORT_CLASSES)
+    checks.one_of("config.data.crop", data.crop, CROPS)
+    checks.one_of("config.data.region", data.region, REGIONS)
     options = ("backbone", "preprocessing", "pooling", "levels", "batch_norm")
     resolve_options(**{name: config.model[name] for name in options})
     build_loss(config, labels=[0])

@@ -32,8 +32,6 @@ LEAST = {
 }
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 SAMPLERS = ("class_balanced", "all_classes", "category_pairs", "uniform")
-CROPS = ("warp", "random_resized", "scaled")
-REGIONS = ("image", "box", "face")
 
 
 def check_ranges(config: ConfigDict) -> None:
@@ -55,8 +53,7 @@ def check_ranges(config: ConfigDict) -> None:
 
 
 def _check_data(data):
-    for field, names in (("sampler", SAMPLERS), ("crop", CROPS), ("region", REGIONS)):
-        checks.one_of(f"config.data.{field}", data[field], names)
+    checks.one_of("config.data.sampler", data.sampler, SAMPLERS)
     checks.number("config.data.label_noise", data.label_noise, at_least=0, below=1)
     checks.number("config.data.flip", data.flip, at_least=0, at_most=1)
     checks.number("config.data.rotation", data.rotation, at_least=0, at_most=180)

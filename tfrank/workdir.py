@@ -12,11 +12,13 @@ from ml_collections import ConfigDict
 from tfrank import files
 from tfrank.checks import InputError
 
-# What a resumed run may change: how long it goes on, what it prints, how many devices it has. And the
-# path of the source, since the records are compared by content, and what only evaluation reads.
+# Where records are or come from: they are compared by content.
+PATHS = ("data.source", "data.records", "data.test_records")
+# What a resumed run may change: how long it goes on, what it prints, how many devices it has; paths; and what
+# only evaluation reads. A dot at the end stands for all fields of a group.
 CHANGEABLE = (
+    *PATHS,
     "dry_run",
-    "data.source",
     "train.steps",
     "train.epochs",
     "train.log_every",
@@ -26,7 +28,17 @@ CHANGEABLE = (
 # What the records depend on; all that matters as long as no step was saved.
 RECORD_FIELDS = ("data.name", "data.train", "data.test", "data.shards")
 # What an evaluation depends on.
-MODEL_FIELDS = ("data.name", "data.test", "data.image_size", "model.")
+MODEL_FIELDS = (
+    "data.name",
+    "data.test",
+    "data.image_size",
+    "data.resize",
+    "data.crop",
+    "data.region",
+    "data.box_margin",
+    "evaluation.full_size",
+    "model.",
+)
 
 
 def default_workdir(config: ConfigDict) -> str:
@@ -44,9 +56,9 @@ def check_config_of(workdir: str, config: ConfigDict) -> None:
     if os.path.exists(path):
         # The checkpoints themselves, not TensorFlow's list of them: that may be lost while they are there.
         if glob.glob(os.path.join(glob.escape(workdir), "checkpoints", "ckpt-*.index")):
-            _compare(path, config, lambda field: not field.startswith(CHANGEABLE))
+            _compare(path, config, lambda field: not _among(field, CHANGEABLE))
         else:
-            _compare(path, config, lambda field: field.startswith(RECORD_FIELDS))
+            _compare(path, config, lambda field: _among(field, RECORD_FIELDS))
     files.write_json(path, json.loads(config.to_json()))
 
 
@@ -58,7 +70,7 @@ def check_same_config(workdir: str, config: ConfigDict) -> None:
             f"The chief has not been in {workdir}. With several machines the workdir has to be on a file"
             " system that all of them see."
         )
-    _compare(path, config, lambda field: field != "data.source")
+    _compare(path, config, lambda field: field not in PATHS)
 
 
 def check_model_of(workdir: str, config: ConfigDict) -> None:
@@ -68,14 +80,14 @@ def check_model_of(workdir: str, config: ConfigDict) -> None:
         raise InputError(
             f"There is no run in {workdir}. Train one first, or give --workdir or --saved_model."
         )
-    _compare(path, config, lambda field: field.startswith(MODEL_FIELDS))
+    _compare(path, config, lambda field: _among(field, MODEL_FIELDS))
 
 
 def check_test_set_of(workdir: str, config: ConfigDict) -> None:
     """InputError where the workdir has records of other data; a workdir that has none is fine."""
     path = os.path.join(workdir, "config.json")
     if os.path.exists(path):
-        _compare(path, config, lambda field: field.startswith(RECORD_FIELDS))
+        _compare(path, config, lambda field: _among(field, RECORD_FIELDS))
     else:
         files.write_json(path, json.loads(config.to_json()))
 
@@ -111,6 +123,10 @@ def flatten(tree: dict, prefix: str = "") -> dict:
     for key, value in tree.items():
         flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return flat
+
+
+def _among(field: str, fields: tuple[str, ...]) -> bool:
+    return any(field == one or (one.endswith(".") and field.startswith(one)) for one in fields)
 
 
 def _compare(path: str, config: ConfigDict, matters: Callable[[str], bool]) -> None:

@@ -2,7 +2,6 @@
 one pass over everything for evaluation."""
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -10,20 +9,11 @@ import tensorflow as tf
 from tfrank.checks import InputError
 from tfrank.data.images import ImageLoader, shift_images
 from tfrank.data.records import RecordReader
+from tfrank.data.samplers import Sampler
 
 AUTOTUNE = tf.data.AUTOTUNE
 # Places in a batch that have random numbers of their own at each step.
 _PLACES = 2**20
-
-
-class Sampler(Protocol):
-    """Which records make batch t: a pure function of (seed, t)."""
-
-    seed: int
-    batch_size: int
-
-    def batch(self, step: int) -> np.ndarray:
-        """`[batch_size]` record numbers."""
 
 
 def train_batches(
