@@ -86,9 +86,12 @@ def _open_foreign(data: ConfigDict, workdir: str) -> tuple[RecordIndex, RecordIn
         "cache": files.make_folder(os.path.join(workdir, "records")),
         "processes": os.cpu_count(),
     }
-    return tuple(
-        open_foreign_records(patterns, data.source, **options) for patterns in (data.train, data.test)
-    )
+    if not data.records:
+        raise InputError(
+            "Where are the records? Give the folder of their shards, --config.data.records=PATH."
+        )
+    parts = ((data.train, data.records), (data.test, data.test_records or data.records))
+    return tuple(open_foreign_records(patterns, folder, **options) for patterns, folder in parts)
 
 
 def _relabelled(config: ConfigDict, train: RecordIndex) -> tuple[RecordIndex, RecordIndex | None]:

@@ -7,7 +7,6 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from tfrank.data.samplers import ClassBalancedSampler
 from tfrank.data.views import View
 
 from tests.data import image_records, picture, png, write_records
@@ -16,6 +15,7 @@ from tfrank.data.images import ImageLoader, shift_images
 from tfrank.data.index import load_index
 from tfrank.data.pipeline import check_batch, evaluation_batches, naming_bad_images, train_batches
 from tfrank.data.records import RecordReader, write_shard
+from tfrank.data.samplers import ClassBalancedSampler
 
 RECORDS = image_records([1, 2, 3, 1, 2, 3, 1, 2, 1, 1])
 SIZE = 4

@@ -29,7 +29,8 @@ from tfrank.data.index import RecordIndex, concatenate, index_path, load_index
 from tfrank.data.listing import check_disjoint, list_images
 from tfrank.data.scan import scan
 from tfrank.data.shards import Skipped
-from tfrank.data.sources import SOURCES, compare_counts
+from tfrank.data.sources import SOURCES
+from tfrank.data.sources.counts import compare_counts
 from tfrank.data.workers import Counts, run
 from tfrank.progress import Progress
 from tfrank.workdir import locked

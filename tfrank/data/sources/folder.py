@@ -1,0 +1,111 @@
+"""Your own images, one folder a class.
+
+<class>/<image>.jpg                           divided into "train" and "test" by class
+{train,test}/<class>/<image>.jpg              divided by you
+{train,query,gallery}/<class>/<image>.jpg     the same, with queries and gallery apart
+"""
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+
+from tfrank import checks
+from tfrank.checks import InputError
+from tfrank.data.sources.image import SourceImage
+
+SUFFIXES = (".jpg", ".jpeg", ".jpe", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+# Of each folder's images, split and role.
+LAYOUTS = (
+    {"train": ("train", ""), "test": ("test", "")},
+    {"train": ("train", ""), "query": ("test", "query"), "gallery": ("test", "gallery")},
+)
+UNDIVIDED = {"": ("", "")}
+
+
+def read_folder(folder: str, *, test_share: float = 0.5, seed: int = 0) -> Iterator[SourceImage]:
+    """The images of the classes' folders and of all folders inside those, sorted by path.
+
+    Where `folder` has the folders of a division, as above, the classes are inside them, and what else
+    it has is left out; the same name in two of them is the same class. Classes are numbered by name.
+
+    Hidden files and folders, files without the suffix of an image, and images outside of the classes'
+    folders are left out. Links to folders are followed, but never in a circle.
+
+    Args:
+        folder: path.
+        test_share: of the classes that go to "test", 0 to 1, where `folder` is not divided; at least
+            one goes to "train".
+        seed: of that division, at least 0.
+
+    Raises:
+        InputError: where there is no such folder, a folder cannot be read, or none has images.
+    """
+    checks.number("test_share", test_share, at_least=0, at_most=1)
+    checks.integer("seed", seed, at_least=0)
+    layout = next((layout for layout in LAYOUTS if _has_all(folder, layout)), UNDIVIDED)
+    names = {part: _class_names(folder, part) for part in layout}
+    labels = {name: label for label, name in enumerate(sorted(set().union(*names.values())))}
+    if not labels:
+        raise InputError(
+            f"{folder} has no images. Expected {folder}/<class>/<image>, or the same inside its folders"
+            f" train and test, or train, query and gallery, where an image ends in {', '.join(SUFFIXES)}."
+        )
+    order = np.random.default_rng(seed).permutation(len(labels))
+    tests = set(order[: min(round(test_share * len(labels)), len(labels) - 1)].tolist())
+    for part, (split, role) in layout.items():
+        for name in names[part]:
+            label = labels[name]
+            drawn = "test" if label in tests else "train"
+            for path in _images(folder, part, name):
+                yield SourceImage(split=split or drawn, path=path, label=label, text=name, id=path, role=role)
+
+
+def _has_all(folder, parts):
+    return all(os.path.isdir(os.path.join(folder, part)) for part in parts)
+
+
+def _class_names(folder, part):
+    """The names of the folders with images, sorted."""
+    entries = _entries(os.path.join(folder, part) if part else folder)
+    names = [entry.name for entry in entries if _is_folder(entry)]
+    return [name for name in names if next(_images(folder, part, name), None)]
+
+
+def _images(folder, part, name):
+    """The paths of the images of a class, relative to `folder`, sorted."""
+    above = {_identity(folder), _identity(os.path.join(folder, part))}
+    yield from _walk(folder, f"{part}/{name}" if part else name, above)
+
+
+def _walk(folder, inside, above):
+    """The paths of the images inside a folder of `folder`, unless it is one of those `above` it again."""
+    here = os.path.join(folder, inside)
+    if _identity(here) in above:
+        return
+    for entry in _entries(here):
+        path = f"{inside}/{entry.name}"
+        if _is_folder(entry):
+            yield from _walk(folder, path, above | {_identity(here)})
+        elif entry.name.lower().endswith(SUFFIXES):
+            yield path
+
+
+def _entries(folder):
+    """What is in a folder and not hidden, sorted by name."""
+    try:
+        with os.scandir(folder) as entries:
+            shown = [entry for entry in entries if not entry.name.startswith(".")]
+    except OSError as error:
+        raise InputError(f"Cannot read the folder {folder} ({error.strerror}).") from None
+    return sorted(shown, key=lambda entry: entry.name)
+
+
+def _is_folder(entry):
+    """Whether it is a folder, or a link to one that is there; asks the disk for links only."""
+    return entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and os.path.isdir(entry.path))
+
+
+def _identity(folder):
+    status = os.stat(folder)
+    return status.st_dev, status.st_ino

@@ -1,0 +1,66 @@
+"""In-shop Clothes Retrieval (Liu et al., 2016), of DeepFashion: a garment worn, from several sides.
+
+Beside the images, in Img/img or img, stands Eval/list_eval_partition.txt, or that list alone. It
+begins with the number of its images:
+
+    52712
+    image_name item_id evaluation_status
+    img/WOMEN/Dresses/id_00000002/02_1_front.jpg                           id_00000002 train
+"""
+
+import os
+import posixpath
+from collections.abc import Iterator
+
+from tfrank.checks import InputError
+from tfrank.data.sources.image import SourceImage
+from tfrank.data.sources.lists import find_part, locate, read_lines, whole
+
+LISTS = ("Eval/list_eval_partition.txt", "list_eval_partition.txt")
+HEADER = "image_name item_id evaluation_status"
+PLACES = {"train": ("train", ""), "query": ("test", "query"), "gallery": ("test", "gallery")}
+
+
+def read_in_shop(folder: str) -> Iterator[SourceImage]:
+    """The images of the list; a class is an item. Queries and gallery are the split "test".
+
+    Args:
+        folder: path of the folder with Eval and the images, or of the folder that holds it.
+
+    Raises:
+        InputError: where the list is missing or cut off, or a line is not of the form above.
+    """
+    name = next((name for name in LISTS if find_part(folder, name) is not None), LISTS[0])
+    part = locate(folder, [name], "that of In-shop Clothes Retrieval, with Eval and the images")
+    path = os.path.join(folder, part, name)
+    # At 52,712 lines the list is held, so that one cut off is refused before any image is read.
+    count, header, *lines = read_lines(path, at_least=3)
+    (expected,) = count.fields(number_of_images=whole)
+    if header.text.split() != HEADER.split():
+        raise header.error(f"the header {HEADER!r}")
+    if len(lines) != expected:
+        raise InputError(
+            f"{path} is cut off or changed: it names {len(lines):,} images, and {expected:,} by its first"
+            " line. Unpack or download it again."
+        )
+    unpacked = "Img" if os.path.isdir(os.path.join(folder, part, "Img", "img")) else ""
+    for line in lines:
+        image, item, status = line.fields(image_name=str, item_id=_item_number, evaluation_status=str)
+        if status not in PLACES:
+            raise line.error(f"an evaluation_status of {', '.join(PLACES)}")
+        split, role = PLACES[status]
+        yield SourceImage(
+            split=split,
+            path=posixpath.join(part, unpacked, image),
+            label=item,
+            text=f"id_{item:08d}",
+            id=image,
+            role=role,
+        )
+
+
+def _item_number(word):
+    """id_00000002 -> 2."""
+    if not word.startswith("id_"):
+        raise ValueError(word)
+    return whole(word.removeprefix("id_"))

@@ -1,0 +1,52 @@
+"""Stanford Online Products (Song et al., 2016): products on eBay, of 12 categories.
+
+`Stanford_Online_Products.zip` unpacks to one folder a category and the lists Ebay_train.txt and
+Ebay_test.txt. The first begins
+
+    image_id class_id super_class_id path
+    1 1 1 bicycle_final/111085122871_0.JPG
+    2 1 1 bicycle_final/111085122871_1.JPG
+"""
+
+import os
+import posixpath
+from collections.abc import Iterator
+
+from tfrank.data.sources.image import SourceImage
+from tfrank.data.sources.lists import locate, read_lines, whole
+
+LISTS = {"train": "Ebay_train.txt", "test": "Ebay_test.txt"}
+HEADER = "image_id class_id super_class_id path"
+
+
+def read_sop(folder: str) -> Iterator[SourceImage]:
+    """The images of both lists; a class is a product, its category the super class.
+
+    Classes and categories, which the lists count from 1, are counted from 0.
+
+    Args:
+        folder: path of Stanford_Online_Products, or of the folder that holds it.
+
+    Raises:
+        InputError: where a list is missing, or a line is not of the form above.
+    """
+    part = locate(
+        folder, list(LISTS.values()), f"Stanford_Online_Products, with {' and '.join(LISTS.values())}"
+    )
+    for split, name in LISTS.items():
+        lines = read_lines(os.path.join(folder, part, name), at_least=2)
+        header = next(lines)
+        if header.text.split() != HEADER.split():
+            raise header.error(f"the header {HEADER!r}")
+        for line in lines:
+            _, product, category, path = line.fields(
+                image_id=whole, class_id=whole, super_class_id=whole, path=str
+            )
+            yield SourceImage(
+                split=split,
+                path=posixpath.join(part, path),
+                label=product - 1,
+                text=f"{path.split('/')[0].removesuffix('_final')} {product}",
+                id=path,
+                category=category - 1,
+            )
