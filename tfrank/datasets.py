@@ -87,9 +87,7 @@ def _open_foreign(data: ConfigDict, workdir: str) -> tuple[RecordIndex, RecordIn
         "processes": os.cpu_count(),
     }
     if not data.records:
-        raise InputError(
-            "Where are the records? Give the folder of their shards, --config.data.records=PATH."
-        )
+        raise InputError("Where are the records? Give the folder of the shards, --config.data.records=PATH.")
     parts = ((data.train, data.records), (data.test, data.test_records or data.records))
     return tuple(open_foreign_records(patterns, folder, **options) for patterns, folder in parts)
 

@@ -104,7 +104,9 @@ def prepare(
             if not allow_common_classes:
                 check_disjoint(listings)
             _say_counts(source, listings)
-            tasks = _tasks(listings, folder, output_dir, num_shards, max_skipped)
+            # Paths of a manifest are relative to where it is.
+            root = os.path.dirname(folder) if os.path.isfile(folder) else folder
+            tasks = _tasks(listings, root, output_dir, num_shards, max_skipped)
             skipped = _write_shards(tasks, listings, output_dir, processes)
             splits = {split: _join(tasks[split], split, output_dir) for split in listings}
             for split, row in splits.items():
