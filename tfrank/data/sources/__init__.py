@@ -1,16 +1,22 @@
 """Published data sets in their official layout, and users' own images: each file reads one."""
 
+import functools
+
 from tfrank.data.sources.cars import read_cars
 from tfrank.data.sources.csv_manifest import read_csv
 from tfrank.data.sources.cub import read_cub
 from tfrank.data.sources.digits import read_digits
 from tfrank.data.sources.folder import read_folder
+from tfrank.data.sources.ijb_c import read_ijb_c
 from tfrank.data.sources.image import Count, Source
 from tfrank.data.sources.in_shop import read_in_shop
 from tfrank.data.sources.inaturalist import read_inaturalist
+from tfrank.data.sources.landmarks_clean import read_landmarks_clean
 from tfrank.data.sources.omniglot import read_omniglot
+from tfrank.data.sources.revisited import ground_truth, read_roxford5k, read_rparis6k
 from tfrank.data.sources.sop import read_sop
 from tfrank.data.sources.vehicle_id import read_vehicle_id
+from tfrank.data.sources.vgg_face2 import read_vgg_face2
 
 SOURCES: dict[str, Source] = {
     "digits": Source(read_digits),
@@ -40,4 +46,30 @@ SOURCES: dict[str, Source] = {
     "inaturalist": Source(read_inaturalist, {"train": Count(5_690, 325_846), "test": Count(2_452, 136_093)}),
     "cub": Source(read_cub, {"train": Count(100, 5_864), "test": Count(100, 5_924)}),
     "cars": Source(read_cars, {"train": Count(98, 8_054), "test": Count(98, 8_131)}),
+    "landmarks_clean": Source(
+        read_landmarks_clean,
+        {"train": Count(586, 42_410), "val": Count(None, 6_382)},
+        "Papers count the train list alone.",
+    ),
+    "roxford5k": Source(
+        read_roxford5k,
+        {"test query": Count(None, 70), "test gallery": Count(None, 4_993)},
+        ground_truth=functools.partial(ground_truth, name="roxford5k"),
+    ),
+    "rparis6k": Source(
+        read_rparis6k,
+        {"test query": Count(None, 70), "test gallery": Count(None, 6_322)},
+        ground_truth=functools.partial(ground_truth, name="rparis6k"),
+    ),
+    "vgg_face2": Source(
+        read_vgg_face2,
+        {"train": Count(8_631, 3_141_890), "test": Count(500, 169_396)},
+        "The 3.31 million images that papers print for train are those of train and test together.",
+    ),
+    "ijb_c": Source(
+        read_ijb_c,
+        {"test": Count(3_531, 148_824)},
+        "Smooth-AP's numbers, from the subjects before those of fewer than 5 instances are left out: the"
+        " data set has 3,531 in all.",
+    ),
 }
