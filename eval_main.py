@@ -6,9 +6,6 @@ python eval_main.py --config=configs/digits.py --saved_model=runs/digits_pnp/sav
 
 import os
 
-# Without a GPU TensorFlow would begin with a page of messages about it. Before its first import.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1" if os.path.exists("/dev/nvidiactl") else "3")
-
 from absl import flags
 from ml_collections import config_flags
 

@@ -8,9 +8,6 @@ Killed and started again with the same command, it goes on from its last checkpo
 import contextlib
 import os
 
-# Without a GPU TensorFlow would begin with a page of messages about it. Before its first import.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1" if os.path.exists("/dev/nvidiactl") else "3")
-
 from absl import flags
 from ml_collections import config_flags
 

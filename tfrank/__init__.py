@@ -1,5 +1,10 @@
 """tfrank: train, measure and ship image-retrieval models by optimising the ranking."""
 
+import os
+
+# Without a GPU TensorFlow would begin with a page of messages about it. Before its first import.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1" if os.path.exists("/dev/nvidiactl") else "3")
+
 from tfrank.losses import (
     LOSSES,
     BlackboxAPLoss,

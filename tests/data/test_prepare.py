@@ -321,20 +321,26 @@ def many(tmp_path_factory):
     return write_images(tmp_path_factory.mktemp("many") / "images", classes=70, images=90)
 
 
+@pytest.fixture(scope="module")
+def whole(many, tmp_path_factory):
+    """What one process writes of them."""
+    output = tmp_path_factory.mktemp("whole")
+    done = run(many, output, "--processes=1", "--shards=40")
+    assert done.returncode == 0, done.stderr
+    assert "a class: least" in done.stdout and not done.stderr
+    return files_of(output)
+
+
 @pytest.mark.slow
-def test_several_processes_write_what_one_does(many, tmp_path):
-    for name, processes in (("one", 1), ("two", 2)):
-        done = run(many, tmp_path / name, f"--processes={processes}", "--shards=5")
-        assert done.returncode == 0, done.stderr
-        assert "skipped" in done.stdout
-    assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
+def test_several_processes_write_what_one_does(many, whole, tmp_path):
+    done = run(many, tmp_path, "--processes=2", "--shards=40")
+    assert done.returncode == 0, done.stderr
+    assert files_of(tmp_path) == whole
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT])
-def test_killed_while_writing_it_goes_on_and_ends_with_the_same_files(many, tmp_path, signal_number):
-    wanted = run(many, tmp_path / "whole", "--shards=40", "--processes=2")
-    assert wanted.returncode == 0, wanted.stderr
+def test_killed_while_writing_it_goes_on_and_ends_with_the_same_files(many, whole, tmp_path, signal_number):
     output = tmp_path / "killed"
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     process = subprocess.Popen(**command(many, output, "--shards=40", "--processes=2"), **pipes)
@@ -348,7 +354,7 @@ def test_killed_while_writing_it_goes_on_and_ends_with_the_same_files(many, tmp_
     done = len(list(output.glob("*.done.json")))
     assert 3 <= done < 80 and prepared(str(output)) is None
     assert run(many, output, "--shards=40", "--processes=2").returncode == 0
-    assert files_of(output) == files_of(tmp_path / "whole")
+    assert files_of(output) == whole
 
 
 @pytest.mark.slow
