@@ -303,20 +303,22 @@ def test_a_uniform_batch_holds_the_next_images_of_a_shuffle_and_none_twice(case)
 
 @pytest.mark.parametrize("kind", [ClassBalancedSampler, CategoryPairsSampler])
 def test_a_batch_of_384_from_a_hundred_thousand_classes_takes_under_two_milliseconds(kind):
-    """In the first epoch of the images and, which takes longest, where they straddle epochs."""
+    """In the first epoch of the images and, which takes longest, where they straddle epochs.
+
+    By the clock of the thread: what else the machine does is no part of it.
+    """
     labels = np.repeat(np.arange(100_000), 33)
     coarse = [labels % 12] if kind is CategoryPairsSampler else []
-    begin = time.perf_counter()
+    begin = time.thread_time()
     sampler = kind(labels, *coarse, classes_per_batch=96, examples_per_class=4)
-    assert time.perf_counter() - begin < 3
+    assert time.thread_time() - begin < 3
     for first in (1, 50_000):
         seconds = []
         for step in range(first, first + 50):
-            begin = time.perf_counter()
+            begin = time.thread_time()
             sampler.batch(step)
-            seconds.append(time.perf_counter() - begin)
-        # The quickest quarter: what else the machine does is no part of it.
-        assert np.quantile(seconds, 0.25) < 2e-3
+            seconds.append(time.thread_time() - begin)
+        assert np.median(seconds) < 2e-3
 
 
 # What cannot be promised.
