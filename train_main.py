@@ -30,6 +30,7 @@ def main(_):
     chief = cluster.is_chief(strategy)
     with cluster.together(strategy):
         experiment.check_config(config)
+        experiment.check_weights(config, workdir)
         with locked(workdir) if chief else contextlib.nullcontext():
             with cluster.chief_first(strategy):
                 (check_config_of if chief else check_same_config)(workdir, config)

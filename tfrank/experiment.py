@@ -23,7 +23,7 @@ from tfrank.evaluation.protocols import leave_one_out
 from tfrank.losses.proxies import PROXY_LOSSES
 from tfrank.losses.summary import batch_summary
 from tfrank.models.embedding import concatenated, embedding_model, resolve_options
-from tfrank.models.weights import load_backbone_weights
+from tfrank.models.weights import check_exists, load_backbone_weights
 from tfrank.normalize import side_by_side
 from tfrank.objective import build_loss, build_objective
 from tfrank.training import strategy as strategies
@@ -81,6 +81,12 @@ def check_config(config: ConfigDict) -> None:
     resolve_options(**{name: config.model[name] for name in options})
     build_loss(config, labels=[0])
     _build_optimizer(config, max(1, config.train.steps, config.train.warmup_steps))
+
+
+def check_weights(config: ConfigDict, workdir: str) -> None:
+    """InputError where a run would begin with weights that are not there; found before the data is read."""
+    if not saved_checkpoints(os.path.join(workdir, "checkpoints")):
+        check_exists(config.model.weights)
 
 
 def build_model(config: ConfigDict, *, any_size: bool = False) -> keras.Model:

@@ -100,14 +100,22 @@ def _imagenet(backbone):
     }
 
 
+def check_exists(weights: str) -> None:
+    """InputError where weights are a file that is not there."""
+    if weights not in ("random", "imagenet") and not os.path.isfile(weights):
+        raise InputError(
+            f"There is no file {weights} to load weights from. Give its path, --config.model.weights=PATH, or"
+            " begin with --config.model.weights=random."
+        )
+
+
 def _read(path, backbone):
     """The arrays of a file by the names of the backbone's weights."""
     name, own = backbone.name, backbone.name in NETWORKS
     suffix = next((suffix for suffix in _SUFFIXES if path.endswith(suffix)), None)
     if not suffix:
         raise checks.invalid("weights", f"'random', 'imagenet' or a file {', '.join(_SUFFIXES)}", path)
-    if not os.path.isfile(path):
-        raise InputError(f"There is no file {path} to load weights from.")
+    check_exists(path)
     if suffix in (".pth", ".pt"):
         if not own:
             raise InputError(
