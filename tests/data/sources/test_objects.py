@@ -260,6 +260,7 @@ BAD_LINES = [
     ("cub", "image_class_labels.txt", 1, "1 one", "class_id (a whole number)"),
     ("cub", "bounding_boxes.txt", 2, "2 139.0 30.0 153.0", "image_id (a whole number), x (a number)"),
     ("cub", "bounding_boxes.txt", 2, "2 139.0 30.0 0.0 264.0", "width (a positive number)"),
+    ("cub", "bounding_boxes.txt", 2, "2 139.0 30.0 153.0 -1", "height (a positive number)"),
     ("cub", "bounding_boxes.txt", 2, "2 nan 30.0 153.0 264.0", "x (a number)"),
     ("cub", "classes.txt", 3, "101", "class_id (a whole number), class_name"),
     ("cub", "images.txt", 2, "7 images/of no class.jpg", "image_id"),

@@ -39,7 +39,7 @@ def read_vehicle_id(folder: str) -> Iterator[SourceImage]:
     part = locate(folder, [LISTS[split] for split in NEEDED], expected)
     for split, name in LISTS.items():
         path = os.path.join(folder, part, name)
-        if split not in NEEDED and not os.path.exists(path):
+        if not os.path.exists(path):
             continue
         for line in read_lines(path):
             image, vehicle = line.fields(image_id=whole, vehicle_id=whole)
