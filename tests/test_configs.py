@@ -77,7 +77,7 @@ def test_a_config_adds_no_field_to_the_defaults(name):
 
 
 def test_every_field_is_read_somewhere():
-    files = ("experiment.py", "objective.py", "inference.py", "settings.py")
+    files = ("datasets.py", "experiment.py", "objective.py", "inference.py", "settings.py")
     source = "".join((ROOT / "tfrank" / name).read_text() for name in files)
     config = default.get_config()
     for group in ("data", "train", "evaluation"):
@@ -249,7 +249,7 @@ def test_a_value_out_of_its_range_is_refused_by_the_name_of_its_field(field, val
     config = config_of("sop")
     config.data[field] = value
     with pytest.raises(InputError, match=message) as error:
-        settings.check_ranges(config)
+        experiment.check_config(config)
     assert f"`config.data.{field}`" in str(error.value)
 
 

@@ -226,7 +226,7 @@ def test_an_image_that_does_not_decode_is_named_and_nothing_is_lost(tmp_path):
     os.remove(workdir / "records.json")
     status, _, errors = finish(workdir, "--config.train.steps=8")
     assert status == 1
-    assert "image id '" in errors and "does not decode" in errors and "Traceback" not in errors
+    assert "image id '" in errors and "cannot be loaded" in errors and "Traceback" not in errors
     assert (workdir / "checkpoints" / "checkpoint").exists()
 
 

@@ -49,9 +49,20 @@ def write_omniglot(path):
                 archive.writestr(f"images_background_small1/{alphabet}/{name}", png)
 
 
+def write_photos(folder):
+    """One folder a class: noise."""
+    noise = np.random.default_rng(0)
+    for number in range(24 * 5):
+        place = folder / f"class {number % 24}"
+        place.mkdir(parents=True, exist_ok=True)
+        jpeg = tf.io.encode_jpeg(noise.integers(0, 256, [40, 60, 3], np.uint8)).numpy()
+        (place / f"{number}.jpg").write_bytes(jpeg)
+
+
 @pytest.mark.slow
 def test_the_blocks_run_one_after_another(tmp_path):
     write_omniglot(tmp_path / "images_background_small1.zip")
+    write_photos(tmp_path / "photos")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
     # The first command trains what the later ones evaluate; a few steps will do.
     blocks = [("bash", "python train_main.py"), *BLOCKS]

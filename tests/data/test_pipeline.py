@@ -7,7 +7,6 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from tfrank.data.views import View
 
 from tests.data import image_records, picture, png, write_records
 from tfrank.checks import InputError
@@ -16,6 +15,7 @@ from tfrank.data.index import load_index
 from tfrank.data.pipeline import check_batch, evaluation_batches, naming_bad_images, train_batches
 from tfrank.data.records import RecordReader, write_shard
 from tfrank.data.samplers import ClassBalancedSampler
+from tfrank.data.views import View
 
 RECORDS = image_records([1, 2, 3, 1, 2, 3, 1, 2, 1, 1])
 SIZE = 4
@@ -258,7 +258,7 @@ def test_good_batches_before_a_bad_image_are_given(with_bad_image):
     reader, number = with_bad_image
     dataset = evaluation_batches(reader, LOADER, batch_size=1)
     given = []
-    with pytest.raises(InputError, match="the image does not decode"):
+    with pytest.raises(InputError, match="the image cannot be loaded"):
         given.extend(naming_bad_images(reader, dataset, LOADER))
     assert [batch["label"][0] for batch in given] == reader.index.label[:number].tolist()
 

@@ -219,6 +219,7 @@ def listed(path, **fields):
 
 def test_a_missing_file_and_a_repeated_id_are_left_out(images, output, monkeypatch):
     first, second = "class 0/0.png", "class 0/1.png"
+    os.mkfifo(images / "pipe.png")
     in_source(
         monkeypatch,
         listed(first),
@@ -226,12 +227,16 @@ def test_a_missing_file_and_a_repeated_id_are_left_out(images, output, monkeypat
         listed(second, id=first),
         listed(second),
         listed(first),
+        listed("pipe.png"),
+        listed("class 0"),
     )
     prepare("folder", str(images), output, max_skipped=1)
     assert [row[1:] for row in skipped_in(output)] == [
+        ("class 0", "cannot be read (Is a directory)"),
         (first, f"another image has the id {first!r}"),
         (second, f"another image has the id {first!r}"),
         ("gone.png", "cannot be read (No such file or directory)"),
+        ("pipe.png", "cannot be read (it is a pipe)"),
     ]
     assert sorted(open_split(output, "train").id.tolist()) == [first.encode(), second.encode()]
 

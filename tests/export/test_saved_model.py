@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfrank.data.images import decode_image
+from tfrank.data.images import ImageLoader
+from tfrank.data.views import View
 from tfrank.export.saved_model import export_saved_model
 from tfrank.models.embedding import embedding_model
 
@@ -42,8 +43,8 @@ np.savez("results.npz", **results)
 """
 
 
-def decode(encoded):
-    return decode_image(encoded, SIZE)
+def serve(encoded):
+    return ImageLoader(view=View(size=SIZE)).serve(encoded)
 
 
 def small_model(seed):
@@ -66,12 +67,12 @@ def served(folder, images):
 @pytest.fixture(scope="module")
 def images():
     """The images in the files, as the SavedModel takes them."""
-    return np.stack([decode(tf.constant(file)) for file in FILES.values()]).astype("float32")
+    return np.stack([serve(tf.constant(file)) for file in FILES.values()]).astype("float32")
 
 
 def test_a_process_without_tfrank_gets_the_same_embedding_from_images_and_from_files(images, tmp_path):
     model = small_model(seed=0)
-    export_saved_model(model, str(tmp_path / "model"), decode)
+    export_saved_model(model, str(tmp_path / "model"), serve)
     for (name, file), image in zip(FILES.items(), images):
         (tmp_path / name).write_bytes(file)
         np.save(tmp_path / f"{name}.npy", image)
@@ -91,7 +92,7 @@ def test_a_process_without_tfrank_gets_the_same_embedding_from_images_and_from_f
 
 
 def test_both_signatures_give_only_the_embedding(tmp_path):
-    export_saved_model(small_model(seed=0), str(tmp_path / "model"), decode)
+    export_saved_model(small_model(seed=0), str(tmp_path / "model"), serve)
     signatures = tf.saved_model.load(str(tmp_path / "model")).signatures
     for name, argument in {"serving_default": "images", "encoded": "bytes"}.items():
         assert list(signatures[name].structured_outputs) == ["embedding"]
@@ -101,10 +102,10 @@ def test_both_signatures_give_only_the_embedding(tmp_path):
 @pytest.mark.parametrize("form", ["{}", "{}/"])
 def test_exporting_over_a_folder_replaces_it(images, tmp_path, form):
     folder = tmp_path / "model"
-    export_saved_model(small_model(seed=0), form.format(folder), decode)
+    export_saved_model(small_model(seed=0), form.format(folder), serve)
     (folder / "left over").write_text("of something else")
     model = small_model(seed=1)
-    export_saved_model(model, form.format(folder), decode)
+    export_saved_model(model, form.format(folder), serve)
     np.testing.assert_allclose(served(folder, images)["embedding"], unit_embeddings(model, images), atol=1e-5)
     assert not (folder / "left over").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
@@ -113,10 +114,27 @@ def test_exporting_over_a_folder_replaces_it(images, tmp_path, form):
 def test_an_export_that_fails_leaves_the_one_before(images, tmp_path):
     folder = tmp_path / "model"
     model = small_model(seed=0)
-    export_saved_model(model, str(folder), decode)
+    export_saved_model(model, str(folder), serve)
     with pytest.raises(ZeroDivisionError):
         export_saved_model(small_model(seed=1), str(folder), lambda encoded: 1 / 0)
     np.testing.assert_allclose(served(folder, images)["embedding"], unit_embeddings(model, images), atol=1e-5)
+
+
+def test_a_model_of_any_size_embeds_files_one_by_one_at_their_own(tmp_path):
+    keras.utils.set_random_seed(0)
+    options = dict(preprocessing="rgb", blocks=2, filters=4, pooling="average", embedding_dim=5)
+    model = embedding_model(image_size=None, **options)
+    loader = ImageLoader(view=View(size=SIZE), full_size=True)
+    export_saved_model(model, str(tmp_path / "model"), loader.serve)
+    signatures = tf.saved_model.load(str(tmp_path / "model")).signatures
+    files = list(FILES.values())
+    got = signatures["encoded"](bytes=tf.constant(files))["embedding"]
+    for file, embedding in zip(files, got):
+        image = tf.cast(loader.serve(tf.constant(file)), tf.float32)[None]
+        np.testing.assert_allclose(unit_embeddings(model, image)[0], embedding, atol=1e-5)
+        np.testing.assert_allclose(
+            signatures["serving_default"](images=image)["embedding"][0], embedding, atol=1e-5
+        )
 
 
 def test_an_embedding_in_half_precision_is_served_in_float32(images, tmp_path):
@@ -126,7 +144,7 @@ def test_an_embedding_in_half_precision_is_served_in_float32(images, tmp_path):
         model = small_model(seed=0)
     finally:
         keras.config.set_dtype_policy(before)
-    export_saved_model(model, str(tmp_path / "model"), decode)
+    export_saved_model(model, str(tmp_path / "model"), serve)
     embedding = served(tmp_path / "model", images)["embedding"]
     assert embedding.dtype == tf.float32
     np.testing.assert_allclose(np.linalg.norm(embedding, axis=1), 1, atol=1e-6)

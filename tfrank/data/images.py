@@ -76,9 +76,8 @@ class ImageLoader:
             return crop_to_box(image, tf.stack(first), margin=self.box_margin)
         if self.region == "face":
             landmarks = tf.stack([features[name] for name in names], axis=1)
-            with tf.control_dependencies(
-                [tf.debugging.assert_equal(len(landmarks), _LANDMARKS, "it has no five landmarks of a face")]
-            ):
+            count, message = tf.shape(landmarks)[0], "the record has no five landmarks of a face"
+            with tf.control_dependencies([tf.debugging.assert_equal(count, _LANDMARKS, message)]):
                 return align_face(image, tf.ensure_shape(landmarks, [_LANDMARKS, 2]), size=self.view.size)
         return image
 

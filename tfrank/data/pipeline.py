@@ -92,7 +92,7 @@ def check_batch(reader: RecordReader, numbers: np.ndarray, loader: ImageLoader) 
         except (tf.errors.OpError, ValueError) as error:
             reason = getattr(error, "message", str(error)).strip().splitlines()[0]
             raise InputError(
-                f"{reader.index.describe(number)}: the image does not decode. {reason}"
+                f"{reader.index.describe(number)}: the image cannot be loaded. {reason}"
             ) from None
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -140,8 +141,11 @@ def read_image(image: SourceImage, folder: str) -> ImageRecord:
     """The record of an image of a data set; BadImage where its file is missing or no whole image."""
     data = image.encoded
     if data is None:
+        path = os.path.join(folder, image.path)
         try:
-            with open(os.path.join(folder, image.path), "rb") as file:
+            if stat.S_ISFIFO(os.stat(path).st_mode):
+                raise ValueError("it is a pipe")  # Nobody may ever write to it.
+            with open(path, "rb") as file:
                 data = file.read()
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
