@@ -1,0 +1,242 @@
+"""Views: what a model sees of an image in training and at test, as the papers publish it.
+
+Geometry first, then colour jitter in the order brightness, contrast, saturation, hue, then the flip; values
+stay floats in [0, 255] in between and are rounded once, at the end. All random numbers of a view come from
+one stateless draw, so that a seed gives the same view, always.
+"""
+
+import dataclasses
+import math
+
+import tensorflow as tf
+
+from tfrank import checks
+
+CROPS = ("warp", "random_resized", "scaled")
+# As usual: windows drawn until one fits, in place of which the largest central one is taken at last.
+TRIES = 10
+# What is drawn for a view: flip, four of colour, row and column of the window, two of its shape.
+_FLIP, _COLOR, _PLACE, _SHAPE = 0, slice(1, 5), slice(5, 7), slice(7, None)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class View:
+    """How an image becomes a square of `size` pixels.
+
+    Attributes:
+        size: side of the view, in pixels.
+        resize: side that the image is brought to before a window is taken of it, in pixels; 0 for `size`.
+        crop: "warp": the image is warped to a square of `resize`, and a window of `size` taken of it: at
+                random in training, central at test. PNP and Smooth-AP: resize 256, size 224, flip 0.5; RLL's
+                ablations: 256, 227.
+            "random_resized": in training, a random part of the warped square is resized to `size`. RLL:
+                resize 256, size 227. At test as "warp".
+            "scaled": the image keeps its aspect ratio; mAP_Q: size 800. In training its shorter side is
+                brought to `resize`, or with 0 stays as it is, and the image is scaled by a random factor and
+                turned by a random angle. A random window is taken that shows nothing beyond the image, which
+                is enlarged just enough where it is too small. At test the shorter side is brought to `resize`
+                and the central window taken.
+        crop_area: least and greatest share of the warped square's area, for "random_resized".
+        crop_ratio: least and greatest width / height of that part, log-uniform between.
+        flip: probability of a mirrored view.
+        color_jitter: strengths of brightness, contrast, saturation (factors are uniform in
+            [max(0, 1 - strength), 1 + strength]) and hue (a shift uniform in [-strength, strength] turns of
+            the colour circle, at most 0.5), as torchvision defines them.
+        rotation: greatest angle either way, in degrees, for "scaled".
+        scale: least and greatest factor, for "scaled".
+
+    Raises:
+        InputError: for a field out of its range.
+    """
+
+    size: int
+    resize: int = 0
+    crop: str = "warp"
+    crop_area: tuple[float, float] = (0.5, 1.0)
+    crop_ratio: tuple[float, float] = (0.75, 4 / 3)
+    flip: float = 0.0
+    color_jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    rotation: float = 0.0
+    scale: tuple[float, float] = (1.0, 1.0)
+
+    def __post_init__(self):
+        checks.integer("size", self.size, at_least=1)
+        if checks.integer("resize", self.resize, at_least=0) and self.resize < self.size:
+            raise checks.invalid("resize", f"0 or an integer of at least size={self.size}", self.resize)
+        checks.one_of("crop", self.crop, CROPS)
+        _check_range("crop_area", self.crop_area, at_most=1)
+        _check_range("crop_ratio", self.crop_ratio)
+        _check_range("scale", self.scale)
+        checks.number("flip", self.flip, at_least=0, at_most=1)
+        checks.number("rotation", self.rotation, at_least=0, at_most=180)
+        jitter = checks.sequence("color_jitter", self.color_jitter, checks.number, at_least=0)
+        if len(jitter) != 4 or jitter[3] > 0.5:
+            raise checks.invalid("color_jitter", "four numbers, the last at most 0.5", self.color_jitter)
+
+
+def _check_range(name, value, **bounds):
+    ends = checks.sequence(name, value, checks.number, above=0, **bounds)
+    if len(ends) != 2 or ends[0] > ends[1]:
+        raise checks.invalid(name, "two numbers, the lesser first", value)
+
+
+def training_view(image: tf.Tensor, view: View, seed: tf.Tensor) -> tf.Tensor:
+    """A random view.
+
+    Args:
+        image: `[height, width, 3]` uint8, of any size.
+        view: which views there are.
+        seed: `[2]` int64 or int32; the same seed gives the same view.
+
+    Returns:
+        `[size, size, 3]` uint8.
+
+    >>> view = View(size=224, resize=256, flip=0.5)
+    >>> training_view(tf.zeros([300, 400, 3], tf.uint8), view, tf.constant([0, 7])).shape
+    TensorShape([224, 224, 3])
+    """
+    numbers = tf.random.stateless_uniform([7 + 2 * TRIES], seed)
+    if view.crop == "warp":
+        result = _warped(image, view, numbers[_PLACE])
+    elif view.crop == "random_resized":
+        result = _random_part(image, view, numbers[_PLACE], numbers[_SHAPE])
+    else:
+        result = _scaled(image, view, numbers[_PLACE], numbers[_SHAPE])
+    if any(view.color_jitter):
+        result = _jittered(result, view.color_jitter, tf.unstack(numbers[_COLOR]))
+    result = _to_uint8(result, view.size)
+    return _mirrored(result, numbers[_FLIP] < view.flip) if view.flip else result
+
+
+def test_view(image: tf.Tensor, view: View) -> tf.Tensor:
+    """The central view; shapes as `training_view`.
+
+    >>> test_view(tf.zeros([300, 400, 3], tf.uint8), View(size=227, resize=256)).shape
+    TensorShape([227, 227, 3])
+    """
+    resize = view.resize or view.size
+    if view.crop == "scaled":
+        shorter = tf.cast(tf.reduce_min(tf.shape(image)[:2]), tf.float32)
+        resized = _enlarged(image, resize / shorter)
+    else:
+        resized = tf.constant([resize, resize])
+    window = _window(image, resized, (resized - view.size) // 2, [view.size, view.size])
+    return _to_uint8(window, view.size)
+
+
+def _window(image, resized, offset, size):
+    """The window of `size` at `offset` in the image resized to `resized` (bilinear, antialiased), as floats.
+
+    All three are (height, width). Pixels outside the window are not computed. It equals resizing all and
+    slicing but for the rounding of float32 coordinates: to 0.002 of 255, and exactly at offset 0.
+    """
+    scale = tf.cast(resized, tf.float32) / tf.cast(tf.shape(image)[:2], tf.float32)
+    return tf.raw_ops.ScaleAndTranslate(
+        images=image[tf.newaxis],
+        size=size,
+        scale=scale,
+        translation=-tf.cast(offset, tf.float32),
+        kernel_type="triangle",
+        antialias=True,
+    )[0]
+
+
+def _place(place, free):
+    """A random offset of 0 to `free`, both included; `place` is uniform in [0, 1)."""
+    return tf.cast(place * tf.cast(free + 1, tf.float32), tf.int32)
+
+
+def _warped(image, view, place):
+    resize = view.resize or view.size
+    offset = _place(place, tf.constant(resize - view.size))
+    return _window(image, tf.constant([resize, resize]), offset, [view.size, view.size])
+
+
+def _random_part(image, view, place, shape):
+    resize = view.resize or view.size
+    area = _between(view.crop_area, shape[:TRIES]) * resize**2
+    ratio = tf.exp(_between([math.log(end) for end in view.crop_ratio], shape[TRIES:]))
+    tries = tf.round(tf.sqrt(tf.stack([area / ratio, area * ratio], axis=1)))
+    fits = tf.reduce_all((tries >= 1) & (tries <= resize), axis=1)
+    # The largest part of the square that has an allowed ratio.
+    nearest = min(max(1.0, view.crop_ratio[0]), view.crop_ratio[1])
+    central = [max(1.0, round(resize * min(1.0, share))) for share in (1 / nearest, nearest)]
+    first = tf.argmax(tf.concat([fits, [True]], axis=0))
+    part = tf.cast(tf.concat([tries, [central]], axis=0)[first], tf.int32)
+    offset = tf.where(first < TRIES, _place(place, resize - part), (resize - part) // 2)
+    window = _window(image, tf.constant([resize, resize]), offset, part)
+    return tf.image.resize(window, [view.size, view.size], antialias=True)
+
+
+def _scaled(image, view, place, shape):
+    shorter = tf.cast(tf.reduce_min(tf.shape(image)[:2]), tf.float32)
+    factor = _between(view.scale, shape[0])
+    if view.resize:
+        factor *= view.resize / shorter
+    side, angle = tf.constant(view.size), 0.0
+    if view.rotation:
+        angle = _between([-math.radians(view.rotation), math.radians(view.rotation)], shape[1])
+        # The upright square around a turned one.
+        extent = tf.abs(tf.cos(angle)) + tf.abs(tf.sin(angle))
+        side = tf.cast(tf.math.ceil(view.size * extent), tf.int32)
+    factor = tf.maximum(factor, tf.cast(side, tf.float32) / shorter)
+    resized = _enlarged(image, factor)
+    window = _window(image, resized, _place(place, resized - side), tf.stack([side, side]))
+    return _turned(window, angle, view.size) if view.rotation else window
+
+
+def _enlarged(image, factor):
+    """Height and width of the image times `factor`, rounded."""
+    return tf.cast(tf.round(tf.cast(tf.shape(image)[:2], tf.float32) * factor), tf.int32)
+
+
+def _turned(image, angle, size):
+    """The central square of `size` of a square image that is turned about its centre; bilinear."""
+    cos, sin = tf.cos(angle), tf.sin(angle)
+    to, source = (size - 1) / 2, (tf.cast(tf.shape(image)[0], tf.float32) - 1) / 2
+    across, down = source - to * (cos - sin), source - to * (cos + sin)
+    return tf.raw_ops.ImageProjectiveTransformV3(
+        images=image[tf.newaxis],
+        transforms=tf.stack([cos, -sin, across, sin, cos, down, 0.0, 0.0])[tf.newaxis],
+        output_shape=[size, size],
+        interpolation="BILINEAR",
+        fill_mode="NEAREST",
+        fill_value=0.0,
+    )[0]
+
+
+def _between(ends, number):
+    """From uniform in [0, 1) to uniform between the ends."""
+    return ends[0] + number * (ends[1] - ends[0])
+
+
+def _jittered(image, strengths, numbers):
+    brightness, contrast, saturation, hue = strengths
+    factors = [_between([max(0.0, 1 - most), 1 + most], n) for most, n in zip(strengths[:3], numbers)]
+    if brightness:
+        image = _blended(image, 0.0, factors[0])
+    if contrast:
+        image = _blended(image, tf.reduce_mean(_gray(image)), factors[1])
+    if saturation:
+        image = _blended(image, _gray(image), factors[2])
+    if hue:
+        image = tf.image.adjust_hue(image / 255, _between([-hue, hue], numbers[3])) * 255
+    return image
+
+
+def _blended(image, other, factor):
+    return tf.clip_by_value(factor * image + (1 - factor) * other, 0.0, 255.0)
+
+
+def _gray(image):
+    return tf.reduce_sum(image * [0.2989, 0.587, 0.114], axis=-1, keepdims=True)
+
+
+def _to_uint8(image, size):
+    # Interpolation and jitter leave [0, 255] by float rounding only.
+    return tf.ensure_shape(tf.cast(tf.round(image), tf.uint8), [size, size, 3])
+
+
+def _mirrored(image, condition):
+    # Of all ways the one that costs nothing: tf.where, or a slice with the step -1, take as long as a resize.
+    return tf.cond(condition, lambda: tf.reverse(image, [1]), lambda: image)
