@@ -44,6 +44,7 @@ def get_config(loss: str = ""):
     config.name = "vgg_face2"
     config.data.name = "vgg_face2"
     config.data.region = "box"
+    config.data.box_min_aspect = 0.875
     config.data.box_margin = 0.3
     config.data.resize = 0
     config.data.classes_per_batch = 56

@@ -124,6 +124,7 @@ def build_loader(config: ConfigDict) -> ImageLoader:
         view=view,
         region=data.region,
         box_margin=data.box_margin,
+        box_min_aspect=data.box_min_aspect,
         full_size=config.evaluation.full_size,
         encoded=data.features.encoded,
     )

@@ -57,7 +57,8 @@ def _check_data(data):
     checks.number("config.data.label_noise", data.label_noise, at_least=0, below=1)
     checks.number("config.data.flip", data.flip, at_least=0, at_most=1)
     checks.number("config.data.rotation", data.rotation, at_least=0, at_most=180)
-    checks.number("config.data.box_margin", data.box_margin, at_least=0)
+    for field in ("box_margin", "box_min_aspect"):
+        checks.number(f"config.data.{field}", data[field], at_least=0)
     for field, most in (("crop_area", 1), ("crop_ratio", None), ("scale", None)):
         ends = checks.sequence(f"config.data.{field}", data[field], checks.number, above=0, at_most=most)
         if len(ends) != 2 or ends[0] > ends[1]:

@@ -36,6 +36,7 @@ MODEL_FIELDS = (
     "data.crop",
     "data.region",
     "data.box_margin",
+    "data.box_min_aspect",
     "evaluation.full_size",
     "model.",
 )

@@ -31,7 +31,7 @@ class ImageLoader:
         view: see `views.View`.
         region: what of the image is looked at first: "image", all of it; "box", what is in its box, all of it
             where it has none; "face", aligned by its landmarks.
-        box_margin: by which share of its sides a box is extended.
+        box_margin, box_min_aspect: see `regions.crop_to_box`.
         full_size: whether tests see the region as it is, of any size.
         encoded: the name of the feature with the image's bytes.
     """
@@ -39,12 +39,14 @@ class ImageLoader:
     view: View
     region: str = "image"
     box_margin: float = 0.0
+    box_min_aspect: float = 0.0
     full_size: bool = False
     encoded: str = "image/encoded"
 
     def __post_init__(self):
         checks.one_of("region", self.region, REGIONS)
         checks.number("box_margin", self.box_margin, at_least=0)
+        checks.number("box_min_aspect", self.box_min_aspect, at_least=0)
 
     def train(self, serialized: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         """`[size, size, 3]` uint8 of a serialised example, random by a seed `[2]` int64."""
@@ -73,7 +75,8 @@ class ImageLoader:
         if self.region == "box":
             # Of several boxes the first; NaN stands for none.
             first = [tf.concat([features[name], [float("nan")]], 0)[0] for name in names]
-            return crop_to_box(image, tf.stack(first), margin=self.box_margin)
+            extended = {"margin": self.box_margin, "min_aspect": self.box_min_aspect}
+            return crop_to_box(image, tf.stack(first), **extended)
         if self.region == "face":
             landmarks = tf.stack([features[name] for name in names], axis=1)
             count, message = tf.shape(landmarks)[0], "the record has no five landmarks of a face"
