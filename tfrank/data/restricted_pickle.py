@@ -1,0 +1,157 @@
+"""Pickles of plain data, read without running anything that they ask for.
+
+A pickle is a program: it names functions and has them called. Here nothing that it names is looked up.
+Its calls are noted (`_Call`), and the few that NumPy's arrays are pickled with are then carried out by
+the functions below, from values that were checked. NumPy's own functions would not do: a dtype can be
+given such a state that bytes of the file are taken for the addresses of objects.
+"""
+
+import pickle
+import re
+from typing import Any
+
+import numpy as np
+
+from tfrank.checks import InputError
+
+
+def load(path: str) -> Any:
+    """The object in a pickle, of any protocol up to 4 and of Python 2 or 3.
+
+    Dicts, lists, tuples, str, bytes, numbers, booleans, None, and NumPy's arrays, scalars and dtypes of
+    these are read. What Python 2 called a string becomes a str.
+
+    Raises:
+        InputError: where the pickle asks for anything else, which it names, or is damaged.
+    """
+    try:
+        with open(path, "rb") as file:
+            return _plain(_Unpickler(file, encoding="latin1").load(), {})
+    except OSError as error:
+        raise InputError(f"Cannot read {path} ({error.strerror}).") from None
+    except _Refused as error:
+        raise InputError(
+            f"{path} asks for {error}, which no data needs: a pickle can run any program. Nothing of it was"
+            " run. Get the file again from where it was published."
+        ) from None
+    # Bytes that are no pickle can end in any error.
+    except Exception as error:
+        why = " ".join([f"{type(error).__name__}:", *str(error).split()])
+        raise InputError(f"{path} is damaged, or no pickle ({why}). Download it again.") from None
+
+
+class _Refused(Exception):
+    pass
+
+
+class _Call:
+    """A call that a pickle asks for, and the state it then sets."""
+
+    args = state = None
+
+    def __init__(self, *args):
+        self.args = args
+
+    def __setstate__(self, state):
+        self.state = state
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module, name):
+        full = f"{module}.{name}"
+        if full not in _CALLS:
+            raise _Refused(full)
+        # New for each pickle, so that none can leave its mark on the next.
+        return type("_Named", (_Call,), {"name": full})
+
+
+def _plain(value, done):
+    """The tree with its calls carried out; `done` has, by id, what was met before."""
+    if id(value) in done:
+        return done[id(value)]
+    if isinstance(value, _Call):
+        result = _CALLS[value.name](value, done)
+    elif type(value) is dict:
+        done[id(value)] = result = {}
+        result.update((_plain(key, done), _plain(item, done)) for key, item in value.items())
+    elif type(value) is list:
+        done[id(value)] = result = []
+        result.extend(_plain(item, done) for item in value)
+    elif type(value) is tuple:
+        result = tuple(_plain(item, done) for item in value)
+    elif value is None or type(value) in (bool, int, float, str, bytes):
+        result = value
+    else:
+        raise _Refused(value.name if isinstance(value, type) else type(value).__name__)
+    done[id(value)] = result
+    return result
+
+
+def _encode(call, done):
+    """`_codecs.encode(text, "latin1")`, as Python 3 writes bytes for Python 2."""
+    text, encoding = call.args
+    if encoding != "latin1":
+        raise _Refused(f"the encoding {encoding!r}")
+    return text.encode("latin1")
+
+
+def _empty_bytes(call, done):
+    """`bytes()`."""
+    () = call.args
+    return b""
+
+
+def _dtype(call, done):
+    """A dtype of plain values: its code, such as "i8", and its byte order."""
+    code, *_ = call.args
+    if not re.fullmatch(r"[?biufcSUO]\d*", code):
+        raise _Refused(f"the dtype {code!r}")
+    _, order, *parts = call.state or (3, "|", None, None, None)
+    if any(part is not None for part in parts[:3]):
+        raise _Refused("a dtype with fields")
+    return np.dtype(code).newbyteorder(order)
+
+
+def _array(call, done):
+    _, shape, dtype, fortran, data = call.state
+    dtype = _plain(dtype, done)
+    if dtype.hasobject:
+        if type(data) is not list:
+            raise _Refused("an array of objects that are given as bytes")
+        array = np.empty(len(data), object)
+        for place, item in enumerate(data):
+            array[place] = _plain(item, done)
+        return array.reshape(shape, order="F" if fortran else "C")
+    return np.ndarray(shape, dtype, _bytes(data, done), order="F" if fortran else "C").copy("K")
+
+
+def _scalar(call, done):
+    dtype, data = call.args
+    dtype = _plain(dtype, done)
+    if dtype.hasobject:
+        raise _Refused("a scalar that is an object")
+    return np.frombuffer(_bytes(data, done), dtype, count=1)[0]
+
+
+def _bytes(data, done):
+    data = _plain(data, done)
+    return data.encode("latin1") if isinstance(data, str) else data
+
+
+def _alone(call, done):
+    """`numpy.ndarray`, which is named for `_reconstruct` but never called."""
+    raise _Refused(call.name)
+
+
+# NumPy 2 has moved `numpy.core`, and Python 3 `__builtin__`.
+_CALLS = {
+    "_codecs.encode": _encode,
+    "__builtin__.bytes": _empty_bytes,
+    "builtins.bytes": _empty_bytes,
+    "numpy.dtype": _dtype,
+    "numpy.ndarray": _alone,
+    "numpy.core.multiarray._reconstruct": _array,
+    "numpy._core.multiarray._reconstruct": _array,
+    "numpy.core.multiarray.scalar": _scalar,
+    "numpy._core.multiarray.scalar": _scalar,
+}
