@@ -1,0 +1,308 @@
+"""VGGFace2 and IJB-C in the layout of their publishers."""
+
+import itertools
+import tracemalloc
+
+import pytest
+
+from tfrank.checks import InputError
+from tfrank.data.sources import SOURCES
+from tfrank.data.sources.ijb_c import read_ijb_c
+from tfrank.data.sources.image import SourceImage
+from tfrank.data.sources.vgg_face2 import read_vgg_face2
+
+# VGGFace2. The first image is as published.
+LISTS = {"train": ["n000002/0001_01", "n000002/0002_01", "n000003/0007_02"], "test": ["n000001/0001_01"]}
+BOX_HEADER = "NAME_ID,X,Y,W,H"
+POINT_HEADER = "NAME_ID,P1X,P1Y,P2X,P2Y,P3X,P3Y,P4X,P4Y,P5X,P5Y"
+BOXES = {
+    "train": [
+        '"n000002/0001_01",161,140,224,324',
+        '"n000002/0002_01",-3,5,60,79',
+        '"n000003/0007_02",1,2,3,4',
+    ],
+    "test": ['"n000001/0001_01",60,60,79,109'],
+}
+POINTS = {
+    split: [f'"{name}",239.4643,276.5054,349.8496,282.2599,311.2406,354.8974,236.0358,391.3312,342.1541,{y}'
+            for y, name in enumerate(names)]
+    for split, names in LISTS.items()
+}  # fmt: skip
+
+
+def write(path, *lines):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+@pytest.fixture
+def vgg(tmp_path):
+    for split, names in LISTS.items():
+        write(tmp_path / f"{split}_list.txt", *(f"{name}.jpg" for name in names))
+        write(tmp_path / "bb_landmark" / f"loose_bb_{split}.csv", BOX_HEADER, *BOXES[split])
+        write(tmp_path / "bb_landmark" / f"loose_landmark_{split}.csv", POINT_HEADER, *POINTS[split])
+    return tmp_path
+
+
+def test_a_face_has_its_identity_box_and_points(vgg):
+    images = list(read_vgg_face2(str(vgg)))
+    assert images[0] == SourceImage(
+        split="train",
+        path="train/n000002/0001_01.jpg",
+        label=2,
+        text="n000002",
+        id="n000002/0001_01",
+        box=(161, 140, 224, 324),
+        landmarks=(
+            (239.4643, 276.5054),
+            (349.8496, 282.2599),
+            (311.2406, 354.8974),
+            (236.0358, 391.3312),
+            (342.1541, 0),
+        ),
+    )
+    assert [
+        (image.split, image.path, image.label, image.box, image.landmarks[4][1]) for image in images[1:]
+    ] == [
+        ("train", "train/n000002/0002_01.jpg", 2, (-3, 5, 60, 79), 1),
+        ("train", "train/n000003/0007_02.jpg", 3, (1, 2, 3, 4), 2),
+        ("test", "test/n000001/0001_01.jpg", 1, (60, 60, 79, 109), 0),
+    ]
+
+
+def test_lists_and_faces_may_lie_in_meta(vgg):
+    expected = list(read_vgg_face2(str(vgg)))
+    (vgg / "meta").mkdir()
+    for name in ("train_list.txt", "test_list.txt", "bb_landmark"):
+        (vgg / name).rename(vgg / "meta" / name)
+    assert list(read_vgg_face2(str(vgg))) == expected
+
+
+def test_without_the_folder_of_faces_images_come_without_them(vgg):
+    (vgg / "bb_landmark").rename(vgg / "elsewhere")
+    images = list(read_vgg_face2(str(vgg)))
+    assert [image.id for image in images] == [*LISTS["train"], *LISTS["test"]]
+    assert {(image.box, image.landmarks) for image in images} == {(None, None)}
+
+
+@pytest.mark.parametrize(
+    "file, header, lines", [("bb", BOX_HEADER, BOXES), ("landmark", POINT_HEADER, POINTS)]
+)
+@pytest.mark.parametrize(
+    "order, row, found, place, wanted",
+    [
+        ([0, 2, 1], 3, "n000003/0007_02", 2, "n000002/0002_01"),
+        ([0, 1], 0, "no image", 3, "n000003/0007_02"),
+        ([0, 1, 2, 2], 5, "n000003/0007_02", 0, "no image"),
+    ],
+)
+def test_faces_in_another_order_than_the_list_are_refused_with_both_lines(
+    vgg, file, header, lines, order, row, found, place, wanted
+):
+    path = vgg / "bb_landmark" / f"loose_{file}_train.csv"
+    write(path, header, *(lines["train"][number] for number in order))
+    images = read_vgg_face2(str(vgg))
+    assert next(images).id == LISTS["train"][0]
+    with pytest.raises(InputError) as error:
+        list(images)
+    message = (
+        f"{path}, line {row}, has {found!r} where {vgg}/train_list.txt, line {place}, has {wanted!r} (line"
+    )
+    assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "name, lines, message",
+    [
+        ("test_list.txt", ["n1/../../a.jpg"], r"test_list\.txt, line 1, is not such as n000002/0001_01\.jpg"),
+        (
+            "test_list.txt",
+            ["n000001/1.jpg", "", "0002.jpg"],
+            r"test_list\.txt, line 3, is not such as n000002",
+        ),
+    ],
+)
+def test_a_line_that_is_not_as_published_is_named(vgg, name, lines, message):
+    (vgg / "bb_landmark").rename(vgg / "elsewhere")
+    write(vgg / name, *lines)
+    with pytest.raises(InputError, match=message):
+        list(read_vgg_face2(str(vgg)))
+
+
+@pytest.mark.parametrize(
+    "lines, message",
+    [
+        (
+            [BOX_HEADER, '"n000001/0001_01",60,x,79,109'],
+            r"line 2, should have numbers for n000001/0001_01, not \['60'",
+        ),
+        ([BOX_HEADER, '"n000001/0001_01",60'], r"line 2, is damaged"),
+        ([], r"has no column NAME_ID, X, Y, W, H; its first line is \[\]"),
+        (["NAME_ID,X,Y,W"], r"has no column H; its first line is \['NAME_ID', 'X', 'Y', 'W'\]"),
+    ],
+)
+def test_a_csv_that_is_not_as_published_is_named(vgg, lines, message):
+    write(vgg / "bb_landmark" / "loose_bb_test.csv", *lines)
+    with pytest.raises(InputError, match=rf"loose_bb_test\.csv,? {message}"):
+        list(read_vgg_face2(str(vgg)))
+
+
+@pytest.mark.parametrize("name", ["train_list.txt", "test_list.txt"])
+def test_a_missing_list_is_named_at_once(vgg, name):
+    (vgg / name).unlink()
+    with pytest.raises(InputError, match=rf"has no {name} or meta/{name}\. Give the folder"):
+        next(read_vgg_face2(str(vgg)))
+
+
+def test_a_missing_csv_is_named(vgg):
+    (vgg / "bb_landmark" / "loose_landmark_train.csv").unlink()
+    with pytest.raises(InputError, match=r"bb_landmark has no loose_landmark_train\.csv"):
+        next(read_vgg_face2(str(vgg)))
+
+
+def peak_of(images):
+    tracemalloc.start()
+    count = sum(1 for _ in images)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return count, peak
+
+
+def test_vgg_face2_is_read_line_by_line(vgg):
+    names = [f"n{number // 300:06}/{number % 300:04}_01" for number in range(10_000)]
+    write(vgg / "train_list.txt", *(f"{name}.jpg" for name in names))
+    write(vgg / "bb_landmark" / "loose_bb_train.csv", BOX_HEADER, *(f'"{name}",1,2,3,4' for name in names))
+    (vgg / "bb_landmark" / "loose_landmark_train.csv").write_text(
+        "".join(
+            f"{line}\n"
+            for line in itertools.chain([POINT_HEADER], (f'"{n}",1,2,3,4,5,6,7,8,9,0' for n in names))
+        )
+    )
+    count, peak = peak_of(read_vgg_face2(str(vgg)))
+    assert count == 10_001 and peak < 500_000
+
+
+# IJB-C.
+
+HEADER = (
+    "SUBJECT_ID,FILENAME,SIGHTING_ID,FACE_X,FACE_Y,FACE_WIDTH,FACE_HEIGHT,FRAME_NUM,FACIAL_HAIR,AGE,"
+    "INDOOR_OUTDOOR,SKINTONE,GENDER,YAW,ROLL," + ",".join(f"OCC{number}" for number in range(1, 19))
+)
+
+
+def face(subject, name, sighting, box="10,20,30,40"):
+    return f"{subject},{name},{sighting},{box}," + ",".join(["NaN"] * 26)
+
+
+# Subject 7 has four stills and a video, subject 8 three stills and a video of three frames, 9 a still and
+# four videos, of which two share a number with those of subject 7.
+FACES = [
+    face(7, "img/1.jpg", 100),
+    face(8, "img/1.jpg", 200, "50,60,70,80"),
+    face(7, "img/2.jpg", 101),
+    face(9, "frames/5.png", 102),
+    face(7, "img/3.png", 103),
+    face(7, "frames/1.png", 102),
+    face("NaN", "img/1.jpg", "NaN"),
+    face(7, "frames/3.png", 102, "NaN,NaN,NaN,NaN"),
+    face(7, "img/4.jpg", 104),
+    face(8, "img/2.jpg", 201),
+    face(8, "img/3.jpg", 202),
+    face(8, "frames/7.png", 203),
+    face(8, "frames/8.png", 203),
+    face(8, "frames/9.png", 203),
+    face(9, "frames/1.png", 300),
+    face(9, "img/4.jpg", 301),
+    face(9, "frames/6.png", 302),
+    face(9, "frames/2.png", 303),
+    face("", "frames/2.png", ""),
+]
+
+
+@pytest.fixture
+def ijb(tmp_path):
+    (tmp_path / "images" / "img").mkdir(parents=True)
+    write(tmp_path / "protocols" / "ijbc_metadata.csv", HEADER, *FACES)
+    return tmp_path
+
+
+def test_a_video_of_a_subject_is_a_group_and_a_subject_of_four_instances_is_left_out(ijb):
+    images = list(read_ijb_c(str(ijb)))
+    assert images[0] == SourceImage(
+        split="test", path="images/img/1.jpg", label=7, text="7", id="img/1/7/100", box=(10, 20, 30, 40)
+    )
+    assert [(image.label, image.path.removeprefix("images/"), image.group) for image in images] == [
+        (7, "img/1.jpg", None),
+        (7, "img/2.jpg", None),
+        (9, "frames/5.png", 0),
+        (7, "img/3.png", None),
+        (7, "frames/1.png", 1),
+        (7, "frames/3.png", 1),
+        (7, "img/4.jpg", None),
+        (9, "frames/1.png", 2),
+        (9, "img/4.jpg", None),
+        (9, "frames/6.png", 3),
+        (9, "frames/2.png", 4),
+    ]
+    assert [image.path for image in images if image.box is None] == ["images/frames/3.png"]
+
+
+def test_two_faces_of_a_picture_have_ids_of_their_own(ijb):
+    images = list(read_ijb_c(str(ijb)))
+    assert len({image.id for image in images}) == len(images)
+    assert {image.id for image in images if image.path == "images/img/4.jpg"} == {
+        "img/4/7/104",
+        "img/4/9/301",
+    }
+
+
+@pytest.mark.parametrize("place", ["protocol", "."])
+def test_the_metadata_may_lie_elsewhere_with_columns_in_any_order_and_pictures_beside_it(ijb, place):
+    expected = [(image.id, image.box, image.group) for image in read_ijb_c(str(ijb))]
+    turned = [",".join(reversed(line.split(","))) for line in (HEADER, *FACES)]
+    (ijb / "protocols" / "ijbc_metadata.csv").unlink()
+    (ijb / "images").rename(ijb / "elsewhere")
+    write(ijb / place / "ijbc_metadata.csv", *turned)
+    images = list(read_ijb_c(str(ijb)))
+    assert [(image.id, image.box, image.group) for image in images] == expected
+    assert images[0].path == "img/1.jpg"
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        (face(7, "video/1.mp4", 1), r"line 21: 'video/1\.mp4' is neither in img/ nor in frames/"),
+        (face("x", "img/1.jpg", 1), r"line 21: could not convert string to float: 'x'"),
+        (face(7, "frames/1.png", "NaN"), r"line 21: invalid literal for int.*'NaN'"),
+        (face(7, "img/1.jpg", 1, "a,1,1,1"), r"line 21: could not convert string to float: 'a'"),
+        ("7,img/1.jpg", r"line 21, is damaged"),
+    ],
+)
+def test_a_line_of_the_metadata_that_is_not_as_published_is_named(ijb, line, message):
+    write(ijb / "protocols" / "ijbc_metadata.csv", HEADER, *FACES, line)
+    with pytest.raises(InputError, match=rf"ijbc_metadata\.csv, {message}"):
+        list(read_ijb_c(str(ijb)))
+
+
+def test_a_missing_column_or_file_is_named(ijb):
+    path = ijb / "protocols" / "ijbc_metadata.csv"
+    write(path, HEADER.replace("SIGHTING_ID", "MEDIA"), *FACES)
+    with pytest.raises(InputError, match=r"ijbc_metadata\.csv has no column SIGHTING_ID; its first line is"):
+        next(read_ijb_c(str(ijb)))
+    path.unlink()
+    with pytest.raises(
+        InputError, match=r"has no protocols/ijbc_metadata\.csv or protocol/ijbc_metadata\.csv or"
+    ):
+        next(read_ijb_c(str(ijb)))
+
+
+def test_ijb_c_is_read_line_by_line(ijb):
+    lines = (face(number // 1000, f"frames/{number}.png", number // 100) for number in range(10_000))
+    write(ijb / "protocols" / "ijbc_metadata.csv", HEADER, *lines)
+    count, peak = peak_of(read_ijb_c(str(ijb)))
+    assert count == 10_000 and peak < 500_000
+
+
+def test_the_table_of_sources_has_them():
+    readers = {"vgg_face2": read_vgg_face2, "ijb_c": read_ijb_c}
+    assert {name: SOURCES[name].read for name in readers} == readers

@@ -1,0 +1,60 @@
+"""Landmarks-clean (Gordo et al., 2016): 586 landmarks in pictures of the web, each with an estimated box.
+
+The published lists, one for the train and one for the val part, have a line an image: its URL, its
+landmark, 0 to 585, and its box as x1 x2 y1 y2. `annotations_landmarks/annotation_clean_train.txt` begins
+
+    http://www.cepolina.com/photo/[...]/Venice-Arsenal-military-navy.jpg 424 140 235 96 179
+    http://www.trickleup.org/solution/images/Working-woman-[...]-local-resources.JPG 408 0 170 0 122
+    http://kickingcanceraunatural.files.wordpress.com/2010/09/hollywood-sign.jpg 430 71 741 0 403
+
+The images are not published with them. Those that you downloaded go to `images/<MD5 of the URL>.jpg`,
+whatever their format: names at the end of the URLs repeat. Or put the paths of your files, relative to
+the folder, in the place of the URLs.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator
+
+from tfrank.checks import InputError
+from tfrank.data.sources._lists import find, lines
+from tfrank.data.sources.image import SourceImage
+
+
+def read_landmarks_clean(folder: str) -> Iterator[SourceImage]:
+    """The images of the train list, split "train", then of the val list, split "val".
+
+    Args:
+        folder: has the two lists, or `annotations_landmarks/` with them, and the images.
+
+    Raises:
+        InputError: where a list is missing, or a line of it is not as published.
+    """
+    names = {split: f"annotation_clean_{split}.txt" for split in ("train", "val")}
+    lists = {split: find(folder, f"annotations_landmarks/{name}", name) for split, name in names.items()}
+    for split, path in lists.items():
+        for number, line in lines(path):
+            try:
+                place, *numbers = line.rsplit(maxsplit=5)
+                label, x1, x2, y1, y2 = map(int, numbers)
+            except ValueError:
+                raise InputError(
+                    f"{path}, line {number}, is not <url or path> <landmark> <x1> <x2> <y1> <y2>: {line!r}."
+                ) from None
+            name = local_path(place)
+            box = (x1, y1, x2 - x1, y2 - y1)
+            yield SourceImage(split=split, path=name, label=label, text=str(label), id=name, box=box)
+
+
+def local_path(place: str) -> str:
+    """Where the image of a URL is looked for; a path stays as it is.
+
+    >>> local_path("http://ruhistory.narod.ru/mocsow/pushka1.jpg")
+    'images/bc4e9845f8272842acc168d35bdf98a9.jpg'
+    >>> local_path("424/17.jpg")
+    '424/17.jpg'
+    """
+    if not re.match(r"\w+://", place):
+        return place
+    digest = hashlib.md5(place.encode("utf-8", "surrogateescape"), usedforsecurity=False)
+    return f"images/{digest.hexdigest()}.jpg"

@@ -1,0 +1,124 @@
+"""ROxford5k and RParis6k (Radenovic et al., 2018): two cities, queries with boxes, graded relevance.
+
+A folder has `jpg/<name>.jpg`, all images in it without further folders, and `gnd_roxford5k.pkl` or
+`gnd_rparis6k.pkl`, the pickle of a dict such as
+
+    {"imlist": ["all_souls_000153", ...], "qimlist": ["all_souls_000013", ...],
+     "gnd": [{"bbx": [136.5, 34.1, 648.5, 955.7], "easy": [0, ...], "hard": [...], "junk": [...]}, ...]}
+
+with an entry of "gnd" for each query: its box x1, y1, x2, y2, and the places in "imlist", from 0, of the
+gallery's images that show the query's landmark well, hardly, or not enough to count.
+"""
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+
+from tfrank import checks
+from tfrank.checks import InputError
+from tfrank.data import restricted_pickle
+from tfrank.data.sources._lists import find
+from tfrank.data.sources.image import SourceImage
+
+NAMES = ("roxford5k", "rparis6k")
+GRADES = ("easy", "hard", "junk")
+IMAGES = (".jpg", ".jpeg", ".png")
+
+
+def read_roxford5k(folder: str, distractors: str = "") -> Iterator[SourceImage]:
+    """One split, "test": 70 images of role "query" with their boxes, 4,993 "gallery", then "distractor".
+
+    The classes are not known, labels are -1: `ground_truth` has what a query should find.
+
+    Args:
+        folder: has `gnd_roxford5k.pkl` and `jpg/`.
+        distractors: folder of R1M, of which every image in any depth is read; "" for none.
+
+    Raises:
+        InputError: where a file or folder is missing, or the pickle is not as published.
+    """
+    return _read(folder, "roxford5k", distractors)
+
+
+def read_rparis6k(folder: str, distractors: str = "") -> Iterator[SourceImage]:
+    """As `read_roxford5k`, with `gnd_rparis6k.pkl`: 70 queries, a gallery of 6,322."""
+    return _read(folder, "rparis6k", distractors)
+
+
+def ground_truth(folder: str, name: str) -> dict[str, dict[str, list[str]]]:
+    """What each query should find: {query id: {"easy": gallery ids, "hard": ids, "junk": ids}}.
+
+    Ids are those of the `SourceImage`s. Images of no list are negatives.
+
+    Args:
+        folder: has the pickle.
+        name: "roxford5k" or "rparis6k".
+    """
+    gallery, queries = _load(folder, name)
+    return {
+        _id("query", query): {grade: [_id("gallery", gallery[k]) for k in entry[grade]] for grade in GRADES}
+        for query, entry in queries.items()
+    }
+
+
+def _read(folder, name, distractors):
+    gallery, queries = _load(folder, name)
+    if distractors and not os.path.isdir(distractors):
+        raise InputError(f"There is no folder {distractors} of distractors.")
+    for query, entry in queries.items():
+        x1, y1, x2, y2 = entry["bbx"]
+        yield _image("query", f"jpg/{query}.jpg", query, box=(x1, y1, x2 - x1, y2 - y1))
+    for image in gallery:
+        yield _image("gallery", f"jpg/{image}.jpg", image)
+    if distractors:
+        # Real paths, since `..` behind a symbolic link leads elsewhere.
+        start = os.path.relpath(os.path.realpath(distractors), os.path.realpath(folder)).replace(os.sep, "/")
+        for image in _walk(distractors):
+            yield _image("distractor", f"{start}/{image}", image)
+
+
+def _image(role, path, name, box=None):
+    return SourceImage(split="test", path=path, label=-1, text="", id=_id(role, name), role=role, box=box)
+
+
+def _id(role, name):
+    return f"{role}/{name}"
+
+
+def _walk(folder):
+    """The images of a folder, in any depth, as paths from it; one folder's names are held at a time."""
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            if name.lower().endswith(IMAGES) and not name.startswith("."):
+                yield os.path.relpath(os.path.join(place, name), folder).replace(os.sep, "/")
+
+
+def _load(folder, name):
+    """The names of the gallery, and {name of a query: its entry, with plain numbers}."""
+    checks.one_of("name", name, NAMES)
+    path = find(folder, f"gnd_{name}.pkl")
+    tree = restricted_pickle.load(path)
+    try:
+        gallery, names = [str(image) for image in tree["imlist"]], [str(query) for query in tree["qimlist"]]
+        entries = [_entry(entry, len(gallery)) for entry in tree["gnd"]]
+        if len(entries) != len(names):
+            raise ValueError(f"{len(names)} queries, {len(entries)} entries")
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise InputError(
+            f"{path} is not the ground truth of {name}: it should be a dict with imlist, qimlist and gnd,"
+            f" which has bbx, easy, hard and junk for each query ({error!r})."
+        ) from None
+    return gallery, dict(zip(names, entries))
+
+
+def _entry(entry, images):
+    box = np.asarray(entry["bbx"], float).ravel().tolist()
+    if len(box) != 4:
+        raise ValueError(f"bbx={box}")
+    places = {grade: np.asarray(entry[grade]).ravel().astype(int).tolist() for grade in GRADES}
+    for grade, numbers in places.items():
+        if not all(0 <= number < images for number in numbers):
+            raise ValueError(f"{grade} has a place that imlist has not")
+    return {"bbx": box, **places}
