@@ -6,6 +6,7 @@ import os
 import random
 import stat
 import tarfile
+import tracemalloc
 import zipfile
 
 import pytest
@@ -157,7 +158,7 @@ def test_a_link_or_device_in_a_zip_is_refused_by_name(tmp_path, kind):
 
 
 @pytest.mark.parametrize("suffix", [".zip", ".tar"])
-@pytest.mark.parametrize("names", [("a", "./a"), ("a", "a/b"), ("a/b", "a")])
+@pytest.mark.parametrize("names", [("a", "./a"), ("a", "a/b"), ("a", "a/b/c"), ("a/b", "a")])
 def test_two_members_of_one_place_are_refused_by_name(tmp_path, suffix, names):
     archive = write(tmp_path / f"images{suffix}", dict.fromkeys(names, b"x"))
     assert_refused(archive, tmp_path, rf"{names[1]} is there twice")
@@ -183,6 +184,15 @@ def test_more_than_the_disk_has_room_for_is_refused_before_anything_is_written(t
         assert_refused(archive, tmp_path, rf"takes {most:,} bytes, and the disk has {most - 1:,} left")
         monkeypatch.setattr(files.shutil, "disk_usage", lambda path, most=most: disk(most))
         assert tree(tmp_path / unpack(archive, str(tmp_path / suffix))) == FILES
+
+
+def test_a_tar_is_read_member_by_member(tmp_path):
+    archive = write(tmp_path / "images.tar", {f"{number}.jpg": b"" for number in range(3000)})
+    tracemalloc.start()
+    unpack(archive, str(tmp_path / "out"))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(os.listdir(tmp_path / "out")) == 3000 and peak < 500_000
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -225,6 +235,15 @@ def test_a_damaged_file_in_a_zip_is_named(tmp_path):
     data[data.index(b"a.jpg") + 30] ^= 0xFF
     path.write_bytes(data)
     assert_refused(str(path), tmp_path, r"images\.zip: top/images/a\.jpg is damaged")
+
+
+def test_a_zip_with_a_place_before_its_start_is_refused(tmp_path):
+    path = tmp_path / "images.zip"
+    write(path, FILES)
+    data = bytearray(path.read_bytes())
+    data[-6] += 1  # Where the list begins, which shifts all places; the first is then before the start.
+    path.write_bytes(data)
+    assert_refused(str(path), tmp_path, r"images\.zip: top/list\.txt is damaged .*Invalid argument")
 
 
 def test_a_tar_names_the_last_file_before_the_damage(tmp_path):

@@ -1,6 +1,7 @@
 """Archives of data sets, unpacked whole or not at all, and nowhere but in the folder that was asked for."""
 
 import contextlib
+import errno
 import lzma
 import os
 import shutil
@@ -15,7 +16,8 @@ from tfrank.files import check_room, make_folder, naming
 
 ZIPS = (".zip",)
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-# What reading a damaged archive ends in; an OSError is of the archive where the system gave no number.
+# What reading a damaged archive ends in. An OSError is of the archive where the system gave no number, or
+# was asked for a place that no file has.
 DAMAGE = (
     zipfile.BadZipFile,
     tarfile.TarError,
@@ -116,7 +118,7 @@ def _untar(archive: str, folder: str) -> None:
         file.fileobj.seek(file.offset)
         if file.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
             raise _damaged(archive, f"after {name}", "there is no end")
-        while file.fileobj.read(2**20):
+        while file.fileobj.read(2**16):
             pass  # What is compressed has its checksum at its end.
 
 
@@ -140,7 +142,7 @@ def _reading(archive, member=""):
     except InputError:
         raise
     except DAMAGE as error:
-        if isinstance(error, OSError) and error.errno:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise  # Of the system, such as a full disk's.
         raise _damaged(archive, member, error) from None
 

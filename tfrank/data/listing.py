@@ -116,12 +116,12 @@ def read_images(path: str, starts: Iterable[int]) -> Iterator[SourceImage]:
 
 
 def check_disjoint(listings: dict[str, Listing]) -> None:
-    """InputError where a class to train on is also in another split."""
+    """InputError where a class to train on is also in a split to test on, whose name begins with "test"."""
     if "train" not in listings:
         return
     train = set().union(*listings["train"].labels.values()) - {-1}
     for split, listing in listings.items():
-        common = sorted(train & set().union(*listing.labels.values())) if split != "train" else []
+        common = sorted(train & set().union(*listing.labels.values())) if split.startswith("test") else []
         if common:
             some = ", ".join(map(str, common[:5])) + ", ..." * (len(common) > 5)
             raise InputError(

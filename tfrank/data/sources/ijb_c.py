@@ -15,8 +15,8 @@ import os
 from collections.abc import Iterator
 
 from tfrank.checks import InputError
-from tfrank.data.sources._lists import find, rows
 from tfrank.data.sources.image import SourceImage
+from tfrank.data.sources.lists import find, read_columns
 
 COLUMNS = ("SUBJECT_ID", "FILENAME", "SIGHTING_ID", "FACE_X", "FACE_Y", "FACE_WIDTH", "FACE_HEIGHT")
 FEWEST_INSTANCES = 5
@@ -69,7 +69,7 @@ def _is_frame(name):
 
 def _faces(path):
     """(subject, picture, sighting, box or None) of each face of a known subject."""
-    for number, (subject, name, sighting, *sides) in rows(path, COLUMNS):
+    for number, (subject, name, sighting, *sides) in read_columns(path, COLUMNS):
         try:
             if not name.startswith(("img/", "frames/")):
                 raise ValueError(f"{name!r} is neither in img/ nor in frames/")

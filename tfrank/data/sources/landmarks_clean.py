@@ -17,8 +17,8 @@ import re
 from collections.abc import Iterator
 
 from tfrank.checks import InputError
-from tfrank.data.sources._lists import find, lines
 from tfrank.data.sources.image import SourceImage
+from tfrank.data.sources.lists import find, read_lines
 
 
 def read_landmarks_clean(folder: str) -> Iterator[SourceImage]:
@@ -33,7 +33,7 @@ def read_landmarks_clean(folder: str) -> Iterator[SourceImage]:
     names = {split: f"annotation_clean_{split}.txt" for split in ("train", "val")}
     lists = {split: find(folder, f"annotations_landmarks/{name}", name) for split, name in names.items()}
     for split, path in lists.items():
-        for number, line in lines(path):
+        for _, number, line in read_lines(path):
             try:
                 place, *numbers = line.rsplit(maxsplit=5)
                 label, x1, x2, y1, y2 = map(int, numbers)

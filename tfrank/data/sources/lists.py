@@ -1,5 +1,6 @@
 """Reading the lists of published data sets: text files of one line an image, in columns of words."""
 
+import csv
 import glob
 import math
 import os
@@ -93,6 +94,29 @@ def find_part(folder: str, name: str) -> str | None:
     if len(parts) > 1:
         raise InputError(f"{folder} holds {name} in several folders: {', '.join(parts)}. Give one of them.")
     return parts[0] if parts else None
+
+
+def find(folder: str, *names: str) -> str:
+    """The path of the first of these files that the folder has; InputError where it has none."""
+    for name in names:
+        if os.path.isfile(path := os.path.join(folder, name)):
+            return path
+    raise InputError(f"{folder} has no {' or '.join(names)}. Give the folder that holds it, as published.")
+
+
+def read_columns(path: str, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    """These columns of a CSV file with a header, in this order, with the numbers of their lines."""
+    table = csv.reader(decode_lines(path))
+    try:
+        header = [name.strip() for name in next(table, [])]
+        if missing := [name for name in columns if name not in header]:
+            raise InputError(f"{path} has no column {', '.join(missing)}; its first line is {header}.")
+        places = [header.index(name) for name in columns]
+        for row in table:
+            if row:
+                yield table.line_num, [row[place].strip() for place in places]
+    except (csv.Error, IndexError) as error:
+        raise InputError(f"{path}, line {table.line_num}, is damaged ({error}).") from None
 
 
 def read_lines(path: str, *, at_least: int = 1) -> Iterator[Line]:

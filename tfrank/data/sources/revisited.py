@@ -18,8 +18,8 @@ import numpy as np
 from tfrank import checks
 from tfrank.checks import InputError
 from tfrank.data import restricted_pickle
-from tfrank.data.sources._lists import find
 from tfrank.data.sources.image import SourceImage
+from tfrank.data.sources.lists import find
 
 NAMES = ("roxford5k", "rparis6k")
 GRADES = ("easy", "hard", "junk")

@@ -26,8 +26,8 @@ import re
 from collections.abc import Iterator
 
 from tfrank.checks import InputError
-from tfrank.data.sources._lists import find, lines, rows
 from tfrank.data.sources.image import SourceImage
+from tfrank.data.sources.lists import find, read_columns, read_lines
 
 BOX = ("X", "Y", "W", "H")
 POINTS = tuple(f"P{number}{axis}" for number in range(1, 6) for axis in "XY")
@@ -52,15 +52,16 @@ def read_vgg_face2(folder: str) -> Iterator[SourceImage]:
 def _tables(folder, split):
     """The files of the boxes and of the points, with the numbers of each image; none without their folder."""
     folders = [os.path.join(folder, name) for name in ("bb_landmark", "meta/bb_landmark")]
-    if not any(map(os.path.isdir, folders)):
+    found = next(filter(os.path.isdir, folders), None)
+    if not found:
         return {}
-    found = next(filter(os.path.isdir, folders))
     box, points = (find(found, f"loose_{kind}_{split}.csv") for kind in ("bb", "landmark"))
-    return {box: rows(box, ("NAME_ID", *BOX)), points: rows(points, ("NAME_ID", *POINTS))}
+    return {box: read_columns(box, ("NAME_ID", *BOX)), points: read_columns(points, ("NAME_ID", *POINTS))}
 
 
 def _read(split, listed, tables):
-    for (number, line), *entries in itertools.zip_longest(lines(listed), *tables.values(), fillvalue=(0, "")):
+    lines = ((line.number, line.text) for line in read_lines(listed))
+    for (number, line), *entries in itertools.zip_longest(lines, *tables.values(), fillvalue=(0, "")):
         name = os.path.splitext(line)[0]
         faces = [
             _face(path, *entry, name, f"{listed}, line {number}") for path, entry in zip(tables, entries)
