@@ -113,6 +113,8 @@ def get_config(loss: str = "") -> ConfigDict:
     config.data.short_classes = "repeat"
     # What of an image is looked at: "image", all of it; its "box"; or the "face", aligned by its five points.
     config.data.region = "image"
+    # The same for tests; "" for no difference. ROxford's and RParis' queries have boxes, their gallery none.
+    config.data.test_region = ""
     # A box narrower than this share of its height, in pixels, is widened to that; then it is extended by a
     # share of its width and height, half on either side (VGGFace2: 0.875 and 0.3).
     config.data.box_min_aspect = 0.0

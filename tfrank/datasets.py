@@ -12,7 +12,7 @@ from tfrank import checks, files, settings
 from tfrank.checks import InputError
 from tfrank.data import pipeline
 from tfrank.data.images import ImageLoader
-from tfrank.data.index import RecordIndex, concatenate, select
+from tfrank.data.index import UNKNOWN, RecordIndex, concatenate, select
 from tfrank.data.prepare import open_split, prepare, prepared
 from tfrank.data.records import RecordReader
 from tfrank.data.relabel import add_label_noise, hold_out, merge_classes
@@ -47,6 +47,12 @@ def build_data(config: ConfigDict, workdir: str) -> Data:
     train, test = (
         _open_foreign(config.data, workdir) if config.data.name == FOREIGN else _open(config.data, workdir)
     )
+    for name, index in (("train", train), ("test", test)):
+        if (index.label == UNKNOWN).any():
+            raise InputError(
+                f"Records to {name} on have no class, only graded ground truth, by which tfrank does not measure"
+                " yet. Name others: --config.data.records=PATH or --config.data.test_records=PATH."
+            )
     check_records_of(workdir, {"train": train.fingerprint(), "test": test.fingerprint()})
     train, validation = _relabelled(config, train)
     for name, index in (("train", train), ("validation", validation), ("test", test)):
@@ -123,6 +129,7 @@ def build_loader(config: ConfigDict) -> ImageLoader:
     return ImageLoader(
         view=view,
         region=data.region,
+        test_region=data.test_region or data.region,
         box_margin=data.box_margin,
         box_min_aspect=data.box_min_aspect,
         full_size=config.evaluation.full_size,

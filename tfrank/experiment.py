@@ -77,6 +77,7 @@ def check_config(config: ConfigDict) -> None:
     checks.one_of("config.data.short_classes", data.short_classes, SHORT_CLASSES)
     checks.one_of("config.data.crop", data.crop, CROPS)
     checks.one_of("config.data.region", data.region, REGIONS)
+    checks.one_of("config.data.test_region", data.test_region, ("", *REGIONS))
     options = ("backbone", "preprocessing", "pooling", "levels", "batch_norm")
     resolve_options(**{name: config.model[name] for name in options})
     build_loss(config, labels=[0])

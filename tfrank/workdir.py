@@ -35,6 +35,7 @@ MODEL_FIELDS = (
     "data.resize",
     "data.crop",
     "data.region",
+    "data.test_region",
     "data.box_margin",
     "data.box_min_aspect",
     "evaluation.full_size",

@@ -192,7 +192,7 @@ def test_the_box_is_cut_out_and_an_image_without_one_is_whole(tmp_path):
         dataclasses.replace(RECORDS[0], encoded=png(3, size=8), id=str(n), box=box)
         for n, box in enumerate([(0.25, 0.5, 0.75, 1.0), None])
     ]
-    loader = ImageLoader(view=View(size=4), region="box", full_size=True)
+    loader = ImageLoader(view=View(size=4), test_region="box", full_size=True)
     reader = reader_of(records, tmp_path)
     cut, whole = (loader.test(data).numpy() for data in reader.read([0, 1]))
     np.testing.assert_array_equal(cut, picture(3, size=8)[4:8, 2:6])
@@ -204,7 +204,7 @@ def test_a_face_is_aligned_and_a_record_without_landmarks_is_named(tmp_path):
         dataclasses.replace(RECORDS[0], encoded=png(3, size=112), landmarks=FACE),
         dataclasses.replace(RECORDS[1], id="no-face"),
     ]
-    loader = ImageLoader(view=View(size=112), region="face")
+    loader = ImageLoader(view=View(size=112), region="face", test_region="face")
     reader = reader_of(records, tmp_path)
     assert loader.test(reader.read([0])[0]).shape == (112, 112, 3)
     with pytest.raises(InputError, match=r"image id 'no-face'\): .*no five landmarks of a face"):

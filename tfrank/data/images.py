@@ -31,6 +31,7 @@ class ImageLoader:
         view: see `views.View`.
         region: what of the image is looked at first: "image", all of it; "box", what is in its box, all of it
             where it has none; "face", aligned by its landmarks.
+        test_region: the same for tests.
         box_margin, box_min_aspect: see `regions.crop_to_box`.
         full_size: whether tests see the region as it is, of any size.
         encoded: the name of the feature with the image's bytes.
@@ -38,6 +39,7 @@ class ImageLoader:
 
     view: View
     region: str = "image"
+    test_region: str = "image"
     box_margin: float = 0.0
     box_min_aspect: float = 0.0
     full_size: bool = False
@@ -45,16 +47,17 @@ class ImageLoader:
 
     def __post_init__(self):
         checks.one_of("region", self.region, REGIONS)
+        checks.one_of("test_region", self.test_region, REGIONS)
         checks.number("box_margin", self.box_margin, at_least=0)
         checks.number("box_min_aspect", self.box_min_aspect, at_least=0)
 
     def train(self, serialized: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         """`[size, size, 3]` uint8 of a serialised example, random by a seed `[2]` int64."""
-        return training_view(self._region(serialized), self.view, seed)
+        return training_view(self._look(serialized, self.region), self.view, seed)
 
     def test(self, serialized: tf.Tensor) -> tf.Tensor:
         """`[size, size, 3]` uint8 of a serialised example; `[height, width, 3]` at full size."""
-        image = self._region(serialized)
+        image = self._look(serialized, self.test_region)
         return image if self.full_size else test_view(image, self.view)
 
     def serve(self, encoded: tf.Tensor) -> tf.Tensor:
@@ -62,22 +65,22 @@ class ImageLoader:
         image = decode(encoded)
         return image if self.full_size else test_view(image, self.view)
 
-    def _region(self, serialized):
+    def _look(self, serialized, region):
         floats = tf.io.FixedLenSequenceFeature([], tf.float32, allow_missing=True)
         names = {
             "image": [],
             "box": [f"image/object/bbox/{side}" for side in BOX_SIDES],
             "face": [f"image/face/landmark/{axis}" for axis in "xy"],
-        }[self.region]
+        }[region]
         schema = {self.encoded: tf.io.FixedLenFeature([], tf.string)} | dict.fromkeys(names, floats)
         features = tf.io.parse_single_example(serialized, schema)
         image = decode(features[self.encoded])
-        if self.region == "box":
+        if region == "box":
             # Of several boxes the first; NaN stands for none.
             first = [tf.concat([features[name], [float("nan")]], 0)[0] for name in names]
             extended = {"margin": self.box_margin, "min_aspect": self.box_min_aspect}
             return crop_to_box(image, tf.stack(first), **extended)
-        if self.region == "face":
+        if region == "face":
             landmarks = tf.stack([features[name] for name in names], axis=1)
             count, message = tf.shape(landmarks)[0], "the record has no five landmarks of a face"
             with tf.control_dependencies([tf.debugging.assert_equal(count, _LANDMARKS, message)]):
