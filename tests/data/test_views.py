@@ -127,7 +127,9 @@ def drawn_part(side, area, ratio):
     return side, side, 0, 0
 
 
-@pytest.mark.parametrize("area, ratio", [((0.5, 1), (0.75, 4 / 3)), ((0.16, 0.3), (0.5, 1.5))])
+@pytest.mark.parametrize(
+    "area, ratio", [((0.5, 1), (0.75, 4 / 3)), ((0.16, 0.3), (0.5, 1.5)), ((0.1, 0.15), (0.2, 5))]
+)
 def test_random_parts_have_the_areas_the_ratios_and_the_places_of_the_usual_loop(area, ratio):
     view = View(size=50, resize=64, crop="random_resized", crop_area=area, crop_ratio=ratio)
     maps = np.array([affine(seen, 4) for seen in many(coordinates(64, 64, 4), view)])
@@ -166,6 +168,12 @@ def test_a_random_part_is_cut_out_of_the_warped_image_and_resized():
 def test_where_no_part_fits_the_largest_central_one_is_taken(ratio, rows, columns):
     view = View(size=24, resize=32, crop="random_resized", crop_area=(1, 1), crop_ratio=(ratio, ratio))
     expected = resized(resized(NOISE, 32, 32)[slice(*rows), slice(*columns)], 24, 24)
+    np.testing.assert_allclose(many(NOISE, view, 3), [expected] * 3, atol=0.51)
+
+
+def test_a_part_of_less_than_a_pixel_does_not_fit():
+    view = View(size=24, resize=32, crop="random_resized", crop_area=(1e-5, 1e-5))
+    expected = resized(resized(NOISE, 32, 32), 24, 24)
     np.testing.assert_allclose(many(NOISE, view, 3), [expected] * 3, atol=0.51)
 
 

@@ -15,7 +15,7 @@ and the few that it would show differently than a viewer does are written again:
 | alpha, or a colour that is transparent | over white, as PNG |
 | animated GIF, WebP, PNG; TIFF of several pages | the first image, as PNG |
 | GIF, BMP, TIFF, PPM | as PNG |
-| 32-bit integers, floats, 16-bit inks | `BadImage`: what is white is not known |
+| 12 and 32-bit integers, floats, 16-bit inks or separate planes | `BadImage` |
 | empty, of another format, truncated, damaged | `BadImage` |
 | a side above `MAX_SIDE`, more than `MAX_PIXELS` | `BadImage`, before any memory is taken |
 
@@ -191,8 +191,6 @@ def _check_png(data: bytes) -> None:
         while name == b"IDAT" and content and count <= expected:
             count += len(inflate.decompress(content, 2**20))
             content = inflate.unconsumed_tail
-    if count < expected:
-        count += len(inflate.flush())
     if count != expected or not inflate.eof:
         raise BadImage("truncated or damaged: the PNG does not have the pixels that its header promises")
 
@@ -216,7 +214,12 @@ def _rawmode(image: Image.Image) -> str:
     if not image.tile:
         return ""
     args = image.tile[0].args
-    return args if isinstance(args, str) else str(args[0])
+    rawmode = args if isinstance(args, str) else str(args[0])
+    bits = getattr(image, "tag_v2", {}).get(ExifTags.Base.BitsPerSample, ())
+    if max(bits, default=8) > 8 and ";" not in rawmode:
+        # Pillow takes their bytes for values.
+        raise BadImage("a TIFF of more than 8 bits in separate planes: write it with 8 bits")
+    return rawmode
 
 
 def _orientation(image: Image.Image) -> int:
@@ -282,8 +285,8 @@ def _unpack_as(image: Image.Image, rawmode: str) -> None:
 
 def _flat(image: Image.Image) -> Image.Image:
     """The image in grayscale or RGB, over white."""
-    if image.mode in ("I", "F"):
-        raise BadImage("32-bit integers or floats, which say not what is white: write it with 8 bits")
+    if image.mode[0] in "IF":
+        raise BadImage("12 or 32-bit integers or floats, of which white is not known: write it with 8 bits")
     if image.has_transparency_data:
         layer = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
