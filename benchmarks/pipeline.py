@@ -25,12 +25,12 @@ import numpy as np
 import PIL.Image
 import tensorflow as tf
 from absl import app, flags
-from tfrank.data.views import View
 
 from tfrank.data.images import ImageLoader
 from tfrank.data.pipeline import train_batches
 from tfrank.data.records import ImageRecord, RecordReader, write_shard
 from tfrank.data.samplers import ClassBalancedSampler
+from tfrank.data.views import View
 
 _PEER = flags.DEFINE_bool("peer", False, "Measure PyTorch's DataLoader too.")
 _BATCHES = flags.DEFINE_integer("batches", 10, "Batches of a stretch.", lower_bound=1)

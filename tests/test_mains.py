@@ -9,7 +9,7 @@ import pytest
 
 from tests.data import write_records
 from tests.training.runs import event_hashes, finish, logged_steps, start, state_hashes
-from tfrank.data.prepare import open_split
+from tfrank.data.preparation import open_split
 from tfrank.data.records import ImageRecord
 
 pytestmark = pytest.mark.slow

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
@@ -13,7 +14,7 @@ from tfrank.checks import InputError
 from tfrank.data import pipeline
 from tfrank.data.images import ImageLoader
 from tfrank.data.index import UNKNOWN, RecordIndex, concatenate, select
-from tfrank.data.prepare import open_split, prepare, prepared
+from tfrank.data.preparation import open_split, prepare, prepared
 from tfrank.data.records import RecordReader
 from tfrank.data.relabel import add_label_noise, hold_out, merge_classes
 from tfrank.data.samplers import (
@@ -44,14 +45,15 @@ class Data:
 
 def build_data(config: ConfigDict, workdir: str) -> Data:
     """The records of the config's data set, written to `workdir/records` where none are named."""
+    files.make_folder(workdir)
     train, test = (
         _open_foreign(config.data, workdir) if config.data.name == FOREIGN else _open(config.data, workdir)
     )
     for name, index in (("train", train), ("test", test)):
         if (index.label == UNKNOWN).any():
             raise InputError(
-                f"Records to {name} on have no class, only graded ground truth, by which tfrank does not measure"
-                " yet. Name others: --config.data.records=PATH or --config.data.test_records=PATH."
+                f"Records to {name} on have no class, only graded ground truth, by which tfrank does not"
+                " measure yet. Name others: --config.data.records=PATH or --config.data.test_records=PATH."
             )
     check_records_of(workdir, {"train": train.fingerprint(), "test": test.fingerprint()})
     train, validation = _relabelled(config, train)
@@ -65,7 +67,7 @@ def _open(data: ConfigDict, workdir: str) -> tuple[RecordIndex, RecordIndex]:
     """The parts to train and to test on, of prepared records."""
     folder, by_config = data.records, data.name in DIVIDED_BY_CONFIG
     if not folder:
-        folder = files.make_folder(os.path.join(workdir, "records"))
+        folder = os.path.join(workdir, "records")
         _prepare(data, folder)
     splits = {"train": ("train",), "test": ("test",)} if by_config else data
     parts = []
@@ -95,7 +97,14 @@ def _open_foreign(data: ConfigDict, workdir: str) -> tuple[RecordIndex, RecordIn
     if not data.records:
         raise InputError("Where are the records? Give the folder of the shards, --config.data.records=PATH.")
     parts = ((data.train, data.records), (data.test, data.test_records or data.records))
-    return tuple(open_foreign_records(patterns, folder, **options) for patterns, folder in parts)
+    train, test = (open_foreign_records(patterns, folder, **options) for patterns, folder in parts)
+    common = np.intersect1d(train.label, test.label)
+    if len(common) and not data.test_records:
+        print(
+            f"Note: {len(common):,} labels are both in train and in test. Unless each part numbers its"
+            " classes by itself, the test is on classes that are trained on."
+        )
+    return train, test
 
 
 def _relabelled(config: ConfigDict, train: RecordIndex) -> tuple[RecordIndex, RecordIndex | None]:

@@ -58,13 +58,11 @@ def embed_all(
     config: ConfigDict, function: Callable[[tf.Tensor], tf.Tensor], index: RecordIndex
 ) -> tuple[np.ndarray, np.ndarray]:
     """Unit-norm embeddings and labels of all records of an index."""
-    return embed(function, _all_images(config, index), total=len(index), ids=index.id)
-
-
-def _all_images(config, index):
-    reader, loader = records.RecordReader(index), build_loader(config)
-    batches = pipeline.evaluation_batches(reader, loader, batch_size=config.evaluation.batch_size)
-    return pipeline.naming_bad_images(reader, batches, loader)
+    with records.RecordReader(index) as reader:
+        loader = build_loader(config)
+        batches = pipeline.evaluation_batches(reader, loader, batch_size=config.evaluation.batch_size)
+        images = pipeline.naming_bad_images(reader, batches, loader)
+        return embed(function, images, total=len(index), ids=index.id)
 
 
 def evaluate(
@@ -87,17 +85,17 @@ def draw_neighbors(
     """A PNG of some images of an index and their nearest neighbours, by their embeddings."""
     queries = np.random.default_rng(config.seed).permutation(len(labels))[:GRID_QUERIES]
     nearest = neighbors.exact(embeddings[queries], embeddings, GRID_NEIGHBORS, queries).index
-    reader = records.RecordReader(index)
     loader = dataclasses.replace(build_loader(config), full_size=False)
+    with records.RecordReader(index) as reader:
 
-    def image_of(number):
-        return loader.test(reader.read([number])[0]).numpy()
+        def image_of(number):
+            return loader.test(reader.read([number])[0]).numpy()
 
-    def class_of(number):
-        text = records.class_text(reader.read([number])[0], config.data.features.text)
-        return text or f"class {labels[number]}"
+        def class_of(number):
+            text = records.class_text(reader.read([number])[0], config.data.features.text)
+            return text or f"class {labels[number]}"
 
-    return report.neighbor_grid(image_of, queries, nearest, labels, class_of)
+        return report.neighbor_grid(image_of, queries, nearest, labels, class_of)
 
 
 def export(config: ConfigDict, model: keras.Model, folder: str) -> None:

@@ -14,12 +14,14 @@ import zipfile
 import numpy as np
 import PIL.Image
 import pytest
+import tensorflow as tf
 
 from tests.programs import ROOT
 from tfrank.checks import InputError
-from tfrank.data import prepare as prepare_module
-from tfrank.data.prepare import open_split, prepare, prepared, table
-from tfrank.data.records import RecordReader
+from tfrank.data import preparation
+from tfrank.data.preparation import open_split, prepare, prepared
+from tfrank.data.prepare import table
+from tfrank.data.records import BOX_SIDES, RecordReader
 from tfrank.data.sources.image import Count, Source, SourceImage
 
 
@@ -95,12 +97,12 @@ def test_only_records_indexes_and_what_was_skipped_are_left(images, output):
 
 def test_boxes_are_kept_as_shares_of_the_image(images, tmp_path, output):
     manifest = tmp_path / "list.csv"
-    manifest.write_text("path,label,split,x,y,w,h\nimages/class 0/0.png,1,train,3,2,6,4\n")
+    manifest.write_text("path,label,split,x,y,w,h\nimages/class 0/0.png,1,train,3,1,6,5\n")
     prepare("csv", str(manifest), output)
-    index = open_split(output, "train")
-    (data,) = RecordReader(index).read([0])
-    floats = np.frombuffer(data, np.uint8)
-    assert all(np.float32(x).tobytes() in floats.tobytes() for x in (0.25, 0.75))
+    (data,) = RecordReader(open_split(output, "train")).read([0])
+    features = tf.train.Example.FromString(data).features.feature
+    box = [features[f"image/object/bbox/{side}"].float_list.value[0] for side in BOX_SIDES]
+    assert box == [0.25, 0.125, 0.75, 0.75]
 
 
 def test_the_same_source_gives_the_same_files(images, tmp_path, output):
@@ -124,6 +126,49 @@ def test_records_of_something_else_are_not_overwritten(images, output):
         prepare("folder", str(images), output, options={"test_share": 0.2})
 
 
+def test_what_else_is_in_the_folder_stays(images, tmp_path):
+    (tmp_path / "notes.tmp").write_text("mine")
+    (tmp_path / "unpacked").mkdir()
+    prepare_folder(images, str(tmp_path))
+    assert (tmp_path / "notes.tmp").read_text() == "mine" and (tmp_path / "unpacked").exists()
+
+
+def test_the_right_archive_after_a_wrong_one_is_read(images, tmp_path, output):
+    archive = tmp_path / "images.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("readme.txt", "nothing here")
+    with pytest.raises(InputError, match="has no images"):
+        prepare_folder(archive, output)
+    with zipfile.ZipFile(archive, "w") as file:
+        for path in images.rglob("*.png"):
+            file.write(path, path.relative_to(images))
+    assert prepare_folder(archive, output)["splits"]["train"]["images"] > 0
+
+
+def test_a_lost_index_is_made_anew_from_all_shards_of_the_split_or_not_at_all(images, output):
+    prepare_folder(images, output)
+    wanted = open_split(output, "train").fingerprint()
+    lost = pathlib.Path(output, "train.index.npz")
+    lost.unlink()
+    (pathlib.Path(output) / "train-extra-00000-of-00001.tfrecord").write_bytes(b"of another split")
+    assert open_split(output, "train").fingerprint() == wanted
+    lost.unlink()
+    pathlib.Path(output, "train-00002-of-00004.tfrecord").unlink()
+    with pytest.raises(InputError, match=r"train-00002-of-00004\.tfrecord"):
+        open_split(output, "train")
+
+
+def test_records_copied_to_a_remote_store_are_opened_there(images, output):
+    prepare_folder(images, output)
+    tf.io.gfile.makedirs("ram://prepared")
+    for name in files_of(output):
+        tf.io.gfile.copy(os.path.join(output, name), f"ram://prepared/{name}", overwrite=True)
+    there, here = open_split("ram://prepared", "train"), open_split(output, "train")
+    assert RecordReader(there).read([2, 0]) == RecordReader(here).read([2, 0])
+    with pytest.raises(InputError, match="copy them to ram://elsewhere afterwards"):
+        prepare_folder(images, "ram://elsewhere")
+
+
 def test_an_archive_is_unpacked_meanwhile(images, tmp_path, output):
     with zipfile.ZipFile(tmp_path / "images.zip", "w") as archive:
         for path in images.rglob("*.png"):
@@ -134,7 +179,6 @@ def test_an_archive_is_unpacked_meanwhile(images, tmp_path, output):
         open_split(output, "train").fingerprint()
         == open_split(str(tmp_path / "from_folder"), "train").fingerprint()
     )
-    assert "unpacked" not in os.listdir(output)
 
 
 def test_the_table_has_classes_images_and_what_was_skipped(images, output):
@@ -157,13 +201,20 @@ def test_a_folder_without_records_says_how_to_make_some(tmp_path):
         open_split(str(tmp_path), "train")
 
 
+def test_an_option_that_the_source_needs_is_asked_for(images, output):
+    with pytest.raises(
+        InputError, match="'omniglot' takes the options train, test, as in --option=train=A,B"
+    ):
+        prepare("omniglot", str(images), output)
+
+
 def test_an_option_that_the_source_does_not_have_is_refused(images, output):
     with pytest.raises(InputError, match=r"no option 'test_shrae'.*Did you mean \"test_share\""):
         prepare("folder", str(images), output, options={"test_shrae": 0.5})
 
 
 def test_a_count_that_is_not_the_official_one_is_noted(images, output, monkeypatch, capsys):
-    sources = prepare_module.SOURCES
+    sources = preparation.SOURCES
     official = sources["folder"]._replace(counts={"train": Count(3, 99)}, remark="Papers print 98.")
     monkeypatch.setitem(sources, "folder", official)
     prepare_folder(images, output)
@@ -199,18 +250,33 @@ def test_bad_images_are_left_out_and_listed_with_the_reason(images, output):
 
 def test_more_bad_images_than_may_be_are_refused_by_name_and_nothing_is_taken_for_done(images, output):
     add_bad(images)
-    with pytest.raises(
-        InputError, match=r"of 35 images cannot be used.*skipped\.csv lists them, such as\n  class 1/"
-    ):
+    message = r"4 of 35 images cannot be used, and 2 may be .* --max_skipped=0\.12\. .* such as\n  class 1/"
+    with pytest.raises(InputError, match=message):
         prepare_folder(images, output, max_skipped=0.05)
     assert prepared(output) is None and skipped_in(output)
-    prepare_folder(images, output, max_skipped=0.2)
+    prepare_folder(images, output, max_skipped=0.12)
     assert len(skipped_in(output)) == len(BAD)
+
+
+def test_one_bad_image_of_a_few_may_be_unless_none_is_allowed(images, output):
+    (images / "class 1" / "bad.png").write_bytes(b"")
+    with pytest.raises(InputError, match="1 of 32 images cannot be used, and 0 may be"):
+        prepare_folder(images, output, max_skipped=0)
+    assert len(prepare_folder(images, output)["splits"]) == 2
+
+
+def test_with_very_many_bad_images_the_rest_is_not_looked_at(images, output, monkeypatch):
+    monkeypatch.setattr(preparation, "_MANY_BAD", 5)
+    in_source(monkeypatch, *(listed(f"gone {number}.png") for number in range(100)))
+    with pytest.raises(
+        InputError, match=r"of 100 images .*the rest were not looked at\). .* --max_skipped\. "
+    ):
+        prepare("folder", str(images), output, num_shards=2)
 
 
 def in_source(monkeypatch, *listed):
     """Makes a source of these images."""
-    monkeypatch.setitem(prepare_module.SOURCES, "folder", Source(lambda folder: iter(listed)))
+    monkeypatch.setitem(preparation.SOURCES, "folder", Source(lambda folder: iter(listed)))
 
 
 def listed(path, **fields):
@@ -277,7 +343,7 @@ def test_an_interrupted_preparation_goes_on_with_the_shards_that_are_missing(
     images, output, tmp_path, monkeypatch
 ):
     prepare_folder(images, str(tmp_path / "whole"), num_shards=4)
-    write, written = prepare_module.shards.write, []
+    write, written = preparation.shards.write, []
 
     def write_three(task, counts):
         if len(written) == 3:
@@ -285,13 +351,13 @@ def test_an_interrupted_preparation_goes_on_with_the_shards_that_are_missing(
         written.append(task.path)
         return write(task, counts)
 
-    monkeypatch.setattr(prepare_module.shards, "write", write_three)
+    monkeypatch.setattr(preparation.shards, "write", write_three)
     with pytest.raises(KeyboardInterrupt):
         prepare_folder(images, output, num_shards=4)
     assert prepared(output) is None
     first = list(written)
     monkeypatch.setattr(
-        prepare_module.shards, "write", lambda task, counts: written.append(task.path) or write(task, counts)
+        preparation.shards, "write", lambda task, counts: written.append(task.path) or write(task, counts)
     )
     prepare_folder(images, output, num_shards=4)
     assert len(written) == 8 and not set(first) & set(written[3:])
@@ -299,7 +365,7 @@ def test_an_interrupted_preparation_goes_on_with_the_shards_that_are_missing(
 
 
 def test_a_shard_of_other_images_is_written_again(images, output, monkeypatch):
-    monkeypatch.setattr(prepare_module, "_join", None)
+    monkeypatch.setattr(preparation, "_join", None)
     with pytest.raises(TypeError):
         prepare_folder(images, output)
     monkeypatch.undo()
@@ -349,14 +415,14 @@ def test_killed_while_writing_it_goes_on_and_ends_with_the_same_files(many, whol
     output = tmp_path / "killed"
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     process = subprocess.Popen(**command(many, output, "--shards=40", "--processes=2"), **pipes)
-    while len(list(output.glob("*.done.json"))) < 3:
+    while len(list(output.glob(".unfinished/*.done.json"))) < 3:
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.005)
     process.send_signal(signal_number)
     _, errors = process.communicate(timeout=60)
     if signal_number == signal.SIGINT:
         assert (process.returncode, errors.strip().splitlines()[-1]) == (130, "Interrupted.")
-    done = len(list(output.glob("*.done.json")))
+    done = len(list(output.glob(".unfinished/*.done.json")))
     assert 3 <= done < 80 and prepared(str(output)) is None
     assert run(many, output, "--shards=40", "--processes=2").returncode == 0
     assert files_of(output) == whole
@@ -377,7 +443,7 @@ def test_bad_input_ends_with_one_message_and_status_1(many, tmp_path):
 
 
 def test_two_preparations_of_one_folder_do_not_meet(images, output):
-    with prepare_module.locked(output), pytest.raises(InputError, match="Another process is at work"):
+    with preparation.locked(output), pytest.raises(InputError, match="Another process is at work"):
         prepare_folder(images, output)
 
 

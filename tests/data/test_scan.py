@@ -54,8 +54,39 @@ def test_features_may_have_other_names_and_labels_be_words(tmp_path):
     write_examples(tmp_path / "y.tfrecord", {"jpg": b"3", "species": b"owl"})
     features = Features(encoded="jpg", label="species", id="key")
     index = scan([str(tmp_path / name) for name in ("x.tfrecord", "y.tfrecord")], features=features)
-    assert index.label.tolist() == [1, 0, 1]
+    owl, cat, another_owl = index.label.tolist()
+    assert owl == another_owl != cat and min(owl, cat) >= 0
     assert index.id[0] == b"5"
+
+
+def test_a_word_is_the_same_class_in_all_parts_of_a_data_set(tmp_path):
+    write_examples(tmp_path / "train", *({**WHOLE, "image/class/label": word} for word in (b"cat", b"owl")))
+    write_examples(tmp_path / "test", *({**WHOLE, "image/class/label": word} for word in (b"bat", b"cat")))
+    train, test = (scan([str(tmp_path / name)]).label.tolist() for name in ("train", "test"))
+    assert train[0] == test[1] and len({*train, *test}) == 3
+
+
+@pytest.mark.parametrize(
+    "more", [{"image/category/label": b"bird"}, {"image/role": 1}, {"image/group": b"one"}], ids=str
+)
+def test_a_feature_of_another_type_is_named(tmp_path, more):
+    write_examples(tmp_path / "a", WHOLE | more)
+    with pytest.raises(InputError, match=rf"a at byte 12: the feature `{next(iter(more))}` is .* of type"):
+        scan([str(tmp_path / "a")])
+
+
+def test_shards_compressed_by_gzip_are_said_to_be(tmp_path):
+    with tf.io.TFRecordWriter(str(tmp_path / "a"), "GZIP") as writer:
+        writer.write(b"data")
+    with pytest.raises(InputError, match=r"a is compressed by gzip.*unpack it"):
+        scan([str(tmp_path / "a")])
+
+
+def test_a_folder_may_have_any_name(tmp_path):
+    folder = tmp_path / "shards [new]*"
+    folder.mkdir()
+    write_examples(folder / "train-0", WHOLE)
+    assert len(opened(folder, tmp_path)) == 1
 
 
 @pytest.mark.parametrize(

@@ -115,9 +115,13 @@ def load_index(path: str) -> RecordIndex:
             f"The record index {path} is damaged ({error}). Delete it to have it rebuilt."
         ) from None
     for shard, indexed in zip(index.shards, index.size):
-        if not tf.io.gfile.exists(shard):
-            raise InputError(f"The record index {path} names the shard {shard}, which does not exist.")
-        if (now := tf.io.gfile.stat(shard).length) != indexed:
+        try:
+            now = tf.io.gfile.stat(shard).length
+        except tf.errors.NotFoundError:
+            raise InputError(
+                f"The record index {path} names the shard {shard}, which does not exist."
+            ) from None
+        if now != indexed:
             raise InputError(
                 f"The shard {shard} has {now:,} bytes, and had {indexed:,} when the record index {path} was"
                 " made. If the shard is right, delete the index to have it rebuilt."
@@ -126,7 +130,9 @@ def load_index(path: str) -> RecordIndex:
 
 
 def _join(path, shard):
-    return shard if files.is_remote(shard) else os.path.join(os.path.dirname(os.path.abspath(path)), shard)
+    """The path of a shard as the index at `path` names it."""
+    folder = os.path.dirname(path if files.is_remote(path) else os.path.abspath(path))
+    return shard if files.is_remote(shard) else os.path.join(folder, shard)
 
 
 def _downloaded_arrays(path: str) -> Iterator[tuple[str, np.ndarray]]:

@@ -14,6 +14,7 @@ from tfrank.data.samplers import Sampler
 AUTOTUNE = tf.data.AUTOTUNE
 # Places in a batch that have random numbers of their own at each step.
 _PLACES = 2**20
+_SEARCHED = 20_000
 
 
 def train_batches(
@@ -104,8 +105,8 @@ def naming_bad_images(reader: RecordReader, batches: tf.data.Dataset, loader: Im
             yield batch
             done += len(batch["label"])
     except tf.errors.OpError:
-        # What was prefetched past the failure is unknown, so all that is left is searched.
-        check_batch(reader, np.arange(done, len(reader.index)), loader)
+        # How far ahead the failure was is not known, but no pipeline prepares that many.
+        check_batch(reader, np.arange(done, min(done + _SEARCHED, len(reader.index))), loader)
         raise
 
 

@@ -5,6 +5,7 @@ data's masked CRC32C (4).
 """
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import os
 import struct
@@ -159,8 +160,11 @@ def class_text(serialized: bytes, feature: str = "image/class/text") -> str:
     return text[0].decode(errors="replace") if text else ""
 
 
-class RecordReader:
-    """Reads records of an index by number, each with its checksum checked. Safe among threads."""
+class RecordReader(contextlib.AbstractContextManager):
+    """Reads records of an index by number, each with its checksum checked. Safe among threads.
+
+    TensorFlow keeps what a pipeline was made of for ever, so a reader for one pass is to be closed.
+    """
 
     def __init__(self, index: RecordIndex):
         self.index = index
@@ -168,6 +172,15 @@ class RecordReader:
         self._pool = None
         if any(map(files.is_remote, index.shards)):
             self._pool = concurrent.futures.ThreadPoolExecutor(_REMOTE_READS)
+
+    def close(self) -> None:
+        """Closes the files; another reading opens them again."""
+        opened, self._files = self._files, {}
+        for file in opened.values():
+            file.close()
+
+    def __exit__(self, *exception):
+        self.close()
 
     def read(self, numbers: Sequence[int]) -> list[bytes]:
         """The serialised examples of these records; InputError names the first that is damaged."""
@@ -187,9 +200,12 @@ class RecordReader:
 
     def _bytes(self, shard, offset, count):
         if files.is_remote(shard):
-            with open_shard(shard) as file:
-                file.seek(offset)
-                return file.read(count)
+            try:
+                with tf.io.gfile.GFile(shard, "rb") as file:
+                    file.seek(offset)
+                    return file.read(count)
+            except tf.errors.OpError as error:
+                raise InputError(f"Cannot read the shard {shard} ({error.message}).") from None
         file = self._files.get(shard)
         if file is None:
             file = open_shard(shard)

@@ -1,6 +1,8 @@
 """The index of shards that were made elsewhere: one scan of all records, kept for the next time."""
 
 import dataclasses
+import glob
+import hashlib
 import json
 import os
 import re
@@ -18,6 +20,10 @@ from tfrank.data.records import FOOTER, HEADER, checked, index_of_rows, masked_c
 from tfrank.data.sources.image import ROLES
 from tfrank.data.workers import Counts, run
 from tfrank.progress import Progress
+
+_GZIP = b"\x1f\x8b"
+# Less than that is not worth starting processes for.
+_FEW_MEGABYTES = 300
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,9 +60,7 @@ def open_foreign_records(
     Raises:
         InputError: no shards match, one is damaged, or a record lacks what is needed.
     """
-    shards = sorted(
-        {shard for pattern in patterns for shard in tf.io.gfile.glob(os.path.join(folder, pattern))}
-    )
+    shards = sorted({shard for pattern in patterns for shard in _matching(folder, pattern)})
     shards = [shard for shard in shards if not shard.endswith((".npz", ".tmp"))]
     if not shards:
         raise InputError(f"There are no shards {', '.join(patterns)} in {folder}.")
@@ -64,13 +68,19 @@ def open_foreign_records(
     writable = not files.is_remote(folder) and os.access(folder, os.W_OK)
     for place in (folder, cache):
         path = os.path.join(place, name)
-        if not files.is_remote(path) and os.path.exists(path) and _is_current(path, shards):
-            return load_index(path)
+        if not files.is_remote(path) and os.path.exists(path) and (index := _current(path, shards)):
+            return index
     path = os.path.join(folder if writable else cache, name)
     index = scan(shards, features=features, processes=processes)
     index.save(path)
     print(f"The index of {len(index):,} records is kept in {path}")
     return load_index(path)
+
+
+def _matching(folder, pattern):
+    if files.is_remote(folder):
+        return tf.io.gfile.glob(os.path.join(folder, pattern))
+    return glob.glob(os.path.join(glob.escape(folder), pattern))
 
 
 def _index_name(patterns, features):
@@ -80,26 +90,26 @@ def _index_name(patterns, features):
     return f"{readable}.{zlib.crc32(described.encode()):08x}.index.npz"
 
 
-def _is_current(path, shards):
-    """Whether an index is of these shards as they are now."""
+def _current(path, shards):
+    """The index at a path, if it is of these shards as they are now; else None."""
     try:
         index = load_index(path)
     except InputError as error:
         print(f"{error} It is made anew.")
-        return False
+        return None
     made = os.stat(path).st_mtime_ns
     newer = [s for s in shards if tf.io.gfile.stat(s).mtime_nsec > made]
     same = list(map(os.path.abspath, index.shards)) == list(map(os.path.abspath, shards))
     if newer or not same:
         reason = f"older than {newer[0]}" if newer else "of other shards"
         print(f"The record index {path} is {reason}. It is made anew.")
-    return same and not newer
+    return index if same and not newer else None
 
 
 def scan(shards: Sequence[str], *, features: Features = Features(), processes: int = 1) -> RecordIndex:
     """Indexes shards by reading all their records, each of which is checked.
 
-    Labels that are words are numbered in the order of the alphabet.
+    A label that is a word gets a number that it has in all parts of a data set: 63 bits of its hash.
 
     Raises:
         InputError: a shard is missing or damaged, a record lacks what is needed, or there are none.
@@ -112,7 +122,7 @@ def scan(shards: Sequence[str], *, features: Features = Features(), processes: i
             _scan_shard,
             [(shard, features) for shard in shards],
             counts=counts,
-            processes=min(processes, len(shards)),
+            processes=min(processes, len(shards)) if megabytes > _FEW_MEGABYTES else 1,
             watch=lambda: progress.show(round(counts.done / 1e6)),
         )
     )
@@ -123,9 +133,14 @@ def scan(shards: Sequence[str], *, features: Features = Features(), processes: i
     if labels.dtype.kind != "i":
         if any(part.dtype.kind == "i" for part, _ in parts if len(part)):
             raise InputError(f"The feature {features.label} is a number in some shards and a word in others.")
-        labels = np.unique(labels, return_inverse=True)[1]
+        words, places = np.unique(labels, return_inverse=True)
+        labels = np.array([_number_of(word) for word in words])[places]
     index = concatenate([index for _, index in parts])
     return dataclasses.replace(index, label=labels.astype(np.int64))
+
+
+def _number_of(word):
+    return int.from_bytes(hashlib.blake2b(word, digest_size=8).digest()) >> 1
 
 
 def _size(shard):
@@ -160,6 +175,8 @@ def _records(shard: str) -> Iterator[tuple[int, bytes, int]]:
         while header := file.read(HEADER.size):
             offset = end + HEADER.size
             where = f"{shard} at byte {offset}"
+            if header.startswith(_GZIP):
+                raise InputError(f"{shard} is compressed by gzip, and records are read by place: unpack it.")
             if len(header) < HEADER.size or masked_crc(header[:8]) != HEADER.unpack(header)[1]:
                 raise InputError(
                     f"{where}: not the start of a TFRecord. The file is damaged or of another kind."
@@ -176,24 +193,29 @@ def _described(data: bytes, features: Features, where: str, name: str) -> tuple:
         found = tf.train.Example.FromString(data).features.feature
     except DecodeError:
         raise InputError(f"{where}: the record is no `tf.train.Example`.") from None
-    # Looked up in a copy: a map of protocol buffers makes what is asked for.
-    values = {
-        key: (found[key].int64_list.value or found[key].bytes_list.value)
-        for key in dataclasses.asdict(features).values()
-        if key in found
-    }
+    values = {key: _values(found[key]) for key in found}
     label = values.get(features.label)
-    if not label or not (features.encoded in found and found[features.encoded].bytes_list.value):
+    if not label or not isinstance((values.get(features.encoded) or [None])[0], bytes):
         raise InputError(
             f"{where}: the record lacks the bytes `{features.encoded}` or the integer or word"
             f" `{features.label}`. It has {', '.join(sorted(found))}: name them by config.data.features."
         )
-    category = values.get(features.category) or [UNKNOWN]
-    names = (values.get(key) for key in (features.id, features.filename))
-    image_id = next((found_name[0] for found_name in names if found_name), name.encode())
-    role = found["image/role"].bytes_list.value[0].decode() if "image/role" in found else ""
+
+    def one(feature, kind, default):
+        value = (values.get(feature) or [default])[0]
+        if not isinstance(value, kind):
+            raise InputError(f"{where}: the feature `{feature}` is {value!r}, and should be of type {kind}.")
+        return value
+
+    role = one("image/role", bytes, b"").decode(errors="replace")
     if role not in ROLES:
         raise InputError(f"{where}: the record's `image/role` is {role!r}; roles are {', '.join(ROLES[1:])}.")
-    group = found["image/group"].int64_list.value if "image/group" in found else [UNKNOWN]
+    names = (values.get(key) for key in (features.id, features.filename))
+    image_id = next((found_name[0] for found_name in names if found_name), name.encode())
     image_id = image_id if isinstance(image_id, bytes) else str(image_id).encode()
-    return label[0], category[0], ROLES.index(role), group[0], image_id
+    category, group = one(features.category, int, UNKNOWN), one("image/group", int, UNKNOWN)
+    return label[0], category, ROLES.index(role), group, image_id
+
+
+def _values(feature):
+    return feature.int64_list.value or feature.bytes_list.value

@@ -40,7 +40,6 @@ class ShardTask:
         starts: `[images]` int64, first bytes of the lines of its images.
         repeated: which of them, counted from 0, have the id of an image earlier in the list.
         folder: that the images' paths are relative to.
-        most_bad: so many images in all may be left out; with one more, work ends.
     """
 
     path: str
@@ -48,7 +47,6 @@ class ShardTask:
     starts: np.ndarray
     repeated: frozenset[int]
     folder: str
-    most_bad: int
 
     def digest(self) -> str:
         """A hash of what decides the shard's content, images' bytes aside."""
@@ -59,38 +57,34 @@ class ShardTask:
         return digest.hexdigest()
 
 
-def shard_tasks(
-    listing: Listing, split: str, folder: str, output_dir: str, *, num_shards: int, most_bad: int
-) -> list[ShardTask]:
+def shard_tasks(listing: Listing, split: str, folder: str, work: str, *, num_shards: int) -> list[ShardTask]:
     """A split's images dealt out to shards `<split>-00000-of-00004.tfrecord` and so on."""
     return [
         ShardTask(
-            path=os.path.join(output_dir, f"{split}-{k:05d}-of-{num_shards:05d}.tfrecord"),
+            path=os.path.join(work, f"{split}-{k:05d}-of-{num_shards:05d}.tfrecord"),
             listing=listing.path,
             starts=listing.starts[k::num_shards],
             repeated=frozenset(place // num_shards for place in listing.repeated if place % num_shards == k),
             folder=folder,
-            most_bad=most_bad,
         )
         for k in range(num_shards)
     ]
 
 
-def write(task: ShardTask, counts: Counts) -> tuple[bool, list[Skipped]]:
+def write(task: ShardTask, counts: Counts) -> list[Skipped]:
     """Writes a shard, and beside it its own index and a note that it is done.
 
     Returns:
-        Whether it is whole, and the images that were left out. It is not written where more than `most_bad`
-        images are bad, of all shards together.
+        The images that were left out. Where `counts` says stop, the shard is not written.
     """
     skipped = []
     try:
         index = write_shard(_records(task, counts, skipped), task.path)
     except _Stopped:
-        return False, skipped
+        return skipped
     index.save(index_path(task))
     files.write_json(_done_path(task), {"digest": task.digest(), "skipped": skipped})
-    return True, skipped
+    return skipped
 
 
 def finished(task: ShardTask) -> list[Skipped] | None:
@@ -128,8 +122,6 @@ def _records(task: ShardTask, counts: Counts, skipped: list[Skipped]) -> Iterato
         except BadImage as error:
             skipped.append(Skipped(image.split, image.path or image.id, str(error)))
             counts.add(0, bad=1)
-            if counts.bad > task.most_bad:
-                counts.stop()
         else:
             counts.add()
             yield record

@@ -18,9 +18,14 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 
 
 class Counts:
-    """What all processes have done so far; any of them can tell all to stop."""
+    """What all processes have done so far; any of them can tell all to stop.
 
-    def __init__(self):
+    Args:
+        stop_above: with more bad ones than that they stop; None: never.
+    """
+
+    def __init__(self, *, stop_above: int | None = None):
+        self._stop_above = stop_above
         self._done, self._bad = _CONTEXT.Value("q", 0), _CONTEXT.Value("q", 0)
         self._stopped = _CONTEXT.Event()
 
@@ -45,6 +50,8 @@ class Counts:
             if more:
                 with value.get_lock():
                     value.value += more
+        if self._stop_above is not None and self.bad > self._stop_above:
+            self.stop()
 
     def stop(self) -> None:
         """Tells all processes to end early."""

@@ -5,13 +5,13 @@ import pathlib
 
 import numpy as np
 import pytest
-from tfrank.data.views import View
 
 from tfrank.checks import InputError
 from tfrank.data.images import ImageLoader
-from tfrank.data.prepare import open_split, prepare
+from tfrank.data.preparation import open_split, prepare
 from tfrank.data.records import RecordReader
 from tfrank.data.sources.omniglot import read_omniglot
+from tfrank.data.views import View
 
 REAL_ARCHIVE = pathlib.Path(__file__).parents[4] / "shared" / "data" / "omniglot_background_small1.zip"
 ALPHABETS = {"Balinese": 2, "Early_Aramaic": 3, "Greek": 1}

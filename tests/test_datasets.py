@@ -1,0 +1,163 @@
+"""From a config to data: each way in which records are found, relabelled and drawn."""
+
+import dataclasses
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from configs import default
+from tests.data.test_prepare import picture, write_images
+from tests.programs import ROOT
+from tfrank import datasets, inference, settings
+from tfrank.checks import InputError
+from tfrank.data.preparation import prepare
+from tfrank.data.records import RecordReader
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """Twelve classes of five images, the first one of six."""
+    return write_images(tmp_path_factory.mktemp("datasets") / "images", classes=12)
+
+
+@pytest.fixture(scope="module")
+def records(images, tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("records"))
+    prepare("folder", str(images), folder)
+    return folder
+
+
+@pytest.fixture
+def config():
+    config = default.get_config()
+    config.data.update(name="folder", image_size=4, classes_per_batch=2, examples_per_class=2)
+    return config
+
+
+def build(config, tmp_path):
+    settings.check_ranges(config)
+    return datasets.build_data(config, str(tmp_path / "run"))
+
+
+def test_records_prepared_before_are_used_where_they_are(config, records, tmp_path):
+    config.data.records = records
+    data = build(config, tmp_path)
+    assert (data.train.num_classes, data.test.num_classes, data.validation) == (6, 6, None)
+    assert all(shard.startswith(records) for shard in data.train.shards)
+
+
+def test_a_source_is_prepared_into_the_workdir(config, images, records, tmp_path):
+    config.data.source = str(images)
+    data = build(config, tmp_path)
+    assert all(shard.startswith(str(tmp_path)) for shard in data.train.shards)
+    config.data.records = records
+    assert (
+        datasets.build_data(config, str(tmp_path / "other")).train.fingerprint() == data.train.fingerprint()
+    )
+
+
+def test_neither_source_nor_records_is_said(config, tmp_path):
+    with pytest.raises(
+        InputError, match=r"Where is folder\? .*--config\.data\.source=PATH.*--config\.data\.rec"
+    ):
+        build(config, tmp_path)
+
+
+def test_another_data_set_may_be_tested_on(config, images, records, tmp_path):
+    prepare("folder", str(images), str(tmp_path / "more"), options={"test_share": 0.9})
+    config.data.update(records=records, test_records=str(tmp_path / "more"))
+    assert build(config, tmp_path).test.num_classes == 11
+
+
+def test_several_splits_are_tested_on_side_by_side(config, records, tmp_path):
+    config.data.update(records=records, test=("test", "train"), test_records=records)
+    assert len(build(config, tmp_path).test) == 61
+
+
+def test_records_without_classes_are_refused(config, tmp_path, monkeypatch):
+    manifest = tmp_path / "list.csv"
+    (tmp_path / "a.png").write_bytes(picture(1))
+    (tmp_path / "b.png").write_bytes(picture(2))
+    manifest.write_text("path,label,split\na.png,1,train\nb.png,-1,test\n")
+    config.data.update(name="csv", source=str(manifest))
+    with pytest.raises(InputError, match="Records to test on have no class"):
+        build(config, tmp_path)
+
+
+def test_merged_and_noisy_labels_are_trained_on_and_the_validation_part_keeps_its_own(
+    config, records, tmp_path
+):
+    config.data.update(records=records, validation_classes=2, merge_classes=2, label_noise=0.2)
+    plain, data = build(config, tmp_path), build(config, tmp_path)
+    assert data.validation.num_classes == 2 and data.train.num_classes == 2
+    assert set(data.validation.label).isdisjoint(RecordReader(plain.train).index.id)
+    config.data.update(merge_classes=1, label_noise=0.0)
+    unchanged = build(config, tmp_path)
+    np.testing.assert_array_equal(unchanged.validation.label, data.validation.label)
+    assert unchanged.train.num_classes == 4 and unchanged.train.id.tolist() == data.train.id.tolist()
+    assert not set(unchanged.train.label) & set(unchanged.validation.label)
+
+
+def first_batch(config, index):
+    batches, _ = datasets.build_batches(config, index, stop=1)
+    (batch,) = batches(0).as_numpy_iterator()
+    return batch
+
+
+@pytest.mark.parametrize("sampler", settings.SAMPLERS)
+def test_each_sampler_of_the_config_is_built(config, records, tmp_path, sampler):
+    config.data.update(records=records, sampler=sampler, classes_per_batch=4, examples_per_class=3)
+    index = build(config, tmp_path).train
+    if sampler == "category_pairs":
+        classes = np.unique(index.label, return_inverse=True)[1]
+        index = dataclasses.replace(index, category=classes % 2)
+    batch = first_batch(config, index)
+    classes = len(set(batch["label"]))
+    assert len(batch["label"]) == 12
+    assert classes == {"all_classes": 6, "uniform": classes}.get(sampler, 4)
+
+
+def test_records_made_elsewhere_give_the_batches_of_prepared_ones(config, records, tmp_path):
+    for name in os.listdir(records):
+        if name.endswith(".tfrecord"):
+            (tmp_path / name).write_bytes(pathlib.Path(records, name).read_bytes())
+    config.data.records = records
+    wanted = first_batch(config, build(config, tmp_path).train)
+    config.data.update(name="tfrecords", records=str(tmp_path), train=("train-*",), test=("test-*",))
+    got = first_batch(config, datasets.build_data(config, str(tmp_path / "foreign")).train)
+    for name, values in wanted.items():
+        np.testing.assert_array_equal(got[name], values)
+
+
+def test_labels_in_both_parts_of_foreign_records_are_noted(config, records, tmp_path, capsys):
+    config.data.update(
+        name="tfrecords", records=records, train=("train-*",), test=("t*-00000-of-00004.tfrecord",)
+    )
+    datasets.build_data(config, str(tmp_path / "foreign"))
+    assert "6 labels are both in train and in test" in capsys.readouterr().out
+
+
+def open_files():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_embedding_again_and_again_keeps_no_file_open(config, records, tmp_path):
+    config.data.records = records
+    index = build(config, tmp_path).test
+    flat = lambda images: tf.reshape(images, [len(images), -1])  # noqa: E731
+    inference.embed_all(config, flat, index)
+    before = open_files()
+    for _ in range(3):
+        inference.embed_all(config, flat, index)
+    assert open_files() <= before
+
+
+def test_train_main_has_no_flags_of_prepare():
+    command = [sys.executable, "train_main.py", "--max_skipped=0.5"]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert process.returncode == 1 and "Unknown command line flag 'max_skipped'" in process.stderr

@@ -1,0 +1,265 @@
+"""From a data set to a folder of records: shards, their index, and what was left out.
+
+Until all is there, everything is in a folder `.unfinished` of that folder, from which an interrupted
+preparation goes on.
+"""
+
+import csv
+import dataclasses
+import inspect
+import io
+import itertools
+import json
+import math
+import os
+import shutil
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import tfrank
+from tfrank import checks, files
+from tfrank.checks import InputError
+from tfrank.data import shards
+from tfrank.data.archives import is_archive, unpack
+from tfrank.data.index import RecordIndex, concatenate, index_path, load_index
+from tfrank.data.listing import check_disjoint, list_images
+from tfrank.data.scan import scan
+from tfrank.data.shards import Skipped
+from tfrank.data.sources import SOURCES
+from tfrank.data.sources.counts import compare_counts
+from tfrank.data.workers import Counts, run
+from tfrank.progress import Progress
+from tfrank.workdir import locked
+
+# What stands in a folder of records beside shards and their index.
+PREPARED, SKIPPED, GROUND_TRUTH = "prepared.json", "skipped.csv", "ground_truth.json"
+UNFINISHED = ".unfinished"
+IMAGES_IN_A_SHARD = 10_000
+FEWEST_SHARDS = 4
+# Fewer images than that are not worth starting processes for.
+_FEW_IMAGES = 4_000
+# With so many bad images, and more than may be, the rest is not looked at.
+_MANY_BAD = 1_000
+_SHOWN = 5
+
+
+def prepare(
+    name: str,
+    source_dir: str,
+    output_dir: str,
+    *,
+    options: Mapping[str, Any] = {},
+    num_shards: int = 0,
+    processes: int = 0,
+    max_skipped: float = 0.01,
+    allow_common_classes: bool = False,
+) -> dict[str, Any]:
+    """Writes the records of a data set; does nothing where that has been done.
+
+    With several processes, a script that calls this needs `if __name__ == "__main__":`, as its processes
+    import it.
+
+    Args:
+        name: one of `SOURCES`.
+        source_dir: its folder, or an archive (zip, tar), which is unpacked meanwhile; "" where the data comes
+            with a package.
+        output_dir: gets `<split>-00000-of-00004.tfrecord` and so on, `<split>.index.npz`, `skipped.csv` and
+            `prepared.json`.
+        options: of the source's function.
+        num_shards: of each split; 0: one for each 10,000 images, at least 4.
+        processes: that work at once; 0: one a core.
+        max_skipped: the share of images, rounded up to a number, that may be left out: missing, damaged, no
+            image, repeated.
+        allow_common_classes: whether classes to train on may be among those to test on.
+
+    Returns:
+        What `prepared.json` says: the source, its folder, and classes and images of each split.
+
+    Raises:
+        InputError: the data set is not as it should be, too many images are bad, or `output_dir` holds
+            records of something else.
+    """
+    checks.integer("num_shards", num_shards, at_least=0)
+    checks.number("max_skipped", max_skipped, at_least=0, at_most=1)
+    processes = checks.integer("processes", processes, at_least=0) or os.cpu_count()
+    source = _source(name, options)
+    about = json.loads(json.dumps({"source": name, "options": dict(options)}, default=list))
+    if files.is_remote(output_dir):
+        raise InputError(f"Records are written to local folders; copy them to {output_dir} afterwards.")
+    with locked(output_dir):
+        summary = prepared(output_dir)
+        if summary is None:
+            where = {"source_dir": os.path.realpath(source_dir) if source_dir else ""}
+            work = files.make_folder(os.path.join(output_dir, UNFINISHED))
+            folder = _unpacked(source_dir, work)
+            listings = list_images(source.read(folder, **options), work)
+            if not allow_common_classes:
+                check_disjoint(listings)
+            _say_counts(source, listings)
+            # Paths of a manifest are relative to where it is.
+            root = os.path.dirname(folder) if os.path.isfile(folder) else folder
+            tasks = _tasks(listings, root, work, num_shards)
+            skipped = _write_shards(tasks, output_dir, processes, max_skipped)
+            splits = {split: _join(split, tasks[split], skipped, output_dir) for split in listings}
+            if source.ground_truth:
+                files.write_json(os.path.join(output_dir, GROUND_TRUTH), source.ground_truth(folder))
+            summary = about | where | {"tfrank": tfrank.__version__, "splits": splits}
+            files.write_json(os.path.join(output_dir, PREPARED), summary)
+        elif {key: summary[key] for key in about} != about:
+            raise InputError(
+                f"{output_dir} has records of {summary['source']} with options {summary['options']}, not of"
+                f" {name} with {about['options']}. Choose another folder."
+            )
+        shutil.rmtree(os.path.join(output_dir, UNFINISHED), ignore_errors=True)
+    return summary
+
+
+def prepared(folder: str) -> dict[str, Any] | None:
+    """What a folder of prepared records, local or remote, says of itself; None where it is not finished."""
+    path = os.path.join(folder, PREPARED)
+    if not tf.io.gfile.exists(path):
+        return None
+    try:
+        with tf.io.gfile.GFile(path) as file:
+            return dict(json.load(file))
+    except (OSError, ValueError, TypeError, tf.errors.OpError) as error:
+        raise InputError(f"{path} is damaged ({error}). Delete the folder and prepare it again.") from None
+
+
+def open_split(folder: str, split: str) -> RecordIndex:
+    """The index of a split of prepared records, made anew from the shards where it was lost.
+
+    Raises:
+        InputError: there is no such split, or its records or index are damaged.
+    """
+    splits = (prepared(folder) or {}).get("splits", {})
+    if split not in splits:
+        known = sorted(splits)
+        raise InputError(
+            f"{folder} has no records of a split {split!r}.{checks.did_you_mean(split, known)}"
+            + (
+                f" It has {', '.join(known)}."
+                if known
+                else " Prepare it: python -m tfrank.data.prepare --help"
+            )
+        )
+    path = index_path(folder, split)
+    if not tf.io.gfile.exists(path):
+        print(f"The record index {path} is lost. It is made anew.")
+        paths = [os.path.join(folder, name) for name in splits[split]["shards"]]
+        scan(paths, processes=os.cpu_count()).save(path)
+    return load_index(path)
+
+
+def _source(name, options):
+    checks.one_of("source", name, SOURCES)
+    known = dict(list(inspect.signature(SOURCES[name].read).parameters.items())[1:])
+    listed = f"Its options are {', '.join(known)}." if known else "It has none."
+    for option in options:
+        if option not in known:
+            hint = checks.did_you_mean(option, known)
+            raise InputError(f"Source {name!r} has no option {option!r}.{hint} {listed}")
+    needed = [option for option, about in known.items() if about.default is about.empty]
+    if not options.keys() >= set(needed):
+        raise InputError(
+            f"Source {name!r} takes the options {', '.join(needed)}, as in --option={needed[0]}=A,B"
+        )
+    return SOURCES[name]
+
+
+def _unpacked(source_dir, work):
+    if source_dir and not os.path.exists(source_dir):
+        raise InputError(
+            f"There is nothing at {source_dir}. Give the path of the data set's folder or archive."
+        )
+    if not is_archive(source_dir):
+        return source_dir
+    print(f"Unpacking {source_dir}", flush=True)
+    # Another archive, or a new one of the same name, is not taken for this one.
+    status = os.stat(source_dir)
+    about = f"{os.path.realpath(source_dir)} {status.st_size} {status.st_mtime_ns}"
+    return unpack(source_dir, os.path.join(work, f"unpacked-{zlib.crc32(os.fsencode(about)):08x}"))
+
+
+def _say_counts(source, listings):
+    counts = {}
+    for split, listing in listings.items():
+        counts |= listing.counts(split)
+    for difference in compare_counts(source, counts):
+        print(f"Note: {difference}")
+
+
+def _tasks(listings, folder, work, num_shards):
+    return {
+        split: shards.shard_tasks(
+            listing,
+            split,
+            folder,
+            work,
+            num_shards=num_shards or max(FEWEST_SHARDS, math.ceil(len(listing) / IMAGES_IN_A_SHARD)),
+        )
+        for split, listing in listings.items()
+    }
+
+
+def _write_shards(tasks, output_dir, processes, max_skipped):
+    """Writes the shards that are not there yet; InputError where more images are bad than may be."""
+    total = sum(len(task.starts) for task in itertools.chain(*tasks.values()))
+    most_bad = math.ceil(max_skipped * total)
+    counts, skipped, left = Counts(stop_above=max(most_bad, _MANY_BAD)), [], []
+    for task in itertools.chain(*tasks.values()):
+        done = shards.finished(task)
+        if done is None:
+            left.append(task)
+        else:
+            skipped += done
+            counts.add(len(task.starts) - len(done), bad=len(done))
+    progress = Progress("image", total, done=counts.done + counts.bad)
+    processes = min(processes, len(left)) if total >= _FEW_IMAGES else 1
+    for bad in run(
+        shards.write,
+        left,
+        counts=counts,
+        processes=processes,
+        watch=lambda: progress.show(counts.done + counts.bad, f"{counts.bad} skipped  " * (counts.bad > 0)),
+    ):
+        skipped += bad
+    path = os.path.join(output_dir, SKIPPED)
+    with files.atomic_write(path) as file:
+        rows = io.StringIO(newline="")
+        csv.writer(rows).writerows([Skipped._fields, *sorted(skipped)])
+        file.write(rows.getvalue().encode(errors="surrogateescape"))
+    if len(skipped) > most_bad:
+        first = "".join(f"\n  {one.path}: {one.reason}" for one in sorted(skipped)[:_SHOWN])
+        rest = "the rest were not looked at" if counts.stopped else "all were looked at"
+        enough = "" if counts.stopped else f"={math.ceil(100 * len(skipped) / total) / 100}"
+        raise InputError(
+            f"{len(skipped):,} of {total:,} images cannot be used, and {most_bad:,} may be left out ({rest})."
+            f" For more give `python -m tfrank.data.prepare` --max_skipped{enough}. {path} lists them, such"
+            f" as{first}"
+        )
+    return skipped
+
+
+def _join(split, tasks, skipped, output_dir):
+    """Moves the shards of a split to where they belong, and saves one index of them; what to say of it."""
+    index = concatenate([load_index(shards.index_path(task)) for task in tasks])
+    if not len(index):
+        raise InputError(f"None of the images of {split!r} can be used.")
+    names = [os.path.basename(shard) for shard in index.shards]
+    index = dataclasses.replace(index, shards=tuple(os.path.join(output_dir, name) for name in names))
+    for task, path in zip(tasks, index.shards):
+        os.replace(task.path, path)
+    index.save(index_path(output_dir, split))
+    images = np.unique(index.label, return_counts=True)[1]
+    return {
+        "classes": len(images),
+        "images": len(index),
+        "images_per_class": [int(images.min()), round(float(images.mean()), 2), int(images.max())],
+        "skipped": sum(one.split == split for one in skipped),
+        "shards": names,
+    }
