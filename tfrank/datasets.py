@@ -116,8 +116,10 @@ def _relabelled(config: ConfigDict, train: RecordIndex) -> tuple[RecordIndex, Re
     labels = train.label
     if data.merge_classes > 1:
         labels = merge_classes(labels, data.merge_classes, seed=config.seed)
+        print(f"{train.num_classes:,} training classes merged by {data.merge_classes}")
     if data.label_noise:
-        labels = add_label_noise(labels, data.label_noise, seed=config.seed)
+        before, labels = labels, add_label_noise(labels, data.label_noise, seed=config.seed)
+        print(f"{(labels != before).sum():,} of {len(labels):,} training labels are another class's")
     return dataclasses.replace(train, label=labels), validation
 
 

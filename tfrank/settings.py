@@ -103,7 +103,7 @@ def total_steps(config: ConfigDict, num_images: int) -> int:
     steps, epochs = config.train.steps, config.train.epochs
     if (steps > 0) == (epochs > 0):
         raise InputError(
-            "Give one of config.train.steps and config.train.epochs."
+            "Give one of config.train.steps and config.train.epochs, and set the other to 0."
             f" Received: steps={steps}, epochs={epochs}"
         )
     steps = steps or max(1, round(epochs * num_images / size))

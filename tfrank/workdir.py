@@ -112,7 +112,9 @@ def check_records_of(workdir: str, fingerprints: dict[str, str]) -> None:
     if not os.path.exists(path):
         files.write_json(path, fingerprints)
     elif _load(path) != fingerprints:
-        raise InputError(f"The records in {workdir} changed since this run began. Choose another --workdir.")
+        raise InputError(
+            f"The records of the run in {workdir} changed since it began. Choose another --workdir."
+        )
 
 
 def flatten(tree: dict, prefix: str = "") -> dict:

@@ -280,7 +280,7 @@ def in_source(monkeypatch, *listed):
 
 
 def listed(path, **fields):
-    return SourceImage(**{"split": "train", "path": path, "label": 1, "text": "", "id": path, **fields})
+    return SourceImage(**{"split": "train", "path": path, "label": 1, "text": "a", "id": path, **fields})
 
 
 def test_a_missing_file_and_a_repeated_id_are_left_out(images, output, monkeypatch):
@@ -320,7 +320,7 @@ def test_a_class_in_train_and_in_test_is_refused_unless_allowed(images, output, 
         prepare("folder", str(images), output, allow_common_classes=True)
         assert len(open_split(output, "test")) == 1
     else:
-        with pytest.raises(InputError, match=r"1 classes are both in train and in test \(labels 1\)"):
+        with pytest.raises(InputError, match=r"Both in train and in test: 1 class, 'a'\."):
             prepare("folder", str(images), output)
 
 

@@ -37,7 +37,7 @@ def train(strategy_name, loss, folder):
     config.train.update(strategy=strategy_name, optimizer="sgd", checkpoint_every=STEPS, log_every=2)
     strategy = experiment.build_strategy(config)
     assert strategy.num_replicas_in_sync == (DEVICES if strategy_name == "mirrored" else 1)
-    plain, experiment.build_model = experiment.build_model, lambda config: frozen(plain(config))
+    plain, experiment.build_model = experiment.build_model, lambda *args, **size: frozen(plain(*args, **size))
     weights = {}
     for micro_batch_size in MICRO_BATCH_SIZES:
         keras.utils.clear_session()  # So that variables get the same names again.

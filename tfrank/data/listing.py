@@ -26,14 +26,14 @@ class Listing:
         path: of the file.
         starts: `[images]` int64, first byte of each line.
         repeated: numbers of the images whose id an earlier one has.
-        labels: of the classes, by role.
+        labels: of the classes and what they are called, by role.
         images: how many, by role.
     """
 
     path: str
     starts: np.ndarray
     repeated: np.ndarray
-    labels: dict[str, set[int]]
+    labels: dict[str, dict[int, str]]
     images: dict[str, int]
 
     def __len__(self) -> int:
@@ -42,7 +42,7 @@ class Listing:
     def counts(self, split: str) -> dict[str, Count]:
         """By split and role, as `sources.image.Source` has them."""
         return {
-            f"{split} {role}".strip(): Count(len(labels - {-1}) or None, self.images[role])
+            f"{split} {role}".strip(): Count(len(labels.keys() - {-1}) or None, self.images[role])
             for role, labels in self.labels.items()
         }
 
@@ -83,7 +83,7 @@ class _Writer:
         self._end += len(line)
         digest = hashlib.blake2b(os.fsencode(image.id), digest_size=8).digest()
         self._ids.append(int.from_bytes(digest, "little", signed=True))
-        self._labels.setdefault(image.role, set()).add(image.label)
+        self._labels.setdefault(image.role, {})[image.label] = image.text
         self._images[image.role] = self._images.get(image.role, 0) + 1
 
     def listing(self):
@@ -119,13 +119,18 @@ def check_disjoint(listings: dict[str, Listing]) -> None:
     """InputError where a class to train on is also in a split to test on, whose name begins with "test"."""
     if "train" not in listings:
         return
-    train = set().union(*listings["train"].labels.values()) - {-1}
+    train = _classes(listings["train"])
     for split, listing in listings.items():
-        common = sorted(train & set().union(*listing.labels.values())) if split.startswith("test") else []
+        common = train.keys() & _classes(listing).keys() - {-1} if split.startswith("test") else set()
         if common:
-            some = ", ".join(map(str, common[:5])) + ", ..." * (len(common) > 5)
+            some = ", ".join(repr(train[label]) for label in sorted(common)[:5]) + ", ..." * (len(common) > 5)
             raise InputError(
-                f"{len(common):,} classes are both in train and in {split} (labels {some}). A retrieval model"
-                " is tested on classes that it was not trained on. Where this is meant, give"
-                " --allow_common_classes."
+                f"Both in train and in {split}: {len(common):,} class{'es' * (len(common) > 1)}, {some}. A"
+                " retrieval model is tested on classes that it was not trained on. Where this is meant, give"
+                " `python -m tfrank.data.prepare` --allow_common_classes."
             )
+
+
+def _classes(listing):
+    """The classes of all roles, and what they are called."""
+    return {label: text for named in listing.labels.values() for label, text in named.items()}

@@ -88,6 +88,8 @@ def prepare(
     processes = checks.integer("processes", processes, at_least=0) or os.cpu_count()
     source = _source(name, options)
     about = json.loads(json.dumps({"source": name, "options": dict(options)}, default=list))
+    if source_dir and os.path.realpath(source_dir) == os.path.realpath(output_dir):
+        raise InputError(f"{output_dir} is the source itself. Choose another folder for the records.")
     if files.is_remote(output_dir):
         raise InputError(f"Records are written to local folders; copy them to {output_dir} afterwards.")
     with locked(output_dir):
@@ -97,6 +99,7 @@ def prepare(
             work = files.make_folder(os.path.join(output_dir, UNFINISHED))
             folder = _unpacked(source_dir, work)
             listings = list_images(source.read(folder, **options), work)
+            print(f"{sum(map(len, listings.values())):,} images listed", flush=True)
             if not allow_common_classes:
                 check_disjoint(listings)
             _say_counts(source, listings)
@@ -218,15 +221,19 @@ def _write_shards(tasks, output_dir, processes, max_skipped):
         else:
             skipped += done
             counts.add(len(task.starts) - len(done), bad=len(done))
-    progress = Progress("image", total, done=counts.done + counts.bad)
+    begun = counts.done + counts.bad
+    progress = None
+
+    def show():
+        # Workers take seconds to start, which says nothing about how fast they go on.
+        nonlocal progress
+        if progress is None and counts.done + counts.bad > begun:
+            progress = Progress("image", total, done=counts.done + counts.bad)
+        elif progress:
+            progress.show(counts.done + counts.bad, f"{counts.bad} skipped  " * (counts.bad > 0))
+
     processes = min(processes, len(left)) if total >= _FEW_IMAGES else 1
-    for bad in run(
-        shards.write,
-        left,
-        counts=counts,
-        processes=processes,
-        watch=lambda: progress.show(counts.done + counts.bad, f"{counts.bad} skipped  " * (counts.bad > 0)),
-    ):
+    for bad in run(shards.write, left, counts=counts, processes=processes, watch=show):
         skipped += bad
     path = os.path.join(output_dir, SKIPPED)
     with files.atomic_write(path) as file:

@@ -94,8 +94,8 @@ def _current(path, shards):
     """The index at a path, if it is of these shards as they are now; else None."""
     try:
         index = load_index(path)
-    except InputError as error:
-        print(f"{error} It is made anew.")
+    except InputError:
+        print(f"The record index {path} is damaged, or not of the shards as they are now. It is made anew.")
         return None
     made = os.stat(path).st_mtime_ns
     newer = [s for s in shards if tf.io.gfile.stat(s).mtime_nsec > made]
@@ -115,7 +115,7 @@ def scan(shards: Sequence[str], *, features: Features = Features(), processes: i
         InputError: a shard is missing or damaged, a record lacks what is needed, or there are none.
     """
     megabytes = sum(_size(shard) for shard in shards) / 1e6
-    progress = Progress("MB", round(megabytes), rate="MB")
+    progress = Progress("MB", max(1, round(megabytes)), rate="MB")
     counts = Counts()
     found = dict(
         run(
