@@ -246,6 +246,16 @@ def test_a_value_out_of_its_range_is_refused_by_the_name_of_its_field(field, val
     assert f"`config.data.{field}`" in str(error.value)
 
 
+@pytest.mark.parametrize("field, value", [("merge_classes", 3), ("label_noise", 0.1)])
+def test_pairs_of_categories_are_refused_where_classes_span_them(field, value):
+    config = config_of("sop", "smooth_ap")
+    config.data[field] = value
+    with pytest.raises(InputError, match="span categories.* Take --config.data.sampler=class_balanced"):
+        settings.check_ranges(config)
+    config.data.sampler = "class_balanced"
+    settings.check_ranges(config)
+
+
 def test_the_same_split_of_another_data_set_may_be_tested_on():
     config = config_of("sop")
     config.data.test = ("train",)

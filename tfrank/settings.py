@@ -53,6 +53,11 @@ def check_ranges(config: ConfigDict) -> None:
 def _check_data(data):
     checks.one_of("config.data.sampler", data.sampler, SAMPLERS)
     checks.number("config.data.label_noise", data.label_noise, at_least=0, below=1)
+    if data.sampler == "category_pairs" and (data.merge_classes > 1 or data.label_noise):
+        raise InputError(
+            "Merged classes, and false labels, span categories: there are no pairs of them to draw."
+            " Take --config.data.sampler=class_balanced."
+        )
     # The splits of another data set may have the same names.
     common = sorted(set(data.train) & set(data.test)) if not data.test_records else []
     if common:
