@@ -128,8 +128,13 @@ MAP_Q = ("adam", 1e-4, 1e-6, "resnet101", 2048, 0, 800, 0.0)
         ("cub", "rll", 66, 3, RLL),
         ("cars", "rll", 66, 3, RLL),
         ("vgg_face2", "smooth_ap", 224, 4, FACES),
+        ("vgg_face2", "rll", 224, 4, FACES),
         ("landmarks", "", 4096, 8, MAP_Q),
-        ("landmarks", "triplet", 4096, 8, MAP_Q),
+        ("landmarks", "rll", 4096, 8, MAP_Q),
+        # In none of RLL's tables: as all of its data sets but SOP.
+        ("vehicle_id", "rll", 66, 3, RLL),
+        ("inaturalist", "rll", 66, 3, RLL),
+        ("own_records", "rll", 66, 3, RLL),
     ],
 )
 def test_a_config_has_the_settings_that_its_paper_prints(name, loss, batch, of_class, expected):
