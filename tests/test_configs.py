@@ -196,6 +196,8 @@ def test_a_config_measures_the_ks_of_the_papers_tables(name):
         ("landmarks", "", "train.schedule", "linear"),
         ("landmarks", "", "train.steps", 200),
         ("landmarks", "", "evaluation.full_size", True),
+        ("landmarks", "", "data.test", ("val",)),
+        ("landmarks", "", "data.validation_classes", 0),
         # VGGFace2's crops.
         ("vgg_face2", "", "data.region", "box"),
         ("vgg_face2", "", "data.box_margin", 0.3),
