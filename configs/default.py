@@ -150,6 +150,7 @@ def get_config(loss: str = "") -> ConfigDict:
             "encoded": "image/encoded",
             "label": "image/class/label",
             "id": "image/id",
+            "filename": "image/filename",
             "category": "image/category/label",
             "text": "image/class/text",
         }

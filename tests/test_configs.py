@@ -1,5 +1,6 @@
 """Configs: every field is used, every loss has its recipe."""
 
+import dataclasses
 import importlib
 import inspect
 import pathlib
@@ -10,6 +11,7 @@ import pytest
 from configs import default
 from tfrank import LOSSES, experiment, settings
 from tfrank.checks import InputError
+from tfrank.data.scan import Features
 from tfrank.losses import ADDONS
 from tfrank.losses.proxies import PROXY_LOSSES
 from tfrank.models.weights import PUBLISHED
@@ -276,6 +278,10 @@ def test_every_whole_number_but_those_of_the_view_has_a_least_value():
     flat = flatten(default.get_config().to_dict())
     whole = {k for k, v in flat.items() if isinstance(v, int) and not isinstance(v, bool)}
     assert whole == {*settings.LEAST, "data.image_size", "data.resize"}
+
+
+def test_the_features_of_records_made_elsewhere_are_those_that_a_scan_asks_for():
+    assert default.get_config().data.features.to_dict() == dataclasses.asdict(Features())
 
 
 def test_an_unknown_loss_names_the_known_ones():
