@@ -17,21 +17,12 @@ Published, Recall@K in %, RLL's Table 4, GoogLeNet V2, 64 numbers:
     Multi-similarity        57.4  69.8  80.0  87.8
     SoftTriple              60.1  71.9  81.2  88.5
 
-m, T_n, the length and the schedule of `:rll`: see `papers.small_rll_settings`. PNP, Smooth-AP and mAP_Q
-publish nothing on this data: with other losses than `:rll` the settings are those of SOP, for 100 epochs,
-which is our choice.
+m, T_n, the length and the schedule of `:rll`, and the settings of other losses: see
+`papers.get_small_config`.
 """
 
 from configs import papers
 
 
 def get_config(loss: str = ""):
-    config = papers.get_config(loss)
-    config.name = "cub"
-    config.data.name = "cub"
-    if loss == "rll":
-        papers.small_rll_settings(config)
-    else:
-        config.train.epochs = 100.0
-    config.evaluation.recall_at = (1, 2, 4, 8)
-    return config
+    return papers.get_small_config("cub", loss)

@@ -122,24 +122,26 @@ def get_config(loss: str = "") -> ConfigDict:
     # Side of the square that the model sees, in pixels.
     config.data.image_size = 28
     # Images are first warped to a square of this side, in pixels, of which testing takes the centre; 0 for
-    # `image_size`, which leaves nothing to crop.
+    # `image_size`, which leaves nothing to crop. With "scaled" they are not warped: it is their shorter side,
+    # and 0 leaves it as it is in training.
     config.data.resize = 0
     # What training takes of it: "warp", a random square of `image_size` (PNP, Smooth-AP); "random_resized", a
-    # part of random area and proportions, resized (RLL); or "scaled", a random square of the image before any
-    # warping, scaled by a random factor (mAP_Q).
+    # part of random area and proportions, resized (RLL); or "scaled", a random square of `image_size` of the
+    # image in its own proportions, scaled by a random factor and turned (mAP_Q).
     config.data.crop = "warp"
-    # For "random_resized": the least and the largest area, as a share of the image, and width / height.
+    # For "random_resized", unused by the others: the least and the largest area, as a share of the warped
+    # square, and width / height.
     config.data.crop_area = (0.5, 1.0)
     config.data.crop_ratio = (0.75, 4 / 3)
-    # For "scaled": the least and the largest factor.
+    # For "scaled", refused with the others: the least and the largest factor, and the most degrees that an
+    # image is turned, either way.
     config.data.scale = (1.0, 1.0)
+    config.data.rotation = 0.0
     # Probability that an image is mirrored, left for right.
     config.data.flip = 0.0
     # The most by which brightness, contrast, saturation (shares of themselves) and hue (a share of the
     # circle, at most 0.5) change; 0 for none.
     config.data.color_jitter = (0.0, 0.0, 0.0, 0.0)
-    # The most degrees that an image is turned, either way; 0 for none.
-    config.data.rotation = 0.0
     # Each batch is rolled by up to so many pixels in each direction; 0 for none.
     config.data.max_shift = 0
     # Names of the features in records made elsewhere; all but `encoded` and `label` may be missing there.
@@ -148,6 +150,7 @@ def get_config(loss: str = "") -> ConfigDict:
             "encoded": "image/encoded",
             "label": "image/class/label",
             "id": "image/id",
+            "filename": "image/filename",
             "category": "image/category/label",
             "text": "image/class/text",
         }

@@ -34,7 +34,6 @@ def get_config(loss: str = ""):
     config.name = "in_shop"
     config.data.name = "in_shop"
     if loss == "rll":
-        config.data.classes_per_batch = 22
         config.model.embedding_dim = 128
         config.loss.negative_temperature = 12.0
     config.evaluation.recall_at = (1, 10, 20, 30, 40, 50)

@@ -22,7 +22,8 @@ Where paper and code differ, beside `configs/papers.py`: Smooth-AP's text says o
 of 1.4 % to 66.6", its Table 3 has 67.2, 1.3 above 65.9. Its code has five times the rate for the last layer
 unless told otherwise, trains for 90 epochs, which are taken here, and multiplies the rate by 0.3 after 40
 and 70: with batches of 224 that is --config.train.schedule=steps --config.train.schedule_factor=0.3
---config.train.schedule_steps=58187,101827. RLL publishes nothing on this data: `:rll` has SOP's settings.
+--config.train.schedule_steps=58187,101827. RLL publishes nothing on this data: `:rll` has the settings of
+`papers.rll_settings`, batches of 22 x 3.
 """
 
 from configs import papers

@@ -7,8 +7,8 @@ No class may be in both. The features are named as in TensorFlow's published dat
 image/class/label; other names: --config.data.features.label=my/label. One scan indexes the shards, which
 stay as they are; the paths may be of Google Cloud Storage (gs://).
 
-Needs resnet50-0676ba61.pth, see `configs/papers.py`, and a GPU. The settings are PNP's, for `:rll` RLL's;
-the length, 20 epochs, is a guess. Nothing is published on your records.
+Needs resnet50-0676ba61.pth, see `configs/papers.py`, and a GPU. The settings are PNP's, for `:rll` RLL's
+of 22 x 3; the length of PNP's, 20 epochs, is a guess. Nothing is published on your records.
 """
 
 from configs import papers

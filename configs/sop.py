@@ -25,7 +25,8 @@ Published, Recall@K in %:
     classes as one        PNP-Iu (the text: Ib)             67.5  82.7  92.3  97.5
                           PNP-Dq                            73.8  87.1  94.2  98.0
 
-The last three: --config.data.merge_classes=3. Batch 384: --config.data.classes_per_batch=96, 224: 56.
+The last three: --config.data.merge_classes=3, for Smooth-AP with --config.data.sampler=class_balanced, since
+merged classes span categories. Batch 384: --config.data.classes_per_batch=96, 224: 56.
 
 RLL's Tables 7 to 13 are of plain random crops (--config.data.crop=warp).
 
@@ -43,6 +44,8 @@ def get_config(loss: str = ""):
     config = papers.get_config(loss)
     config.name = "sop"
     config.data.name = "sop"
+    if loss == "rll":
+        config.data.classes_per_batch = 60
     if loss in ("smooth_ap", "fast_ap", "blackbox_ap"):
         config.data.sampler = "category_pairs"
     config.evaluation.recall_at = (1, 10, 100, 1000)

@@ -35,8 +35,8 @@ Where papers and files differ, beside `configs/papers.py`: the papers print 13,1
 to train on, and 7,332, 12,995 and 20,038 to test on; the lists have 13,164 of 113,346, and 6,493, 13,377
 and 19,777. All tests are "every image a query, the others its gallery", as in the papers, and not the data
 set's own protocol of one gallery image a vehicle. Smooth-AP's code multiplies the rate by 0.3 after 120,
-200, 220, 250, 280 and twice after 300 of 400 epochs. RLL publishes nothing on this data: `:rll` has SOP's
-settings.
+200, 220, 250, 280 and twice after 300 of 400 epochs. RLL publishes nothing on this data: `:rll` has the
+settings of `papers.rll_settings`, batches of 22 x 3.
 """
 
 from configs import papers

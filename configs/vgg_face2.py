@@ -4,7 +4,8 @@
     python train_main.py --config=configs/vgg_face2.py:smooth_ap --config.data.records=records/vgg_face2
 
 Needs the folder with its lists and bb_landmark/, se_resnet50-ce0d4300.pth, see `configs/papers.py`, and a
-GPU. Faces are cut out by their box, extended by 0.3, and resized to 224 x 224.
+GPU. Faces are cut out by their box, extended by 0.3, and resized to 224 x 224. Any loss, `:rll` too, takes
+these settings: RLL publishes nothing on faces.
 
 The same model on IJB-C, where the frames of a video are averaged to one instance:
 

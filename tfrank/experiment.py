@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import os
+import re
 import tempfile
 import time
 from collections.abc import Iterable
@@ -14,10 +15,8 @@ from ml_collections import ConfigDict
 from tfrank import checks, inference, settings
 from tfrank.checks import InputError
 from tfrank.data import pipeline, records
-from tfrank.data.images import REGIONS
 from tfrank.data.samplers import SHORT_CLASSES
 from tfrank.data.sources import SOURCES
-from tfrank.data.views import CROPS
 from tfrank.datasets import FOREIGN, Data, build_batches, build_loader
 from tfrank.evaluation.protocols import leave_one_out
 from tfrank.losses.proxies import PROXY_LOSSES
@@ -75,9 +74,12 @@ def check_config(config: ConfigDict) -> None:
     data = config.data
     checks.one_of("config.data.name", data.name, (*SOURCES, FOREIGN))
     checks.one_of("config.data.short_classes", data.short_classes, SHORT_CLASSES)
-    checks.one_of("config.data.crop", data.crop, CROPS)
-    checks.one_of("config.data.region", data.region, REGIONS)
-    checks.one_of("config.data.test_region", data.test_region, ("", *REGIONS))
+    try:
+        build_loader(config)
+    except InputError as error:
+        # Its arguments are called as the fields, but for the size.
+        full = re.sub(r"(?<=[` ])(\w+)(?=[`=])", r"config.data.\1", str(error))
+        raise InputError(full.replace("config.data.size", "config.data.image_size")) from None
     options = ("backbone", "preprocessing", "pooling", "levels", "batch_norm")
     resolve_options(**{name: config.model[name] for name in options})
     build_loss(config, labels=[0])

@@ -6,14 +6,12 @@ from tfrank import checks
 from tfrank.checks import InputError
 from tfrank.workdir import flatten
 
-# The least value of every field that is a whole number.
+# The least value of every field that is a whole number, but for those of the view, which checks its own.
 LEAST = {
     "seed": 0,
     "data.validation_classes": 0,
     "data.merge_classes": 1,
     "data.shards": 0,
-    "data.image_size": 1,
-    "data.resize": 0,
     "data.classes_per_batch": 2,
     "data.examples_per_class": 2,
     "data.max_shift": 0,
@@ -35,7 +33,7 @@ SAMPLERS = ("class_balanced", "all_classes", "category_pairs", "uniform")
 
 
 def check_ranges(config: ConfigDict) -> None:
-    """InputError for the first field out of its range."""
+    """InputError for the first field out of its range; views and regions: see `datasets.build_loader`."""
     flat = flatten(config.to_dict())
     for field, least in LEAST.items():
         checks.integer(f"config.{field}", flat[field], at_least=least)
@@ -55,21 +53,11 @@ def check_ranges(config: ConfigDict) -> None:
 def _check_data(data):
     checks.one_of("config.data.sampler", data.sampler, SAMPLERS)
     checks.number("config.data.label_noise", data.label_noise, at_least=0, below=1)
-    checks.number("config.data.flip", data.flip, at_least=0, at_most=1)
-    checks.number("config.data.rotation", data.rotation, at_least=0, at_most=180)
-    for field in ("box_margin", "box_min_aspect"):
-        checks.number(f"config.data.{field}", data[field], at_least=0)
-    for field, most in (("crop_area", 1), ("crop_ratio", None), ("scale", None)):
-        ends = checks.sequence(f"config.data.{field}", data[field], checks.number, above=0, at_most=most)
-        if len(ends) != 2 or ends[0] > ends[1]:
-            raise checks.invalid(f"config.data.{field}", "two numbers, the smaller one first", data[field])
-    jitter = checks.sequence("config.data.color_jitter", data.color_jitter, checks.number, at_least=0)
-    if len(jitter) != 4 or jitter[3] > 0.5:
-        expected = "brightness, contrast, saturation and hue, the last at most 0.5"
-        raise checks.invalid("config.data.color_jitter", expected, data.color_jitter)
-    if 0 < data.resize < data.image_size:
-        expected = f"0, or at least config.data.image_size={data.image_size}, which is cut out of it"
-        raise checks.invalid("config.data.resize", expected, data.resize)
+    if data.sampler == "category_pairs" and (data.merge_classes > 1 or data.label_noise):
+        raise InputError(
+            "Merged classes, and false labels, span categories: there are no pairs of them to draw."
+            " Take --config.data.sampler=class_balanced."
+        )
     # The splits of another data set may have the same names.
     common = sorted(set(data.train) & set(data.test)) if not data.test_records else []
     if common:

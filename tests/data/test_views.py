@@ -307,7 +307,12 @@ def test_shapes_are_known_where_those_of_the_images_are_not(view):
         ({"color_jitter": (0, 0, 0, 0.6)}, "`color_jitter`"),
         ({"color_jitter": (-1, 0, 0, 0)}, "`color_jitter`"),
         ({"rotation": -1}, "`rotation`"),
-        ({"scale": (0, 1)}, "`scale`"),
+        ({"rotation": 181, "crop": "scaled"}, "`rotation`. Expected a finite number .* of at most 180"),
+        ({"rotation": 1}, "`rotation`. Expected 0, or crop=scaled"),
+        ({"rotation": 1, "crop": "random_resized"}, "`rotation`. Expected 0, or crop=scaled"),
+        ({"scale": (0, 1)}, "`scale`. Expected a finite number above 0"),
+        ({"scale": (1, 1.1)}, "`scale`. Expected .1, 1., or crop=scaled"),
+        ({"scale": [0.9, 1], "crop": "random_resized"}, "`scale`. Expected .1, 1., or crop=scaled"),
     ],
 )
 def test_a_field_out_of_range_is_refused(fields, message):

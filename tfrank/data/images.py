@@ -16,8 +16,9 @@ _LANDMARKS = 5
 def decode(encoded: tf.Tensor) -> tf.Tensor:
     """`[height, width, 3]` uint8 RGB of the bytes of a JPEG, PNG, WebP, GIF or BMP file, a scalar string.
 
-    TensorFlow ignores transparency, EXIF orientation and colour profiles; `image_files.checked_image` has
-    dealt with them before.
+    TensorFlow ignores transparency, EXIF orientation and colour profiles. In records that `prepare` wrote,
+    `image_files.checked_image` has dealt with them; records made elsewhere, and images to serve, are taken as
+    they are.
     """
     image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
     return tf.ensure_shape(image, [None, None, 3])

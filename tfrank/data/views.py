@@ -42,8 +42,8 @@ class View:
         color_jitter: strengths of brightness, contrast, saturation (factors are uniform in
             [max(0, 1 - strength), 1 + strength]) and hue (a shift uniform in [-strength, strength] turns of
             the colour circle, at most 0.5), as torchvision defines them.
-        rotation: greatest angle either way, in degrees, for "scaled".
-        scale: least and greatest factor, for "scaled".
+        rotation: greatest angle either way, in degrees, for "scaled" only.
+        scale: least and greatest factor, for "scaled" only.
 
     Raises:
         InputError: for a field out of its range.
@@ -72,6 +72,10 @@ class View:
         jitter = checks.sequence("color_jitter", self.color_jitter, checks.number, at_least=0)
         if len(jitter) != 4 or jitter[3] > 0.5:
             raise checks.invalid("color_jitter", "four numbers, the last at most 0.5", self.color_jitter)
+        if self.crop != "scaled" and self.rotation != 0:
+            raise checks.invalid("rotation", "0, or crop=scaled, which alone turns images", self.rotation)
+        if self.crop != "scaled" and tuple(self.scale) != (1, 1):
+            raise checks.invalid("scale", "(1, 1), or crop=scaled, which alone scales images", self.scale)
 
 
 def _check_range(name, value, **bounds):
