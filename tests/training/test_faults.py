@@ -200,7 +200,7 @@ def test_a_disk_that_is_full_is_said_and_with_room_the_same_command_goes_on(tmp_
     process = start(workdir, *flags, preexec_fn=lambda: limit(200_000))
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 1
-    assert "Cannot write the records of 'train' to" in the_error(errors)
+    assert "File too large" in the_error(errors) and f"{workdir}/records" in the_error(errors)
 
     process = start(workdir, *flags)
     while saved_step(workdir) < 3:

@@ -54,7 +54,7 @@ def list_images(images: Iterable[SourceImage], folder: str) -> dict[str, Listing
         InputError: there are no images.
     """
     writers = {}
-    with contextlib.ExitStack() as stack:
+    with files.naming(folder), contextlib.ExitStack() as stack:
         for number, image in enumerate(images):
             if image.split not in writers:
                 path = os.path.join(folder, f"{image.split}.images")
@@ -77,8 +77,7 @@ class _Writer:
 
     def add(self, image):
         line = json.dumps(vars(image), default=_as_text).encode() + b"\n"
-        with files.naming(self._path):
-            self._file.write(line)
+        self._file.write(line)
         self._starts.append(self._end)
         self._end += len(line)
         digest = hashlib.blake2b(os.fsencode(image.id), digest_size=8).digest()

@@ -105,7 +105,7 @@ def check_exists(weights: str) -> None:
     if weights not in ("random", "imagenet") and not os.path.isfile(weights):
         raise InputError(
             f"There is no file {weights} to load weights from. Give its path, --config.model.weights=PATH, or"
-            " begin with --config.model.weights=random. configs/papers.py says where the papers' files are from."
+            " begin with --config.model.weights=random. configs/papers.py says where published ones are from."
         )
 
 
