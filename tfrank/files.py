@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterator, Mapping
 from typing import IO
 
@@ -37,7 +38,8 @@ def _add_name(error, path):
 @contextlib.contextmanager
 def atomic_write(path: str, mode: str = "wb") -> Iterator[IO]:
     """A file to write to that takes its name only when the block ends without an error."""
-    temporary = f"{path}.tmp"
+    # Of its own, since another process may be writing the same file.
+    temporary = f"{path}.{uuid.uuid4().hex[:8]}.tmp"
     try:
         with open(temporary, mode) as file:
             yield file

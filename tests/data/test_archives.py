@@ -263,3 +263,18 @@ def test_a_full_disk_is_not_taken_for_a_damaged_archive(tmp_path, monkeypatch):
     with pytest.raises(OSError, match=r"No space left on device: .*out\.unpacking"):
         unpack(write(tmp_path / "images.zip", FILES), str(tmp_path / "out"))
     assert os.listdir(tmp_path) == ["images.zip"]
+
+
+@pytest.mark.parametrize("size", ["-1536", "-512"])
+@pytest.mark.parametrize("name", ["._x", "x"])
+def test_a_size_below_zero_ends_the_reading(tmp_path, name, size):
+    """Which leads `tarfile` back to where it has been, for ever."""
+    path = str(tmp_path / "loop.tar")
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as file:
+        file.addfile(tarfile.TarInfo("b"))
+        member = tarfile.TarInfo(name)
+        member.pax_headers = {"size": size}
+        file.addfile(member)
+    with pytest.raises(InputError, match=r"loop\.tar"):
+        unpack(path, str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()

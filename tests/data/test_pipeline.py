@@ -199,6 +199,16 @@ def test_the_box_is_cut_out_and_an_image_without_one_is_whole(tmp_path):
     np.testing.assert_array_equal(whole, picture(3, size=8))
 
 
+@pytest.mark.parametrize("box", [(1.0, 1.0, 6.0, 5.0), (0.75, 0.5, 0.25, 1.0), (0.2, 0.2, 0.2, 0.4)], ids=str)
+def test_a_box_that_is_none_is_named(tmp_path, box):
+    """As in pixels, of which nothing but a corner would be left, or with its ends exchanged."""
+    reader = reader_of([dataclasses.replace(RECORDS[0], box=box)], tmp_path)
+    loader = ImageLoader(view=View(size=4), region="box", test_region="image")
+    check_batch(reader, [0], LOADER)
+    with pytest.raises(InputError, match=r"image id '.*'\): .*the record's box is not xmin < xmax"):
+        check_batch(reader, [0], loader)
+
+
 def test_a_face_is_aligned_and_a_record_without_landmarks_is_named(tmp_path):
     records = [
         dataclasses.replace(RECORDS[0], encoded=png(3, size=112), landmarks=FACE),

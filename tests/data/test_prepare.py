@@ -286,6 +286,7 @@ def listed(path, **fields):
 def test_a_missing_file_and_a_repeated_id_are_left_out(images, output, monkeypatch):
     first, second = "class 0/0.png", "class 0/1.png"
     os.mkfifo(images / "pipe.png")
+    (images / "endless.png").symlink_to("/dev/zero")
     in_source(
         monkeypatch,
         listed(first),
@@ -294,6 +295,7 @@ def test_a_missing_file_and_a_repeated_id_are_left_out(images, output, monkeypat
         listed(second),
         listed(first),
         listed("pipe.png"),
+        listed("endless.png"),
         listed("class 0"),
     )
     prepare("folder", str(images), output, max_skipped=1)
@@ -301,8 +303,9 @@ def test_a_missing_file_and_a_repeated_id_are_left_out(images, output, monkeypat
         ("class 0", "cannot be read (Is a directory)"),
         (first, f"another image has the id {first!r}"),
         (second, f"another image has the id {first!r}"),
+        ("endless.png", "cannot be read (it is a pipe or a device)"),
         ("gone.png", "cannot be read (No such file or directory)"),
-        ("pipe.png", "cannot be read (it is a pipe)"),
+        ("pipe.png", "cannot be read (it is a pipe or a device)"),
     ]
     assert sorted(open_split(output, "train").id.tolist()) == [first.encode(), second.encode()]
 
@@ -370,8 +373,11 @@ def test_a_shard_of_other_images_is_written_again(images, output, monkeypatch):
         prepare_folder(images, output)
     monkeypatch.undo()
     (images / "class 0" / "new.png").write_bytes(picture(77))
+    (images / "class 1" / "1.png").write_bytes(picture(78))
     summary = prepare_folder(images, output)
     assert sum(row["images"] for row in summary["splits"].values()) == 32
+    prepare_folder(images, str(images.parent / "at once"))
+    assert files_of(output) == files_of(images.parent / "at once")
 
 
 COMMAND = [sys.executable, "-m", "tfrank.data.prepare"]

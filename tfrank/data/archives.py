@@ -26,6 +26,8 @@ DAMAGE = (
     EOFError,
     RuntimeError,
     ValueError,
+    ArithmeticError,
+    MemoryError,
     LookupError,
     OSError,
 )
@@ -124,7 +126,11 @@ def _untar(archive: str, folder: str) -> None:
 
 def _next(archive: str, file: tarfile.TarFile, last: str) -> tarfile.TarInfo | None:
     with _reading(archive, f"after {last}"):
+        before = file.offset
         member = file.next()
+        # Extended headers can give sizes below 0, which lead back to where it has been.
+        if member and (member.size < 0 or file.offset <= before):
+            raise ValueError("a size below 0")
     file.members.clear()  # It would hold millions.
     return member
 

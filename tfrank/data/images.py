@@ -78,15 +78,22 @@ class ImageLoader:
         image = decode(features[self.encoded])
         if region == "box":
             # Of several boxes the first; NaN stands for none.
-            first = [tf.concat([features[name], [float("nan")]], 0)[0] for name in names]
-            extended = {"margin": self.box_margin, "min_aspect": self.box_min_aspect}
-            return crop_to_box(image, tf.stack(first), **extended)
+            box = tf.stack([tf.concat([features[name], [float("nan")]], 0)[0] for name in names])
+            message = "the record's box is not xmin < xmax, ymin < ymax in shares of the image"
+            with tf.control_dependencies([tf.debugging.Assert(_is_box(box), [message])]):
+                return crop_to_box(image, box, margin=self.box_margin, min_aspect=self.box_min_aspect)
         if region == "face":
             landmarks = tf.stack([features[name] for name in names], axis=1)
             count, message = tf.shape(landmarks)[0], "the record has no five landmarks of a face"
             with tf.control_dependencies([tf.debugging.assert_equal(count, _LANDMARKS, message)]):
                 return align_face(image, tf.ensure_shape(landmarks, [_LANDMARKS, 2]), size=self.view.size)
         return image
+
+
+def _is_box(box):
+    """Whether a box lies in the image, but for rounding; NaN, for no box, will do."""
+    inside = tf.reduce_all((box[:2] < box[2:]) & (box[:2] > -0.001) & (box[2:] < 1.001))
+    return inside | tf.reduce_any(tf.math.is_nan(box))
 
 
 def shift_images(images: tf.Tensor, max_shift: int, seed: tf.Tensor) -> tf.Tensor:

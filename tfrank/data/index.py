@@ -108,9 +108,14 @@ def load_index(path: str) -> RecordIndex:
             size=size,
             **{name: values[name] for name in COLUMNS},
         )
+        for name, column in index.columns().items():
+            kind = "S" if name == "id" else "u" if name == "checksum" else "i"
+            if column.dtype.kind != kind or column.shape != index.label.shape[:1]:
+                raise ValueError(f"{name} is {column.dtype} {column.shape}")
     except (FileNotFoundError, tf.errors.NotFoundError):
         raise InputError(f"No record index at {path}.") from None
-    except (ValueError, KeyError, EOFError, OSError, RuntimeError, struct.error, zipfile.BadZipFile) as error:
+    # What a damaged file makes parsers raise is no short list.
+    except Exception as error:
         raise InputError(
             f"The record index {path} is damaged ({error}). Delete it to have it rebuilt."
         ) from None

@@ -89,6 +89,7 @@ def check_batch(reader: RecordReader, numbers: np.ndarray, loader: ImageLoader) 
     for number in numbers:
         (serialized,) = reader.read([number])
         try:
+            loader.train(tf.constant(serialized), tf.constant([0, 0]))
             loader.test(tf.constant(serialized))
         except (tf.errors.OpError, ValueError) as error:
             reason = getattr(error, "message", str(error)).strip().splitlines()[0]

@@ -6,6 +6,7 @@ the functions below, from values that were checked. NumPy's own functions would 
 given such a state that bytes of the file are taken for the addresses of objects.
 """
 
+import math
 import pickle
 import re
 from typing import Any
@@ -109,7 +110,10 @@ def _dtype(call, done):
     _, order, *parts = call.state or (3, "|", None, None, None)
     if any(part is not None for part in parts[:3]):
         raise _Refused("a dtype with fields")
-    return np.dtype(code).newbyteorder(order)
+    dtype = np.dtype(code).newbyteorder(order)
+    if not dtype.itemsize:
+        raise _Refused("a dtype of no bytes, of which no array has a size")
+    return dtype
 
 
 def _array(call, done):
@@ -122,7 +126,10 @@ def _array(call, done):
         for place, item in enumerate(data):
             array[place] = _plain(item, done)
         return array.reshape(shape, order="F" if fortran else "C")
-    return np.ndarray(shape, dtype, _bytes(data, done), order="F" if fortran else "C").copy("K")
+    data = _bytes(data, done)
+    if any(side < 0 for side in shape) or math.prod(shape) * dtype.itemsize != len(data):
+        raise _Refused("an array of another size than its data")
+    return np.ndarray(shape, dtype, data, order="F" if fortran else "C").copy("K")
 
 
 def _scalar(call, done):

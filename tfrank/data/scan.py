@@ -170,6 +170,7 @@ def _scan_shard(task: tuple[str, Features], counts: Counts) -> tuple[str, tuple[
 
 def _records(shard: str) -> Iterator[tuple[int, bytes, int]]:
     """Offset, data and checksum of each record."""
+    size = _size(shard)
     with open_shard(shard) as file:
         end = 0
         while header := file.read(HEADER.size):
@@ -182,7 +183,7 @@ def _records(shard: str) -> Iterator[tuple[int, bytes, int]]:
                     f"{where}: not the start of a TFRecord. The file is damaged or of another kind."
                 )
             length = HEADER.unpack(header)[0]
-            block = file.read(length + FOOTER.size)
+            block = file.read(min(length, size) + FOOTER.size)
             yield offset, checked(block, length, where), FOOTER.unpack(block[length:])[0]
             end = offset + len(block)
 

@@ -1,5 +1,6 @@
 """Writing a data set's images to shards: the part that several processes do at once."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -20,6 +21,8 @@ from tfrank.data.workers import Counts
 
 # Changes with what is written for the same image.
 FORMAT = 1
+# Of an image file; a record of 2 GB cannot be written.
+MOST_BYTES = 2**30
 
 
 class Skipped(NamedTuple):
@@ -49,11 +52,14 @@ class ShardTask:
     folder: str
 
     def digest(self) -> str:
-        """A hash of what decides the shard's content, images' bytes aside."""
+        """A hash of what decides the shard's content; of an image's file its size and when it was changed."""
         about = f"{FORMAT} {sorted(self.repeated)} {os.path.abspath(self.folder)}"
         digest = hashlib.sha256(about.encode(errors="surrogateescape"))
-        for line in read_lines(self.listing, self.starts):
+        for line, image in zip(*(read(self.listing, self.starts) for read in (read_lines, read_images))):
             digest.update(line)
+            with contextlib.suppress(OSError, ValueError):
+                status = os.stat(os.path.join(self.folder, image.path))
+                digest.update(f"{status.st_size} {status.st_mtime_ns}".encode())
         return digest.hexdigest()
 
 
@@ -77,13 +83,13 @@ def write(task: ShardTask, counts: Counts) -> list[Skipped]:
     Returns:
         The images that were left out. Where `counts` says stop, the shard is not written.
     """
-    skipped = []
+    skipped, digest = [], task.digest()
     try:
         index = write_shard(_records(task, counts, skipped), task.path)
     except _Stopped:
         return skipped
     index.save(index_path(task))
-    files.write_json(_done_path(task), {"digest": task.digest(), "skipped": skipped})
+    files.write_json(_done_path(task), {"digest": digest, "skipped": skipped})
     return skipped
 
 
@@ -135,10 +141,13 @@ def read_image(image: SourceImage, folder: str) -> ImageRecord:
     if data is None:
         path = os.path.join(folder, image.path)
         try:
-            if stat.S_ISFIFO(os.stat(path).st_mode):
-                raise ValueError("it is a pipe")  # Nobody may ever write to it.
+            kind = os.stat(path).st_mode
+            if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+                raise ValueError("it is a pipe or a device")  # It may never end.
             with open(path, "rb") as file:
-                data = file.read()
+                data = file.read(MOST_BYTES + 1)
+            if len(data) > MOST_BYTES:
+                raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise BadImage(f"cannot be read ({reason})") from None

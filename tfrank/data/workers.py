@@ -81,13 +81,13 @@ def run(
         return
     _CONTEXT.set_forkserver_preload([function.__module__])
     with concurrent.futures.ProcessPoolExecutor(processes, _CONTEXT, _begin, (counts,)) as pool:
-        # Until they can ignore Ctrl-C they do not hear of it.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            pending = {pool.submit(_call, function, task) for task in tasks}
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        try:
+            # Until they can ignore Ctrl-C they do not hear of it.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                pending = {pool.submit(_call, function, task) for task in tasks}
+            finally:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             while pending:
                 done, pending = concurrent.futures.wait(
                     pending, _SECONDS_BETWEEN_LOOKS, concurrent.futures.FIRST_COMPLETED
