@@ -5,13 +5,13 @@ import pathlib
 
 import numpy as np
 import pytest
-from tfrank.data.views import View
 
 from tfrank.checks import InputError
 from tfrank.data.images import ImageLoader
 from tfrank.data.prepare import open_split, prepare
 from tfrank.data.records import RecordReader
 from tfrank.data.sources.omniglot import read_omniglot
+from tfrank.data.views import View
 
 REAL_ARCHIVE = pathlib.Path(__file__).parents[4] / "shared" / "data" / "omniglot_background_small1.zip"
 ALPHABETS = {"Balinese": 2, "Early_Aramaic": 3, "Greek": 1}
@@ -81,6 +81,18 @@ def test_an_alphabet_that_is_not_there_is_refused_with_the_likely_one(folder):
         f"{folder} has no alphabet 'Early Aramaic'. Did you mean \"Early_Aramaic\"?"
         " It has Balinese, Early_Aramaic, Greek."
     )
+
+
+@pytest.mark.parametrize("alphabets", ["Greek", 7])
+@pytest.mark.parametrize("side", ["train", "test"])
+def test_what_is_no_list_of_alphabets_is_refused(folder, alphabets, side):
+    with pytest.raises(InputError, match=rf"argument `{side}`. Expected a list of alphabets"):
+        read(folder, **{side: alphabets})
+
+
+def test_what_is_no_name_of_an_alphabet_is_refused(folder):
+    with pytest.raises(InputError, match="has no alphabet 7"):
+        read(folder, train=[7])
 
 
 def test_a_folder_without_drawings_is_refused(tmp_path):
