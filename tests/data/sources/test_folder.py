@@ -131,7 +131,7 @@ def test_files_with_the_suffix_of_an_image_are_images(tmp_path):
         (["a/.DS_Store", ".cache/x.txt", "loose.txt"], ""),
         (["a/2.txt"], "1 file is left out, which is no image by its name: .txt 1.\n"),
         (
-            ["a/b/2.HEIC", "a/3.heic", "notes/4.md", "a/jpg", "b/5.jpg", "b/6.md"],
+            ["a/0.HEIC", "a/b/3.heic", "notes/4.md", "a/jpg", "b/5.jpg", "b/6.md"],
             "5 files are left out, which are no images by their names: .heic 2, .md 2, no suffix 1.\n",
         ),
         (

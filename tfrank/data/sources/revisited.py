@@ -20,7 +20,7 @@ from tfrank import checks
 from tfrank.checks import InputError
 from tfrank.data import restricted_pickle
 from tfrank.data.sources.image import SourceImage
-from tfrank.data.sources.lists import coordinate, locate, size
+from tfrank.data.sources.lists import locate, size
 
 NAMES = ("roxford5k", "rparis6k")
 GRADES = ("easy", "hard", "junk")
@@ -116,7 +116,7 @@ def _load(folder, name):
 def _entry(entry, images):
     box = np.asarray(entry["bbx"], float).ravel().tolist()
     try:
-        x1, y1, x2, y2 = map(coordinate, box)
+        x1, y1, x2, y2 = box
         box = (x1, y1, size(x2 - x1), size(y2 - y1))
     except ValueError:
         raise ValueError(f"bbx={box}") from None
