@@ -58,5 +58,14 @@ def test_versions_of_two_digits_are_different_classes():
 
 
 def test_an_unknown_digit_is_refused():
-    with pytest.raises(InputError, match=r"There are no digits \[-1, 12\]; the classes .* are 0 to 9"):
+    with pytest.raises(InputError, match=r"There are no digits \[12, -1\]; the classes .* are 0 to 9"):
         list(read_digits(train=[3, 12], test=[-1]))
+
+
+@pytest.mark.parametrize("digits", ["1", 1, ["1"], [[1]]])
+@pytest.mark.parametrize("side", ["train", "test"])
+def test_what_is_no_list_of_digits_is_refused(digits, side):
+    with pytest.raises(
+        InputError, match=rf"argument `{side}`. Expected a list of digits|There are no digits"
+    ):
+        list(read_digits(**{"train": [0], "test": [1], side: digits}))

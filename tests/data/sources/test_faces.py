@@ -1,12 +1,12 @@
 """VGGFace2 and IJB-C in the layout of their publishers."""
 
+import dataclasses
 import itertools
 import tracemalloc
 
 import pytest
 
 from tfrank.checks import InputError
-from tfrank.data.sources import SOURCES
 from tfrank.data.sources.ijb_c import read_ijb_c
 from tfrank.data.sources.image import SourceImage
 from tfrank.data.sources.vgg_face2 import read_vgg_face2
@@ -37,11 +37,12 @@ def write(path, *lines):
 
 @pytest.fixture
 def vgg(tmp_path):
+    folder = tmp_path / "VGG-Face2"
     for split, names in LISTS.items():
-        write(tmp_path / f"{split}_list.txt", *(f"{name}.jpg" for name in names))
-        write(tmp_path / "bb_landmark" / f"loose_bb_{split}.csv", BOX_HEADER, *BOXES[split])
-        write(tmp_path / "bb_landmark" / f"loose_landmark_{split}.csv", POINT_HEADER, *POINTS[split])
-    return tmp_path
+        write(folder / f"{split}_list.txt", *(f"{name}.jpg" for name in names))
+        write(folder / "bb_landmark" / f"loose_bb_{split}.csv", BOX_HEADER, *BOXES[split])
+        write(folder / "bb_landmark" / f"loose_landmark_{split}.csv", POINT_HEADER, *POINTS[split])
+    return folder
 
 
 def test_a_face_has_its_identity_box_and_points(vgg):
@@ -89,75 +90,100 @@ def test_without_the_folder_of_faces_images_come_without_them(vgg):
     "file, header, lines", [("bb", BOX_HEADER, BOXES), ("landmark", POINT_HEADER, POINTS)]
 )
 @pytest.mark.parametrize(
-    "order, row, found, place, wanted",
+    "order, named, line, message",
     [
-        ([0, 2, 1], 3, "n000003/0007_02", 2, "n000002/0002_01"),
-        ([0, 1], 0, "no image", 3, "n000003/0007_02"),
-        ([0, 1, 2, 2], 5, "n000003/0007_02", 0, "no image"),
+        (
+            [0, 2, 1],
+            "face",
+            3,
+            r"the face of n000002/0002_01, which .*/train_list\.txt has in line 2, but the",
+        ),
+        ([0, 1], "image", 3, r"no more images, since .*\.csv has no more faces, but the line is 'n000003/"),
+        (
+            [0, 1, 2, 2],
+            "face",
+            5,
+            r"no more faces, since .*/train_list\.txt has no more images, but the line",
+        ),
     ],
 )
-def test_faces_in_another_order_than_the_list_are_refused_with_both_lines(
-    vgg, file, header, lines, order, row, found, place, wanted
+def test_faces_in_another_order_than_the_list_are_refused_with_both_files(
+    vgg, file, header, lines, order, named, line, message
 ):
     path = vgg / "bb_landmark" / f"loose_{file}_train.csv"
     write(path, header, *(lines["train"][number] for number in order))
     images = read_vgg_face2(str(vgg))
     assert next(images).id == LISTS["train"][0]
-    with pytest.raises(InputError) as error:
+    named = {"face": path, "image": vgg / "train_list.txt"}[named]
+    with pytest.raises(InputError, match=rf"^{named}, line {line}: expected {message}.* of the same release"):
         list(images)
-    message = (
-        f"{path}, line {row}, has {found!r} where {vgg}/train_list.txt, line {place}, has {wanted!r} (line"
-    )
-    assert str(error.value).startswith(message)
 
 
 @pytest.mark.parametrize(
-    "name, lines, message",
-    [
-        ("test_list.txt", ["n1/../../a.jpg"], r"test_list\.txt, line 1, is not such as n000002/0001_01\.jpg"),
-        (
-            "test_list.txt",
-            ["n000001/1.jpg", "", "0002.jpg"],
-            r"test_list\.txt, line 3, is not such as n000002",
-        ),
-    ],
+    "number, line", [(1, "n1/../../a.jpg"), (3, "0002.jpg"), (1, f"n{2**70}/1.jpg"), (2, "n0\u0661/1.jpg")]
 )
-def test_a_line_that_is_not_as_published_is_named(vgg, name, lines, message):
+def test_a_line_that_is_not_as_published_is_named(vgg, number, line):
     (vgg / "bb_landmark").rename(vgg / "elsewhere")
-    write(vgg / name, *lines)
+    write(vgg / "test_list.txt", *["n000001/1.jpg", ""][: number - 1], line)
+    message = (
+        rf"test_list\.txt, line {number}: expected an image such as n000002/0001_01\.jpg, but the line is"
+    )
     with pytest.raises(InputError, match=message):
         list(read_vgg_face2(str(vgg)))
 
 
+SIDES = r"X \(a number\), Y \(a number\), W \(a positive number\), H \(a positive number\), but the line is"
+
+
 @pytest.mark.parametrize(
-    "lines, message",
+    "lines, number, message",
     [
-        (
-            [BOX_HEADER, '"n000001/0001_01",60,x,79,109'],
-            r"line 2, should have numbers for n000001/0001_01, not \['60'",
-        ),
-        ([BOX_HEADER, '"n000001/0001_01",60'], r"line 2, is damaged"),
-        ([], r"has no column NAME_ID, X, Y, W, H; its first line is \[\]"),
-        (["NAME_ID,X,Y,W"], r"has no column H; its first line is \['NAME_ID', 'X', 'Y', 'W'\]"),
+        ([BOX_HEADER, '"n000001/0001_01",60,x,79,109'], 2, f"the columns {SIDES}"),
+        ([BOX_HEADER, '"n000001/0001_01",60,nan,79,109'], 2, f"the columns {SIDES}"),
+        ([BOX_HEADER, '"n000001/0001_01",60,60,79,-1'], 2, f"the columns {SIDES}"),
+        ([BOX_HEADER, '"n000001/0001_01",60'], 2, "5 values, one for each column, but the line is"),
+        ([BOX_HEADER, '"n000001/0001_01",60,60,79,109,7'], 2, "5 values"),
+        ([], 1, "a header with the column NAME_ID, but the line is ''"),
+        (["NAME_ID,X,Y,W"], 1, "a header with the column H, but the line is 'NAME_ID,X,Y,W'"),
     ],
 )
-def test_a_csv_that_is_not_as_published_is_named(vgg, lines, message):
+def test_a_csv_that_is_not_as_published_is_named(vgg, lines, number, message):
     write(vgg / "bb_landmark" / "loose_bb_test.csv", *lines)
-    with pytest.raises(InputError, match=rf"loose_bb_test\.csv,? {message}"):
+    with pytest.raises(InputError, match=rf"loose_bb_test\.csv, line {number}: expected {message}"):
+        list(read_vgg_face2(str(vgg)))
+
+
+def test_a_quote_that_is_not_closed_is_named(vgg):
+    write(
+        vgg / "bb_landmark" / "loose_bb_train.csv", BOX_HEADER, BOXES["train"][0], '"n000002/0002_01,1,2,3,4'
+    )
+    with pytest.raises(
+        InputError, match=r"loose_bb_train\.csv, line 3: the CSV is damaged \(unexpected end of"
+    ):
         list(read_vgg_face2(str(vgg)))
 
 
 @pytest.mark.parametrize("name", ["train_list.txt", "test_list.txt"])
 def test_a_missing_list_is_named_at_once(vgg, name):
     (vgg / name).unlink()
-    with pytest.raises(InputError, match=rf"has no {name} or meta/{name}\. Give the folder"):
+    with pytest.raises(
+        InputError, match=rf"There is no list {vgg / name}\. The folder should be that of train"
+    ):
         next(read_vgg_face2(str(vgg)))
 
 
 def test_a_missing_csv_is_named(vgg):
-    (vgg / "bb_landmark" / "loose_landmark_train.csv").unlink()
-    with pytest.raises(InputError, match=r"bb_landmark has no loose_landmark_train\.csv"):
+    path = vgg / "bb_landmark" / "loose_landmark_train.csv"
+    path.unlink()
+    with pytest.raises(InputError, match=rf"Cannot read {path} \(No such file"):
         next(read_vgg_face2(str(vgg)))
+
+
+@pytest.mark.parametrize("tree, reader", [("vgg", read_vgg_face2), ("ijb", read_ijb_c)])
+def test_the_folder_that_holds_that_of_the_faces_is_as_good(request, tree, reader):
+    folder = request.getfixturevalue(tree)
+    inside = [dataclasses.replace(image, path=f"{folder.name}/{image.path}") for image in reader(str(folder))]
+    assert list(reader(str(folder.parent))) == inside
 
 
 def peak_of(images):
@@ -221,9 +247,9 @@ FACES = [
 
 @pytest.fixture
 def ijb(tmp_path):
-    (tmp_path / "images" / "img").mkdir(parents=True)
-    write(tmp_path / "protocols" / "ijbc_metadata.csv", HEADER, *FACES)
-    return tmp_path
+    (tmp_path / "IJB-C" / "images" / "img").mkdir(parents=True)
+    write(tmp_path / "IJB-C" / "protocols" / "ijbc_metadata.csv", HEADER, *FACES)
+    return tmp_path / "IJB-C"
 
 
 def test_a_video_of_a_subject_is_a_group_and_a_subject_of_four_instances_is_left_out(ijb):
@@ -268,30 +294,40 @@ def test_the_metadata_may_lie_elsewhere_with_columns_in_any_order_and_pictures_b
     assert images[0].path == "img/1.jpg"
 
 
+IDENTITY = r"the columns SUBJECT_ID \(a whole number\), FILENAME, SIGHTING_ID \(a whole number\), but"
+FACE = r"the columns FACE_X \(a number\), .* FACE_HEIGHT \(a positive number\), but the line is '7,img/1"
+
+
 @pytest.mark.parametrize(
     "line, message",
     [
-        (face(7, "video/1.mp4", 1), r"line 21: 'video/1\.mp4' is neither in img/ nor in frames/"),
-        (face("x", "img/1.jpg", 1), r"line 21: could not convert string to float: 'x'"),
-        (face(7, "frames/1.png", "NaN"), r"line 21: invalid literal for int.*'NaN'"),
-        (face(7, "img/1.jpg", 1, "a,1,1,1"), r"line 21: could not convert string to float: 'a'"),
-        ("7,img/1.jpg", r"line 21, is damaged"),
+        (face(7, "video/1.mp4", 1), "a FILENAME in img/ or frames/, but the line is '7,video/1"),
+        (face("x", "img/1.jpg", 1), IDENTITY),
+        (face(2**70, "img/1.jpg", 1), IDENTITY),
+        (face(-1, "img/1.jpg", 1), IDENTITY),
+        (face(7, "frames/1.png", "NaN"), IDENTITY),
+        (face(7, "img/1.jpg", 1, "a,1,1,1"), FACE),
+        (face(7, "img/1.jpg", 1, "1,1,inf,1"), FACE),
+        (face(7, "img/1.jpg", 1, "1,1,1,0"), FACE),
+        ("7,img/1.jpg", "33 values, one for each column, but the line is '7,img/1.jpg'"),
     ],
 )
 def test_a_line_of_the_metadata_that_is_not_as_published_is_named(ijb, line, message):
     write(ijb / "protocols" / "ijbc_metadata.csv", HEADER, *FACES, line)
-    with pytest.raises(InputError, match=rf"ijbc_metadata\.csv, {message}"):
+    with pytest.raises(InputError, match=rf"ijbc_metadata\.csv, line 21: expected {message}"):
         list(read_ijb_c(str(ijb)))
 
 
 def test_a_missing_column_or_file_is_named(ijb):
     path = ijb / "protocols" / "ijbc_metadata.csv"
     write(path, HEADER.replace("SIGHTING_ID", "MEDIA"), *FACES)
-    with pytest.raises(InputError, match=r"ijbc_metadata\.csv has no column SIGHTING_ID; its first line is"):
+    with pytest.raises(
+        InputError, match=r"metadata\.csv, line 1: expected a header with the column SIGHTING_ID,"
+    ):
         next(read_ijb_c(str(ijb)))
     path.unlink()
     with pytest.raises(
-        InputError, match=r"has no protocols/ijbc_metadata\.csv or protocol/ijbc_metadata\.csv or"
+        InputError, match=rf"There is no list {path}\. The folder should be that of IJB-C, with"
     ):
         next(read_ijb_c(str(ijb)))
 
@@ -301,8 +337,3 @@ def test_ijb_c_is_read_line_by_line(ijb):
     write(ijb / "protocols" / "ijbc_metadata.csv", HEADER, *lines)
     count, peak = peak_of(read_ijb_c(str(ijb)))
     assert count == 10_000 and peak < 500_000
-
-
-def test_the_table_of_sources_has_them():
-    readers = {"vgg_face2": read_vgg_face2, "ijb_c": read_ijb_c}
-    assert {name: SOURCES[name].read for name in readers} == readers

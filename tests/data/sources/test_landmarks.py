@@ -1,5 +1,6 @@
 """Landmarks-clean, ROxford5k and RParis6k in the layout of their publishers."""
 
+import dataclasses
 import hashlib
 import pickle
 
@@ -7,7 +8,6 @@ import numpy as np
 import pytest
 
 from tfrank.checks import InputError
-from tfrank.data.sources import SOURCES
 from tfrank.data.sources.image import SourceImage
 from tfrank.data.sources.landmarks_clean import read_landmarks_clean
 from tfrank.data.sources.revisited import ground_truth, read_roxford5k, read_rparis6k
@@ -25,11 +25,11 @@ mine/Saksayuaman i okrestnosti.jpg 213 693 877 598 669
 
 @pytest.fixture
 def landmarks(tmp_path):
-    folder = tmp_path / "annotations_landmarks"
-    folder.mkdir()
+    folder = tmp_path / "landmarks" / "annotations_landmarks"
+    folder.mkdir(parents=True)
     (folder / "annotation_clean_train.txt").write_text(TRAIN)
     (folder / "annotation_clean_val.txt").write_text(VAL)
-    return tmp_path
+    return folder.parent
 
 
 def hashed(url):
@@ -54,21 +54,42 @@ def test_the_lists_may_lie_in_the_folder_itself(landmarks):
     assert list(read_landmarks_clean(str(landmarks / "annotations_landmarks"))) == expected
 
 
+def test_the_folder_that_holds_that_of_the_landmarks_is_as_good(landmarks):
+    inside = [
+        dataclasses.replace(image, path=f"{landmarks.name}/{image.path}")
+        for image in read_landmarks_clean(str(landmarks))
+    ]
+    assert list(read_landmarks_clean(str(landmarks.parent))) == inside
+
+
+COLUMNS = r"the columns url_or_path, landmark \(a whole number\), x1 \(a number\)"
+BOX = "a box with x1 below x2 and y1 below y2"
+
+
 @pytest.mark.parametrize(
-    "line", ["http://a.b/c.jpg 4 1 2 3", "http://a.b/c.jpg 4 1 2 3 x", "<html>", "a.jpg 424"]
+    "line, message",
+    [
+        ("http://a.b/c.jpg 4 1 2 3", COLUMNS),
+        ("http://a.b/c.jpg 4 1 2 3 x", COLUMNS),
+        ("http://a.b/c.jpg -4 1 2 3 4", COLUMNS),
+        (f"http://a.b/c.jpg {2**70} 1 2 3 4", COLUMNS),
+        ("http://a.b/c.jpg 4 1 2 nan 4", COLUMNS),
+        ("http://a.b/c.jpg 4 2 1 3 4", BOX),
+        ("http://a.b/c.jpg 4 1 2 4 4", BOX),
+        ("<html>", COLUMNS),
+        ("a.jpg 424", COLUMNS),
+    ],
 )
-def test_a_line_that_is_not_as_published_is_named(landmarks, line):
+def test_a_line_that_is_not_as_published_is_named(landmarks, line, message):
     (landmarks / "annotations_landmarks" / "annotation_clean_val.txt").write_text(f"{VAL}\n{line}\n")
-    with pytest.raises(
-        InputError, match=r"clean_val\.txt, line 4, is not <url or path> <landmark> <x1> <x2>"
-    ):
+    with pytest.raises(InputError, match=rf"clean_val\.txt, line 4: expected {message}"):
         list(read_landmarks_clean(str(landmarks)))
 
 
 def test_a_missing_list_is_named(landmarks):
     (landmarks / "annotations_landmarks" / "annotation_clean_val.txt").unlink()
     with pytest.raises(
-        InputError, match=r"has no annotations_landmarks/annotation_clean_val\.txt or annotation_"
+        InputError, match=r"There is no list .*annotations_landmarks/annotation_clean_val\.txt"
     ):
         next(read_landmarks_clean(str(landmarks)))
 
@@ -134,6 +155,13 @@ def test_the_ground_truth_is_of_plain_lists_of_ids(write, kind):
     }
 
 
+def test_the_folder_that_holds_that_of_the_city_is_as_good(write, tmp_path):
+    folder = write(truth())
+    inside = [dataclasses.replace(image, path=f"roxford5k/{image.path}") for image in read_roxford5k(folder)]
+    assert list(read_roxford5k(str(tmp_path))) == inside
+    assert ground_truth(str(tmp_path), "roxford5k") == ground_truth(folder, "roxford5k")
+
+
 def test_ids_of_queries_and_gallery_differ_where_names_do_not(write):
     images = list(read_roxford5k(write({**truth(), "qimlist": GALLERY[:2]})))
     assert len({image.id for image in images}) == len(images) == 6
@@ -174,6 +202,8 @@ def test_a_missing_folder_of_distractors_is_refused_before_the_first_image(write
         ({"gnd": [{**truth()["gnd"][0], "hard": [4]}] * 2}, "hard has a place that imlist has not"),
         ({"gnd": [{**truth()["gnd"][0], "junk": [-1]}] * 2}, "junk has a place that imlist has not"),
         ({"gnd": [{**truth()["gnd"][0], "bbx": [1, 2, 3]}] * 2}, r"bbx=\[1\.0, 2\.0, 3\.0\]"),
+        ({"gnd": [{**truth()["gnd"][0], "bbx": [1, 2, 1, 4]}] * 2}, r"bbx=\[1\.0, 2\.0, 1\.0, 4\.0\]"),
+        ({"gnd": [{**truth()["gnd"][0], "bbx": [1, 2, np.nan, 4]}] * 2}, r"bbx=\[1\.0, 2\.0, nan, 4\.0\]"),
         ({"gnd": [{"bbx": [1, 2, 3, 4], "ok": [1]}] * 2}, "KeyError.*easy"),
         ({"imlist": None}, "TypeError"),
     ],
@@ -202,11 +232,6 @@ def test_an_unknown_name_or_a_missing_pickle_is_refused(write):
     with pytest.raises(InputError, match=r'argument `name`.* Did you mean "roxford5k"\?'):
         ground_truth(write(truth()), "oxford5k")
     with pytest.raises(
-        InputError, match=r"roxford5k has no gnd_rparis6k\.pkl\. Give the folder that holds it"
+        InputError, match=r"There is no list .*roxford5k/gnd_rparis6k\.pkl\. The folder should be that of"
     ):
         next(read_rparis6k(write(truth())))
-
-
-def test_the_table_of_sources_has_them():
-    readers = {"landmarks_clean": read_landmarks_clean, **READERS}
-    assert {name: SOURCES[name].read for name in readers} == readers

@@ -83,6 +83,18 @@ def test_an_alphabet_that_is_not_there_is_refused_with_the_likely_one(folder):
     )
 
 
+@pytest.mark.parametrize("alphabets", ["Greek", 7])
+@pytest.mark.parametrize("side", ["train", "test"])
+def test_what_is_no_list_of_alphabets_is_refused(folder, alphabets, side):
+    with pytest.raises(InputError, match=rf"argument `{side}`. Expected a list of alphabets"):
+        read(folder, **{side: alphabets})
+
+
+def test_what_is_no_name_of_an_alphabet_is_refused(folder):
+    with pytest.raises(InputError, match="has no alphabet 7"):
+        read(folder, train=[7])
+
+
 def test_a_folder_without_drawings_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"has no drawings .* Is it an Omniglot archive\?"):
         read(tmp_path)

@@ -8,7 +8,6 @@ Beside car_ims/, which `car_ims.tgz` unpacks to, stands cars_annos.mat, a MATLAB
     car_ims/000002.jpg   48 24  441  202  1  0        Acura RL Sedan 2012
 """
 
-import os
 import posixpath
 from collections.abc import Iterator
 
@@ -35,8 +34,8 @@ def read_cars(folder: str) -> Iterator[SourceImage]:
     Raises:
         InputError: where the file is missing or damaged.
     """
-    part = locate(folder, [LIST], f"that of {LIST} and car_ims")
-    for path, number, name, box in _annotations(os.path.join(folder, part, LIST)):
+    part, (annotations,) = locate(folder, [LIST], f"that of {LIST} and car_ims")
+    for path, number, name, box in _annotations(annotations):
         yield SourceImage(
             split="train" if number <= TRAIN_CLASSES else "test",
             path=posixpath.join(part, path),

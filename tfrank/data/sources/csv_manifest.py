@@ -5,9 +5,14 @@
     photos/2.jpg,robin,test,query,songbird,,,,
 
 Columns come in any order. All from role on may be left out, and others are ignored.
+
+- Paths are relative to the manifest's folder, or absolute.
+- Splits are train and test. Others, of letters, digits and _, are written too, but looked at only where
+  they are asked for, as with --config.data.train=... or --config.data.test=...
+- A box is its corner x, y, width and height in pixels of the upright image, as viewers show it: turned as
+  its EXIF orientation says. It may be empty.
 """
 
-import csv
 import glob
 import os
 import re
@@ -16,11 +21,10 @@ from typing import NamedTuple
 
 from tfrank.checks import InputError, did_you_mean
 from tfrank.data.sources.image import ROLES, SourceImage
-from tfrank.data.sources.lists import coordinate, decode_lines, size
+from tfrank.data.sources.lists import Line, coordinate, read_table, size
 
 NEEDED = ("path", "label", "split")
-BOX = ("x", "y", "w", "h")
-COLUMNS = (*NEEDED, "role", "category", *BOX)
+BOX = {"x": coordinate, "y": coordinate, "w": size, "h": size}
 
 
 class _Row(NamedTuple):
@@ -37,17 +41,15 @@ def read_csv(manifest: str) -> Iterator[SourceImage]:
 
     Labels and categories are words or whole numbers. Where all labels are numbers, written without
     leading zeros, they are kept; else the words are numbered in sorted order. So are categories, which
-    may be empty. A box is its corner x, y, width and height in pixels, or empty. The manifest is read
-    twice, and checked the first time.
+    may be empty. The manifest is read twice, and checked the first time.
 
     Args:
-        manifest: path of the CSV file, or of a folder with exactly one. Paths in it are relative to the
-            manifest's folder, or absolute.
+        manifest: path of the CSV file, or of a folder with exactly one.
 
     Raises:
         InputError: where there is no such file or it is not UTF-8, a column is missing, or a row has too
-            few or many values, no path, label or split, an unknown role, or a box that is not four
-            numbers with positive width and height.
+            few or many values, no path, label or split, a split that cannot name a file, an unknown role, or
+            a box that is not four numbers with positive width and height.
     """
     path = _find(manifest)
     labels, categories = set(), set()
@@ -95,60 +97,21 @@ def _is_number(word: str) -> bool:
 
 def _rows(path: str) -> Iterator[_Row]:
     """The rows of a manifest, checked."""
-    # Strict, because else a quote that is never closed swallows the rest of the file in silence.
-    reader = csv.reader(decode_lines(path), strict=True)
-    try:
-        header = _check_header([name.strip() for name in next(reader, [])])
-        for values in reader:
-            if values:
-                yield _row(header, values)
-    except InputError:  # Of a line that cannot be read: it has been named.
-        raise
-    except (csv.Error, ValueError) as error:
-        raise InputError(f"{path}, line {max(reader.line_num, 1)}: {error}") from None
+    for line, cells in read_table(path, NEEDED):
+        # All but the path, which may begin or end with a blank, are meant without the blanks around them.
+        cells = {name: cell if name == "path" else cell.strip() for name, cell in cells.items()}
+        for name in NEEDED:
+            if not cells[name]:
+                raise line.error(f"a {name}")
+        if not re.fullmatch(r"\w+", cells["split"]):
+            raise line.error("a split of letters, digits and _ alone, since files are named after it")
+        role = cells.get("role", "")
+        if role not in ROLES:
+            raise line.error(f"a role of {', '.join(ROLES[1:])}, or none", did_you_mean(role, ROLES))
+        yield _Row(*(cells[name] for name in NEEDED), role, cells.get("category", ""), _box(line, cells))
 
 
-def _check_header(header: list[str]) -> list[str]:
-    """The header, if it has what is needed; ValueError otherwise."""
-    for name in BOX if set(BOX) & set(header) else ():
-        if name not in header:
-            raise ValueError(f'there is no column "{name}", and a box takes {", ".join(BOX)}.')
-    for name in NEEDED:
-        if name not in header:
-            near = "".join(did_you_mean(other, [name]) for other in header if other not in COLUMNS)
-            raise ValueError(f'there is no column "{name}" in the header {",".join(header)}.{near}')
-    for name in COLUMNS:
-        if header.count(name) > 1:
-            raise ValueError(f'there are {header.count(name)} columns "{name}".')
-    return header
-
-
-def _row(header: list[str], values: list[str]) -> _Row:
-    """A row of the manifest; ValueError where something is wrong with it."""
-    if len(values) != len(header):
-        raise ValueError(f"expected {len(header)} values, one for each column, but there are {len(values)}.")
-    # All but the path, which may begin or end with a blank, are meant without the blanks around them.
-    cells = {name: value if name == "path" else value.strip() for name, value in zip(header, values)}
-    for name in NEEDED:
-        if not cells[name]:
-            raise ValueError(f"the {name} is empty.")
-    role = cells.get("role", "")
-    if role not in ROLES:
-        raise ValueError(
-            f"unknown role {role!r}, known are {', '.join(ROLES[1:])}.{did_you_mean(role, ROLES)}"
-        )
-    return _Row(*(cells[name] for name in NEEDED), role, cells.get("category", ""), _box(cells))
-
-
-def _box(cells: Mapping[str, str]) -> tuple[float, float, float, float] | None:
-    """The box of a row, if it has one; ValueError where it is none."""
-    words = [cells.get(name, "") for name in BOX]
-    if not any(words):
-        return None
-    x, y, width, height = words
-    try:
-        return coordinate(x), coordinate(y), size(width), size(height)
-    except ValueError:
-        raise ValueError(
-            f"x,y,w,h is {','.join(words)}. Expected four numbers with positive width and height."
-        ) from None
+def _box(line: Line, cells: Mapping[str, str]) -> tuple[float, float, float, float] | None:
+    """The box of a row, if it has one."""
+    sides = [cells.get(name, "") for name in BOX]
+    return tuple(line.convert(sides, BOX)) if any(sides) else None

@@ -11,7 +11,6 @@ of which these are the first lines: number of an image (the last: of a class), a
 A box is x, y, width and height.
 """
 
-import os
 import posixpath
 from collections.abc import Callable, Iterator
 
@@ -35,8 +34,7 @@ def read_cub(folder: str) -> Iterator[SourceImage]:
         InputError: where a list is missing, a line is not of the form above, or an image has no class,
             no name of its class or no box.
     """
-    part = locate(folder, LISTS, f"CUB_200_2011, with images and {', '.join(LISTS)}")
-    paths = [os.path.join(folder, part, name) for name in LISTS]
+    part, paths = locate(folder, LISTS, f"CUB_200_2011, with images and {', '.join(LISTS)}")
     classes = _table(paths[1], image_id=whole, class_id=whole)
     boxes = _table(paths[2], image_id=whole, x=coordinate, y=coordinate, width=size, height=size)
     names = _table(paths[3], class_id=whole, class_name=str)

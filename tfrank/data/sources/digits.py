@@ -1,12 +1,13 @@
 """scikit-learn's handwritten digits: 1,797 real scans of 8x8 pixels, bundled with that package."""
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import PIL.Image
 import sklearn.datasets
 
+from tfrank import checks
 from tfrank.checks import InputError
 from tfrank.data.sources.image import SourceImage
 
@@ -17,9 +18,14 @@ def read_digits(_: str = "", *, train: Sequence[int], test: Sequence[int]) -> It
 
     Args:
         train, test: digits, 0 to 9.
+
+    Raises:
+        InputError: `train` or `test` is no list, or names what is no digit.
     """
-    unknown = sorted({*train, *test} - set(range(10)))
-    if unknown:
+    for name, value in (("train", train), ("test", test)):
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            raise checks.invalid(name, "a list of digits", value)
+    if unknown := [digit for digit in (*train, *test) if digit not in range(10)]:
         raise InputError(f"There are no digits {unknown}; the classes of this data set are 0 to 9.")
     digits = sklearn.datasets.load_digits()
     for split, classes, versions in (("train", train, 8), ("test", test, 1)):

@@ -5,6 +5,7 @@
 {train,query,gallery}/<class>/<image>.jpg     the same, with queries and gallery apart
 """
 
+import collections
 import os
 from collections.abc import Iterator
 
@@ -14,13 +15,15 @@ from tfrank import checks
 from tfrank.checks import InputError
 from tfrank.data.sources.image import SourceImage
 
-SUFFIXES = (".jpg", ".jpeg", ".jpe", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+JPEG = (".jpg", ".jpeg", ".jpe", ".jfif")
+SUFFIXES = (*JPEG, ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
 # Of each folder's images, split and role.
 LAYOUTS = (
     {"train": ("train", ""), "test": ("test", "")},
     {"train": ("train", ""), "query": ("test", "query"), "gallery": ("test", "gallery")},
 )
 UNDIVIDED = {"": ("", "")}
+SHOWN = 8
 
 
 def read_folder(folder: str, *, test_share: float = 0.5, seed: int = 0) -> Iterator[SourceImage]:
@@ -30,7 +33,8 @@ def read_folder(folder: str, *, test_share: float = 0.5, seed: int = 0) -> Itera
     it has is left out; the same name in two of them is the same class. Classes are numbered by name.
 
     Hidden files and folders, files without the suffix of an image, and images outside of the classes'
-    folders are left out. Links to folders are followed, but never in a circle.
+    folders are left out. Links to folders are followed, but never in a circle. Of the second kind, a line
+    printed at the end has the number, and the suffixes.
 
     Args:
         folder: path.
@@ -44,12 +48,14 @@ def read_folder(folder: str, *, test_share: float = 0.5, seed: int = 0) -> Itera
     checks.number("test_share", test_share, at_least=0, at_most=1)
     checks.integer("seed", seed, at_least=0)
     layout = next((layout for layout in LAYOUTS if _has_all(folder, layout)), UNDIVIDED)
-    names = {part: _class_names(folder, part) for part in layout}
+    left_out = collections.Counter()
+    names = {part: _class_names(folder, part, left_out) for part in layout}
     labels = {name: label for label, name in enumerate(sorted(set().union(*names.values())))}
     if not labels:
         raise InputError(
             f"{folder} has no images. Expected {folder}/<class>/<image>, or the same inside its folders"
             f" train and test, or train, query and gallery, where an image ends in {', '.join(SUFFIXES)}."
+            f" {_sentence(left_out)}".rstrip()
         )
     order = np.random.default_rng(seed).permutation(len(labels))
     tests = set(order[: min(round(test_share * len(labels)), len(labels) - 1)].tolist())
@@ -57,28 +63,50 @@ def read_folder(folder: str, *, test_share: float = 0.5, seed: int = 0) -> Itera
         for name in names[part]:
             label = labels[name]
             drawn = "test" if label in tests else "train"
-            for path in _images(folder, part, name):
+            for path in _images(folder, part, name, left_out):
                 yield SourceImage(split=split or drawn, path=path, label=label, text=name, id=path, role=role)
+    if left_out:
+        print(_sentence(left_out), flush=True)
+
+
+def _sentence(left_out):
+    """How many files were left out, by suffix; "" for none."""
+    if not left_out:
+        return ""
+    suffixes = sorted(left_out, key=lambda suffix: (-left_out[suffix], suffix))
+    shown = [f"{suffix or 'no suffix'} {left_out[suffix]:,}" for suffix in suffixes[:SHOWN]]
+    what = "1 file is left out, which is no image by its name"
+    if (total := left_out.total()) > 1:
+        what = f"{total:,} files are left out, which are no images by their names"
+    sentence = f"{what}: {', '.join(shown)}{', ...' * (len(suffixes) > SHOWN)}."
+    # A name may hold bytes that are no text, and could not be printed.
+    return sentence.encode(errors="backslashreplace").decode()
 
 
 def _has_all(folder, parts):
     return all(os.path.isdir(os.path.join(folder, part)) for part in parts)
 
 
-def _class_names(folder, part):
-    """The names of the folders with images, sorted."""
-    entries = _entries(os.path.join(folder, part) if part else folder)
-    names = [entry.name for entry in entries if _is_folder(entry)]
-    return [name for name in names if next(_images(folder, part, name), None)]
+def _class_names(folder, part, left_out):
+    """The names of the folders with images, sorted; the files of those without are added to `left_out`."""
+    names = []
+    for entry in _entries(os.path.join(folder, part) if part else folder):
+        if _is_folder(entry):
+            others = collections.Counter()
+            if next(_images(folder, part, entry.name, others), None):
+                names.append(entry.name)
+            else:
+                left_out += others
+    return names
 
 
-def _images(folder, part, name):
-    """The paths of the images of a class, relative to `folder`, sorted."""
+def _images(folder, part, name, left_out):
+    """The paths of the images of a class, relative to `folder`, sorted; counts other files by suffix."""
     above = {_identity(folder), _identity(os.path.join(folder, part))}
-    yield from _walk(folder, f"{part}/{name}" if part else name, above)
+    yield from _walk(folder, f"{part}/{name}" if part else name, above, left_out)
 
 
-def _walk(folder, inside, above):
+def _walk(folder, inside, above, left_out):
     """The paths of the images inside a folder of `folder`, unless it is one of those `above` it again."""
     here = os.path.join(folder, inside)
     if _identity(here) in above:
@@ -86,9 +114,11 @@ def _walk(folder, inside, above):
     for entry in _entries(here):
         path = f"{inside}/{entry.name}"
         if _is_folder(entry):
-            yield from _walk(folder, path, above | {_identity(here)})
+            yield from _walk(folder, path, above | {_identity(here)}, left_out)
         elif entry.name.lower().endswith(SUFFIXES):
             yield path
+        else:
+            left_out[os.path.splitext(entry.name)[1].lower()] += 1
 
 
 def _entries(folder):

@@ -6,19 +6,22 @@ of a subject in a picture or video, and its box in pixels. It begins
 
     SUBJECT_ID,FILENAME,SIGHTING_ID,FACE_X,FACE_Y,FACE_WIDTH,FACE_HEIGHT,FRAME_NUM,FACIAL_HAIR,AGE,[...]
 
-Columns are found by their names.
+in one line, which goes on with INDOOR_OUTDOOR, SKINTONE, GENDER, YAW, ROLL and OCC1 to OCC18. What is not
+known is NaN. Its other lines are for those who signed the licence, and not quoted. Columns are found by
+their names.
 """
 
 import collections
-import math
 import os
+import posixpath
 from collections.abc import Iterator
 
-from tfrank.checks import InputError
 from tfrank.data.sources.image import SourceImage
-from tfrank.data.sources.lists import find, read_columns
+from tfrank.data.sources.lists import coordinate, locate, read_table, size, whole
 
-COLUMNS = ("SUBJECT_ID", "FILENAME", "SIGHTING_ID", "FACE_X", "FACE_Y", "FACE_WIDTH", "FACE_HEIGHT")
+LIST = "ijbc_metadata.csv"
+FACE = {"SUBJECT_ID": whole, "FILENAME": str, "SIGHTING_ID": whole}
+BOX = {"FACE_X": coordinate, "FACE_Y": coordinate, "FACE_WIDTH": size, "FACE_HEIGHT": size}
 FEWEST_INSTANCES = 5
 
 
@@ -29,11 +32,16 @@ def read_ijb_c(folder: str) -> Iterator[SourceImage]:
     is. Subjects of fewer than 5 instances are left out, as are faces of unknown subjects. The file is
     read twice.
 
+    Args:
+        folder: path of the folder with `protocols/` (or `protocol/`, or the file itself) and `images/` (or
+            what is in it), or of the folder that holds it.
+
     Raises:
         InputError: where the file or a column is missing, or a line is not as published.
     """
-    path = find(folder, *(f"{place}ijbc_metadata.csv" for place in ("protocols/", "protocol/", "")))
-    images = "images/" if os.path.isdir(os.path.join(folder, "images")) else ""
+    expected = f"that of IJB-C, with images and protocols/{LIST}"
+    part, (path,) = locate(folder, [LIST], expected, places=("protocols", "protocol", ""))
+    images = "images" if os.path.isdir(os.path.join(folder, part, "images")) else ""
     stills, videos = _instances(path)
     groups: dict[tuple[int, int], int] = {}
     for subject, name, sighting, box in _faces(path):
@@ -42,7 +50,7 @@ def read_ijb_c(folder: str) -> Iterator[SourceImage]:
         group = groups.setdefault((subject, sighting), len(groups)) if _is_frame(name) else None
         yield SourceImage(
             split="test",
-            path=images + name,
+            path=posixpath.join(part, images, name),
             label=subject,
             text=str(subject),
             # A picture can have several subjects.
@@ -69,18 +77,16 @@ def _is_frame(name):
 
 def _faces(path):
     """(subject, picture, sighting, box or None) of each face of a known subject."""
-    for number, (subject, name, sighting, *sides) in read_columns(path, COLUMNS):
-        try:
-            if not name.startswith(("img/", "frames/")):
-                raise ValueError(f"{name!r} is neither in img/ nor in frames/")
-            box = tuple(map(_number, sides))
-            if math.isfinite(_number(subject)):
-                known = all(map(math.isfinite, box))
-                yield int(subject), name, int(sighting), box if known else None
-        except ValueError as error:
-            raise InputError(f"{path}, line {number}: {error}.") from None
+    for line, cells in read_table(path, (*FACE, *BOX)):
+        if _is_unknown(cells["SUBJECT_ID"]):
+            continue
+        subject, name, sighting = line.convert([cells[column] for column in FACE], FACE)
+        if not name.startswith(("img/", "frames/")):
+            raise line.error("a FILENAME in img/ or frames/")
+        sides = [cells[column] for column in BOX]
+        box = None if any(map(_is_unknown, sides)) else tuple(line.convert(sides, BOX))
+        yield subject, name, sighting, box
 
 
-def _number(text):
-    """A number; what is not known is empty or NaN."""
-    return float(text or "nan")
+def _is_unknown(cell):
+    return cell.lower() in ("", "nan")

@@ -19,9 +19,10 @@ class SourceImage:
         id: a name that no other image of its split has.
         encoded: the bytes of the file, for data that is no folder of files.
         category: a coarser class, if there is one.
-        box: of the object, (x, y, width, height) in pixels, if known.
-        landmarks: of a face, five (x, y) in pixels: left eye, right eye, nose, left and right corner of the
-            mouth, as they appear in the image; if known.
+        box: of the object, (x, y, width, height) in pixels of the image turned upright as its EXIF says, if
+            known.
+        landmarks: of a face, five (x, y) in the same pixels: left eye, right eye, nose, left and right corner
+            of the mouth, as they appear in the image; if known.
         role: one of `ROLES`; "" where every image is a query in turn and the others are its gallery.
         group: images of a group, such as a video's frames, are one instance whose embeddings are averaged.
     """

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 
 from tfrank.checks import InputError
 from tfrank.data.sources.image import SourceImage
-from tfrank.data.sources.lists import find_part, locate, read_lines, whole
+from tfrank.data.sources.lists import locate, read_lines, whole
 
-LISTS = ("Eval/list_eval_partition.txt", "list_eval_partition.txt")
+LIST = "list_eval_partition.txt"
 HEADER = "image_name item_id evaluation_status"
 PLACES = {"train": ("train", ""), "query": ("test", "query"), "gallery": ("test", "gallery")}
 
@@ -30,9 +30,8 @@ def read_in_shop(folder: str) -> Iterator[SourceImage]:
     Raises:
         InputError: where the list is missing or cut off, or a line is not of the form above.
     """
-    name = next((name for name in LISTS if find_part(folder, name) is not None), LISTS[0])
-    part = locate(folder, [name], "that of In-shop Clothes Retrieval, with Eval and the images")
-    path = os.path.join(folder, part, name)
+    expected = "that of In-shop Clothes Retrieval, with Eval and the images"
+    part, (path,) = locate(folder, [LIST], expected, places=("Eval", ""))
     # At 52,712 lines the list is held, so that one cut off is refused before any image is read.
     count, header, *lines = read_lines(path, at_least=3)
     (expected,) = count.fields(number_of_images=whole)

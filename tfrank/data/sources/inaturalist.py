@@ -6,7 +6,6 @@ line of its lists is the path of an image, group/species/image, as the competiti
     train_val2018/Plantae/7477/3b60c9486db1d2ee875f11a669fbde4a.jpg
 """
 
-import os
 import posixpath
 from collections.abc import Iterator
 
@@ -26,9 +25,9 @@ def read_inaturalist(folder: str) -> Iterator[SourceImage]:
     Raises:
         InputError: where a list is missing, or a line is not of the form above.
     """
-    part = locate(folder, list(LISTS.values()), "that of Inat_dataset_splits and train_val2018")
-    for split, name in LISTS.items():
-        for line in read_lines(os.path.join(folder, part, name)):
+    part, paths = locate(folder, list(LISTS.values()), "that of Inat_dataset_splits and train_val2018")
+    for split, path in zip(LISTS, paths):
+        for line in read_lines(path):
             try:
                 _, group, species, _ = line.text.split("/")
                 label = whole(species)

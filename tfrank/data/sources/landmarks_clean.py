@@ -13,37 +13,41 @@ the folder, in the place of the URLs.
 """
 
 import hashlib
+import posixpath
 import re
 from collections.abc import Iterator
 
-from tfrank.checks import InputError
 from tfrank.data.sources.image import SourceImage
-from tfrank.data.sources.lists import find, read_lines
+from tfrank.data.sources.lists import coordinate, locate, read_lines, size, whole
+
+LISTS = {split: f"annotation_clean_{split}.txt" for split in ("train", "val")}
 
 
 def read_landmarks_clean(folder: str) -> Iterator[SourceImage]:
     """The images of the train list, split "train", then of the val list, split "val".
 
     Args:
-        folder: has the two lists, or `annotations_landmarks/` with them, and the images.
+        folder: path of the folder with the images, and the two lists or `annotations_landmarks/` with them;
+            or of the folder that holds it.
 
     Raises:
         InputError: where a list is missing, or a line of it is not as published.
     """
-    names = {split: f"annotation_clean_{split}.txt" for split in ("train", "val")}
-    lists = {split: find(folder, f"annotations_landmarks/{name}", name) for split, name in names.items()}
-    for split, path in lists.items():
-        for _, number, line in read_lines(path):
+    expected = "that of the images, with the lists in it or in its annotations_landmarks"
+    part, paths = locate(folder, list(LISTS.values()), expected, places=("annotations_landmarks", ""))
+    for split, path in zip(LISTS, paths):
+        for line in read_lines(path):
+            place, label, x1, x2, y1, y2 = line.fields(
+                url_or_path=str, landmark=whole, x1=coordinate, x2=coordinate, y1=coordinate, y2=coordinate
+            )
             try:
-                place, *numbers = line.rsplit(maxsplit=5)
-                label, x1, x2, y1, y2 = map(int, numbers)
+                box = (x1, y1, size(x2 - x1), size(y2 - y1))
             except ValueError:
-                raise InputError(
-                    f"{path}, line {number}, is not <url or path> <landmark> <x1> <x2> <y1> <y2>: {line!r}."
-                ) from None
+                raise line.error("a box with x1 below x2 and y1 below y2") from None
             name = local_path(place)
-            box = (x1, y1, x2 - x1, y2 - y1)
-            yield SourceImage(split=split, path=name, label=label, text=str(label), id=name, box=box)
+            yield SourceImage(
+                split=split, path=posixpath.join(part, name), label=label, text=str(label), id=name, box=box
+            )
 
 
 def local_path(place: str) -> str:

@@ -1,14 +1,17 @@
-"""Reading the lists of published data sets: text files of one line an image, in columns of words."""
+"""Reading the lists of data sets: text files of one line an image, in columns of words, or CSV."""
 
 import csv
 import glob
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tfrank.checks import InputError
+from tfrank.checks import InputError, did_you_mean
+
+# Makes of a word what it stands for, or raises ValueError.
+Kind = Callable[[str], Any]
 
 
 class Line(NamedTuple):
@@ -18,14 +21,14 @@ class Line(NamedTuple):
     number: int
     text: str
 
-    def error(self, expected: str) -> InputError:
-        """The error that names the list, the line, and what it should be."""
+    def error(self, expected: str, hint: str = "") -> InputError:
+        """The error that names the list, the line, and what it should be; then `hint`, if any."""
         return InputError(
-            f"{self.path}, line {self.number}: expected {expected}, but the line is {self.text!r}."
+            f"{self.path}, line {self.number}: expected {expected}, but the line is {self.text!r}.{hint}"
         )
 
-    def fields(self, **columns: Callable[[str], Any]) -> list:
-        """The words of the line, each as its column's kind: str, `whole`, `coordinate` or `size`.
+    def fields(self, **columns: Kind) -> list:
+        """The words of the line, each as its column's kind; the first may hold blanks.
 
         Raises:
             InputError: where there are more or fewer words, or one is not of its kind.
@@ -33,8 +36,12 @@ class Line(NamedTuple):
         >>> Line("test_list_800.txt", 1, "0279029 23781").fields(image_id=str, vehicle_id=whole)
         ['0279029', 23781]
         """
+        return self.convert(self.text.rsplit(maxsplit=len(columns) - 1), columns)
+
+    def convert(self, words: Sequence[str], columns: Mapping[str, Kind]) -> list:
+        """Words of the line, each as its column's kind: str, `whole`, `coordinate` or `size`."""
         try:
-            return [kind(word) for kind, word in zip(columns.values(), self.text.split(), strict=True)]
+            return [kind(word) for kind, word in zip(columns.values(), words, strict=True)]
         except ValueError:
             kinds = {whole: " (a whole number)", coordinate: " (a number)", size: " (a positive number)"}
             names = ", ".join(name + kinds.get(kind, "") for name, kind in columns.items())
@@ -64,59 +71,91 @@ def size(word: str | float) -> float:
     return number
 
 
-def locate(folder: str, lists: Sequence[str], expected: str) -> str:
-    """Where in `folder` a data set's lists are: "" for the folder itself, or the one folder in it.
+def locate(
+    folder: str, lists: Sequence[str], expected: str, *, places: Sequence[str] = ("",)
+) -> tuple[str, list[str]]:
+    """Where a data set's lists are: in `folder` itself, or in a folder in it.
 
     So the folder that an archive was unpacked in is as good as the one that it unpacked to.
 
     Args:
         folder: path.
-        lists: names of files, relative to the data set's folder, all of which have to be there.
+        lists: names of files, all of which have to be there.
         expected: what the folder should be, for the message.
+        places: folders of the data set's folder where the lists may lie, all in the same.
+
+    Returns:
+        The data set's folder, relative to `folder` ("" for itself), and the paths of the lists.
 
     Raises:
         InputError: where there is no such folder, several, or a list is missing.
     """
-    part = find_part(folder, lists[0]) or ""
-    for name in lists:
-        path = os.path.join(folder, part, name)
+    found = _find(folder, [""], places, lists[0])
+    found = found or _find(folder, sorted(glob.glob("*", root_dir=folder)), places, lists[0])
+    if len(found) > 1:
+        parts = ", ".join(found)
+        raise InputError(f"{folder} holds {lists[0]} in several folders: {parts}. Give one of them.")
+    part, place = next(iter(found.items()), ("", places[0]))
+    paths = [os.path.join(folder, part, place, name) for name in lists]
+    for path in paths:
         if not os.path.isfile(path):
             raise InputError(f"There is no list {path}. The folder should be {expected}.")
-    return part
+    return part, paths
 
 
-def find_part(folder: str, name: str) -> str | None:
-    """The part of `folder` that holds a file: "", a folder in it, or None; InputError where several do."""
-    if os.path.isfile(os.path.join(folder, name)):
-        return ""
-    inside = sorted(glob.glob("*", root_dir=folder))
-    parts = [part for part in inside if os.path.isfile(os.path.join(folder, part, name))]
-    if len(parts) > 1:
-        raise InputError(f"{folder} holds {name} in several folders: {', '.join(parts)}. Give one of them.")
-    return parts[0] if parts else None
+def _find(folder, parts, places, name):
+    """{part: place} of the parts of a folder that have a file in one of the places, the first that has it."""
+    return {
+        part: place
+        for part in parts
+        for place in reversed(places)
+        if os.path.isfile(os.path.join(folder, part, place, name))
+    }
 
 
-def find(folder: str, *names: str) -> str:
-    """The path of the first of these files that the folder has; InputError where it has none."""
-    for name in names:
-        if os.path.isfile(path := os.path.join(folder, name)):
-            return path
-    raise InputError(f"{folder} has no {' or '.join(names)}. Give the folder that holds it, as published.")
+def read_table(path: str, needed: Sequence[str]) -> Iterator[tuple[Line, dict[str, str]]]:
+    """The rows of a CSV file (RFC 4180, UTF-8) with a header: the line that each begins in, and its cells.
 
+    Blank lines are left out. Of a line that a quoted cell goes on in, the text is that of the whole row.
 
-def read_columns(path: str, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    """These columns of a CSV file with a header, in this order, with the numbers of their lines."""
-    table = csv.reader(decode_lines(path))
+    Args:
+        path: of the file.
+        needed: columns that have to be there, in any order.
+
+    Raises:
+        InputError: where the file cannot be read or is not UTF-8, a column is missing or there twice, a row
+            has more or fewer cells than the header, or a quote is not closed.
+    """
+    # Strict, because else a quote that is never closed swallows the rest of the file in silence.
+    rows, number = csv.reader(decode_lines(path), strict=True), 1
     try:
-        header = [name.strip() for name in next(table, [])]
-        if missing := [name for name in columns if name not in header]:
-            raise InputError(f"{path} has no column {', '.join(missing)}; its first line is {header}.")
-        places = [header.index(name) for name in columns]
-        for row in table:
-            if row:
-                yield table.line_num, [row[place].strip() for place in places]
-    except (csv.Error, IndexError) as error:
-        raise InputError(f"{path}, line {table.line_num}, is damaged ({error}).") from None
+        header = _header(path, next(rows, []), needed)
+        number = rows.line_num + 1
+        for cells in rows:
+            if cells:
+                line = Line(path, number, ",".join(cells))
+                if len(cells) != len(header):
+                    raise line.error(f"{len(header)} values, one for each column")
+                yield line, dict(zip(header, cells))
+            number = rows.line_num + 1
+    except csv.Error as error:
+        raise InputError(
+            f"{path}, line {number}: the CSV is damaged ({error}). Quotes have to be closed, and doubled"
+            " where they stand in quotes."
+        ) from None
+
+
+def _header(path, cells, needed):
+    """The names of the columns."""
+    line, names = Line(path, 1, ",".join(cells)), [name.strip() for name in cells]
+    for name in needed:
+        if name not in names:
+            hints = (did_you_mean(other, [name]) for other in names if other not in needed)
+            raise line.error(f"a header with the column {name}", "".join(hints))
+    for name in filter(None, names):
+        if names.count(name) > 1:
+            raise line.error(f"each column once, and {name} is there {names.count(name)} times")
+    return names
 
 
 def read_lines(path: str, *, at_least: int = 1) -> Iterator[Line]:

@@ -5,8 +5,9 @@ drawings of 105x105 pixels a character.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from tfrank import checks
 from tfrank.checks import InputError, did_you_mean
 from tfrank.data.sources.image import SourceImage
 
@@ -19,8 +20,11 @@ def read_omniglot(folder: str, *, train: Sequence[str], test: Sequence[str]) -> 
         train, test: alphabets, as the archive spells them.
 
     Raises:
-        InputError: the folder has no drawings, or lacks an alphabet.
+        InputError: `train` or `test` is no list, or the folder has no drawings, or lacks an alphabet.
     """
+    for name, value in (("train", train), ("test", test)):
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            raise checks.invalid(name, "a list of alphabets", value)
     drawings = sorted(_drawings(folder))
     if not drawings:
         raise InputError(
@@ -30,7 +34,7 @@ def read_omniglot(folder: str, *, train: Sequence[str], test: Sequence[str]) -> 
     for alphabet in (*train, *test):
         if alphabet not in known:
             raise InputError(
-                f"{folder} has no alphabet {alphabet!r}.{did_you_mean(alphabet, known)}"
+                f"{folder} has no alphabet {alphabet!r}.{did_you_mean(str(alphabet), known)}"
                 f" It has {', '.join(known)}."
             )
     characters = sorted({tuple(path.split("/")[-3:-1]) for path in drawings})

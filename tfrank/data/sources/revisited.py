@@ -1,7 +1,7 @@
 """ROxford5k and RParis6k (Radenovic et al., 2018): two cities, queries with boxes, graded relevance.
 
 A folder has `jpg/<name>.jpg`, all images in it without further folders, and `gnd_roxford5k.pkl` or
-`gnd_rparis6k.pkl`, the pickle of a dict such as
+`gnd_rparis6k.pkl`, the pickle of a dict such as (abridged)
 
     {"imlist": ["all_souls_000153", ...], "qimlist": ["all_souls_000013", ...],
      "gnd": [{"bbx": [136.5, 34.1, 648.5, 955.7], "easy": [0, ...], "hard": [...], "junk": [...]}, ...]}
@@ -11,6 +11,7 @@ gallery's images that show the query's landmark well, hardly, or not enough to c
 """
 
 import os
+import posixpath
 from collections.abc import Iterator
 
 import numpy as np
@@ -19,7 +20,7 @@ from tfrank import checks
 from tfrank.checks import InputError
 from tfrank.data import restricted_pickle
 from tfrank.data.sources.image import SourceImage
-from tfrank.data.sources.lists import find
+from tfrank.data.sources.lists import locate, size
 
 NAMES = ("roxford5k", "rparis6k")
 GRADES = ("easy", "hard", "junk")
@@ -32,7 +33,7 @@ def read_roxford5k(folder: str, distractors: str = "") -> Iterator[SourceImage]:
     The classes are not known, labels are -1: `ground_truth` has what a query should find.
 
     Args:
-        folder: has `gnd_roxford5k.pkl` and `jpg/`.
+        folder: path of the folder with `gnd_roxford5k.pkl` and `jpg/`, or of the folder that holds it.
         distractors: folder of R1M, of which every image in any depth is read; "" for none.
 
     Raises:
@@ -52,10 +53,10 @@ def ground_truth(folder: str, name: str) -> dict[str, dict[str, list[str]]]:
     Ids are those of the `SourceImage`s. Images of no list are negatives.
 
     Args:
-        folder: has the pickle.
+        folder: path of the folder with the pickle, or of the folder that holds it.
         name: "roxford5k" or "rparis6k".
     """
-    gallery, queries = _load(folder, name)
+    _, gallery, queries = _load(folder, name)
     return {
         _id("query", query): {grade: [_id("gallery", gallery[k]) for k in entry[grade]] for grade in GRADES}
         for query, entry in queries.items()
@@ -63,14 +64,13 @@ def ground_truth(folder: str, name: str) -> dict[str, dict[str, list[str]]]:
 
 
 def _read(folder, name, distractors):
-    gallery, queries = _load(folder, name)
+    part, gallery, queries = _load(folder, name)
     if distractors and not os.path.isdir(distractors):
         raise InputError(f"There is no folder {distractors} of distractors.")
     for query, entry in queries.items():
-        x1, y1, x2, y2 = entry["bbx"]
-        yield _image("query", f"jpg/{query}.jpg", query, box=(x1, y1, x2 - x1, y2 - y1))
+        yield _image("query", posixpath.join(part, f"jpg/{query}.jpg"), query, box=entry["box"])
     for image in gallery:
-        yield _image("gallery", f"jpg/{image}.jpg", image)
+        yield _image("gallery", posixpath.join(part, f"jpg/{image}.jpg"), image)
     if distractors:
         # Real paths, since `..` behind a symbolic link leads elsewhere.
         start = os.path.relpath(os.path.realpath(distractors), os.path.realpath(folder)).replace(os.sep, "/")
@@ -96,9 +96,9 @@ def _walk(folder):
 
 
 def _load(folder, name):
-    """The names of the gallery, and {name of a query: its entry, with plain numbers}."""
+    """Where in `folder` it is, the names of the gallery, and {query: its box, and places by grade}."""
     checks.one_of("name", name, NAMES)
-    path = find(folder, f"gnd_{name}.pkl")
+    part, (path,) = locate(folder, [f"gnd_{name}.pkl"], f"that of gnd_{name}.pkl and jpg")
     tree = restricted_pickle.load(path)
     try:
         gallery, names = [str(image) for image in tree["imlist"]], [str(query) for query in tree["qimlist"]]
@@ -110,15 +110,18 @@ def _load(folder, name):
             f"{path} is not the ground truth of {name}: it should be a dict with imlist, qimlist and gnd,"
             f" which has bbx, easy, hard and junk for each query ({error!r})."
         ) from None
-    return gallery, dict(zip(names, entries))
+    return part, gallery, dict(zip(names, entries))
 
 
 def _entry(entry, images):
     box = np.asarray(entry["bbx"], float).ravel().tolist()
-    if len(box) != 4:
-        raise ValueError(f"bbx={box}")
+    try:
+        x1, y1, x2, y2 = box
+        box = (x1, y1, size(x2 - x1), size(y2 - y1))
+    except ValueError:
+        raise ValueError(f"bbx={box}") from None
     places = {grade: np.asarray(entry[grade]).ravel().astype(int).tolist() for grade in GRADES}
     for grade, numbers in places.items():
         if not all(0 <= number < images for number in numbers):
             raise ValueError(f"{grade} has a place that imlist has not")
-    return {"bbx": box, **places}
+    return {"box": box, **places}

@@ -8,7 +8,6 @@ Ebay_test.txt. The first begins
     2 1 1 bicycle_final/111085122871_1.JPG
 """
 
-import os
 import posixpath
 from collections.abc import Iterator
 
@@ -30,11 +29,10 @@ def read_sop(folder: str) -> Iterator[SourceImage]:
     Raises:
         InputError: where a list is missing, or a line is not of the form above.
     """
-    part = locate(
-        folder, list(LISTS.values()), f"Stanford_Online_Products, with {' and '.join(LISTS.values())}"
-    )
-    for split, name in LISTS.items():
-        lines = read_lines(os.path.join(folder, part, name), at_least=2)
+    names = list(LISTS.values())
+    part, paths = locate(folder, names, f"Stanford_Online_Products, with {' and '.join(names)}")
+    for split, listed in zip(LISTS, paths):
+        lines = read_lines(listed, at_least=2)
         header = next(lines)
         if header.text.split() != HEADER.split():
             raise header.error(f"the header {HEADER!r}")

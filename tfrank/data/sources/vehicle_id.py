@@ -9,38 +9,35 @@ image and its vehicle; test_list_800.txt begins
     0279027 23781
 """
 
-import os
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from tfrank import checks
 from tfrank.data.sources.image import SourceImage
 from tfrank.data.sources.lists import locate, read_lines, whole
 
-LISTS = {"train": "train_test_split/train_list.txt"} | {
-    f"test_{vehicles}": f"train_test_split/test_list_{vehicles}.txt"
-    for vehicles in (800, 1600, 2400, 3200, 6000, 13164)
-}
-NEEDED = ("train", "test_800")
+TEST_LISTS = (800, 1600, 2400, 3200, 6000, 13164)
 
 
-def read_vehicle_id(folder: str) -> Iterator[SourceImage]:
-    """The images of the lists that are there, train_list.txt and test_list_800.txt at least.
+def read_vehicle_id(folder: str, *, lists: Sequence[int] = (800, 1600, 2400)) -> Iterator[SourceImage]:
+    """The images of the train list, then of the test lists; a class is a vehicle.
 
-    Splits are "train", "test_800", "test_1600" and so on; the smaller of them are parts of the larger.
-    A class is a vehicle.
+    Splits are "train", "test_800", "test_1600" and so on; the smaller tests are parts of the larger.
 
     Args:
         folder: path of VehicleID_V1.0, or of the folder that holds it.
+        lists: which test lists are read, by their numbers of vehicles.
 
     Raises:
-        InputError: where a needed list is missing, or a line is not of the form above.
+        InputError: where a list is missing, there is none of such a number, or a line is not of the form
+            above.
     """
+    checks.sequence("lists", lists, checks.one_of, allowed=TEST_LISTS)
+    names = {"train": "train_list.txt"}
+    names |= {f"test_{number}": f"test_list_{number}.txt" for number in TEST_LISTS if number in lists}
     expected = "VehicleID_V1.0, with train_test_split and image"
-    part = locate(folder, [LISTS[split] for split in NEEDED], expected)
-    for split, name in LISTS.items():
-        path = os.path.join(folder, part, name)
-        if not os.path.exists(path):
-            continue
+    part, paths = locate(folder, list(names.values()), expected, places=("train_test_split",))
+    for split, path in zip(names, paths):
         for line in read_lines(path):
             image, vehicle = line.fields(image_id=whole, vehicle_id=whole)
             yield SourceImage(

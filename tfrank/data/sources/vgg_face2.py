@@ -22,15 +22,16 @@ have the images in the order of the list.
 
 import itertools
 import os
+import posixpath
 import re
 from collections.abc import Iterator
 
-from tfrank.checks import InputError
 from tfrank.data.sources.image import SourceImage
-from tfrank.data.sources.lists import find, read_columns, read_lines
+from tfrank.data.sources.lists import coordinate, locate, read_lines, read_table, size
 
-BOX = ("X", "Y", "W", "H")
-POINTS = tuple(f"P{number}{axis}" for number in range(1, 6) for axis in "XY")
+LISTS = {split: f"{split}_list.txt" for split in ("train", "test")}
+BOX = {"X": coordinate, "Y": coordinate, "W": size, "H": size}
+POINTS = {f"P{number}{axis}": coordinate for number in range(1, 6) for axis in "XY"}
 
 
 def read_vgg_face2(folder: str) -> Iterator[SourceImage]:
@@ -39,57 +40,60 @@ def read_vgg_face2(folder: str) -> Iterator[SourceImage]:
     A label is the number of an identity, 2 for n000002. Boxes and landmarks come with `bb_landmark/`;
     without that folder there are none. The lists and `bb_landmark/` may lie in `meta/`.
 
+    Args:
+        folder: path of the folder with the lists, train and test, or of the folder that holds it.
+
     Raises:
         InputError: where a list is missing, a line is not as published, or the orders differ.
     """
-    lists = {
-        split: find(folder, f"{split}_list.txt", f"meta/{split}_list.txt") for split in ("train", "test")
-    }
-    for split, path in lists.items():
-        yield from _read(split, path, _tables(folder, split))
+    expected = "that of train and test, with the lists in it or in its meta"
+    part, lists = locate(folder, list(LISTS.values()), expected, places=("", "meta"))
+    places = [os.path.join(folder, part, name) for name in ("bb_landmark", "meta/bb_landmark")]
+    place = next(filter(os.path.isdir, places), None)
+    for split, listed in zip(LISTS, lists):
+        tables = {}
+        if place:
+            tables = {
+                os.path.join(place, f"loose_bb_{split}.csv"): BOX,
+                os.path.join(place, f"loose_landmark_{split}.csv"): POINTS,
+            }
+        yield from _read(split, posixpath.join(part, split), listed, tables)
 
 
-def _tables(folder, split):
-    """The files of the boxes and of the points, with the numbers of each image; none without their folder."""
-    folders = [os.path.join(folder, name) for name in ("bb_landmark", "meta/bb_landmark")]
-    found = next(filter(os.path.isdir, folders), None)
-    if not found:
-        return {}
-    box, points = (find(found, f"loose_{kind}_{split}.csv") for kind in ("bb", "landmark"))
-    return {box: read_columns(box, ("NAME_ID", *BOX)), points: read_columns(points, ("NAME_ID", *POINTS))}
-
-
-def _read(split, listed, tables):
-    lines = ((line.number, line.text) for line in read_lines(listed))
-    for (number, line), *entries in itertools.zip_longest(lines, *tables.values(), fillvalue=(0, "")):
-        name = os.path.splitext(line)[0]
-        faces = [
-            _face(path, *entry, name, f"{listed}, line {number}") for path, entry in zip(tables, entries)
-        ]
-        match = re.fullmatch(r"(n(\d+))/[^/]+\.jpg", line)
+def _read(split, start, listed, tables):
+    """The images of a list, with the numbers of each from the tables, {path: columns}."""
+    rows = (read_table(path, ("NAME_ID", *columns)) for path, columns in tables.items())
+    for line, *faces in itertools.zip_longest(read_lines(listed), *rows):
+        if line is None:
+            row, _ = next(filter(None, faces))
+            raise _disorder(row, f"no more faces, since {listed} has no more images")
+        match = re.fullmatch(r"((n([0-9]{1,18}))/[^/]+)\.jpg", line.text)
         if not match:
-            raise InputError(f"{listed}, line {number}, is not such as n000002/0001_01.jpg: {line!r}.")
-        box, points = faces or (None, None)
+            raise line.error("an image such as n000002/0001_01.jpg")
+        name, identity, number = match.groups()
+        box, points = [
+            _face(line, name, path, face, columns) for (path, columns), face in zip(tables.items(), faces)
+        ] or (None, None)
         yield SourceImage(
             split=split,
-            path=f"{split}/{line}",
-            label=int(match[2]),
-            text=match[1],
+            path=f"{start}/{line.text}",
+            label=int(number),
+            text=identity,
             id=name,
             box=box,
             landmarks=points and tuple(zip(points[::2], points[1::2])),
         )
 
 
-def _face(path, number, row, name, listed):
-    """The numbers of a row, which should be of the image `name`; "" is what comes after the last."""
-    found, *values = row or [""]
-    if found != name:
-        raise InputError(
-            f"{path}, line {number}, has {found or 'no image'!r} where {listed}, has {name or 'no image'!r}"
-            " (line 0 is after the last). Take lists and boxes of the same release, in their order."
-        )
-    try:
-        return tuple(map(float, values))
-    except ValueError:
-        raise InputError(f"{path}, line {number}, should have numbers for {found}, not {values}.") from None
+def _face(line, name, path, face, columns):
+    """The numbers of a row, which should be of the image that the line names."""
+    if face is None:
+        raise _disorder(line, f"no more images, since {path} has no more faces")
+    row, cells = face
+    if cells["NAME_ID"] != name:
+        raise _disorder(row, f"the face of {name}, which {line.path} has in line {line.number}")
+    return tuple(row.convert([cells[column] for column in columns], columns))
+
+
+def _disorder(line, expected):
+    return line.error(expected, " Take lists and boxes of the same release, in their order.")
