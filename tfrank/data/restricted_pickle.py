@@ -128,7 +128,7 @@ def _array(call, done):
         return array.reshape(shape, order="F" if fortran else "C")
     data = _bytes(data, done)
     if any(side < 0 for side in shape) or math.prod(shape) * dtype.itemsize != len(data):
-        raise _Refused("an array of another size than its data")
+        raise ValueError("an array of another size than its data")
     return np.ndarray(shape, dtype, data, order="F" if fortran else "C").copy("K")
 
 

@@ -57,10 +57,20 @@ def test_query_and_gallery_are_roles_of_the_split_test(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("parts", [["train"], ["test"], ["query", "gallery"], ["train", "query"]])
-def test_half_a_division_is_classes_of_that_name(tmp_path, parts):
+@pytest.mark.parametrize("parts", [["train"], ["query", "gallery"], ["train", "query"], ["train", "val"]])
+def test_half_a_division_is_refused(tmp_path, parts):
     touch(tmp_path, *(f"{part}/a/1.jpg" for part in parts))
-    assert {image.text for image in read_folder(str(tmp_path))} == set(parts)
+    with pytest.raises(InputError, match=rf"has the folders {', '.join(sorted(parts))}\. Is it divided\?"):
+        list(read_folder(str(tmp_path)))
+
+
+@pytest.mark.parametrize("parts", [["a", "b"], ["train/a", "test/b"]])
+def test_the_folder_above_that_an_archive_unpacks_to_will_do(tmp_path, parts):
+    touch(tmp_path / "photos", *(f"{part}/1.jpg" for part in parts))
+    wanted = {image.id: (image.split, image.text) for image in read_folder(str(tmp_path / "photos"))}
+    got = list(read_folder(str(tmp_path)))
+    assert {image.id: (image.split, image.text) for image in got} == wanted
+    assert {image.path for image in got} == {f"photos/{image_id}" for image_id in wanted}
 
 
 def division(folder, **options):

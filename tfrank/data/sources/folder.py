@@ -23,6 +23,8 @@ LAYOUTS = (
     {"train": ("train", ""), "query": ("test", "query"), "gallery": ("test", "gallery")},
 )
 UNDIVIDED = {"": ("", "")}
+# What classes are hardly called.
+PARTS = {"train", "training", "test", "val", "valid", "validation", "query", "gallery"}
 SHOWN = 8
 
 
@@ -32,9 +34,10 @@ def read_folder(folder: str, *, test_share: float = 0.5, seed: int = 0) -> Itera
     Where `folder` has the folders of a division, as above, the classes are inside them, and what else
     it has is left out; the same name in two of them is the same class. Classes are numbered by name.
 
-    Hidden files and folders, files without the suffix of an image, and images outside of the classes'
-    folders are left out. Links to folders are followed, but never in a circle. Of the second kind, a line
-    printed at the end has the number, and the suffixes.
+    Where `folder` has nothing but a folder of such folders, that one is read. Hidden files and folders,
+    files without the suffix of an image, and images outside of the classes' folders are left out. Links to
+    folders are followed, but never in a circle. Of files without the suffix of an image, a line printed at
+    the end has the number, and the suffixes.
 
     Args:
         folder: path.
@@ -47,9 +50,15 @@ def read_folder(folder: str, *, test_share: float = 0.5, seed: int = 0) -> Itera
     """
     checks.number("test_share", test_share, at_least=0, at_most=1)
     checks.integer("seed", seed, at_least=0)
+    outer, folder = folder, _inner(folder)
     layout = next((layout for layout in LAYOUTS if _has_all(folder, layout)), UNDIVIDED)
     left_out = collections.Counter()
     names = {part: _class_names(folder, part, left_out) for part in layout}
+    if layout is UNDIVIDED and (parts := PARTS & set(names[""])):
+        raise InputError(
+            f"{folder} has the folders {', '.join(sorted(parts))}. Is it divided? A division is train and"
+            " test, or train, query and gallery; all of them, and named so. Else rename those classes."
+        )
     labels = {name: label for label, name in enumerate(sorted(set().union(*names.values())))}
     if not labels:
         raise InputError(
@@ -63,8 +72,11 @@ def read_folder(folder: str, *, test_share: float = 0.5, seed: int = 0) -> Itera
         for name in names[part]:
             label = labels[name]
             drawn = "test" if label in tests else "train"
-            for path in _images(folder, part, name, left_out):
-                yield SourceImage(split=split or drawn, path=path, label=label, text=name, id=path, role=role)
+            for inside in _images(folder, part, name, left_out):
+                path = os.path.relpath(os.path.join(folder, inside), outer)
+                yield SourceImage(
+                    split=split or drawn, path=path, label=label, text=name, id=inside, role=role
+                )
     if left_out:
         print(_sentence(left_out), flush=True)
 
@@ -81,6 +93,16 @@ def _sentence(left_out):
     sentence = f"{what}: {', '.join(shown)}{', ...' * (len(suffixes) > SHOWN)}."
     # A name may hold bytes that are no text, and could not be printed.
     return sentence.encode(errors="backslashreplace").decode()
+
+
+def _inner(folder):
+    """The folder of the classes: where `folder` has but one, with folders and no images, that one."""
+    entries = _entries(folder)
+    only = entries[0] if len(entries) == 1 and _is_folder(entries[0]) else None
+    if only and only.name not in PARTS:
+        kinds = {_is_folder(entry) for entry in _entries(only.path) if _is_folder(entry) or _is_image(entry)}
+        return only.path if kinds == {True} else folder
+    return folder
 
 
 def _has_all(folder, parts):
@@ -115,7 +137,7 @@ def _walk(folder, inside, above, left_out):
         path = f"{inside}/{entry.name}"
         if _is_folder(entry):
             yield from _walk(folder, path, above | {_identity(here)}, left_out)
-        elif entry.name.lower().endswith(SUFFIXES):
+        elif _is_image(entry):
             yield path
         else:
             left_out[os.path.splitext(entry.name)[1].lower()] += 1
@@ -134,6 +156,10 @@ def _entries(folder):
 def _is_folder(entry):
     """Whether it is a folder, or a link to one that is there; asks the disk for links only."""
     return entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and os.path.isdir(entry.path))
+
+
+def _is_image(entry):
+    return entry.name.lower().endswith(SUFFIXES)
 
 
 def _identity(folder):

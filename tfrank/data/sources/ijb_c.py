@@ -17,11 +17,11 @@ import posixpath
 from collections.abc import Iterator
 
 from tfrank.data.sources.image import SourceImage
-from tfrank.data.sources.lists import coordinate, locate, read_table, size, whole
+from tfrank.data.sources.lists import coordinate, locate, read_table, whole
 
 LIST = "ijbc_metadata.csv"
 FACE = {"SUBJECT_ID": whole, "FILENAME": str, "SIGHTING_ID": whole}
-BOX = {"FACE_X": coordinate, "FACE_Y": coordinate, "FACE_WIDTH": size, "FACE_HEIGHT": size}
+BOX = {"FACE_X": coordinate, "FACE_Y": coordinate, "FACE_WIDTH": coordinate, "FACE_HEIGHT": coordinate}
 FEWEST_INSTANCES = 5
 
 

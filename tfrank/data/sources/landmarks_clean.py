@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator
 
 from tfrank.data.sources.image import SourceImage
-from tfrank.data.sources.lists import coordinate, locate, read_lines, size, whole
+from tfrank.data.sources.lists import coordinate, locate, read_lines, whole
 
 LISTS = {split: f"annotation_clean_{split}.txt" for split in ("train", "val")}
 
@@ -41,7 +41,7 @@ def read_landmarks_clean(folder: str) -> Iterator[SourceImage]:
                 url_or_path=str, landmark=whole, x1=coordinate, x2=coordinate, y1=coordinate, y2=coordinate
             )
             try:
-                box = (x1, y1, size(x2 - x1), size(y2 - y1))
+                box = (x1, y1, x2 - x1, y2 - y1)
             except ValueError:
                 raise line.error("a box with x1 below x2 and y1 below y2") from None
             name = local_path(place)

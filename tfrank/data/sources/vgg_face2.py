@@ -27,10 +27,10 @@ import re
 from collections.abc import Iterator
 
 from tfrank.data.sources.image import SourceImage
-from tfrank.data.sources.lists import coordinate, locate, read_lines, read_table, size
+from tfrank.data.sources.lists import coordinate, locate, read_lines, read_table
 
 LISTS = {split: f"{split}_list.txt" for split in ("train", "test")}
-BOX = {"X": coordinate, "Y": coordinate, "W": size, "H": size}
+BOX = {"X": coordinate, "Y": coordinate, "W": coordinate, "H": coordinate}
 POINTS = {f"P{number}{axis}": coordinate for number in range(1, 6) for axis in "XY"}
 
 
