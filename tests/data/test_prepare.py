@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -19,6 +20,7 @@ import tensorflow as tf
 from tests.programs import ROOT
 from tfrank.checks import InputError
 from tfrank.data import preparation
+from tfrank.data.listing import list_images
 from tfrank.data.preparation import open_split, prepare, prepared
 from tfrank.data.prepare import table
 from tfrank.data.records import BOX_SIDES, RecordReader
@@ -337,6 +339,17 @@ def test_a_source_without_images_is_refused(images, output, monkeypatch):
     in_source(monkeypatch)
     with pytest.raises(InputError, match="The source has no images"):
         prepare("folder", str(images), output)
+
+
+def test_listing_takes_a_few_bytes_an_image(tmp_path):
+    """Its line goes to disk; where that begins and a hash of the id are kept."""
+    images = (listed(f"folder/{number}.jpg", label=number % 100) for number in range(50_000))
+    tracemalloc.start()
+    try:
+        listing = list_images(images, str(tmp_path))["train"]
+        assert len(listing) == 50_000 and tracemalloc.get_traced_memory()[1] < 60 * 50_000
+    finally:
+        tracemalloc.stop()
 
 
 # Interrupted, and in several processes.

@@ -87,8 +87,8 @@ class _Writer:
 
     def listing(self):
         ids = np.frombuffer(self._ids, np.int64)
-        first_of_each = np.unique(ids, return_index=True)[1]
-        repeated = np.setdiff1d(np.arange(len(ids)), first_of_each)
+        order = np.argsort(ids, kind="stable")
+        repeated = np.sort(order[1:][ids[order[1:]] == ids[order[:-1]]])
         starts = np.frombuffer(self._starts, np.int64)
         return Listing(self._path, starts, repeated, self._labels, self._images)
 
