@@ -16,6 +16,18 @@ from tfrank.checks import InputError
 
 # What a column holds for records that lack it.
 UNKNOWN = -1
+COLUMN_TYPES = {
+    "shard": np.int32,
+    "offset": np.int64,
+    "length": np.int64,
+    "label": np.int64,
+    "category": np.int64,
+    "role": np.int8,
+    "group": np.int64,
+    "id": np.bytes_,
+    "checksum": np.uint32,
+}
+COLUMNS = tuple(COLUMN_TYPES)
 # The part of a zip member's header before its name, which ends with the lengths of name and extra field.
 _ZIP_HEADER = struct.Struct("<26xHH")
 
@@ -83,11 +95,6 @@ class RecordIndex:
             np.savez(file, shards=np.array(shards), size=self.size, **self.columns())
 
 
-COLUMNS = tuple(
-    field.name for field in dataclasses.fields(RecordIndex) if field.name not in ("shards", "size")
-)
-
-
 def index_path(folder: str, split: str) -> str:
     """Where the index of a split is kept."""
     return os.path.join(folder, f"{split}.index.npz")
@@ -109,8 +116,10 @@ def load_index(path: str) -> RecordIndex:
             **{name: values[name] for name in COLUMNS},
         )
         for name, column in index.columns().items():
-            kind = "S" if name == "id" else "u" if name == "checksum" else "i"
-            if column.dtype.kind != kind or column.shape != index.label.shape[:1]:
+            if (
+                column.dtype.kind != np.dtype(COLUMN_TYPES[name]).kind
+                or column.shape != index.label.shape[:1]
+            ):
                 raise ValueError(f"{name} is {column.dtype} {column.shape}")
     except (FileNotFoundError, tf.errors.NotFoundError):
         raise InputError(f"No record index at {path}.") from None

@@ -13,6 +13,7 @@ import numpy as np
 
 from tfrank import files
 from tfrank.checks import InputError
+from tfrank.data.index import UNKNOWN
 from tfrank.data.sources.image import Count, SourceImage
 
 _IMAGES_BETWEEN_LINES = 500_000
@@ -42,7 +43,7 @@ class Listing:
     def counts(self, split: str) -> dict[str, Count]:
         """By split and role, as `sources.image.Source` has them."""
         return {
-            f"{split} {role}".strip(): Count(len(labels.keys() - {-1}) or None, self.images[role])
+            f"{split} {role}".strip(): Count(len(labels.keys() - {UNKNOWN}) or None, self.images[role])
             for role, labels in self.labels.items()
         }
 
@@ -107,11 +108,15 @@ def read_lines(path: str, starts: Iterable[int]) -> Iterator[bytes]:
 
 def read_images(path: str, starts: Iterable[int]) -> Iterator[SourceImage]:
     """The images of the lines of a list that begin at these bytes."""
-    for line in read_lines(path, starts):
-        fields = json.loads(line)
-        if fields["encoded"] is not None:
-            fields["encoded"] = base64.b64decode(fields["encoded"])
-        yield SourceImage(**fields)
+    return map(image_of, read_lines(path, starts))
+
+
+def image_of(line: bytes) -> SourceImage:
+    """The image of a line of a list."""
+    fields = json.loads(line)
+    if fields["encoded"] is not None:
+        fields["encoded"] = base64.b64decode(fields["encoded"])
+    return SourceImage(**fields)
 
 
 def check_disjoint(listings: dict[str, Listing]) -> None:
@@ -120,7 +125,7 @@ def check_disjoint(listings: dict[str, Listing]) -> None:
         return
     train = _classes(listings["train"])
     for split, listing in listings.items():
-        common = train.keys() & _classes(listing).keys() - {-1} if split.startswith("test") else set()
+        common = train.keys() & _classes(listing).keys() - {UNKNOWN} if split.startswith("test") else set()
         if common:
             some = ", ".join(repr(train[label]) for label in sorted(common)[:5]) + ", ..." * (len(common) > 5)
             raise InputError(

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from tfrank import files
 from tfrank.checks import InputError
-from tfrank.data.index import COLUMNS, UNKNOWN, RecordIndex
+from tfrank.data.index import COLUMN_TYPES, COLUMNS, UNKNOWN, RecordIndex
 from tfrank.data.sources.image import ROLES
 
 BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")
@@ -28,18 +28,6 @@ FOOTER = struct.Struct("<I")
 # store under way at once.
 _OPEN_FILES = 500
 _REMOTE_READS = 32
-
-COLUMN_TYPES = {
-    "shard": np.int32,
-    "offset": np.int64,
-    "length": np.int64,
-    "label": np.int64,
-    "category": np.int64,
-    "role": np.int8,
-    "group": np.int64,
-    "id": np.bytes_,
-    "checksum": np.uint32,
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

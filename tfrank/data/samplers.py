@@ -6,6 +6,7 @@ import numpy as np
 
 from tfrank import checks
 from tfrank.checks import InputError
+from tfrank.data.index import UNKNOWN
 from tfrank.data.sampling import CLASSES, CLASSES_OF_CATEGORY, category_pairs, draw
 
 SHORT_CLASSES = ("repeat", "drop")
@@ -266,7 +267,7 @@ def _of_enough(least):
 
 def _category_of_classes(labels, categories, members):
     """`[classes]` the category of each class; InputError where it has none, or two."""
-    missing = int((categories == -1).sum())
+    missing = int((categories == UNKNOWN).sum())
     if missing:
         raise InputError(
             f"{missing:,} of {len(categories):,} records have no category. Pairs of categories need one for"

@@ -151,8 +151,8 @@ def _size(shard):
 def _scan_shard(task: tuple[str, Features], counts: Counts) -> tuple[str, tuple[np.ndarray, RecordIndex]]:
     """The labels of a shard's records, as they are, and their index, whose labels do not count."""
     shard, features = task
-    rows, labels, end = [], [], 0
-    for offset, data, checksum in _records(shard):
+    rows, labels, end, size = [], [], 0, _size(shard)
+    for offset, data, checksum in _records(shard, size):
         where = f"{shard} at byte {offset}"
         label, *more = _described(data, features, where, f"{os.path.basename(shard)}:{offset}")
         labels.append(label)
@@ -165,12 +165,11 @@ def _scan_shard(task: tuple[str, Features], counts: Counts) -> tuple[str, tuple[
         raise InputError(
             f"{shard}: the feature {features.label} is a number in some records, in others a word."
         )
-    return shard, (np.array(labels), index_of_rows((shard,), [_size(shard)], rows))
+    return shard, (np.array(labels), index_of_rows((shard,), [size], rows))
 
 
-def _records(shard: str) -> Iterator[tuple[int, bytes, int]]:
-    """Offset, data and checksum of each record."""
-    size = _size(shard)
+def _records(shard: str, size: int) -> Iterator[tuple[int, bytes, int]]:
+    """Offset, data and checksum of each record of a shard of so many bytes."""
     with open_shard(shard) as file:
         end = 0
         while header := file.read(HEADER.size):

@@ -14,7 +14,7 @@ import numpy as np
 from tfrank import files
 from tfrank.data.image_files import BadImage, checked_image
 from tfrank.data.index import load_index
-from tfrank.data.listing import Listing, read_images, read_lines
+from tfrank.data.listing import Listing, image_of, read_images, read_lines
 from tfrank.data.records import ImageRecord, write_shard
 from tfrank.data.sources.image import SourceImage
 from tfrank.data.workers import Counts
@@ -55,10 +55,10 @@ class ShardTask:
         """A hash of what decides the shard's content; of an image's file its size and when it was changed."""
         about = f"{FORMAT} {sorted(self.repeated)} {os.path.abspath(self.folder)}"
         digest = hashlib.sha256(about.encode(errors="surrogateescape"))
-        for line, image in zip(*(read(self.listing, self.starts) for read in (read_lines, read_images))):
+        for line in read_lines(self.listing, self.starts):
             digest.update(line)
             with contextlib.suppress(OSError, ValueError):
-                status = os.stat(os.path.join(self.folder, image.path))
+                status = os.stat(os.path.join(self.folder, image_of(line).path))
                 digest.update(f"{status.st_size} {status.st_mtime_ns}".encode())
         return digest.hexdigest()
 

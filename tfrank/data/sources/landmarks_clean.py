@@ -40,10 +40,7 @@ def read_landmarks_clean(folder: str) -> Iterator[SourceImage]:
             place, label, x1, x2, y1, y2 = line.fields(
                 url_or_path=str, landmark=whole, x1=coordinate, x2=coordinate, y1=coordinate, y2=coordinate
             )
-            try:
-                box = (x1, y1, x2 - x1, y2 - y1)
-            except ValueError:
-                raise line.error("a box with x1 below x2 and y1 below y2") from None
+            box = (x1, y1, x2 - x1, y2 - y1)
             name = local_path(place)
             yield SourceImage(
                 split=split, path=posixpath.join(part, name), label=label, text=str(label), id=name, box=box
