@@ -6,7 +6,7 @@ import pytest
 from tests import reference
 from tests.evaluation import LABELS, ROWS, every_rows, every_search, in_any_blocks
 from tfrank.checks import InputError
-from tfrank.evaluation import metrics, neighbors
+from tfrank.evaluation import metrics, neighbors, ranks
 from tfrank.evaluation.protocols import leave_one_out
 
 KS = (1, 2, 5, 10, 59)
@@ -26,7 +26,7 @@ def assert_as_in_the_oracle(got, similarity, *pairs):
 @every_rows
 @in_any_blocks
 def test_leave_one_out_is_that_of_the_plain_loops_in_any_blocks(monkeypatch, rows, block_similarities):
-    monkeypatch.setattr(neighbors, "BLOCK_SIMILARITIES", block_similarities)
+    monkeypatch.setattr(ranks, "BLOCK_SIMILARITIES", block_similarities)
     got = leave_one_out(rows, LABELS, KS)
     assert set(got) == {"map", "queries", "lone_queries"} | {f"recall_at_{k}" for k in KS}
     assert_as_in_the_oracle(got, rows @ rows.T, LABELS, LABELS, range(60))
@@ -39,24 +39,25 @@ def test_leave_one_out_is_that_of_the_plain_loops_in_any_blocks(monkeypatch, row
 @pytest.mark.parametrize("own", ["none", "some"])
 def test_queries_may_stand_outside_the_gallery(monkeypatch, rows, own, block_similarities):
     """The first 20 rows are queries, the last 50 the gallery; ten rows are both. Query 3 is lone."""
-    monkeypatch.setattr(neighbors, "BLOCK_SIMILARITIES", block_similarities)
+    monkeypatch.setattr(ranks, "BLOCK_SIMILARITIES", block_similarities)
     numbers = np.arange(20)
     query_labels, gallery_labels = np.where(numbers == 3, 77, LABELS[:20]), LABELS[10:]
     self_index = np.where((numbers >= 10) & (own == "some"), numbers - 10, -1)
-    blocks = neighbors.similarity_blocks(rows[:20], rows[10:], self_index)
-    ranks = metrics.positive_ranks(blocks, query_labels, gallery_labels)
-    assert not len(ranks[3])
+    truth = ranks.by_label(query_labels, gallery_labels, self_index)
+    found = ranks.positive_ranks(rows[:20], rows[10:], truth)
+    assert not found.positives[3]
     pairs = (query_labels, gallery_labels, self_index)
-    assert_as_in_the_oracle(metrics.summarize(ranks, KS), rows[:20] @ rows[10:].T, *pairs)
+    assert_as_in_the_oracle(metrics.summarize(found, KS), rows[:20] @ rows[10:].T, *pairs)
 
 
 def test_ranks_are_those_of_positives_by_hand():
-    similarity = np.array([[-np.inf, 0.9, 0.8, 0.8, 0.1, 0.1]])
-    [ranks] = metrics.positive_ranks([(0, similarity)], np.array([1]), np.array([1, 2, 1, 2, 1, 1]))
+    similarity = np.array([[0.95, 0.9, 0.8, 0.8, 0.1, 0.1]])
+    truth = ranks.by_label(np.array([1]), np.array([1, 2, 1, 2, 1, 1]), np.array([0]))
+    found = ranks.ranks_of_blocks([(0, similarity)], truth)
     # Before the positive of 0.8 stand 0.9 and the negative tied with it.
-    assert ranks.tolist() == [3, 4, 5]
-    assert metrics.recall_at_k([ranks], 2) == 0 and metrics.recall_at_k([ranks], 3) == 1
-    assert metrics.mean_average_precision([ranks]) == pytest.approx((1 / 3 + 2 / 4 + 3 / 5) / 3)
+    assert found.rank.tolist() == [3, 4, 5] and found.start.tolist() == [0, 3]
+    assert metrics.recall_at_k(found, 2) == 0 and metrics.recall_at_k(found, 3) == 1
+    assert metrics.mean_average_precision(found) == pytest.approx((1 / 3 + 2 / 4 + 3 / 5) / 3)
 
 
 def test_all_alike_gives_the_worst_ranking():

@@ -5,57 +5,36 @@ Queries without a positive have no metric; they are left out of every mean. Ties
 pessimistically: a negative as similar as a positive stands before it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from tfrank.checks import InputError
+from tfrank.evaluation.ranks import Ranks
 
 
-def positive_ranks(
-    blocks: Iterable[tuple[int, np.ndarray]],
-    query_labels: np.ndarray,
-    gallery_labels: np.ndarray,
-) -> list[np.ndarray]:
-    """For each query the ranks of its positives, ascending, from 1; empty for a lone query.
-
-    All metrics follow from these, for any K, so no list of neighbours is kept.
-
-    Args:
-        blocks: (first query, `[block, gallery]` similarities), rows left out at -inf.
-        query_labels: `[queries]` integers.
-        gallery_labels: `[gallery]` integers.
-    """
-    ranks = []
-    for start, block in blocks:
-        for row, label in zip(block, query_labels[start : start + len(block)]):
-            same = gallery_labels == label
-            positives = np.sort(row[same & (row > -np.inf)])[::-1]
-            negatives = np.sort(row[~same])
-            before = len(negatives) - np.searchsorted(negatives, positives, side="left")
-            ranks.append(before + np.arange(1, len(positives) + 1))
-    return ranks
-
-
-def recall_at_k(ranks: Sequence[np.ndarray], k: int) -> float:
+def recall_at_k(ranks: Ranks, k: int) -> float:
     """Share of the queries with a positive whose first positive is among the k nearest."""
-    return float(np.mean([r[0] <= k for r in ranks if len(r)]))
+    first = ranks.rank[ranks.start[:-1][ranks.positives > 0]]
+    return float(np.mean(first <= k))
 
 
-def mean_average_precision(ranks: Sequence[np.ndarray]) -> float:
+def mean_average_precision(ranks: Ranks) -> float:
     """Mean over the queries with a positive of the mean of the precisions at their positives."""
-    return float(np.mean([np.mean(np.arange(1, len(r) + 1) / r) for r in ranks if len(r)]))
+    parts = np.split(ranks.rank, ranks.start[1:-1])
+    return float(np.mean([np.mean(np.arange(1, len(r) + 1) / r) for r in parts if len(r)]))
 
 
-def summarize(ranks: Sequence[np.ndarray], ks: Sequence[int]) -> dict[str, float]:
+def summarize(ranks: Ranks, ks: Sequence[int]) -> dict[str, float]:
     """`recall_at_<k>` for each k, `map`, and the numbers of `queries` and of `lone_queries` left out."""
-    lone = sum(not len(r) for r in ranks)
-    _check_queries(len(ranks) - lone)
+    lone = int(np.sum(ranks.positives == 0))
+    queries = len(ranks.positives) - lone
+    _check_queries(queries)
     metrics = {f"recall_at_{k}": recall_at_k(ranks, k) for k in ks}
     return {
         **metrics,
         "map": mean_average_precision(ranks),
-        "queries": len(ranks) - lone,
+        "queries": queries,
         "lone_queries": lone,
     }
 
