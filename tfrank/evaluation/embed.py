@@ -1,12 +1,12 @@
 """Embeddings of every image of a data set."""
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import tensorflow as tf
 
 from tfrank.checks import InputError
+from tfrank.evaluation.parallel import full_float32
 from tfrank.normalize import l2_normalize
 from tfrank.progress import Progress
 
@@ -35,7 +35,7 @@ def embed(
     progress = Progress("embedding image", total) if total is not None else None
     embeddings, labels, done = [], [], 0
     for batch in batches:
-        with _full_float32():
+        with full_float32():
             raw = tf.cast(embed_fn(tf.cast(batch["image"], tf.float32)), tf.float32)
         bad = np.flatnonzero(~np.isfinite(raw).all(axis=1))
         if len(bad):
@@ -50,14 +50,3 @@ def embed(
     if not done:
         raise InputError("There is no image to embed.")
     return np.concatenate(embeddings), np.concatenate(labels)
-
-
-@contextlib.contextmanager
-def _full_float32() -> Iterator[None]:
-    """No TF32: on GPUs that have it, it would change which of two near neighbours is the nearer."""
-    before = tf.config.experimental.tensor_float_32_execution_enabled()
-    tf.config.experimental.enable_tensor_float_32_execution(False)
-    try:
-        yield
-    finally:
-        tf.config.experimental.enable_tensor_float_32_execution(before)

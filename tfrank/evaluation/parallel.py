@@ -1,6 +1,7 @@
-"""Pieces of a long computation on all cores, and products of embeddings."""
+"""Products of embeddings, and pieces of a long computation on all cores."""
 
 import collections
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,23 +9,37 @@ from typing import TypeVar
 
 import numpy as np
 import tensorflow as tf
-from threadpoolctl import threadpool_limits
+
+# Threads above the number of cores: a product, which is shared by all cores, leaves some idle at its end.
+MORE_THREADS = 2
 
 Task, Result = TypeVar("Task"), TypeVar("Result")
 
 
-def in_parallel(function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
-    """`function(task)` of each task, in their order, computed by as many threads as there are cores.
+def similarities(queries: np.ndarray, gallery: np.ndarray | tf.Tensor) -> np.ndarray:
+    """`[queries, gallery]` products of `[queries, dim]` and `[gallery, dim]` float32, not to be written to.
 
-    Matrix products inside them take one thread each. Few results wait at a time. An error of a task is
-    raised where its result would come.
+    By TensorFlow, on the first GPU if there is one. In one product equal rows have bit-equal similarities
+    wherever they stand; NumPy's BLAS rounds by position.
+
+    >>> similarities(np.eye(2, dtype=np.float32), np.ones([3, 2], np.float32)).shape
+    (2, 3)
+    """
+    return np.asarray(tf.matmul(queries, gallery, transpose_b=True))
+
+
+def in_parallel(function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
+    """`function(task)` of each task, in their order, computed by some more threads than there are cores.
+
+    Products are of full float32 meanwhile. Few results wait at a time. An error of a task is raised where its
+    result would come.
 
     >>> list(in_parallel(abs, [-1, 2, -3]))
     [1, 2, 3]
     """
-    workers = os.cpu_count() or 1
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(workers) as pool:
-        waiting: collections.deque = collections.deque()
+    workers = (os.cpu_count() or 1) + MORE_THREADS
+    waiting: collections.deque = collections.deque()
+    with full_float32(), ThreadPoolExecutor(workers) as pool:
         try:
             for task in tasks:
                 waiting.append(pool.submit(function, task))
@@ -37,24 +52,12 @@ def in_parallel(function: Callable[[Task], Result], tasks: Iterable[Task]) -> It
                 future.cancel()
 
 
-class Gallery:
-    """Rows that many blocks of queries are multiplied with: on the first GPU, or else by BLAS.
-
-    Args:
-        rows: `[gallery, dim]` float32, an array or a memory map.
-    """
-
-    def __init__(self, rows: np.ndarray):
-        gpus = tf.config.list_logical_devices("GPU")
-        self._device = gpus[0].name if gpus else None
-        if self._device:
-            with tf.device(self._device):
-                rows = tf.constant(rows)
-        self._rows = rows
-
-    def similarities(self, queries: np.ndarray) -> np.ndarray:
-        """`[queries, gallery]` products of `[queries, dim]` float32 with the rows, in full float32."""
-        if not self._device:
-            return queries @ self._rows.T
-        with tf.device(self._device):
-            return tf.matmul(queries, self._rows, transpose_b=True).numpy()
+@contextlib.contextmanager
+def full_float32() -> Iterator[None]:
+    """No TF32: on GPUs that have it, it would change which of two near neighbours is the nearer."""
+    before = tf.config.experimental.tensor_float_32_execution_enabled()
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    try:
+        yield
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(before)

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfrank.evaluation import metrics
+from tfrank.evaluation.leave_one_out import leave_one_out_ranks
 from tfrank.evaluation.neighbors import exact, search
-from tfrank.evaluation.ranks import by_label, positive_ranks
 
 # Queries on which an approximate search is compared with the exact one.
 CHECKED_QUERIES = 1000
@@ -31,8 +31,7 @@ def leave_one_out(
     own = np.arange(len(labels))
     ks = [k for k in ks if k < len(labels)] or [1]
     if neighbors == "exact":
-        truth = by_label(labels, labels, own)
-        return metrics.summarize(positive_ranks(embeddings, embeddings, truth), ks)
+        return metrics.summarize(leave_one_out_ranks(embeddings, labels), ks)
     found = search(neighbors)(embeddings, embeddings, max(ks), own).index
     recalls = metrics.neighbor_recalls(found, labels, labels, own, ks)
     sample = np.random.default_rng(0).permutation(len(labels))[:CHECKED_QUERIES]

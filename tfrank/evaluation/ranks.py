@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
-from tfrank.evaluation.parallel import Gallery, in_parallel
+from tfrank.evaluation.counting import count_no_less
+from tfrank.evaluation.parallel import in_parallel, similarities
 
 # Similarities that a thread holds at a time: 64 MiB in float32.
 BLOCK_SIMILARITIES = 2**24
@@ -71,8 +73,10 @@ def by_label(
     last = np.searchsorted(ordered, query_labels, side="right")
 
     def ignored(query):
-        rows = np.flatnonzero(junk[query]) if junk is not None else np.empty(0, np.int64)
-        return rows if self_index is None or self_index[query] < 0 else np.append(rows, self_index[query])
+        own = [] if self_index is None or self_index[query] < 0 else [self_index[query]]
+        if junk is None:
+            return np.array(own, np.int64)
+        return np.union1d(np.flatnonzero(junk[query]), own).astype(np.int64)
 
     def positives(query):
         rows = order[first[query] : last[query]]
@@ -84,7 +88,10 @@ def by_label(
 
 
 def by_list(positives: Sequence[np.ndarray], ignored: Sequence[np.ndarray]) -> Truth:
-    """A query should find the gallery rows of its list; those of the other list do not count for it."""
+    """A query should find the gallery rows of its list; those of the other list do not count for it.
+
+    The lists of a query have no row twice, and none in common.
+    """
     return Truth(len(positives), lambda query: positives[query], lambda query: ignored[query])
 
 
@@ -96,23 +103,22 @@ def positive_ranks(queries: np.ndarray, gallery: np.ndarray, truth: Truth) -> Ra
         gallery: `[gallery, dim]` float32, unit norm.
         truth: what each query should find.
     """
-    rows = Gallery(gallery)
-    size = max(1, BLOCK_SIMILARITIES // max(len(gallery), 1))
+    rows, size = tf.constant(gallery), max(1, BLOCK_SIMILARITIES // max(len(gallery), 1))
 
     def ranks_of(start):
-        return _ranks_of_block(start, rows.similarities(queries[start : start + size]), truth)
+        return _ranks_of_block(start, similarities(queries[start : start + size], rows), truth)
 
     return concatenated(in_parallel(ranks_of, range(0, len(queries), size)))
 
 
 def ranks_of_blocks(blocks: Iterable[tuple[int, np.ndarray]], truth: Truth) -> Ranks:
-    """As `positive_ranks`, of similarities that were computed elsewhere.
+    """As `positive_ranks`, of similarities that are computed elsewhere.
 
     Args:
-        blocks: (first query, `[block, gallery]` similarities, which are overwritten), in order of queries.
+        blocks: (first query, `[block, gallery]` similarities), in the order of the queries.
         truth: what each query should find.
     """
-    return concatenated(_ranks_of_block(start, block, truth) for start, block in blocks)
+    return concatenated(in_parallel(lambda block: _ranks_of_block(*block, truth), blocks))
 
 
 def concatenated(parts: Iterable[Sequence[np.ndarray]]) -> Ranks:
@@ -124,15 +130,24 @@ def concatenated(parts: Iterable[Sequence[np.ndarray]]) -> Ranks:
 
 def _ranks_of_block(start: int, block: np.ndarray, truth: Truth) -> list[np.ndarray]:
     """The ranks of the positives of each row of a block of similarities, ascending."""
+    queries = range(start, start + len(block))
+    positives = [np.sort(row[truth.positives(query)]) for row, query in zip(block, queries)]
+    most = max(map(len, positives))
+    if most <= FEW_POSITIVES:
+        thresholds = np.full([len(block), most], np.inf, block.dtype)
+        for threshold, positive in zip(thresholds, positives):
+            threshold[: len(positive)] = positive
+        before = count_no_less(block, thresholds)
+    else:
+        before = (_no_less(np.sort(row), positive) for row, positive in zip(block, positives))
     ranks = []
-    for row, query in zip(block, range(start, start + len(block))):
-        found = truth.positives(query)
-        positives = np.sort(row[found])[::-1]
-        row[found] = row[truth.ignored(query)] = -np.inf
-        if len(positives) <= FEW_POSITIVES:
-            before = np.array([np.count_nonzero(row >= positive) for positive in positives], np.int32)
-        else:
-            row.sort()
-            before = len(row) - np.searchsorted(row, positives, side="left").astype(np.int32)
-        ranks.append(before + np.arange(1, len(positives) + 1, dtype=np.int32))
+    for row, query, positive, count in zip(block, queries, positives, before):
+        ignored = np.sort(row[truth.ignored(query)])
+        negatives = count[: len(positive)] - _no_less(positive, positive) - _no_less(ignored, positive)
+        ranks.append((negatives + np.arange(len(positive), 0, -1))[::-1])
     return ranks
+
+
+def _no_less(row: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
+    """How many numbers of an ascending row are no less than each threshold."""
+    return len(row) - np.searchsorted(row, thresholds, side="left")

@@ -1,0 +1,50 @@
+"""How many similarities of each query are no less than each of its thresholds."""
+
+import numpy as np
+
+# Similarities that are compared at a time, so that they stay in the processor's cache.
+ROWS, COLUMNS = 128, 2048
+# Marks, a byte each, are added as words: a byte holds up to 255 of them.
+MARKS = 8
+
+
+def count_no_less(similarity: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
+    """For each row and each of its thresholds, how many numbers of the row are no less.
+
+    Args:
+        similarity: `[rows, columns]` float32.
+        thresholds: `[rows, thresholds]` float32, few: time is in proportion to their number.
+
+    Returns:
+        `[rows, thresholds]` int64.
+
+    >>> count_no_less(np.float32([[1, 2, 3], [4, 4, 5]]), np.float32([[2, 9], [4, 5]]))
+    array([[2, 0],
+           [3, 1]])
+    """
+    counts = np.zeros(thresholds.shape, np.int64)
+    for tile, rows, _ in _tiles(similarity):
+        marks = np.zeros([len(tile), COLUMNS], bool)
+        for number, threshold in enumerate(thresholds[rows].T):
+            np.greater_equal(tile, threshold[:, None], out=marks[:, : tile.shape[1]])
+            words = marks.view(np.uint64).reshape(len(tile), MARKS, -1).sum(axis=2)
+            counts[rows, number] += words.view(np.uint8).sum(axis=1, dtype=np.int64)
+    return counts
+
+
+def count_no_less_in_columns(similarity: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
+    """As `count_no_less(similarity.T, thresholds)`, without transposing."""
+    counts = np.zeros(thresholds.shape[::-1], np.int64)
+    for tile, _, columns in _tiles(similarity):
+        marks = np.zeros([len(tile), COLUMNS], bool)
+        for count, threshold in zip(counts, np.ascontiguousarray(thresholds[columns].T)):
+            np.greater_equal(tile, threshold, out=marks[:, : tile.shape[1]])
+            count[columns] += marks.view(np.uint64).sum(axis=0).view(np.uint8)[: tile.shape[1]]
+    return counts.T
+
+
+def _tiles(similarity):
+    for row in range(0, len(similarity), ROWS):
+        for column in range(0, similarity.shape[1], COLUMNS):
+            rows, columns = slice(row, row + ROWS), slice(column, column + COLUMNS)
+            yield similarity[rows, columns], rows, columns

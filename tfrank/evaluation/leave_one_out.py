@@ -1,0 +1,97 @@
+"""Ranks where each image in turn is the query and all others are the gallery, at half the similarity product.
+
+The images stand in the order of their classes, cut into tiles that no class straddles. Then
+- all positives of a tile's images are in that tile, and its own product has all their similarities;
+- any other two tiles hold nothing but negatives of each other, and one product serves the queries of both;
+- every product has the same shape, so that equal rows have equal similarities wherever they stand.
+"""
+
+import itertools
+
+import numpy as np
+
+from tfrank.evaluation.counting import count_no_less, count_no_less_in_columns
+from tfrank.evaluation.parallel import in_parallel, similarities
+from tfrank.evaluation.ranks import Ranks, by_label, positive_ranks
+
+# Images in a tile, at most: its product is computed at full speed, and 16 MiB in float32.
+TILE = 2048
+# With more positives of an image than that, comparing with each takes longer than `positive_ranks` does.
+MOST_POSITIVES = 20
+
+
+def leave_one_out_ranks(embeddings: np.ndarray, labels: np.ndarray) -> Ranks:
+    """The ranks of each image's positives among all other images; as `positive_ranks`, in half the time.
+
+    Args:
+        embeddings: `[images, dim]` float32, unit norm, an array or a memory map.
+        labels: `[images]` integers.
+
+    >>> leave_one_out_ranks(np.eye(4, dtype=np.float32)[[0, 0, 1]], np.array([5, 5, 7]))
+    Ranks(start=array([0, 1, 2, 2]), rank=array([1, 1], dtype=int32))
+    """
+    _, place, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    if sizes.max() > MOST_POSITIVES + 1:
+        return positive_ranks(embeddings, embeddings, by_label(labels, labels, np.arange(len(labels))))
+    # Classes of like sizes together, so that few thresholds of a tile are padding.
+    by_size = np.argsort(sizes, kind="stable")
+    place, sizes = np.argsort(by_size)[place], sizes[by_size]
+    order, cuts = np.argsort(place, kind="stable"), _cuts(sizes)
+    side = -(-int(np.diff(cuts).max()) // 64) * 64
+
+    def rows(places):
+        return np.take(embeddings, np.pad(places, [0, side - len(places)], mode="edge"), axis=0)
+
+    def product(one, other):
+        return similarities(rows(one), rows(other))[: len(one), : len(other)]
+
+    all_places = [order[start:end] for start, end in itertools.pairwise(cuts)]
+    own = in_parallel(lambda places: _own_tile(place[places], product(places, places)), all_places)
+    thresholds, before = map(list, zip(*own))
+
+    def count(pair):
+        i, j = pair
+        similarity = product(all_places[i], all_places[j])
+        of_one = count_no_less(similarity, thresholds[i])
+        return i, j, of_one, count_no_less_in_columns(similarity, thresholds[j])
+
+    pairs = itertools.combinations(range(len(all_places)), 2)
+    for i, j, of_one, of_other in in_parallel(count, pairs):
+        before[i] += of_one
+        before[j] += of_other
+    return _ranks(all_places, before, sizes[place] - 1)
+
+
+def _cuts(sizes: np.ndarray) -> np.ndarray:
+    """Where tiles begin and end, given the sizes of the classes in their order."""
+    cuts, ends = [0], np.cumsum(sizes)
+    while cuts[-1] < ends[-1]:
+        cuts.append(int(ends[np.searchsorted(ends, cuts[-1] + TILE, side="right") - 1]))
+    return np.array(cuts)
+
+
+def _own_tile(labels, similarity):
+    """`[images, most positives]` similarities of a tile's positives, ascending, at the end +inf; and how many
+    negatives of the tile are no less than each.
+    """
+    first = np.searchsorted(labels, labels, side="left")
+    positives = np.searchsorted(labels, labels, side="right") - first - 1
+    number, me = np.arange(int(positives.max())), np.arange(len(labels))[:, None]
+    column = first[:, None] + number
+    column += column >= me
+    found = np.take_along_axis(similarity, np.minimum(column, len(labels) - 1), axis=1)
+    thresholds = np.sort(np.where(number < positives[:, None], found, np.float32(np.inf)), axis=1)
+    negatives = np.where(labels[:, None] == labels, np.float32(-np.inf), similarity)
+    return thresholds, count_no_less(negatives, thresholds)
+
+
+def _ranks(all_places, before, positives):
+    """Ranks in the order of the images, from the negatives before each threshold."""
+    start = np.concatenate([[0], np.cumsum(positives)])
+    rank = np.empty(start[-1], np.int32)
+    for places, counts in zip(all_places, before):
+        own, number = positives[places][:, None], np.arange(counts.shape[1])
+        # Thresholds ascend, ranks descend.
+        there = number < own
+        rank[(start[places][:, None] + own - 1 - number)[there]] = (counts + own - number)[there]
+    return Ranks(start, rank)
