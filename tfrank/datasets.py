@@ -14,7 +14,7 @@ from tfrank.checks import InputError
 from tfrank.data import pipeline
 from tfrank.data.images import ImageLoader
 from tfrank.data.index import UNKNOWN, RecordIndex, concatenate, select
-from tfrank.data.preparation import open_split, prepare, prepared
+from tfrank.data.preparation import GROUND_TRUTH, load_ground_truth, open_split, prepare, prepared
 from tfrank.data.records import RecordReader
 from tfrank.data.relabel import add_label_noise, hold_out, merge_classes
 from tfrank.data.samplers import (
@@ -36,44 +36,74 @@ DIVIDED_BY_CONFIG = ("digits", "omniglot")
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """The records of a run; `validation` is None where no classes are held out."""
+    """The records of a run.
+
+    Attributes:
+        train: to train on.
+        validation: classes that were held out of it, or None.
+        test: to measure on.
+        relevance: of the test set, by query id, the gallery ids of each grade; None where labels say it all.
+    """
 
     train: RecordIndex
     validation: RecordIndex | None
     test: RecordIndex
+    relevance: dict | None
 
 
 def build_data(config: ConfigDict, workdir: str) -> Data:
     """The records of the config's data set, written to `workdir/records` where none are named."""
     files.make_folder(workdir)
-    train, test = (
-        _open_foreign(config.data, workdir) if config.data.name == FOREIGN else _open(config.data, workdir)
-    )
-    for name, index in (("train", train), ("test", test)):
-        if (index.label == UNKNOWN).any():
-            raise InputError(
-                f"Records to {name} on have no class, only graded ground truth, by which tfrank does not"
-                " measure yet. Name others: --config.data.records=PATH or --config.data.test_records=PATH."
-            )
+    train, (test, relevance) = _open_train(config.data, workdir), build_test_set(config, workdir)
+    if (train.label == UNKNOWN).any():
+        raise InputError(
+            "Records to train on have no class. Name others: --config.data.records=PATH, and those to test"
+            " on by --config.data.test_records=PATH."
+        )
+    if config.data.name == FOREIGN and not config.data.test_records:
+        _note_common_labels(train, test)
     check_records_of(workdir, {"train": train.fingerprint(), "test": test.fingerprint()})
     train, validation = _relabelled(config, train)
     for name, index in (("train", train), ("validation", validation), ("test", test)):
         if index:
             print(f"{name}: {len(index):,} images of {index.num_classes:,} classes")
-    return Data(train, validation, test)
+    return Data(train, validation, test, relevance)
 
 
-def _open(data: ConfigDict, workdir: str) -> tuple[RecordIndex, RecordIndex]:
-    """The parts to train and to test on, of prepared records."""
-    folder, by_config = data.records, data.name in DIVIDED_BY_CONFIG
-    if not folder:
-        folder = os.path.join(workdir, "records")
-        _prepare(data, folder)
-    splits = {"train": ("train",), "test": ("test",)} if by_config else data
-    parts = []
-    for part, place in (("train", folder), ("test", data.test_records or folder)):
-        parts.append(concatenate([open_split(place, split) for split in splits[part]]))
-    return tuple(parts)
+def build_test_set(config: ConfigDict, workdir: str) -> tuple[RecordIndex, dict | None]:
+    """The records to measure on, and their graded relevance where they have one; see `build_data`."""
+    data = config.data
+    if data.name == FOREIGN:
+        return _open_foreign(data, data.test_records or data.records, data.test, workdir), None
+    folder = data.test_records or _records_folder(data, workdir)
+    by_config = data.name in DIVIDED_BY_CONFIG and not data.test_records
+    test = concatenate([open_split(folder, split) for split in (("test",) if by_config else data.test)])
+    relevance = load_ground_truth(folder)
+    if relevance is None and (test.label == UNKNOWN).any():
+        raise InputError(f"Records to test on have no class, and there is no {GROUND_TRUTH} in {folder}.")
+    return test, relevance
+
+
+def build_train_set(config: ConfigDict, workdir: str) -> RecordIndex:
+    """The records that the config's run is trained on, as they were before any relabelling."""
+    return _open_train(config.data, workdir)
+
+
+def _open_train(data, workdir):
+    if data.name == FOREIGN:
+        return _open_foreign(data, data.records, data.train, workdir)
+    splits = ("train",) if data.name in DIVIDED_BY_CONFIG else data.train
+    folder = _records_folder(data, workdir)
+    return concatenate([open_split(folder, split) for split in splits])
+
+
+def _records_folder(data, workdir):
+    """Where the prepared records are, which are written there if no other place is named."""
+    if data.records:
+        return data.records
+    folder = os.path.join(workdir, "records")
+    _prepare(data, folder)
+    return folder
 
 
 def _prepare(data, folder):
@@ -88,23 +118,21 @@ def _prepare(data, folder):
     prepare(data.name, data.source, folder, options=options, num_shards=data.shards)
 
 
-def _open_foreign(data: ConfigDict, workdir: str) -> tuple[RecordIndex, RecordIndex]:
-    options = {
-        "features": Features(**data.features),
-        "cache": files.make_folder(os.path.join(workdir, "records")),
-        "processes": os.cpu_count(),
-    }
-    if not data.records:
+def _open_foreign(data, folder, patterns, workdir):
+    if not folder:
         raise InputError("Where are the records? Give the folder of the shards, --config.data.records=PATH.")
-    parts = ((data.train, data.records), (data.test, data.test_records or data.records))
-    train, test = (open_foreign_records(patterns, folder, **options) for patterns, folder in parts)
+    cache = files.make_folder(os.path.join(workdir, "records"))
+    features = Features(**data.features)
+    return open_foreign_records(patterns, folder, features=features, cache=cache, processes=os.cpu_count())
+
+
+def _note_common_labels(train, test):
     common = np.intersect1d(train.label, test.label)
-    if len(common) and not data.test_records:
+    if len(common):
         print(
             f"Note: {len(common):,} labels are both in train and in test. Unless each part numbers its"
             " classes by itself, the test is on classes that are trained on."
         )
-    return train, test
 
 
 def _relabelled(config: ConfigDict, train: RecordIndex) -> tuple[RecordIndex, RecordIndex | None]:

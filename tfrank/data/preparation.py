@@ -123,14 +123,12 @@ def prepare(
 
 def prepared(folder: str) -> dict[str, Any] | None:
     """What a folder of prepared records, local or remote, says of itself; None where it is not finished."""
-    path = os.path.join(folder, PREPARED)
-    if not tf.io.gfile.exists(path):
-        return None
-    try:
-        with tf.io.gfile.GFile(path) as file:
-            return dict(json.load(file))
-    except (OSError, ValueError, TypeError, tf.errors.OpError) as error:
-        raise InputError(f"{path} is damaged ({error}). Delete the folder and prepare it again.") from None
+    return _load_json(os.path.join(folder, PREPARED))
+
+
+def load_ground_truth(folder: str) -> dict[str, dict[str, list[str]]] | None:
+    """Of prepared records without classes, {query id: {grade: gallery ids}}; None where they have classes."""
+    return _load_json(os.path.join(folder, GROUND_TRUTH))
 
 
 def open_split(folder: str, split: str) -> RecordIndex:
@@ -156,6 +154,17 @@ def open_split(folder: str, split: str) -> RecordIndex:
         paths = [os.path.join(folder, name) for name in splits[split]["shards"]]
         scan(paths, processes=os.cpu_count()).save(path)
     return load_index(path)
+
+
+def _load_json(path):
+    """What a file says; None where there is none."""
+    if not tf.io.gfile.exists(path):
+        return None
+    try:
+        with tf.io.gfile.GFile(path) as file:
+            return dict(json.load(file))
+    except (OSError, ValueError, TypeError, tf.errors.OpError) as error:
+        raise InputError(f"{path} is damaged ({error}). Delete the folder and prepare it again.") from None
 
 
 def _source(name, options):

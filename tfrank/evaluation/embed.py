@@ -1,18 +1,25 @@
-"""Embeddings of every image of a data set."""
+"""Embeddings of all images of a data set, in memory or in a folder, where a pass that was stopped goes on."""
 
-from collections.abc import Callable, Iterable
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import tensorflow as tf
 
+from tfrank import files
 from tfrank.checks import InputError
 from tfrank.evaluation.parallel import full_float32
 from tfrank.normalize import l2_normalize
 from tfrank.progress import Progress
 
+EmbedFn = Callable[[tf.Tensor], tf.Tensor]
+# Batches between two notes of how far a pass has come.
+NOTE_EVERY = 20
+
 
 def embed(
-    embed_fn: Callable[[tf.Tensor], tf.Tensor],
+    embed_fn: EmbedFn,
     batches: Iterable[dict],
     *,
     total: int | None = None,
@@ -32,8 +39,82 @@ def embed(
     Raises:
         InputError: an embedding is NaN or infinite; the first such image is named. Or there is no image.
     """
-    progress = Progress("embedding image", total) if total is not None else None
-    embeddings, labels, done = [], [], 0
+    embeddings, labels = [], []
+    for batch, rows in _embedded(embed_fn, batches, 0, total, ids):
+        embeddings.append(rows)
+        labels.append(np.asarray(batch["label"]))
+    if not embeddings:
+        raise InputError("There is no image to embed.")
+    return np.concatenate(embeddings), np.concatenate(labels)
+
+
+def embed_into(
+    folder: str,
+    embed_fn: EmbedFn,
+    batches_from: Callable[[int], Iterable[dict]],
+    *,
+    ids: np.ndarray,
+    key: str,
+) -> np.ndarray:
+    """As `embed`, into `embeddings.npy` of a folder; what is there of the same key is not computed again.
+
+    Args:
+        folder: it is made if need be. `pass.json` in it says how far the pass has come.
+        embed_fn: see `embed`.
+        batches_from: the batches from an image's number on.
+        ids: `[images]` names of the images; all of them are embedded.
+        key: what the embeddings depend on: the model, the images, how they are loaded.
+
+    Returns:
+        `[images, dim]` float32 of unit norm, mapped from the file.
+
+    Raises:
+        InputError: see `embed`; or the disk is full.
+    """
+    files.make_folder(folder)
+    path, note = os.path.join(folder, "embeddings.npy"), os.path.join(folder, "pass.json")
+    done = _done_before(note, path, key, len(ids))
+    rows = np.lib.format.open_memmap(path, "r+") if done else None
+    if done:
+        print(f"{done:,} of {len(ids):,} embeddings are there already: {path}")
+    batches = batches_from(done) if done < len(ids) else ()
+    for number, (_, block) in enumerate(_embedded(embed_fn, batches, done, len(ids), ids), start=1):
+        if rows is None:
+            rows = _new_file(path, len(ids), block.shape[1])
+        rows[done : done + len(block)] = block
+        done += len(block)
+        if number % NOTE_EVERY == 0 or done == len(ids):
+            rows.flush()
+            files.write_json(note, {"key": key, "done": done, "images": len(ids)})
+    if rows is None:
+        raise InputError("There is no image to embed.")
+    del rows
+    return np.load(path, mmap_mode="r")
+
+
+def on_all_replicas(embed_fn: EmbedFn, strategy: tf.distribute.Strategy) -> EmbedFn:
+    """Embeds each batch in equal shares on all replicas; what is padded to make them equal is dropped."""
+    replicas = strategy.num_replicas_in_sync
+    if replicas == 1:
+        return embed_fn
+
+    def embed_batch(images):
+        count = len(images)
+        share = -(-count // replicas)
+        padding = [[0, share * replicas - count], *[[0, 0]] * (len(images.shape) - 1)]
+        parts = tf.split(tf.pad(images, padding), replicas)
+        values = strategy.experimental_distribute_values_from_function(
+            lambda context: parts[context.replica_id_in_sync_group]
+        )
+        results = strategy.experimental_local_results(strategy.run(embed_fn, [values]))
+        return tf.concat(results, axis=0)[:count]
+
+    return embed_batch
+
+
+def _embedded(embed_fn, batches, done, total, ids) -> Iterator[tuple[dict, np.ndarray]]:
+    """Each batch with its unit-norm embeddings; image numbers begin at `done`."""
+    progress = Progress("embedding image", total, done=done) if total is not None else None
     for batch in batches:
         with full_float32():
             raw = tf.cast(embed_fn(tf.cast(batch["image"], tf.float32)), tf.float32)
@@ -42,11 +123,25 @@ def embed(
             number = done + int(bad[0])
             name = number if ids is None else ids[number].decode(errors="replace")
             raise InputError(f"The embedding of image {name!r} is not finite. Is the model diverged?")
-        embeddings.append(l2_normalize(raw).numpy())
-        labels.append(np.asarray(batch["label"]))
+        yield batch, l2_normalize(raw).numpy()
         done += len(raw)
         if progress:
             progress.show(done)
-    if not done:
-        raise InputError("There is no image to embed.")
-    return np.concatenate(embeddings), np.concatenate(labels)
+
+
+def _done_before(note, path, key, images):
+    """How many embeddings of that key an earlier pass has left."""
+    try:
+        with open(note) as file:
+            before = json.load(file)
+        rows = np.load(path, mmap_mode="r")
+        same = before["key"] == key and before["images"] == images == len(rows)
+        return int(before["done"]) if same else 0
+    # A file that is missing or damaged is written anew.
+    except (OSError, ValueError, KeyError, TypeError, EOFError):
+        return 0
+
+
+def _new_file(path, images, dim):
+    files.check_room(path, 4 * images * dim)
+    return np.lib.format.open_memmap(path, "w+", np.float32, (images, dim))

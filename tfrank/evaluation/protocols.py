@@ -1,40 +1,213 @@
-"""Who is query, who is gallery, and the numbers that come out."""
+"""Who is query, who is gallery, and what each query should find: the protocols of the published tables."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from tfrank.evaluation import metrics
-from tfrank.evaluation.leave_one_out import leave_one_out_ranks
-from tfrank.evaluation.neighbors import exact, search
+from tfrank import checks
+from tfrank.checks import InputError
+from tfrank.evaluation.ranks import Truth, by_label, by_list
 
-# Queries on which an approximate search is compared with the exact one.
-CHECKED_QUERIES = 1000
+# Names of `Split`s, and what they are for a person.
+PROTOCOLS = {
+    "leave_one_out": "every image in turn is the query, all others are the gallery",
+    "query_gallery": "the test set's queries against its gallery",
+    "random_gallery": "a random image of each class is the gallery, the others are queries; mean of 10 draws",
+    "revisited": "queries against the gallery by graded relevance: easy, medium, hard",
+}
+# Of `random_gallery` (Liu et al., CVPR 2016).
+DRAWS = 10
+# Relevance that counts as positive, and that is left out of the ranking (Radenovic et al., CVPR 2018).
+DIFFICULTIES = {
+    "easy": (("easy",), ("hard", "junk")),
+    "medium": (("easy", "hard"), ("junk",)),
+    "hard": (("hard",), ("easy", "junk")),
+}
 
 
-def leave_one_out(
-    embeddings: np.ndarray, labels: np.ndarray, ks: Sequence[int], *, neighbors: str = "exact"
-) -> dict[str, float]:
-    """Every image in turn is the query, all others are the gallery.
+@dataclasses.dataclass(frozen=True)
+class TestSet:
+    """What is known of the images of a test set, an entry each.
+
+    Attributes:
+        labels: `[images]` int64; -1 where only graded ground truth is known.
+        ids: `[images]` bytes or text.
+        role: `[images]` of "", "query", "gallery", "distractor".
+        group: `[images]` int64, the instance that several images show, -1 where each is its own.
+        relevance: by query id, the gallery ids of each grade, "easy", "hard" and "junk"; None without grades.
+    """
+
+    # Not one of pytest's, for all its name.
+    __test__ = False
+
+    labels: np.ndarray
+    ids: np.ndarray
+    role: np.ndarray
+    group: np.ndarray
+    relevance: Mapping[str, Mapping[str, Sequence[str]]] | None = None
+
+
+class Split(NamedTuple):
+    """Queries, a gallery, and what is to be found in it.
+
+    Attributes:
+        queries: `[queries]` rows of the test set.
+        gallery: `[gallery]` rows of the test set.
+        self_index: `[queries]` places in `gallery` of the queries themselves, or -1.
+        truths: by the name of a ranking.
+        labels: `[queries]` and `[gallery]`, where they are what `truths` says; None for graded relevance,
+            whose metrics are those of the revisited protocol.
+        leave_one_out: whether the gallery is the queries, and labels alone say what is to be found.
+    """
+
+    queries: np.ndarray
+    gallery: np.ndarray
+    self_index: np.ndarray
+    truths: dict[str, Truth]
+    labels: tuple[np.ndarray, np.ndarray] | None
+    leave_one_out: bool = False
+
+
+def splits_of(test: TestSet, protocol: str, *, seed: int = 0) -> list[Split]:
+    """The splits of a protocol. Rankings of one name in several splits are draws, to be averaged.
+
+    Args:
+        test: the test set.
+        protocol: a name of `PROTOCOLS`.
+        seed: of what is drawn.
+
+    Raises:
+        InputError: the protocol is none, or not one for this test set.
+
+    >>> nothing = np.array([""] * 4)
+    >>> test = TestSet(np.array([1, 1, 2, 2]), np.array(list("abcd")), nothing, np.full(4, -1))
+    >>> (split,) = splits_of(test, "leave_one_out")
+    >>> split.truths["leave_one_out"].positives(2)
+    array([3])
+    """
+    match checks.one_of("protocol", protocol, PROTOCOLS):
+        case "leave_one_out":
+            return [_leave_one_out(test)]
+        case "query_gallery":
+            return [_query_gallery(test)]
+        case "random_gallery":
+            return [_random_gallery(test, np.random.default_rng([seed, draw])) for draw in range(DRAWS)]
+        case _:
+            return _revisited(test)
+
+
+def usual_protocol(test: TestSet) -> str:
+    """The protocol of a test set by what is known of it: graded relevance, roles, or labels alone."""
+    if test.relevance is not None:
+        return "revisited"
+    return "query_gallery" if np.any(test.role == "query") else "leave_one_out"
+
+
+def average_groups(embeddings: np.ndarray, test: TestSet) -> tuple[np.ndarray, TestSet, np.ndarray]:
+    """One embedding for each instance: the mean of those of its images, such as a video's frames.
+
+    As Smooth-AP evaluates IJB-C (arXiv 2007.12163, section 5.1). The mean of unit rows, normalised again.
 
     Args:
         embeddings: `[images, dim]` float32, unit norm.
-        labels: `[images]` integers.
-        ks: the Ks of Recall@K; those above the number of other images are left out.
-        neighbors: "exact": ranks over the whole gallery, with mAP. "scann": from the max(ks) nearest, so
-            without mAP, and with `scann_recall`, the share of the exact neighbours that it found for a
-            sample of queries.
+        test: of the images.
 
     Returns:
-        `recall_at_<k>`, `map`, `queries` (that count), `lone_queries` (left out).
+        `[instances, dim]` embeddings, their test set, and the row of the first image of each.
     """
-    own = np.arange(len(labels))
-    ks = [k for k in ks if k < len(labels)] or [1]
-    if neighbors == "exact":
-        return metrics.summarize(leave_one_out_ranks(embeddings, labels), ks)
-    found = search(neighbors)(embeddings, embeddings, max(ks), own).index
-    recalls = metrics.neighbor_recalls(found, labels, labels, own, ks)
-    sample = np.random.default_rng(0).permutation(len(labels))[:CHECKED_QUERIES]
-    truth = exact(embeddings[sample], embeddings, max(ks), own[sample]).index
-    shares = [len(np.intersect1d(a[a >= 0], b)) / sum(a >= 0) for a, b in zip(truth, found[sample])]
-    return {**recalls, f"{neighbors}_recall": float(np.mean(shares))}
+    if np.all(test.group < 0):
+        return embeddings, test, np.arange(len(embeddings))
+    # Those of no group are one each.
+    key = np.where(test.group < 0, np.arange(len(test.group)) + test.group.max() + 1, test.group)
+    _, first, place, sizes = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
+    if np.any(test.labels != test.labels[first][place]):
+        row = int(np.flatnonzero(test.labels != test.labels[first][place])[0])
+        raise InputError(f"Images of one group are of several classes; one is {_name(test.ids[row])}.")
+    mean = np.empty([len(first), embeddings.shape[1]], np.float32)
+    order, ends = np.argsort(place, kind="stable"), np.cumsum(sizes)
+    for row, (start, end) in enumerate(zip(ends - sizes, ends)):
+        total = embeddings[order[start:end]].sum(axis=0, dtype=np.float64)
+        mean[row] = total / max(np.linalg.norm(total), 1e-12)
+    # In the order of the first image of each.
+    order = np.argsort(first)
+    first = first[order]
+    columns = {name: getattr(test, name)[first] for name in ("labels", "ids", "role", "group")}
+    return mean[order], dataclasses.replace(test, **columns), first
+
+
+def _leave_one_out(test):
+    rows = np.flatnonzero(test.role != "distractor")
+    labels = _labels(test, rows, "leave_one_out")
+    own = np.arange(len(rows))
+    truth = by_label(labels, labels, own)
+    return Split(rows, rows, own, {"leave_one_out": truth}, (labels, labels), leave_one_out=True)
+
+
+def _query_gallery(test):
+    queries, gallery = np.flatnonzero(test.role == "query"), np.flatnonzero(_is_gallery(test))
+    for role, rows in (("query", queries), ("gallery", gallery)):
+        if not len(rows):
+            raise InputError(f"No image of the test set has the role {role!r}. Take leave_one_out.")
+    return _apart("query_gallery", queries, gallery, test)
+
+
+def _random_gallery(test, rng):
+    order = rng.permutation(len(test.labels))
+    _, first = np.unique(test.labels[order], return_index=True)
+    gallery = np.sort(order[first])
+    return _apart("random_gallery", np.setdiff1d(order, gallery), gallery, test)
+
+
+def _apart(name, queries, gallery, test):
+    labels = _labels(test, queries, name), test.labels[gallery]
+    return Split(queries, gallery, np.full(len(queries), -1), {name: by_label(*labels)}, labels)
+
+
+def _revisited(test):
+    if test.relevance is None:
+        raise InputError("The test set has no graded relevance (ground_truth.json beside its records).")
+    queries = np.flatnonzero(test.role == "query")
+    own = np.full(len(queries), -1)
+    relevance = [_relevance_of(test, row) for row in queries]
+    splits = []
+    for suffix, rows in (("", test.role == "gallery"), (" + distractors", _is_gallery(test))):
+        gallery = np.flatnonzero(rows)
+        place = {_name(test.ids[row]): number for number, row in enumerate(gallery)}
+        truths = {
+            name + suffix: by_list(*([_places(one, grades, place) for one in relevance] for grades in both))
+            for name, both in DIFFICULTIES.items()
+        }
+        splits.append(Split(queries, gallery, own, truths, None))
+    return splits if np.any(test.role == "distractor") else splits[:1]
+
+
+def _relevance_of(test, row):
+    name = _name(test.ids[row])
+    if name not in test.relevance:
+        raise InputError(f"The graded relevance has no query {name!r}, which the test set has.")
+    return test.relevance[name]
+
+
+def _places(relevance, grades, place):
+    names = [name for grade in grades for name in relevance[grade]]
+    missing = [name for name in names if name not in place]
+    if missing:
+        raise InputError(f"The graded relevance names {missing[0]!r}, which the gallery does not have.")
+    return np.array([place[name] for name in names], np.int64)
+
+
+def _is_gallery(test):
+    return (test.role == "gallery") | (test.role == "distractor")
+
+
+def _labels(test, rows, protocol):
+    labels = test.labels[rows]
+    if np.any(labels < 0):
+        raise InputError(f"Images of the test set have no class (label -1), by which {protocol} measures.")
+    return labels
+
+
+def _name(image_id):
+    return image_id.decode(errors="replace") if isinstance(image_id, bytes) else str(image_id)

@@ -1,0 +1,156 @@
+"""From embeddings and a protocol's splits to metrics."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tfrank.checks import InputError
+from tfrank.evaluation import metrics, neighbors
+from tfrank.evaluation.expansion import augment_database, expand_queries
+from tfrank.evaluation.leave_one_out import leave_one_out_ranks
+from tfrank.evaluation.protocols import Split
+from tfrank.evaluation.ranks import Ranks, positive_ranks, ranks_of_blocks
+from tfrank.evaluation.reranking import k_reciprocal_blocks
+
+# Those of the revisited protocol (Radenovic et al., CVPR 2018).
+GRADED_KS = (1, 5, 10)
+
+
+class PostProcessing(NamedTuple):
+    """What is done with embeddings before they are ranked; by default nothing.
+
+    Attributes:
+        query_expansion: to how many of its nearest neighbours a query is expanded; 0: it is not.
+        database_augmentation: the same for the rows of the gallery.
+        alpha: weight of a neighbour of similarity s: max(s, 0)^alpha; 0 for their plain sum.
+        rerank: whether rankings are those of k-reciprocal neighbours.
+    """
+
+    query_expansion: int = 0
+    database_augmentation: int = 0
+    alpha: float = 2.0
+    rerank: bool = False
+
+
+NOTHING = PostProcessing()
+
+
+class Measured(NamedTuple):
+    """The result of a ranking.
+
+    Attributes:
+        metrics: means over the queries that have a positive, and their number.
+        per_query: `[queries]` by name, NaN for queries without a positive. Of several draws the mean.
+        queries: `[queries]` rows of the test set.
+        ranks: of the positives; None of several draws, and of an approximate search.
+    """
+
+    metrics: dict[str, float]
+    per_query: dict[str, np.ndarray]
+    queries: np.ndarray
+    ranks: Ranks | None
+
+
+def measure(
+    embeddings: np.ndarray,
+    splits: Sequence[Split],
+    ks: Sequence[int],
+    *,
+    search: str = "exact",
+    post: PostProcessing = NOTHING,
+) -> dict[str, Measured]:
+    """The metrics of each ranking of a protocol.
+
+    Args:
+        embeddings: `[images, dim]` float32, unit norm.
+        splits: see `protocols.splits_of`.
+        ks: the Ks of Recall@K and precision@K.
+        search: "exact": ranks in the whole gallery. "scann": from the max(ks) nearest, so without the metrics
+            that take more, and with `scann_recall`, the share of the exact neighbours that it found for a
+            sample of queries.
+        post: what is done with the embeddings before.
+
+    Raises:
+        InputError: no query has a positive, or the search cannot do what is asked.
+    """
+    found: dict[str, list[Measured]] = {}
+    for split in splits:
+        queries, gallery = _rows(embeddings, split.queries), _rows(embeddings, split.gallery)
+        for name, one in measure_split(queries, gallery, split, ks, search=search, post=post).items():
+            found.setdefault(name, []).append(one)
+    return {name: _mean(draws) for name, draws in found.items()}
+
+
+def measure_split(
+    queries: np.ndarray,
+    gallery: np.ndarray,
+    split: Split,
+    ks: Sequence[int],
+    *,
+    search: str = "exact",
+    post: PostProcessing = NOTHING,
+) -> dict[str, Measured]:
+    """As `measure`, of one split, given its rows: `[queries, dim]` and `[gallery, dim]`."""
+    if post.database_augmentation:
+        gallery = augment_database(gallery, k=post.database_augmentation, alpha=post.alpha)
+        queries = gallery if split.leave_one_out else queries
+    expanded = queries
+    if post.query_expansion:
+        expanded = expand_queries(
+            queries, gallery, k=post.query_expansion, alpha=post.alpha, self_index=split.self_index
+        )
+    if search != "exact":
+        return _measure_neighbors(expanded, gallery, split, ks, search, post)
+    measured = {}
+    for name, ranks in _all_ranks(expanded, gallery, split, post).items():
+        if split.labels is None:
+            per_query = metrics.per_query_revisited(ranks, GRADED_KS)
+        else:
+            per_query = metrics.per_query(ranks, ks)
+        measured[name] = Measured(metrics.summarize(per_query), per_query, split.queries, ranks)
+    return measured
+
+
+def _all_ranks(queries, gallery, split, post):
+    if post.rerank:
+        blocks = k_reciprocal_blocks(queries, gallery, self_index=split.self_index)
+        blocks = list(blocks) if len(split.truths) > 1 else blocks
+        return {name: ranks_of_blocks(blocks, truth) for name, truth in split.truths.items()}
+    if split.leave_one_out and not post.query_expansion:
+        return {name: leave_one_out_ranks(gallery, split.labels[0]) for name in split.truths}
+    return {name: positive_ranks(queries, gallery, truth) for name, truth in split.truths.items()}
+
+
+def _measure_neighbors(queries, gallery, split, ks, search, post):
+    if split.labels is None or post.rerank:
+        raise InputError(f"Graded relevance and re-ranking need exact search; {search} finds a few nearest.")
+    found = neighbors.search(search)(queries, gallery, max(ks), split.self_index)
+    per_query = metrics.per_query_of_neighbors(found.index, *split.labels, split.self_index, ks)
+    recall = neighbors.recall_against_exact(found, queries, gallery, max(ks), split.self_index)
+    means = {**metrics.summarize(per_query), f"{search}_recall": recall}
+    return {name: Measured(means, per_query, split.queries, None) for name in split.truths}
+
+
+def _rows(embeddings, rows):
+    return embeddings if np.array_equal(rows, np.arange(len(embeddings))) else embeddings[rows]
+
+
+def _mean(draws: list[Measured]) -> Measured:
+    """The mean of several draws of a ranking; of one, itself."""
+    if len(draws) == 1:
+        return draws[0]
+    means = {name: float(np.mean([draw.metrics[name] for draw in draws])) for name in draws[0].metrics}
+    for count in ("queries", "lone_queries"):
+        means[count] = round(means[count])
+    rows = np.unique(np.concatenate([draw.queries for draw in draws]))
+    total, times = {}, {}
+    for draw in draws:
+        place = np.searchsorted(rows, draw.queries)
+        for name, values in draw.per_query.items():
+            counts = np.isfinite(values)
+            total.setdefault(name, np.zeros(len(rows)))[place[counts]] += values[counts]
+            times.setdefault(name, np.zeros(len(rows)))[place[counts]] += 1
+    with np.errstate(invalid="ignore"):
+        per_query = {name: total[name] / times[name] for name in total}
+    return Measured(means, per_query, rows, None)
