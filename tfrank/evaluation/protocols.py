@@ -32,7 +32,9 @@ def leave_one_out(
     ks = [k for k in ks if k < len(labels)] or [1]
     if neighbors == "exact":
         truth = by_label(labels, labels, own)
-        return metrics.summarize(positive_ranks(embeddings, embeddings, truth), ks)
+        summary = metrics.summarize(metrics.per_query(positive_ranks(embeddings, embeddings, truth), ks))
+        recalls = {f"recall_at_{k}": summary[f"recall_at_{k}"] for k in ks}
+        return recalls | {key: summary[key] for key in ("map", "queries", "lone_queries")}
     found = search(neighbors)(embeddings, embeddings, max(ks), own).index
     recalls = metrics.neighbor_recalls(found, labels, labels, own, ks)
     sample = np.random.default_rng(0).permutation(len(labels))[:CHECKED_QUERIES]
