@@ -100,6 +100,7 @@ def test_iterations_move_the_clusters():
     assert once != often
 
 
-def test_iterations_are_checked():
-    with pytest.raises(InputError, match="`iterations`"):
-        nmi(ROWS["distinct"], LABELS, iterations=0)
+@pytest.mark.parametrize("argument", [{"iterations": 0}, {"seed": -1}])
+def test_bad_arguments_are_named(argument):
+    with pytest.raises(InputError, match=f"`{next(iter(argument))}`. Expected an integer of at least"):
+        nmi(ROWS["distinct"], LABELS, **argument)

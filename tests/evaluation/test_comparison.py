@@ -107,6 +107,7 @@ def test_values_that_cannot_be_compared_are_refused(arguments, message):
     ("argument", "expected"),
     [
         ({"samples": 0}, "`samples`. Expected an integer of at least 1"),
+        ({"seed": -1}, "`seed`. Expected an integer of at least 0"),
         ({"confidence": 1}, "`confidence`. Expected a finite number above 0 and below 1"),
         ({"confidence": 95}, "`confidence`. Expected a finite number above 0 and below 1"),
     ],

@@ -59,6 +59,7 @@ def paired_bootstrap(
     Comparison(difference=0.25, low=0.25, high=0.25, queries=2)
     """
     samples = checks.integer("samples", samples, at_least=1)
+    seed = checks.integer("seed", seed, at_least=0)
     confidence = checks.number("confidence", confidence, above=0, below=1)
     groups = np.arange(len(before)) if groups is None else groups
     if not len(before) == len(after) == len(groups):
