@@ -1,16 +1,33 @@
-"""Recall@K and mAP against the plain loops, with lone queries, ties, and in any blocks."""
+"""The metrics against the plain loops, with lone queries, ties, and in any blocks; and worked by hand."""
+
+import math
+import re
 
 import numpy as np
 import pytest
 
 from tests import reference
 from tests.evaluation import LABELS, ROWS, every_rows, every_search, in_any_blocks
+from tests.reference import metrics as oracle
 from tfrank.checks import InputError
 from tfrank.evaluation import metrics, neighbors, ranks
 from tfrank.evaluation.protocols import leave_one_out
+from tfrank.evaluation.ranks import Ranks
 
 KS = (1, 2, 5, 10, 59)
 DISTINCT = ROWS["distinct"]
+OWN = np.arange(60)
+EVERY_METRIC = {
+    **{f"recall_at_{k}": lambda ranking, k=k: float(any(ranking[:k])) for k in KS},
+    **{f"precision_at_{k}": lambda ranking, k=k: oracle.precision(ranking, k) for k in KS},
+    "ap": oracle.ap,
+    "ap_at_r": oracle.ap_at_r,
+    "r_precision": oracle.r_precision,
+    "reciprocal_rank": oracle.reciprocal_rank,
+    "ndcg": oracle.ndcg,
+}
+# Positives at ranks 1 and 4; none; at 2, 3 and 7; at 1; none.
+BY_HAND = Ranks(np.array([0, 2, 2, 5, 6, 6]), np.array([1, 4, 2, 3, 7, 1], np.int32))
 
 
 def assert_as_in_the_oracle(got, similarity, *pairs):
@@ -47,7 +64,7 @@ def test_queries_may_stand_outside_the_gallery(monkeypatch, rows, own, block_sim
     found = ranks.positive_ranks(rows[:20], rows[10:], truth)
     assert not found.positives[3]
     pairs = (query_labels, gallery_labels, self_index)
-    assert_as_in_the_oracle(metrics.summarize(found, KS), rows[:20] @ rows[10:].T, *pairs)
+    assert_as_in_the_oracle(metrics.summarize(metrics.per_query(found, KS)), rows[:20] @ rows[10:].T, *pairs)
 
 
 def test_ranks_are_those_of_positives_by_hand():
@@ -56,8 +73,123 @@ def test_ranks_are_those_of_positives_by_hand():
     found = ranks.ranks_of_blocks([(0, similarity)], truth)
     # Before the positive of 0.8 stand 0.9 and the negative tied with it.
     assert found.rank.tolist() == [3, 4, 5] and found.start.tolist() == [0, 3]
-    assert metrics.recall_at_k(found, 2) == 0 and metrics.recall_at_k(found, 3) == 1
-    assert metrics.mean_average_precision(found) == pytest.approx((1 / 3 + 2 / 4 + 3 / 5) / 3)
+    assert metrics.recall_at_k(found, 2) == [0] and metrics.recall_at_k(found, 3) == [1]
+    assert metrics.average_precision(found) == pytest.approx([(1 / 3 + 2 / 4 + 3 / 5) / 3])
+
+
+@every_rows
+@pytest.mark.parametrize("block_positives", [metrics.BLOCK_POSITIVES, 40, 1])
+def test_every_metric_of_every_query_is_that_of_the_plain_loops(monkeypatch, rows, block_positives):
+    monkeypatch.setattr(metrics, "BLOCK_POSITIVES", block_positives)
+    found = ranks.positive_ranks(rows, rows, ranks.by_label(LABELS, LABELS, OWN))
+    rankings = oracle.relevance(rows @ rows.T, LABELS, LABELS, OWN)
+    got = metrics.per_query(found, KS)
+    assert set(got) == set(EVERY_METRIC)
+    got |= {"trapezoid": metrics.trapezoid_ap(found), "capped": metrics.capped_precision_at_k(found, 9)}
+    landmarks = {"trapezoid": oracle.trapezoid_ap, "capped": lambda r: oracle.capped_precision(r, 9)}
+    for name, metric in (EVERY_METRIC | landmarks).items():
+        wanted = [math.nan if ranking is None else metric(ranking) for ranking in rankings]
+        assert got[name].dtype == np.float64
+        np.testing.assert_allclose(got[name], wanted, rtol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("metric", "first", "third"),
+    [
+        (lambda r: metrics.recall_at_k(r, 1), 1, 0),
+        (lambda r: metrics.recall_at_k(r, 2), 1, 1),
+        (lambda r: metrics.precision_at_k(r, 1), 1, 0),
+        (lambda r: metrics.precision_at_k(r, 4), 2 / 4, 2 / 4),
+        (metrics.average_precision, (1 / 1 + 2 / 4) / 2, (1 / 2 + 2 / 3 + 3 / 7) / 3),
+        (metrics.average_precision_at_r, 1 / 2, (1 / 2 + 2 / 3) / 3),
+        (metrics.r_precision, 1 / 2, 2 / 3),
+        (metrics.reciprocal_rank, 1, 1 / 2),
+        (
+            metrics.ndcg,
+            (1 + 1 / math.log2(5)) / (1 + 1 / math.log2(3)),
+            (1 / math.log2(3) + 1 / 2 + 1 / 3) / (1 + 1 / math.log2(3) + 1 / 2),
+        ),
+        # From 0: ranks 0 and 3; ranks 1, 2 and 6.
+        (
+            metrics.trapezoid_ap,
+            ((1 + 1) / 2 + (1 / 3 + 2 / 4) / 2) / 2,
+            ((0 + 1 / 2) / 2 + (1 / 2 + 2 / 3) / 2 + (2 / 6 + 3 / 7) / 2) / 3,
+        ),
+        (lambda r: metrics.capped_precision_at_k(r, 5), 2 / 4, 2 / 5),
+        (lambda r: metrics.capped_precision_at_k(r, 10), 2 / 4, 3 / 7),
+    ],
+)
+def test_metrics_by_hand(metric, first, third):
+    """The fourth query finds its only positive first, which is 1 by every metric of so short a list."""
+    got = metric(BY_HAND)
+    np.testing.assert_allclose(got[:3], [first, math.nan, third], rtol=1e-12)
+    assert math.isnan(got[4])
+
+
+def test_a_perfect_ranking_has_the_best_of_every_metric():
+    perfect = metrics.per_query(Ranks(np.array([0, 1, 4]), np.array([1, 1, 2, 3], np.int32)), [1])
+    assert all((values == 1).all() for values in perfect.values())
+
+
+def test_a_summary_is_the_means_over_queries_with_a_positive():
+    got = metrics.summarize(metrics.per_query(BY_HAND, [1, 4]))
+    assert list(got) == [
+        *("recall_at_1", "recall_at_4", "precision_at_1", "precision_at_4"),
+        *("map", "map_at_r", "r_precision", "mrr", "ndcg", "queries", "lone_queries"),
+    ]
+    assert (got["queries"], got["lone_queries"]) == (3, 2)
+    assert got["recall_at_1"] == pytest.approx(2 / 3)
+    assert got["precision_at_4"] == pytest.approx((2 / 4 + 2 / 4 + 1 / 4) / 3)
+    assert got["map_at_r"] == pytest.approx((1 / 2 + (1 / 2 + 2 / 3) / 3 + 1) / 3)
+    assert got["mrr"] == pytest.approx((1 + 1 / 2 + 1) / 3)
+    assert all(type(value) in (float, int) for value in got.values())
+
+
+def test_every_metric_of_a_summary_is_defined_in_a_sentence():
+    columns = {
+        **metrics.per_query(BY_HAND, [3]),
+        "trapezoid_ap": metrics.trapezoid_ap(BY_HAND),
+        "capped_precision_at_3": metrics.capped_precision_at_k(BY_HAND, 3),
+    }
+    names = {name.replace("_at_3", "_at_<k>") for name in metrics.summarize(columns)}
+    assert names == {*metrics.DEFINITIONS, "queries", "lone_queries"}
+    assert all(sentence.endswith(".") for sentence in metrics.DEFINITIONS.values())
+    assert "hit rate" in metrics.DEFINITIONS["recall_at_<k>"]
+    assert "the query itself left out" in metrics.DEFINITIONS["recall_at_<k>"]
+
+
+@pytest.mark.parametrize(
+    ("ks", "gallery_size", "wanted", "note"),
+    [
+        (None, 100, (1, 10, 100), ""),
+        (None, 99, (1, 10), "Left out: K=100. A query is ranked against 99 images."),
+        (None, 10, (1, 10), "Left out: K=100. A query is ranked against 10 images."),
+        (None, 1, (1,), "Left out: K=10, K=100. A query is ranked against 1 image."),
+        (None, 0, (1,), "Left out: K=10, K=100. A query is ranked against 0 images."),
+        ((5, 1, 5, 59), 59, (1, 5, 59), ""),
+        ([np.int64(2)], 59, (2,), ""),
+        # That there is nothing to find is said by what looks for it.
+        ([1], 0, (1,), ""),
+    ],
+)
+def test_ks_that_are_possible_are_reported(ks, gallery_size, wanted, note):
+    assert metrics.usable_ks(ks, gallery_size) == (wanted, note)
+
+
+@pytest.mark.parametrize(
+    ("ks", "message"),
+    [
+        ((1, 60), "K=60 is too large: a query is ranked against 59 images. Choose Ks up to 59."),
+        ((1, 0), "`ks`. Expected an integer of at least 1. Received: ks=0"),
+        ((1, 1.5), "`ks`. Expected an integer of at least 1. Received: ks=1.5"),
+        ((True,), "`ks`. Expected an integer of at least 1. Received: ks=True"),
+        ("10", "`ks`. Expected a list of numbers. Received: ks='10'"),
+        ((), "`ks`. Expected a list of numbers"),
+    ],
+)
+def test_ks_that_are_not_are_refused(ks, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        metrics.usable_ks(ks, 59)
 
 
 def test_all_alike_gives_the_worst_ranking():

@@ -1,10 +1,11 @@
-"""The metrics of rankings."""
+"""The metrics of rankings, of classes and of pairs of images."""
 
+import itertools
 import math
 
 import numpy as np
 
-from tests.reference.common import candidates
+from tests.reference.common import candidates, cosine, unit
 
 
 def relevance(similarity, query_labels, gallery_labels, self_index):
@@ -29,11 +30,113 @@ def recall_at_k(similarity, query_labels, gallery_labels, self_index, k):
 
 def average_precision(similarity, query_labels, gallery_labels, self_index):
     """AP of each query over its whole ranking: mean of the precision at its positives; NaN if none."""
-    result = []
-    for ranking in relevance(similarity, query_labels, gallery_labels, self_index):
-        if ranking is None:
-            result.append(math.nan)
-            continue
-        places = [place for place, positive in enumerate(ranking, start=1) if positive]
-        result.append(sum(n / place for n, place in enumerate(places, start=1)) / len(places))
-    return np.array(result)
+    rankings = relevance(similarity, query_labels, gallery_labels, self_index)
+    return np.array([math.nan if ranking is None else ap(ranking) for ranking in rankings])
+
+
+def ap(ranking):
+    """Mean of the precision at the positives of a ranking."""
+    return sum(precision(ranking, k) for k in places(ranking)) / sum(ranking)
+
+
+def ap_at_r(ranking):
+    """Sum of the precision at the positives among the R nearest, divided by R."""
+    return sum(precision(ranking, k) for k in places(ranking) if k <= sum(ranking)) / sum(ranking)
+
+
+def precision(ranking, k):
+    """Share of positives among the k nearest."""
+    return sum(ranking[:k]) / k
+
+
+def r_precision(ranking):
+    """Precision at the number of positives."""
+    return precision(ranking, sum(ranking))
+
+
+def reciprocal_rank(ranking):
+    """1 / rank of the first positive."""
+    return 1 / (1 + ranking.index(True))
+
+
+def ndcg(ranking):
+    """Discounted gain of a ranking, divided by that of the ranking with all positives in front."""
+    return discounted_gain(ranking) / discounted_gain(sorted(ranking, reverse=True))
+
+
+def discounted_gain(ranking):
+    """Sum of 1 / log2(1 + rank) over the positives."""
+    return sum(positive / math.log2(1 + rank) for rank, positive in enumerate(ranking, start=1))
+
+
+def trapezoid_ap(ranking):
+    """Area under the precision-recall curve: a trapezoid from the precision just before each positive."""
+    area = 0.0
+    for rank in places(ranking):
+        before = precision(ranking, rank - 1) if rank > 1 else 1.0
+        area += (before + precision(ranking, rank)) / 2 / sum(ranking)
+    return area
+
+
+def capped_precision(ranking, k):
+    """Precision at k, or at the last positive if that comes before."""
+    return precision(ranking, min(k, places(ranking)[-1]))
+
+
+def places(ranking):
+    """The ranks of the positives, from 1."""
+    return [rank for rank, positive in enumerate(ranking, start=1) if positive]
+
+
+def class_distances(rows, labels):
+    """dists_intra and dists_inter by all pairs, NaN where there is none."""
+    rows, labels = unit(rows), [int(label) for label in labels]
+    intra, means = [], []
+    for label in sorted(set(labels)):
+        members = [row for row, its in zip(rows, labels) if its == label]
+        pairs = [1 - cosine(a, b) for a, b in itertools.combinations(members, 2)]
+        intra += [sum(pairs) / len(pairs)] if pairs else []
+        means.append(sum(members) / len(members))
+    inter = [1 - cosine(a, b) for a, b in itertools.combinations(means, 2)]
+    return tuple(sum(values) / len(values) if values else math.nan for values in (intra, inter))
+
+
+def pair_similarities(rows, labels):
+    """The similarities of all positive and of all negative pairs of images."""
+    rows, positives, negatives = np.asarray(rows, np.float64), [], []
+    for i, j in itertools.combinations(range(len(rows)), 2):
+        (positives if int(labels[i]) == int(labels[j]) else negatives).append(float(rows[i] @ rows[j]))
+    return positives, negatives
+
+
+def roc_auc(positives, negatives):
+    """How often a positive is above a negative; equals count half."""
+    wins = sum((p > n) + (p == n) / 2 for p in positives for n in negatives)
+    return wins / len(positives) / len(negatives)
+
+
+def tar_at_far(positives, negatives, accepted):
+    """The greatest share of positives above some value that at most so many negatives are above.
+
+    Of the values that accept so few negatives it is enough to try those of the similarities.
+    """
+    thresholds = [t for t in [*positives, *negatives] if sum(n > t for n in negatives) <= accepted]
+    return max(sum(p > t for p in positives) / len(positives) for t in thresholds)
+
+
+def mutual_information(first, second):
+    """Normalised by the arithmetic mean of the entropies, of two partitions of the same things."""
+    count = len(first)
+
+    def share(*values):
+        return sum(pair == values for pair in zip(first, second)) / count
+
+    def entropy(partition):
+        shares = [sum(value == one for value in partition) / count for one in set(partition)]
+        return -sum(p * math.log(p) for p in shares)
+
+    information = 0.0
+    for a, b in set(zip(first, second)):
+        outer = sum(value == a for value in first) * sum(value == b for value in second) / count**2
+        information += share(a, b) * math.log(share(a, b) / outer)
+    return 2 * information / (entropy(first) + entropy(second))

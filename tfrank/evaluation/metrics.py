@@ -1,42 +1,216 @@
-"""Retrieval metrics. Recall@K is the hit rate of metric learning: the share of queries with at least one
-image of their class among the K nearest, the query itself left out.
+"""Retrieval metrics of each query, and their means, all from the ranks of its positives.
 
-Queries without a positive have no metric; they are left out of every mean. Ties are ranked
-pessimistically: a negative as similar as a positive stands before it.
+Recall@K is the hit rate of metric learning: the share of queries with at least one image of their class
+among the K nearest, the query itself left out. Queries without a positive have no metric: NaN, and they are
+left out of every mean. Ties are ranked pessimistically, see `ranks`.
+
+Below, r_1 < ... < r_R are the ranks of a query's R positives, from 1.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from tfrank import checks
 from tfrank.checks import InputError
 from tfrank.evaluation.ranks import Ranks
 
+DEFAULT_KS = (1, 10, 100)
+# Positives looked at together, so that what is computed of them stays in the processor's cache.
+BLOCK_POSITIVES = 2**18
+# What the mean over queries is called, where it has a name of its own.
+MEANS = {"ap": "map", "ap_at_r": "map_at_r", "reciprocal_rank": "mrr", "trapezoid_ap": "trapezoid_map"}
+DEFINITIONS = {
+    "recall_at_<k>": "Recall@K (hit rate): share of queries with at least one image of their class among"
+    " the K nearest, the query itself left out.",
+    "precision_at_<k>": "Precision@K: share of the K nearest images that are of the query's class.",
+    "map": "mAP: mean over queries of AP, the mean of the precisions at the ranks of all images of the"
+    " query's class.",
+    "map_at_r": "MAP@R: as mAP, with only the R nearest images counted as found, where R is how many images"
+    " of its class a query has to find.",
+    "r_precision": "R-precision: share of the R nearest images that are of the query's class, where R is"
+    " how many there are to find.",
+    "mrr": "MRR: mean over queries of 1 / rank of the nearest image of the query's class.",
+    "ndcg": "nDCG: sum of 1 / log2(1 + rank) over the images of the query's class, divided by that of the"
+    " best ranking.",
+    "trapezoid_map": "mAP of the revisited Oxford and Paris protocol: the area under each query's"
+    " precision-recall curve, by trapezoids.",
+    "capped_precision_at_<k>": "mP@K of the revisited Oxford and Paris protocol: precision among the K"
+    " nearest images, or down to the last positive where that comes before.",
+}
 
-def recall_at_k(ranks: Ranks, k: int) -> float:
-    """Share of the queries with a positive whose first positive is among the k nearest."""
-    first = ranks.rank[ranks.start[:-1][ranks.positives > 0]]
-    return float(np.mean(first <= k))
+
+def recall_at_k(ranks: Ranks, k: int) -> np.ndarray:
+    """`[queries]` hits: 1 where r_1 <= k, else 0; NaN for a lone query.
+
+    >>> recall_at_k(Ranks(np.array([0, 2, 2]), np.array([2, 3])), 2)
+    array([ 1., nan])
+    """
+    return _first(ranks.rank <= k, ranks)
 
 
-def mean_average_precision(ranks: Ranks) -> float:
-    """Mean over the queries with a positive of the mean of the precisions at their positives."""
-    parts = np.split(ranks.rank, ranks.start[1:-1])
-    return float(np.mean([np.mean(np.arange(1, len(r) + 1) / r) for r in parts if len(r)]))
+def precision_at_k(ranks: Ranks, k: int) -> np.ndarray:
+    """`[queries]` share of positives among the k nearest, #{j: r_j <= k} / k; NaN for a lone query.
+
+    >>> precision_at_k(Ranks(np.array([0, 2]), np.array([2, 3])), 4)
+    array([0.5])
+    """
+    return _sum(ranks.rank <= k, ranks) / k
 
 
-def summarize(ranks: Ranks, ks: Sequence[int]) -> dict[str, float]:
-    """`recall_at_<k>` for each k, `map`, and the numbers of `queries` and of `lone_queries` left out."""
-    lone = int(np.sum(ranks.positives == 0))
-    queries = len(ranks.positives) - lone
+def average_precision(ranks: Ranks) -> np.ndarray:
+    """`[queries]` AP, the mean of the precisions at the positives: 1/R sum_j j / r_j; NaN for a lone query.
+
+    >>> average_precision(Ranks(np.array([0, 2]), np.array([1, 4])))
+    array([0.75])
+    """
+    return _sum(_place(ranks) / ranks.rank, ranks) / ranks.positives
+
+
+def average_precision_at_r(ranks: Ranks) -> np.ndarray:
+    """`[queries]` AP of the R nearest: 1/R sum over r_j <= R of j / r_j; NaN for a lone query.
+
+    MAP@R is its mean: Musgrave, Belongie, Lim: A Metric Learning Reality Check, ECCV 2020 (arXiv 2003.08505),
+    section 3.2.
+
+    >>> average_precision_at_r(Ranks(np.array([0, 2]), np.array([1, 4])))
+    array([0.5])
+    """
+    return _sum(np.where(_among_r(ranks), _place(ranks) / ranks.rank, 0), ranks) / ranks.positives
+
+
+def r_precision(ranks: Ranks) -> np.ndarray:
+    """`[queries]` precision at R, #{j: r_j <= R} / R; NaN for a lone query.
+
+    >>> r_precision(Ranks(np.array([0, 2]), np.array([2, 4])))
+    array([0.5])
+    """
+    return _sum(_among_r(ranks), ranks) / ranks.positives
+
+
+def reciprocal_rank(ranks: Ranks) -> np.ndarray:
+    """`[queries]` 1 / r_1; NaN for a lone query.
+
+    >>> reciprocal_rank(Ranks(np.array([0, 2]), np.array([4, 5])))
+    array([0.25])
+    """
+    return 1 / _first(ranks.rank, ranks)
+
+
+def ndcg(ranks: Ranks) -> np.ndarray:
+    """`[queries]` sum_j 1 / log2(1 + r_j), divided by sum_j 1 / log2(1 + j); NaN for a lone query.
+
+    The normalised discounted cumulative gain of Järvelin and Kekäläinen (TOIS 2002) over the whole ranking,
+    with gain 1 for a positive and 0 for a negative, in the form with log2(1 + rank).
+
+    >>> ndcg(Ranks(np.array([0, 1]), np.array([3])))
+    array([0.5])
+    """
+    gain = 1 / np.log2(1 + ranks.rank)
+    best = np.cumsum(1 / np.log2(2 + np.arange(max(ranks.positives, default=0))))
+    # The last entry is that of lone queries.
+    ideal = np.append(best, np.nan)[ranks.positives - 1]
+    return _sum(gain, ranks) / ideal
+
+
+def trapezoid_ap(ranks: Ranks) -> np.ndarray:
+    """`[queries]` AP as the area of trapezoids under the precision-recall curve; NaN for a lone query.
+
+    1/R sum_j (p_j + j / r_j) / 2, where p_j is the precision just before the positive, (j - 1) / (r_j - 1),
+    or 1 at rank 1. It is the mAP of the revisited Oxford and Paris protocol (Radenović et al.: Revisiting
+    Oxford and Paris, CVPR 2018, arXiv 1803.11285) as its published evaluation computes it.
+
+    >>> trapezoid_ap(Ranks(np.array([0, 2]), np.array([1, 3])))
+    array([0.79166667])
+    """
+    place = _place(ranks)
+    before = np.where(ranks.rank == 1, 1, (place - 1) / np.maximum(ranks.rank - 1, 1))
+    return _sum((before + place / ranks.rank) / 2, ranks) / ranks.positives
+
+
+def capped_precision_at_k(ranks: Ranks, k: int) -> np.ndarray:
+    """`[queries]` #{j: r_j <= k} / min(k, r_R); NaN for a lone query.
+
+    The mP@k of the revisited Oxford and Paris protocol (arXiv 1803.11285), as its published evaluation
+    computes it: a query all of whose positives came before rank k is not blamed for what comes after.
+
+    >>> capped_precision_at_k(Ranks(np.array([0, 2]), np.array([1, 2])), 10)
+    array([1.])
+    """
+    last = _of_counting(ranks.rank[ranks.start[1:][ranks.positives > 0] - 1], ranks)
+    return _sum(ranks.rank <= k, ranks) / np.minimum(k, last)
+
+
+def per_query(ranks: Ranks, ks: Sequence[int]) -> dict[str, np.ndarray]:
+    """Every metric of every query.
+
+    Args:
+        ranks: the ranks of the queries' positives.
+        ks: the Ks of Recall@K and precision@K, see `usable_ks`.
+
+    Returns:
+        `[queries]` float64 each, 0 to 1, NaN for a lone query: `recall_at_<k>` and `precision_at_<k>` for
+        each k, `ap`, `ap_at_r`, `r_precision`, `reciprocal_rank`, `ndcg`.
+
+    >>> found = per_query(Ranks(np.array([0, 1, 1]), np.array([2])), [1])
+    >>> found["recall_at_1"], found["ap"]
+    (array([ 0., nan]), array([0.5, nan]))
+    """
+    parts = [_metrics(block, ks) for block in _blocks(ranks)]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def summarize(per_query: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Means over the queries that have a positive, and how many those are.
+
+    Args:
+        per_query: `[queries]` each, NaN for a lone query, as from `per_query`.
+
+    Returns:
+        `recall_at_<k>`, `precision_at_<k>`, `map`, `map_at_r`, `r_precision`, `mrr`, `ndcg`, 0 to 1, and the
+        numbers of `queries` and of `lone_queries`, which are left out. `DEFINITIONS` says what they mean.
+
+    Raises:
+        InputError: no query has a positive.
+
+    >>> summarize({"ap": np.array([0.5, 1.0, np.nan])})
+    {'map': 0.75, 'queries': 2, 'lone_queries': 1}
+    """
+    counting = ~np.isnan(next(iter(per_query.values())))
+    queries = int(np.sum(counting))
     _check_queries(queries)
-    metrics = {f"recall_at_{k}": recall_at_k(ranks, k) for k in ks}
-    return {
-        **metrics,
-        "map": mean_average_precision(ranks),
-        "queries": queries,
-        "lone_queries": lone,
-    }
+    means = {MEANS.get(name, name): float(np.mean(values[counting])) for name, values in per_query.items()}
+    return {**means, "queries": queries, "lone_queries": len(counting) - queries}
+
+
+def usable_ks(ks: Sequence[int] | None, gallery_size: int) -> tuple[tuple[int, ...], str]:
+    """The Ks to be reported, ascending, each once, and in words which of the default Ks are left out, or "".
+
+    Args:
+        ks: integers from 1 to `gallery_size`. None: 1, 10 and 100, or those of them that are possible.
+        gallery_size: how many images a query is ranked against.
+
+    Raises:
+        InputError: a K that was asked for is no integer, below 1, or above the gallery.
+
+    >>> usable_ks([10, 1, 10], 59)
+    ((1, 10), '')
+    >>> usable_ks(None, 59)
+    ((1, 10), 'Left out: K=100. A query is ranked against 59 images.')
+    """
+    most = max(gallery_size, 1)
+    if ks is None:
+        left_out = ", ".join(f"K={k}" for k in DEFAULT_KS if k > most)
+        note = f"Left out: {left_out}. A query is ranked against {_images(gallery_size)}."
+        return tuple(k for k in DEFAULT_KS if k <= most), note if left_out else ""
+    ks = tuple(sorted(set(checks.sequence("ks", ks, checks.integer, at_least=1))))
+    if ks[-1] > most:
+        raise InputError(
+            f"K={ks[-1]} is too large: a query is ranked against {_images(gallery_size)}."
+            f" Choose Ks up to {most}."
+        )
+    return ks, ""
 
 
 def neighbor_recalls(
@@ -64,6 +238,60 @@ def neighbor_recalls(
     _check_queries(len(hit))
     recalls = {f"recall_at_{k}": float(hit[:, :k].any(axis=1).mean()) for k in ks}
     return {**recalls, "queries": len(hit), "lone_queries": lone}
+
+
+def _metrics(ranks: Ranks, ks: Sequence[int]) -> dict[str, np.ndarray]:
+    return {
+        **{f"recall_at_{k}": recall_at_k(ranks, k) for k in ks},
+        **{f"precision_at_{k}": precision_at_k(ranks, k) for k in ks},
+        "ap": average_precision(ranks),
+        "ap_at_r": average_precision_at_r(ranks),
+        "r_precision": r_precision(ranks),
+        "reciprocal_rank": reciprocal_rank(ranks),
+        "ndcg": ndcg(ranks),
+    }
+
+
+def _blocks(ranks: Ranks) -> Iterator[Ranks]:
+    """The same ranks in pieces of whole queries, with about BLOCK_POSITIVES positives each."""
+    queries, positives = len(ranks.positives), len(ranks.rank)
+    cuts = np.searchsorted(ranks.start, np.arange(BLOCK_POSITIVES, positives, BLOCK_POSITIVES))
+    edges = [0, *np.unique(cuts[(cuts > 0) & (cuts < queries)]), queries]
+    for first, last in itertools.pairwise(edges):
+        start = ranks.start[first : last + 1]
+        yield Ranks(start - start[0], ranks.rank[start[0] : start[-1]])
+
+
+def _place(ranks: Ranks) -> np.ndarray:
+    """j of each r_j: which of its query's positives it is, from 1."""
+    return np.arange(1, len(ranks.rank) + 1) - np.repeat(ranks.start[:-1], ranks.positives)
+
+
+def _among_r(ranks: Ranks) -> np.ndarray:
+    """Whether r_j <= R."""
+    return ranks.rank <= np.repeat(ranks.positives, ranks.positives)
+
+
+def _first(values: np.ndarray, ranks: Ranks) -> np.ndarray:
+    """Of each query the value at its first positive."""
+    return _of_counting(values[ranks.start[:-1][ranks.positives > 0]], ranks)
+
+
+def _sum(values: np.ndarray, ranks: Ranks) -> np.ndarray:
+    """Of each query the sum of the values at its positives."""
+    starts = ranks.start[:-1][ranks.positives > 0]
+    return _of_counting(np.add.reduceat(values, starts, dtype=np.float64), ranks)
+
+
+def _of_counting(values: np.ndarray, ranks: Ranks) -> np.ndarray:
+    """`[queries]` the values of those that have a positive, in their order, NaN for the others."""
+    result = np.full(len(ranks.positives), np.nan)
+    result[ranks.positives > 0] = values
+    return result
+
+
+def _images(count):
+    return "1 image" if count == 1 else f"{count} images"
 
 
 def _check_queries(count):

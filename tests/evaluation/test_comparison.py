@@ -1,0 +1,117 @@
+"""The bootstrap interval: by hand, against a plain loop, and how often it holds the truth."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tfrank.checks import InputError
+from tfrank.evaluation import comparison
+from tfrank.evaluation.comparison import paired_bootstrap
+
+RNG = np.random.default_rng(0)
+BEFORE = RNG.random(300)
+AFTER = np.clip(BEFORE + RNG.normal(0.02, 0.1, 300), 0, 1)
+CLASSES = RNG.integers(40, size=300) - 2**40
+
+
+def by_plain_loops(differences, groups, samples):
+    """The 2.5 % and 97.5 % quantiles of the mean, of groups drawn one by one."""
+    rng = np.random.default_rng(7)
+    members = [[d for d, its in zip(differences, groups) if its == group] for group in sorted(set(groups))]
+    means = []
+    for _ in range(samples):
+        drawn = [d for group in rng.choice(len(members), len(members)) for d in members[group]]
+        means.append(sum(drawn) / len(drawn))
+    means.sort()
+    return means[round(0.025 * samples)], means[round(0.975 * samples)]
+
+
+@pytest.mark.parametrize("groups", [None, CLASSES])
+def test_the_interval_is_that_of_a_plain_loop(groups):
+    got = paired_bootstrap(BEFORE, AFTER, groups=groups, samples=20_000)
+    assert (got.difference, got.queries) == (pytest.approx(np.mean(AFTER - BEFORE)), 300)
+    each = range(300) if groups is None else groups.tolist()
+    low, high = by_plain_loops((AFTER - BEFORE).tolist(), each, 3000)
+    # The quantiles of so few means are uncertain by a few percent of the width.
+    assert (got.low, got.high) == pytest.approx((low, high), abs=0.07 * (high - low))
+
+
+def test_an_interval_by_hand():
+    """Means of two draws of 0 and 1: 0 and 1 with probability 1/4 each, 1/2 with 1/2."""
+    got = paired_bootstrap(np.zeros(2), np.array([0.0, 1.0]), confidence=0.4)
+    assert got == (0.5, 0.5, 0.5, 2)
+    assert paired_bootstrap(np.zeros(2), np.array([0.0, 1.0]), confidence=0.6) == (0.5, 0, 1, 2)
+
+
+def test_classes_are_drawn_whole():
+    """A class of three queries at 1 and one of one at 0: drawn twice, once each, or twice."""
+    groups, after = np.array([5, 5, 3, 5]), np.array([1.0, 1.0, 0.0, 1.0])
+    assert paired_bootstrap(np.zeros(4), after, groups=groups, confidence=0.4) == (0.75, 0.75, 0.75, 4)
+    assert paired_bootstrap(np.zeros(4), after, groups=groups, confidence=0.6) == (0.75, 0, 1, 4)
+
+
+def test_classes_whose_queries_agree_give_a_wider_interval():
+    shift = RNG.normal(size=40)[CLASSES + 2**40]
+    alone, whole = (paired_bootstrap(np.zeros(300), shift, groups=groups) for groups in (None, CLASSES))
+    assert whole.high - whole.low > 2 * (alone.high - alone.low)
+
+
+@pytest.mark.parametrize("missing", [math.nan, math.inf])
+def test_queries_without_both_values_are_left_out(missing):
+    before, after = BEFORE.copy(), AFTER.copy()
+    before[:10], after[5:20] = missing, missing
+    got = paired_bootstrap(before, after, groups=CLASSES)
+    assert got == paired_bootstrap(BEFORE[20:], AFTER[20:], groups=CLASSES[20:])
+    assert got.queries == 280
+
+
+def test_one_seed_gives_one_interval_in_any_number_of_blocks(monkeypatch):
+    first, again = (paired_bootstrap(BEFORE, AFTER, samples=999, seed=5) for _ in range(2))
+    assert first == again
+    assert first[1:3] != paired_bootstrap(BEFORE, AFTER, samples=999, seed=6)[1:3]
+    monkeypatch.setattr(comparison, "BLOCK_DRAWS", 1)
+    blocks = paired_bootstrap(BEFORE, AFTER, samples=999, seed=5)
+    assert blocks[1:3] == pytest.approx(first[1:3], abs=0.1 * (first.high - first.low))
+
+
+@pytest.mark.parametrize("in_classes", [False, True])
+def test_the_interval_holds_the_truth_about_as_often_as_it_says(in_classes):
+    """200 data sets of 40 classes of 3 queries, whose true difference is 0.5."""
+    rng, held = np.random.default_rng(3), 0
+    classes = np.repeat(np.arange(40), 3)
+    for seed in range(200):
+        noise = rng.exponential(size=40)[classes] - 1 if in_classes else rng.exponential(size=120) - 1
+        before = rng.normal(size=120)
+        groups = classes if in_classes else None
+        got = paired_bootstrap(before, before + 0.5 + noise, groups=groups, samples=500, seed=seed)
+        held += got.low <= 0.5 <= got.high
+    assert 0.9 <= held / 200 <= 0.99
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((BEFORE, AFTER[1:], None), "Received: 300, 299 and 300."),
+        ((BEFORE, AFTER, CLASSES[1:]), "Received: 300, 300 and 299."),
+        ((BEFORE, np.full(300, math.nan), None), "no query with a value of both models"),
+    ],
+)
+def test_values_that_cannot_be_compared_are_refused(arguments, message):
+    before, after, groups = arguments
+    with pytest.raises(InputError, match=message):
+        paired_bootstrap(before, after, groups=groups)
+
+
+@pytest.mark.parametrize(
+    ("argument", "expected"),
+    [
+        ({"samples": 0}, "`samples`. Expected an integer of at least 1"),
+        ({"seed": -1}, "`seed`. Expected an integer of at least 0"),
+        ({"confidence": 1}, "`confidence`. Expected a finite number above 0 and below 1"),
+        ({"confidence": 95}, "`confidence`. Expected a finite number above 0 and below 1"),
+    ],
+)
+def test_bad_arguments_are_named(argument, expected):
+    with pytest.raises(InputError, match=expected):
+        paired_bootstrap(BEFORE, AFTER, **argument)

@@ -1,0 +1,124 @@
+"""How tight classes are, how far from each other, and whether k-means finds them."""
+
+import warnings
+
+import numpy as np
+
+from tfrank import checks
+from tfrank.normalize import SMALLEST_NORM
+
+# Rows in float64 at a time: 64 MiB at dim 512.
+BLOCK_ROWS = 2**14
+DEFINITIONS = {
+    "dists_intra": "dists@intra: mean cosine distance between two images of a class, averaged over the"
+    " classes that have two.",
+    "dists_inter": "dists@inter: mean cosine distance between the mean directions of two classes.",
+    "nmi": "NMI: normalised mutual information between classes and the clusters of k-means with as many"
+    " clusters as there are classes.",
+}
+
+
+def class_distances(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Mean distances within and between classes, where a distance is 1 - cosine.
+
+    PNP (arXiv 2102.04640, tables 1 and 2) reports them as Dists@intra and Dists@inter, after Roth et al.:
+    Revisiting Training Strategies and Generalization Performance in Deep Metric Learning, ICML 2020
+    (arXiv 2002.08473). With unit rows x_i, n of them in a class c, s_c their sum, and m_c = s_c / |s_c|:
+
+        intra = mean over classes with n >= 2 of the mean over its pairs i != j of 1 - x_i . x_j
+              = mean over those classes of 1 - (|s_c|^2 - sum_i |x_i|^2) / (n (n - 1))
+        inter = mean over pairs of classes c != d of 1 - m_c . m_d
+              = 1 - (|sum_c m_c|^2 - sum_c |m_c|^2) / (C (C - 1))
+
+    so that no pair is formed: float64, memory of C x dim. The authors' code gives a class of one image the
+    distance of another class; here it is left out of intra. A row, or the sum of a class, of norm below 1e-6
+    counts as zeros, of cosine 0 with everything.
+
+    Args:
+        embeddings: `[images, dim]` floats, an array or a memory map, which is read in blocks.
+        labels: `[images]` integers.
+
+    Returns:
+        `dists_intra`, if a class has two images, and `dists_inter`, if there are two classes; each 0 to 2.
+
+    >>> class_distances(np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), np.array([7, 7, 8]))
+    {'dists_intra': 0.0, 'dists_inter': 1.0}
+    """
+    classes, number, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    sums, squares = np.zeros([len(classes), embeddings.shape[1]]), np.zeros(len(classes))
+    for start in range(0, len(number), BLOCK_ROWS):
+        of_rows = number[start : start + BLOCK_ROWS]
+        order = np.argsort(of_rows, kind="stable")
+        rows = _unit(embeddings[start : start + BLOCK_ROWS].astype(np.float64))[order]
+        present, first = np.unique(of_rows[order], return_index=True)
+        sums[present] += np.add.reduceat(rows, first)
+        squares[present] += np.add.reduceat(_squared_norm(rows), first)
+    found = {}
+    pairs = sizes > 1
+    if pairs.any():
+        cosines = _mean_cosine(sums[pairs], squares[pairs], sizes[pairs])
+        found["dists_intra"] = float(np.mean(1 - cosines))
+    if len(classes) > 1:
+        means = _unit(sums)
+        cosine = _mean_cosine(means.sum(axis=0), _squared_norm(means).sum(), len(classes))
+        found["dists_inter"] = float(1 - cosine)
+    return found
+
+
+def nmi(embeddings: np.ndarray, labels: np.ndarray, *, seed: int = 0, iterations: int = 20) -> float:
+    """Normalised mutual information of the classes and of k-means clusters, as many as there are classes.
+
+    2 I(classes; clusters) / (H(classes) + H(clusters)), 0 to 1: Schütze, Manning, Raghavan: Introduction to
+    Information Retrieval, 2008, section 16.3. k-means is scikit-learn's, computed as the published numbers
+    were (the code of Roth et al. and of PNP): once, from images drawn at random, Lloyd's iterations up to 20
+    or until no image changes its cluster.
+
+    The shape of SOP's test set (60,502 x 512 float32, 11,316 classes, Recall@1 of 0.76) takes 55 s of
+    processor time, 8 iterations, and 0.7 GiB in all. On 5,350 images of 1,000 such classes it gives 0.845,
+    the same with 300 iterations, and 0.848 from the start of k-means++, which takes over ten minutes on the
+    shape of SOP; the published recipe in Faiss gives 0.843 to 0.851, by its seed. Where classes are further
+    apart, the random start costs more: 0.889 against 0.950.
+
+    With one class it is 1; also where every image is a class of its own, unless images coincide.
+
+    Args:
+        embeddings: `[images, dim]` floats, unit norm; held in memory.
+        labels: `[images]` integers.
+        seed: of the images that k-means starts from. One seed gives one number.
+        iterations: of k-means, at most.
+
+    Raises:
+        InputError: a seed below 0, or no iteration.
+
+    >>> nmi(np.array([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]]), np.array([7, 7, 8, 8]))
+    1.0
+    """
+    # Only here: it takes a second to load.
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.metrics import normalized_mutual_info_score
+
+    seed = checks.integer("seed", seed, at_least=0)
+    iterations = checks.integer("iterations", iterations, at_least=1)
+    classes = len(np.unique(labels))
+    k_means = KMeans(classes, init="random", n_init=1, max_iter=iterations, tol=0, random_state=seed)
+    with warnings.catch_warnings():
+        # It warns of images that coincide, which then share a cluster, as they should.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        clusters = k_means.fit_predict(embeddings)
+    return float(normalized_mutual_info_score(labels, clusters, average_method="arithmetic"))
+
+
+def _mean_cosine(total: np.ndarray, squares: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """The mean of x_i . x_j over pairs i != j of `count` vectors with a sum and a sum of squared norms."""
+    return (_squared_norm(total) - squares) / (count * (count - 1))
+
+
+def _squared_norm(rows: np.ndarray) -> np.ndarray:
+    return np.sum(rows**2, axis=-1)
+
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+    """Rows of norm 1, or of zeros where the norm is below 1e-6."""
+    norms = np.sqrt(_squared_norm(rows))[:, None]
+    return np.divide(rows, norms, out=np.zeros_like(rows), where=norms >= SMALLEST_NORM)

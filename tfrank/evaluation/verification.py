@@ -1,0 +1,145 @@
+"""Are two images of one class? The metrics of face verification, from the similarities of pairs of images."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tfrank import checks
+from tfrank.checks import InputError
+from tfrank.evaluation.parallel import in_parallel
+
+FARS = (1e-1, 1e-2, 1e-3, 1e-4)
+MAX_PAIRS = 10_000_000
+# Pairs whose rows a thread holds at a time, 2 x 1 MiB in float32 at dim 512: what a cache holds.
+BLOCK_PAIRS = 2**9
+DEFINITIONS = {
+    "roc_auc": "ROC-AUC: probability that a pair of images of one class is more similar than a pair of two"
+    " classes; equal similarities count half.",
+    "tar_at_far_<far>": "TAR at FAR: share of the pairs of one class that are accepted where at most a share"
+    " FAR of the pairs of two classes is; a pair as similar as one that must be refused is refused.",
+}
+
+
+def verification(
+    embeddings: np.ndarray,
+    labels: np.ndarray,
+    *,
+    fars: Sequence[float] = FARS,
+    max_pairs: int = MAX_PAIRS,
+    seed: int = 0,
+) -> dict[str, float]:
+    """ROC-AUC, and true accept rates at false accept rates, over pairs of two different images.
+
+    A pair is positive if its labels are equal, else negative. With P positive pairs, of similarities p, and N
+    negative ones, of similarities n,
+
+        roc_auc    = 1/(P N) sum over p, n of [p > n] + [p = n] / 2
+        TAR at FAR = 1/P #{p: p > t}, where t is the largest n with #{n: n > t} <= FAR N
+
+    which is the share of positives at or above the smallest threshold that accepts at most a share FAR of the
+    negatives; a positive as similar as a negative that must be refused is refused (as in IJB-B and IJB-C:
+    Whitelam et al., CVPR Workshops 2017, but for ties). Of more than `max_pairs` positive or negative pairs,
+    so many are drawn at random, with replacement. Ten million pairs at dim 512 take 4 s of processor time.
+
+    Args:
+        embeddings: `[images, dim]` float32, unit norm, an array or a memory map.
+        labels: `[images]` integers.
+        fars: false accept rates, above 0, below 1. Those below 1 / (negative pairs) are left out, since they
+            would say nothing: see `note`.
+        max_pairs: how many positive and how many negative pairs to compare at most.
+        seed: of the pairs that are drawn.
+
+    Returns:
+        `roc_auc`, `tar_at_far_<far>` for each, 0 to 1; `positive_pairs` and `negative_pairs`, how many were
+        compared; `all_positive_pairs` and `all_negative_pairs`, how many there are.
+
+    Raises:
+        InputError: there is no positive or no negative pair, or a bad argument.
+
+    >>> rows = np.array([[1, 0], [0.8, 0.6], [0.6, 0.8], [0, 1]], np.float32)
+    >>> found = verification(rows, np.array([7, 7, 7, 8]), fars=[0.5])
+    >>> round(found["roc_auc"], 4), round(found["tar_at_far_0.5"], 4), found["negative_pairs"]
+    (0.8889, 1.0, 3)
+    """
+    fars = checks.sequence("fars", fars, checks.number, above=0, below=1)
+    max_pairs = checks.integer("max_pairs", max_pairs, at_least=1)
+    order = np.argsort(labels, kind="stable")
+    ordered = labels[order]
+    own, end = np.arange(len(order)) + 1, np.searchsorted(ordered, ordered, side="right")
+    rng = np.random.default_rng(checks.integer("seed", seed, at_least=0))
+    positives, all_positives = _similarities(embeddings, order, own, end, max_pairs, rng)
+    negatives, all_negatives = _similarities(embeddings, order, end, len(order), max_pairs, rng)
+    accepted = {far: _accepted(far, len(negatives)) for far in fars}
+    return {
+        "roc_auc": _roc_auc(positives, negatives),
+        **{
+            f"tar_at_far_{far:g}": _tar(positives, negatives, count)
+            for far, count in accepted.items()
+            if count
+        },
+        "positive_pairs": len(positives),
+        "negative_pairs": len(negatives),
+        "all_positive_pairs": all_positives,
+        "all_negative_pairs": all_negatives,
+    }
+
+
+def note(found: Mapping[str, float], fars: Sequence[float] = FARS) -> str:
+    """What a person should know of the numbers that `verification` gave for these false accept rates, or "".
+
+    >>> note({"negative_pairs": 300, "all_negative_pairs": 300, "positive_pairs": 9, "all_positive_pairs": 9})
+    'FAR 0.001, 0.0001 left out: 300 negative pairs cannot show so low a rate.'
+    """
+    left_out = ", ".join(f"{far:g}" for far in fars if f"tar_at_far_{far:g}" not in found)
+    notes = [
+        f"{found[f'{kind}_pairs']:,} of {found[f'all_{kind}_pairs']:,} {kind} pairs, drawn at random."
+        for kind in ("positive", "negative")
+        if found[f"{kind}_pairs"] < found[f"all_{kind}_pairs"]
+    ]
+    if left_out:
+        pairs = f"{found['negative_pairs']:,} negative pairs"
+        notes.append(f"FAR {left_out} left out: {pairs} cannot show so low a rate.")
+    return " ".join(notes)
+
+
+def _similarities(embeddings, order, first, last, max_pairs, rng):
+    """The sorted similarities of pairs of images, at most so many, and how many pairs there are.
+
+    Image `order[i]` makes a pair with each of `order[first[i] : last[i]]`, so that pairs have numbers:
+    those of i come after those of i - 1.
+    """
+    counts = last - first
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    if not total:
+        raise InputError("Verification needs images of two classes, and a class with two images.")
+    numbers = np.arange(total) if total <= max_pairs else np.sort(rng.integers(total, size=max_pairs))
+
+    def of_block(start):
+        block = numbers[start : start + BLOCK_PAIRS]
+        i = np.searchsorted(ends, block, side="right")
+        j = first[i] + block - (ends[i] - counts[i])
+        return np.vecdot(embeddings[order[i]], embeddings[order[j]])
+
+    blocks = in_parallel(of_block, range(0, len(numbers), BLOCK_PAIRS))
+    return np.sort(np.concatenate(list(blocks))), total
+
+
+def _roc_auc(positives: np.ndarray, negatives: np.ndarray) -> float:
+    """The share of (positive, negative) whose positive is greater, ties a half; both ascending."""
+    below = np.searchsorted(negatives, positives, side="left")
+    not_above = np.searchsorted(negatives, positives, side="right")
+    return float((np.mean(below) + np.mean(not_above)) / 2 / len(negatives))
+
+
+def _accepted(far: float, negatives: int) -> int:
+    """How many of the negatives are at most a share `far` of them."""
+    accepted = int(far * negatives)
+    # The product may be rounded to just below an integer.
+    return accepted + ((accepted + 1) / negatives <= far)
+
+
+def _tar(positives: np.ndarray, negatives: np.ndarray, accepted: int) -> float:
+    """The share of positives above the greatest negative that is not accepted; both ascending."""
+    refused = negatives[len(negatives) - accepted - 1]
+    return float(np.mean(positives > refused))
