@@ -135,6 +135,17 @@ def test_a_collapsed_model_gives_finite_similarities(rows):
     assert np.isfinite(got[~np.eye(len(rows), dtype=bool)]).all()
 
 
+@pytest.mark.parametrize("lambda_value", [0, 0.3, 1])
+@pytest.mark.parametrize("spread", [0, 1e-8, 1e-7, 1e-4, 1])
+def test_similarities_lie_between_minus_1_and_0_however_alike_the_images(spread, lambda_value):
+    """Also where rounding decides which of them are near, and how far the farthest is."""
+    rng = np.random.default_rng(0)
+    rows = reference.unit(rng.normal(size=[1, 33]) + spread * rng.normal(size=[40, 33])).astype(np.float32)
+    got = similarities(rows, rows, k1=5, k2=3, lambda_value=lambda_value, self_index=np.arange(40))
+    others = got[~np.eye(40, dtype=bool)]
+    assert np.all(others <= 0) and np.all(others >= -1)
+
+
 def test_no_array_of_all_pairs_is_made(monkeypatch):
     """4,000 images of which an array of all pairs would take 64 MB."""
     for module in (reranking, neighbors):

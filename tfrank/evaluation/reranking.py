@@ -23,6 +23,8 @@ from tfrank.evaluation.parallel import Gallery, in_parallel
 BLOCK_SIMILARITIES = 2**22
 # Numbers of a gathered block of embeddings.
 BLOCK_NUMBERS = 2**22
+# Of images that are all alike, the distances are the rounding of float32.
+SMALLEST_FARTHEST = 1e-6
 
 
 def k_reciprocal_blocks(
@@ -82,7 +84,7 @@ def _blocks(queries, gallery, k1, k2, lambda_value, own) -> Iterator[tuple[int, 
     images = np.concatenate([gallery, queries[apart]]) if apart.any() else gallery
     image_of_query = np.where(apart, len(gallery) + np.cumsum(apart) - 1, own)
     # The farthest image is the nearest to the opposite point.
-    farthest = np.maximum(2 + 2 * exact(-images, images, 1).similarity[:, 0], np.finfo(np.float32).tiny)
+    farthest = np.maximum(2 + 2 * exact(-images, images, 1).similarity[:, 0], SMALLEST_FARTHEST)
     encoded = _encode(images, farthest, k1, k2)
     encoded_queries, encoded_gallery = encoded[image_of_query], encoded[: len(gallery)]
     holders = encoded_gallery.T.tocsr()
@@ -92,8 +94,8 @@ def _blocks(queries, gallery, k1, k2, lambda_value, own) -> Iterator[tuple[int, 
 
     def similarities_of(start):
         block = slice(start, start + size)
-        distance = _distance(factor.similarities(queries[block])) / farthest[image_of_query[block], None]
-        result = -np.float32(lambda_value) * distance
+        similarity = factor.similarities(queries[block])
+        result = -np.float32(lambda_value) * _distance(similarity, farthest[image_of_query[block], None])
         for row, query in zip(result, range(start, start + len(result))):
             shared = _sum_of_minima(encoded_queries[[query]], holders)
             union = query_sums[query] + gallery_sums - shared
@@ -105,9 +107,9 @@ def _blocks(queries, gallery, k1, k2, lambda_value, own) -> Iterator[tuple[int, 
     return in_parallel(similarities_of, range(0, len(queries), size))
 
 
-def _distance(similarity: np.ndarray) -> np.ndarray:
-    """The squared Euclidean distance of unit vectors; rounding makes none negative."""
-    return np.maximum(2 - 2 * similarity, 0)
+def _distance(similarity: np.ndarray, farthest: np.ndarray) -> np.ndarray:
+    """d, from 0 to 1, also where rounding would have it otherwise."""
+    return np.clip((2 - 2 * similarity) / farthest, 0, 1)
 
 
 def _encode(images: np.ndarray, farthest: np.ndarray, k1: int, k2: int) -> sparse.csr_array:
@@ -123,7 +125,7 @@ def _encode(images: np.ndarray, farthest: np.ndarray, k1: int, k2: int) -> spars
     joining = sparse.csr_array((common.data[joins], (p[joins], q[joins])), shape=common.shape)
     expanded = (reciprocal + joining @ half).tocoo()
     p, j = expanded.row, expanded.col
-    weights = np.exp(-_distance(_similarities_of_pairs(images, p, j)) / farthest[p])
+    weights = np.exp(-_distance(_similarities_of_pairs(images, p, j), farthest[p]))
     encoded = sparse.csr_array((weights, (p, j)), shape=expanded.shape)
     nearest = _marks(neighbors[:, :k2])
     return sparse.csr_array((nearest @ encoded).multiply(1 / nearest.sum(axis=1)[:, None]))
