@@ -23,8 +23,6 @@ from tfrank.evaluation.parallel import Gallery, in_parallel
 BLOCK_SIMILARITIES = 2**22
 # Numbers of a gathered block of embeddings.
 BLOCK_NUMBERS = 2**22
-# Of images that are all alike, the distances are the rounding of float32.
-SMALLEST_FARTHEST = 1e-6
 
 
 def k_reciprocal_blocks(
@@ -83,8 +81,8 @@ def _blocks(queries, gallery, k1, k2, lambda_value, own) -> Iterator[tuple[int, 
     apart = own < 0
     images = np.concatenate([gallery, queries[apart]]) if apart.any() else gallery
     image_of_query = np.where(apart, len(gallery) + np.cumsum(apart) - 1, own)
-    # The farthest image is the nearest to the opposite point.
-    farthest = np.maximum(2 + 2 * exact(-images, images, 1).similarity[:, 0], SMALLEST_FARTHEST)
+    # The farthest image is the nearest to the opposite point. All may be alike, at a distance of 0.
+    farthest = np.maximum(2 + 2 * exact(-images, images, 1).similarity[:, 0], np.finfo(np.float32).tiny)
     encoded = _encode(images, farthest, k1, k2)
     encoded_queries, encoded_gallery = encoded[image_of_query], encoded[: len(gallery)]
     holders = encoded_gallery.T.tocsr()
