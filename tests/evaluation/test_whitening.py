@@ -157,6 +157,21 @@ def test_a_damaged_file_is_never_read_as_another_whitening(tmp_path):
     assert refused > len(whole) / 2
 
 
+def test_a_write_that_fails_leaves_the_file_before(monkeypatch, tmp_path):
+    def half_a_write(file, **arrays):
+        file.write(b"PK")
+        raise OSError("disk full")
+
+    path = str(tmp_path / "whitening.npz")
+    written = learn_whitening(TRAINING)
+    save_whitening(path, written)
+    monkeypatch.setattr(np, "savez", half_a_write)
+    with pytest.raises(OSError, match="disk full"):
+        save_whitening(path, learn_whitening(FLAT))
+    np.testing.assert_array_equal(load_whitening(path).mean, written.mean)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 @pytest.mark.parametrize(
     "write",
     [
