@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfrank.checks import InputError
 from tfrank.data.images import ImageLoader
 from tfrank.data.views import View
+from tfrank.evaluation.whitening import learn_whitening, whiten, whitening_layer
 from tfrank.export.saved_model import export_saved_model
 from tfrank.models.embedding import embedding_model
 
@@ -70,9 +72,17 @@ def images():
     return np.stack([serve(tf.constant(file)) for file in FILES.values()]).astype("float32")
 
 
-def test_a_process_without_tfrank_gets_the_same_embedding_from_images_and_from_files(images, tmp_path):
+# Of 5 numbers the 3 in which unit embeddings about a direction vary most.
+WHITENING = learn_whitening(tf.math.l2_normalize(1 + RNG.normal(size=[30, 5]), axis=1).numpy(), dims=3)
+
+
+@pytest.mark.parametrize("whitened", [False, True])
+def test_a_process_without_tfrank_gets_the_same_embedding_from_images_and_from_files(
+    images, tmp_path, whitened
+):
     model = small_model(seed=0)
-    export_saved_model(model, str(tmp_path / "model"), serve)
+    transform = whitening_layer(WHITENING) if whitened else None
+    export_saved_model(model, str(tmp_path / "model"), serve, transform)
     for (name, file), image in zip(FILES.items(), images):
         (tmp_path / name).write_bytes(file)
         np.save(tmp_path / f"{name}.npy", image)
@@ -81,7 +91,8 @@ def test_a_process_without_tfrank_gets_the_same_embedding_from_images_and_from_f
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
-    wanted = dict(zip(FILES, unit_embeddings(model, images)))
+    embeddings = unit_embeddings(model, images)
+    wanted = dict(zip(FILES, whiten(embeddings, WHITENING) if whitened else embeddings))
     with np.load(tmp_path / "results.npz") as results:
         for number, names in enumerate(BATCHES):
             from_images, from_files = results[f"serving_default {number}"], results[f"encoded {number}"]
@@ -135,6 +146,22 @@ def test_a_model_of_any_size_embeds_files_one_by_one_at_their_own(tmp_path):
         np.testing.assert_allclose(
             signatures["serving_default"](images=image)["embedding"][0], embedding, atol=1e-5
         )
+    export_saved_model(model, str(tmp_path / "model"), loader.serve, whitening_layer(WHITENING))
+    signature = tf.saved_model.load(str(tmp_path / "model")).signatures["encoded"]
+    whitened = signature(bytes=tf.constant(files))["embedding"]
+    np.testing.assert_allclose(whitened, whiten(got.numpy(), WHITENING), atol=1e-5)
+    assert signature.structured_outputs["embedding"].shape.as_list() == [None, 3]
+
+
+def test_a_transform_that_does_not_fit_leaves_the_export_before(images, tmp_path):
+    model = small_model(seed=0)
+    export_saved_model(model, str(tmp_path / "model"), serve)
+    wrong = whitening_layer(learn_whitening(RNG.normal(size=[30, 4])))
+    with pytest.raises(InputError, match="for embeddings of dim 4, and these have 5"):
+        export_saved_model(model, str(tmp_path / "model"), serve, wrong)
+    np.testing.assert_allclose(
+        served(tmp_path / "model", images)["embedding"], unit_embeddings(model, images), atol=1e-5
+    )
 
 
 def test_an_embedding_in_half_precision_is_served_in_float32(images, tmp_path):

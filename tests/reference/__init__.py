@@ -6,6 +6,7 @@ Losses score queries against a gallery; `self_index[q]` is the query's own galle
 from tests.reference import pairs, ranking, tuples
 from tests.reference.common import by_query, candidates, each_query, mean, one_batch, sigmoid, soft_rank, unit
 from tests.reference.metrics import average_precision, recall_at_k, relevance
+from tests.reference.postprocess import expanded, k_reciprocal, multi_scale, whitened
 from tests.reference.ranking import class_weights
 
 LOSSES = {
@@ -34,11 +35,15 @@ __all__ = [
     "candidates",
     "class_weights",
     "each_query",
+    "expanded",
+    "k_reciprocal",
     "mean",
+    "multi_scale",
     "one_batch",
     "recall_at_k",
     "relevance",
     "sigmoid",
     "soft_rank",
     "unit",
+    "whitened",
 ]

@@ -1,0 +1,43 @@
+"""Checks of the arrays that users hand over: embeddings, and which gallery row is the query itself."""
+
+import numpy as np
+
+from tfrank.checks import InputError
+
+
+def embeddings(name: str, value: np.ndarray, *, dim: int | None = None) -> np.ndarray:
+    """`value` as an array of at least one row of floats, a memory map staying on disk; InputError otherwise.
+
+    Args:
+        name: of the argument.
+        value: `[rows, dim]` floats.
+        dim: that the rows must have; None: any.
+    """
+    rows = np.asarray(value)
+    wanted = f"floats of shape [rows, {'dim' if dim is None else dim}], with at least one row"
+    right_dim = rows.ndim == 2 and (rows.shape[1] == dim if dim else rows.shape[1] > 0)
+    if not right_dim or not len(rows) or not np.issubdtype(rows.dtype, np.floating):
+        raise InputError(
+            f"Invalid value for argument `{name}`. Expected {wanted}."
+            f" Received: {rows.dtype} of shape {list(rows.shape)}"
+        )
+    return rows
+
+
+def own_rows(self_index: np.ndarray | None, queries: int, gallery: int) -> np.ndarray:
+    """`[queries]` the query's own gallery row, or -1; InputError where a row is none of the gallery's.
+
+    >>> own_rows(None, 2, 9)
+    array([-1, -1])
+    """
+    own = np.full(queries, -1) if self_index is None else np.asarray(self_index)
+    if own.shape != (queries,) or not np.issubdtype(own.dtype, np.integer):
+        expected = f"{queries} integers, one a query"
+    elif own.min(initial=-1) < -1 or own.max(initial=-1) >= gallery:
+        expected = f"rows of the gallery, from 0 to {gallery - 1}, or -1"
+    else:
+        return own
+    raise InputError(
+        f"Invalid value for argument `self_index`. Expected {expected}. Received: {own.dtype}"
+        f" of shape {list(own.shape)}, from {own.min(initial=0)} to {own.max(initial=0)}"
+    )
