@@ -213,14 +213,25 @@ def usable_ks(ks: Sequence[int] | None, gallery_size: int) -> tuple[tuple[int, .
     return ks, ""
 
 
-def neighbor_recalls(
+def per_query_revisited(ranks: Ranks, ks: Sequence[int]) -> dict[str, np.ndarray]:
+    """As `per_query`, the metrics of the revisited Oxford and Paris protocol: `trapezoid_ap` and
+    `capped_precision_at_<k>`.
+
+    >>> per_query_revisited(Ranks(np.array([0, 1]), np.array([2])), [5])
+    {'trapezoid_ap': array([0.25]), 'capped_precision_at_5': array([0.5])}
+    """
+    precisions = {f"capped_precision_at_{k}": capped_precision_at_k(ranks, k) for k in ks}
+    return {"trapezoid_ap": trapezoid_ap(ranks), **precisions}
+
+
+def per_query_of_neighbors(
     index: np.ndarray,
     query_labels: np.ndarray,
     gallery_labels: np.ndarray,
     self_index: np.ndarray,
     ks: Sequence[int],
-) -> dict[str, float]:
-    """`recall_at_<k>` from lists of neighbours, of which -1 is none.
+) -> dict[str, np.ndarray]:
+    """`recall_at_<k>` and `precision_at_<k>` as `per_query`, from lists of neighbours, of which -1 is none.
 
     Args:
         index: `[queries, at least max(ks)]` gallery rows, nearest first, the query itself left out.
@@ -232,12 +243,10 @@ def neighbor_recalls(
     labels, sizes = np.unique(gallery_labels, return_counts=True)
     place = np.minimum(np.searchsorted(labels, query_labels), len(labels) - 1)
     positives = np.where(labels[place] == query_labels, sizes[place], 0) - (self_index >= 0)
-    hit = (gallery_labels[index] == query_labels[:, None]) & (index >= 0)
-    hit = hit[positives > 0]
-    lone = int(np.sum(positives <= 0))
-    _check_queries(len(hit))
-    recalls = {f"recall_at_{k}": float(hit[:, :k].any(axis=1).mean()) for k in ks}
-    return {**recalls, "queries": len(hit), "lone_queries": lone}
+    hit = ((gallery_labels[index] == query_labels[:, None]) & (index >= 0)).astype(np.float64)
+    hit[positives <= 0] = np.nan
+    recalls = {f"recall_at_{k}": hit[:, :k].max(axis=1) for k in ks}
+    return recalls | {f"precision_at_{k}": hit[:, :k].sum(axis=1) / k for k in ks}
 
 
 def _metrics(ranks: Ranks, ks: Sequence[int]) -> dict[str, np.ndarray]:

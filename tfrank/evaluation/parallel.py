@@ -28,16 +28,69 @@ def similarities(queries: np.ndarray, gallery: np.ndarray | tf.Tensor) -> np.nda
     return np.asarray(tf.matmul(queries, gallery, transpose_b=True))
 
 
-def in_parallel(function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
-    """`function(task)` of each task, in their order, computed by some more threads than there are cores.
+class Gallery:
+    """Rows that many blocks of queries are multiplied with: on the first GPU, or else on all cores.
+
+    Args:
+        rows: `[gallery, dim]` float32, an array or a memory map.
+
+    Attributes:
+        device: the GPU, or None.
+    """
+
+    def __init__(self, rows: np.ndarray):
+        gpus = tf.config.list_logical_devices("GPU")
+        self.device = gpus[0].name if gpus else None
+        self._rows = tf.constant(rows)
+
+    def similarities(self, queries: np.ndarray) -> np.ndarray:
+        """As the function `similarities`, with these rows."""
+        return similarities(queries, self._rows)
+
+    def largest(
+        self, queries: np.ndarray, k: int, query: np.ndarray, own: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The k largest similarities of each query and their rows, chosen where they are computed.
+
+        Args:
+            queries: `[queries, dim]` float32.
+            k: how many, of at most the rows there are.
+            query: `[pairs]` the numbers of queries that stand in the gallery.
+            own: `[pairs]` the rows where they stand, whose similarity becomes -inf.
+
+        Returns:
+            `[queries, k]` float32 similarities, largest first, and `[queries, k]` int32 rows; of equals,
+            the first row first.
+        """
+        block = tf.matmul(queries, self._rows, transpose_b=True)
+        pairs = np.stack([query, own], axis=1).astype(np.int32)
+        block = tf.tensor_scatter_nd_update(block, pairs, np.full(len(pairs), -np.inf, np.float32))
+        similarity, rows = tf.math.top_k(block, k)
+        return similarity.numpy(), rows.numpy()
+
+
+def cores() -> int:
+    """How many processors the machine has."""
+    return os.cpu_count() or 1
+
+
+def in_parallel(
+    function: Callable[[Task], Result], tasks: Iterable[Task], *, workers: int | None = None
+) -> Iterator[Result]:
+    """`function(task)` of each task, in their order, computed by several threads.
 
     Products are of full float32 meanwhile. Few results wait at a time. An error of a task is raised where its
     result would come.
 
+    Args:
+        function: what to do.
+        tasks: with what.
+        workers: how many threads; None: some more than there are cores.
+
     >>> list(in_parallel(abs, [-1, 2, -3]))
     [1, 2, 3]
     """
-    workers = (os.cpu_count() or 1) + MORE_THREADS
+    workers = workers or cores() + MORE_THREADS
     waiting: collections.deque = collections.deque()
     with full_float32(), ThreadPoolExecutor(workers) as pool:
         try:

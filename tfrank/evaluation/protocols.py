@@ -172,7 +172,7 @@ def _revisited(test):
     own = np.full(len(queries), -1)
     relevance = [_relevance_of(test, row) for row in queries]
     splits = []
-    for suffix, rows in (("", test.role == "gallery"), (" + distractors", _is_gallery(test))):
+    for suffix, rows in (("", test.role == "gallery"), ("_distractors", _is_gallery(test))):
         gallery = np.flatnonzero(rows)
         place = {_name(test.ids[row]): number for number, row in enumerate(gallery)}
         truths = {

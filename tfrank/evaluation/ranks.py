@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from tfrank.evaluation.counting import count_no_less
-from tfrank.evaluation.parallel import in_parallel, similarities
+from tfrank.evaluation.parallel import Gallery, in_parallel
 
 # Similarities that a thread holds at a time: 64 MiB in float32.
 BLOCK_SIMILARITIES = 2**24
@@ -103,10 +102,10 @@ def positive_ranks(queries: np.ndarray, gallery: np.ndarray, truth: Truth) -> Ra
         gallery: `[gallery, dim]` float32, unit norm.
         truth: what each query should find.
     """
-    rows, size = tf.constant(gallery), max(1, BLOCK_SIMILARITIES // max(len(gallery), 1))
+    rows, size = Gallery(gallery), max(1, BLOCK_SIMILARITIES // max(len(gallery), 1))
 
     def ranks_of(start):
-        return _ranks_of_block(start, similarities(queries[start : start + size], rows), truth)
+        return _ranks_of_block(start, rows.similarities(queries[start : start + size]), truth)
 
     return concatenated(in_parallel(ranks_of, range(0, len(queries), size)))
 

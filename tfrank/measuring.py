@@ -1,0 +1,107 @@
+"""The composition root of evaluation: from a config and embeddings to metrics."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from tfrank.data.index import RecordIndex
+from tfrank.data.sources.image import ROLES
+from tfrank.evaluation import clusters, metrics
+from tfrank.evaluation import verification as verifying
+from tfrank.evaluation.measure import Measured, PostProcessing, measure
+from tfrank.evaluation.protocols import TestSet, average_groups, splits_of, usual_protocol
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """What was measured of a test set.
+
+    Attributes:
+        rankings: by name, the first one being the protocol's.
+        extras: of the embeddings as a whole: dists@intra and dists@inter, NMI, verification.
+        notes: what a reader of the numbers should know.
+        embeddings: `[instances, dim]` what was ranked.
+        test: the test set of the instances.
+        images: `[instances]` a record number of each.
+    """
+
+    rankings: dict[str, Measured]
+    extras: dict[str, float]
+    notes: tuple[str, ...]
+    embeddings: np.ndarray
+    test: TestSet
+    images: np.ndarray
+
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """The metrics of each ranking; the extras stand with the first."""
+        rows = {name: dict(one.metrics) for name, one in self.rankings.items()}
+        next(iter(rows.values())).update(self.extras)
+        return rows
+
+
+def test_set_of(index: RecordIndex, relevance: Mapping | None) -> TestSet:
+    """What the records say of their images, for protocols."""
+    return TestSet(
+        labels=np.asarray(index.label),
+        ids=np.asarray(index.id),
+        role=np.array(ROLES)[index.role],
+        group=np.asarray(index.group),
+        relevance=relevance,
+    )
+
+
+def check_measurable(config: ConfigDict, test: TestSet) -> None:
+    """InputError where the config's protocols or Ks do not fit the test set; before a model is trained."""
+    _, test, _ = average_groups(np.zeros([len(test.labels), 1], np.float32), test)
+    for name in _protocols(config, test):
+        _ks(config, splits_of(test, name, seed=config.seed))
+
+
+def measure_all(
+    config: ConfigDict, embeddings: np.ndarray, test: TestSet, *, search: str = "exact"
+) -> Results:
+    """Everything that the config asks for, of unit-norm embeddings `[images, dim]` of a test set."""
+    options = config.evaluation
+    embeddings, test, images = average_groups(embeddings, test)
+    post = PostProcessing(
+        query_expansion=options.query_expansion,
+        database_augmentation=options.database_augmentation,
+        alpha=options.expansion_alpha,
+        rerank=options.rerank,
+    )
+    rankings, notes = {}, []
+    for name in _protocols(config, test):
+        splits = splits_of(test, name, seed=config.seed)
+        ks, note = _ks(config, splits)
+        notes.append(note)
+        rankings |= measure(embeddings, splits, ks, search=search, post=post)
+    extras = clusters.class_distances(embeddings, test.labels) if np.all(test.labels >= 0) else {}
+    if options.nmi:
+        extras["nmi"] = clusters.nmi(embeddings, test.labels, seed=config.seed)
+    if options.verification:
+        found = verifying.verification(embeddings, test.labels, seed=config.seed)
+        notes.append(verifying.note(found))
+        extras |= found
+    notes.append(_common_note(test))
+    unique = tuple(dict.fromkeys(filter(None, notes)))
+    return Results(rankings, extras, unique, embeddings, test, images)
+
+
+def _protocols(config, test):
+    return tuple(config.evaluation.protocols) or (usual_protocol(test),)
+
+
+def _ks(config, splits):
+    """The Ks of the config, or the usual ones as far as there are so many images to rank."""
+    ranked = min(len(split.gallery) - bool(np.any(split.self_index >= 0)) for split in splits)
+    ks = config.evaluation.recall_at or None
+    return metrics.usable_ks(ks, ranked) if splits[0].labels is not None else ((1,), "")
+
+
+def _common_note(test):
+    labels = test.labels[test.labels >= 0]
+    if len(labels) and np.all(labels == labels[0]):
+        return "All images are of one class: nothing can be ranked before a right one."
+    return ""
