@@ -118,7 +118,8 @@ def similarity_histogram(
         seed: of the draw.
 
     >>> rows = np.array([[1, 0], [1, 0], [0, 1]], np.float32)
-    >>> found = similarity_histogram(rows, rows, np.array([7, 7, 8]), np.array([7, 7, 8]), np.arange(3), bins=4)
+    >>> labels = np.array([7, 7, 8])
+    >>> found = similarity_histogram(rows, rows, labels, labels, np.arange(3), bins=4)
     >>> found.positive.tolist(), found.negative.tolist()
     ([0.0, 0.0, 0.0, 2.0], [0.0, 0.0, 2.0, 0.0])
     """
