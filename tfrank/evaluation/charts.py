@@ -144,22 +144,22 @@ def embedding_map(places: np.ndarray, labels: np.ndarray, names: Callable[[int],
     """
     classes, sizes = np.unique(labels, return_counts=True)
     largest = classes[np.argsort(-sizes, kind="stable")][:POINT_STYLES]
-    places = np.asarray(places, np.float64) * [1, -1]
+    others = classes[~np.isin(classes, largest)]
     spread = max(np.ptp(places, axis=0).max(), 1e-9)
     centered = (places - (places.max(axis=0) + places.min(axis=0)) / 2) / spread
     places = MAP_SIZE / 2 + centered * (MAP_SIZE - 24)
-    groups, numbers, legend = [], [], []
-    for label in classes[~np.isin(classes, largest)]:
-        groups.append(_group("rest", places[labels == label], names(int(label))))
-    if groups:
-        legend.append((_key("dot rest", "M14 7h0"), f"{len(groups):,} other classes"))
+    groups = [_group("rest", places[labels == label], names(int(label))) for label in others]
+    numbers, legend = [], []
     for number, label in enumerate(largest):
         points, name = places[labels == label], names(int(label))
         groups.append(_group(f"p{number}", points, name))
         x, y = np.median(points, axis=0)
         text = Markup('<text class="halo" x="{:.1f}" y="{:.1f}" dy="5">{}</text>')
         numbers.append(text.format(x, y, number + 1))
-        legend.append((_key(f"dot p{number}", "M14 7h0"), f"{number + 1} {plain(name)}"))
+        key = _key(f"dot p{number}", "M14 7h0") + Markup("<b>{}</b>").format(number + 1)
+        legend.append((key, name))
+    if len(others):
+        legend.append((_key("dot rest", "M14 7h0"), f"{len(others):,} other classes"))
     svg = _svg("Map of embeddings", MAP_SIZE, MAP_SIZE, Markup().join([*groups, *numbers]))
     return Chart(
         "Map of embeddings",
@@ -167,7 +167,7 @@ def embedding_map(places: np.ndarray, labels: np.ndarray, names: Callable[[int],
         f"{len(labels):,} images; those that lie near each other have similar embeddings (t-SNE; the axes"
         " have no meaning, nor have large distances). A good model makes an island of each class. Numbers"
         f" stand at the middle of the {len(largest)} largest classes; point at a dot for its class.",
-        tuple(sorted(legend, key=lambda entry: "rest" in entry[0])),
+        tuple(legend),
         wide=True,
     )
 

@@ -153,7 +153,10 @@ def render(report: Report) -> str:
         report=report,
         headlines=[name for name in HEADLINES if name in first][:HEADLINE_COUNT],
         first=first,
-        columns={**report.metrics, **report.published},
+        columns=[
+            *((title, row, "") for title, row in report.metrics.items()),
+            *((title, row, "published") for title, row in report.published.items()),
+        ],
         names=_names(report.metrics.values()),
         differences=_differences(report.comparison) if report.comparison else [],
     )
@@ -236,7 +239,7 @@ def _alt(picture: Picture) -> str:
 
 
 def _names(rows) -> list[str]:
-    """Every metric that one of the rows has: the counts last, numbers of a family ascending."""
+    """Every metric that one of the rows has, the counts last."""
     names = dict.fromkeys(name for row in rows for name in row if name not in COUNTS)
     counts = [name for name in COUNTS if any(name in row for row in rows)]
     return [*names, *counts]
@@ -249,27 +252,27 @@ def _differences(comparison: Comparison) -> list[dict]:
         first, second = (metrics.get(name) for metrics in comparison.metrics)
         low, high = comparison.intervals.get(name, (math.nan, math.nan))
         known = _is_finite(first) and _is_finite(second)
-        verdict = ""
-        if known and name not in (*COUNTS, *DISTANCES):
-            clear = low > 0 or high < 0
-            verdict = ("better" if second > first else "worse") if clear else "unclear" if low <= high else ""
         lines.append(
             {
                 "name": name,
                 "first": first,
                 "second": second,
-                "difference": _signed(second - first, name) if known else NONE,
+                "difference": _signed(second - first, name) if known and name not in COUNTS else NONE,
                 "interval": f"{_signed(low, name)} to {_signed(high, name)}" if low <= high else "",
-                "verdict": verdict,
+                "verdict": "" if name in DISTANCES else _verdict(low, high),
             }
         )
     return lines
 
 
+def _verdict(low: float, high: float) -> str:
+    """What the interval of a difference says; nothing if it is not known."""
+    if not low <= high:
+        return ""
+    return "better" if low > 0 else "worse" if high < 0 else "unclear"
+
+
 def _signed(value: float, name: str) -> str:
-    """A difference: of shares in points, hundredths."""
-    if name in COUNTS:
-        text = f"{value:+,}"
-    else:
-        text = f"{value:+.3f}" if name in DISTANCES else f"{100 * value:+.2f}"
+    """A difference, of shares in percentage points."""
+    text = f"{value:+.3f}" if name in DISTANCES else f"{100 * value:+.2f}"
     return text.replace("-", MINUS)
