@@ -41,14 +41,19 @@ class Chart(NamedTuple):
 def plain(value: Any) -> str:
     """A value from data as text that is valid in HTML: no control characters, no halves of characters.
 
-    Bytes are decoded as UTF-8. What cannot be shown becomes U+FFFD, and white space a blank.
+    Bytes are decoded as UTF-8. What cannot be shown becomes U+FFFD, and a tab or the end of a line a blank.
 
-    >>> plain(b"caf\\xc3\\xa9 \\xff\\x00")
+    >>> plain(b"caf\\xc3\\xa9\\n\\xff\\x00")
     'café ��'
     """
     text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-    text = "".join(" " if char.isspace() else char for char in text)
-    return "".join("\ufffd" if unicodedata.category(char) in ("Cc", "Cs", "Cn") else char for char in text)
+    return "".join(map(_shown, text))
+
+
+def _shown(char: str) -> str:
+    if char in "\t\n\r\u2028\u2029":
+        return " "
+    return "\ufffd" if unicodedata.category(char) in ("Cc", "Cs", "Cn") else char
 
 
 def percent(share: float, digits: int = 1) -> str:
@@ -240,7 +245,7 @@ def _each(values: list[tuple[str, str]]) -> str:
 def _ticks(low: float, high: float) -> list[float]:
     """Round numbers between two: multiples of 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(high - low))
-    step = next(step * power for step in (0.2, 0.5, 1, 2) if (high - low) / (step * power) <= 6)
+    step = next(step * power for step in (0.2, 0.5, 1, 2) if (high - low) / (step * power) < 7)
     return [round(n * step, 10) for n in range(math.ceil(low / step - 1e-9), int(high / step + 1e-9) + 1)]
 
 
