@@ -107,7 +107,7 @@ def test_similarities_of_no_pair_are_an_empty_chart():
 
 
 def places_of(path):
-    return [tuple(map(float, place.split())) for place in re.findall(r"M(\S+ \S+?)h0", path.get("d"))]
+    return [tuple(map(float, place.split())) for place in re.findall(r"M(\S+ \S+?)h", path.get("d"))]
 
 
 def test_map_shows_every_point_in_the_style_of_its_class():

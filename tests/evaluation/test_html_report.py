@@ -360,14 +360,17 @@ def test_a_browser_shows_the_page_in_green_and_red(tmp_path, width, scheme):
     assert (pixels[0, 0].mean() < 64) == (scheme == 0)
 
 
-# What the page says of itself: how wide it is, its smallest text in pixels, and what it has loaded.
+# What the page says of itself: how wide it is, its smallest text in pixels, and what it has loaded,
+# which images it cannot show, and which tables are wider than their place.
 MEASURE = """<script>
 const smallest = Math.min(...[...document.querySelectorAll("body *")]
   .filter(e => [...e.childNodes].some(n => n.nodeType == 3 && n.data.trim()) && e.getClientRects().length)
   .map(e => parseFloat(getComputedStyle(e).fontSize) * (e.getCTM ? e.getCTM().a : 1)));
-parent.document.body.setAttribute("measured", [document.documentElement.scrollWidth, innerWidth, smallest.toFixed(2),
+parent.document.body.setAttribute("measured", [
+  document.documentElement.scrollWidth, innerWidth, smallest.toFixed(2),
   performance.getEntriesByType("resource").filter(r => !r.name.startsWith("data:")).length,
-  [...document.images].filter(i => !i.naturalWidth).length].join(" "));
+  [...document.images].filter(i => !i.naturalWidth).length,
+  [...document.querySelectorAll(".scroll")].filter(e => e.scrollWidth > e.clientWidth).length].join(" "));
 </script></body>"""
 
 
@@ -380,14 +383,13 @@ def test_the_page_is_no_wider_than_the_window_and_its_text_no_smaller_than_14_pi
     text = re.sub("<meta http-equiv.*?>", "", text).replace("</body>", MEASURE)
     page = tmp_path / "frame.html"
     # In a frame, since a window is at least 500 pixels wide.
-    page.write_text(
-        f'<body><iframe width="{width}" frameborder="0" srcdoc="{html.escape(text)}"></iframe></body>'
-    )
+    frame = f'<iframe width="{width}" frameborder="0" srcdoc="{html.escape(text)}"></iframe>'
+    page.write_text(f"<body>{frame}</body>")
     dom, _ = chromium(tmp_path, "--dump-dom", page.as_uri())
-    wide, window, smallest, loaded, broken = map(float, re.search('measured="(.*?)"', dom)[1].split())
+    wide, window, smallest, loaded, broken, cut = map(float, re.search('measured="(.*?)"', dom)[1].split())
     assert (wide, window) == (width, width)
     assert smallest >= 14
-    assert (loaded, broken) == (0, 0)
+    assert (loaded, broken, cut) == (0, 0, 0)
 
 
 @pytest.mark.slow

@@ -161,10 +161,10 @@ def embedding_map(places: np.ndarray, labels: np.ndarray, names: Callable[[int],
         x, y = np.median(points, axis=0)
         text = Markup('<text class="halo" x="{:.1f}" y="{:.1f}" dy="5">{}</text>')
         numbers.append(text.format(x, y, number + 1))
-        key = _key(f"dot p{number}", "M14 7h0") + Markup("<b>{}</b>").format(number + 1)
+        key = _key(f"dot p{number}", "M14 7h.1") + Markup("<b>{}</b>").format(number + 1)
         legend.append((key, name))
     if len(others):
-        legend.append((_key("dot rest", "M14 7h0"), f"{len(others):,} other classes"))
+        legend.append((_key("dot rest", "M14 7h.1"), f"{len(others):,} other classes"))
     svg = _svg("Map of embeddings", MAP_SIZE, MAP_SIZE, Markup().join([*groups, *numbers]))
     return Chart(
         "Map of embeddings",
@@ -178,8 +178,8 @@ def embedding_map(places: np.ndarray, labels: np.ndarray, names: Callable[[int],
 
 
 def _group(style: str, points: np.ndarray, name: str) -> Markup:
-    """The points of a class: lines of no length, which their round or square ends make visible."""
-    path = "".join(f"M{x:.1f} {y:.1f}h0" for x, y in points)
+    """The points of a class: lines too short to see but for their round or square ends (without any length, print shows none)."""
+    path = "".join(f"M{x:.1f} {y:.1f}h.1" for x, y in points)
     return Markup('<path class="dot {}" d="{}"><title>{}</title></path>').format(style, path, plain(name))
 
 
