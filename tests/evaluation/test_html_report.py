@@ -180,6 +180,11 @@ def test_the_smallest_report_is_a_page():
     assert parsed.text.split() == ["Nothing", "yet"] * 2
 
 
+def test_facts_that_are_not_known_are_dashes():
+    page = html_report.render(Report("Facts", [("loss", math.nan), ("seed", None), ("images", 0)]))
+    assert re.findall("<dd><bdi>(.*?)</bdi>", page) == [NONE, NONE, "0"]
+
+
 def test_the_same_report_makes_the_same_page():
     assert html_report.render(report_of(HOSTILE)) == html_report.render(report_of(HOSTILE))
 
@@ -221,7 +226,7 @@ def test_the_big_numbers_are_those_of_the_first_protocol():
 def test_two_runs_stand_side_by_side_with_what_their_difference_means(interval, shown):
     metrics = [
         {"recall_at_1": 0.5, "dists_inter": 0.5, "queries": 7},
-        {"recall_at_1": 0.54, "dists_inter": 0.25},
+        {"recall_at_1": 0.54, "dists_inter": 0.25, "queries": 9},
     ]
     comparison = Comparison(
         ("old", "new"), tuple(metrics), {"recall_at_1": interval, "dists_inter": (-0.3, -0.2)}
@@ -230,7 +235,7 @@ def test_two_runs_stand_side_by_side_with_what_their_difference_means(interval, 
         ["Metric", "old", "new", "Difference", "95\u00a0% interval", "Verdict"],
         ["Recall@1", "50.00\u00a0%", "54.00\u00a0%", "+4.00", *shown],
         ["dists@inter", "0.500", "0.250", "\u22120.250", "\u22120.300 to \u22120.200", ""],
-        ["Queries", "7", NONE, NONE, "", ""],
+        ["Queries", "7", "9", NONE, "", ""],
     ]
 
 
@@ -265,7 +270,14 @@ def test_right_and_wrong_are_told_by_sign_and_word_too():
 
 
 @pytest.mark.parametrize(
-    "shape, wanted", [((64, 32), (32, 64)), ((5, 10), (64, 32)), ((1, 1000), (64, 1)), ((64, 64), (64, 64))]
+    "shape, wanted",
+    [
+        ((64, 32), (32, 64)),
+        ((5, 10), (64, 32)),
+        ((1, 1000), (64, 1)),
+        ((1000, 1), (1, 64)),
+        ((64, 64), (64, 64)),
+    ],
 )
 def test_a_thumbnail_keeps_the_aspect(shape, wanted):
     picture = np.zeros([*shape, 3], np.uint8)
@@ -273,6 +285,12 @@ def test_a_thumbnail_keeps_the_aspect(shape, wanted):
     small = Image.open(io.BytesIO(html_report.thumbnail(picture, size=64)))
     assert small.format == "JPEG" and small.size == wanted
     assert np.abs(np.asarray(small).astype(int) - [200, 0, 0]).max() < 12
+
+
+def test_a_small_image_is_enlarged_by_whole_pixels():
+    image = np.repeat(np.array([[0, 255], [255, 0]], np.uint8)[..., None], 3, axis=-1)
+    large = np.asarray(Image.open(io.BytesIO(html_report.thumbnail(image, size=64)))).astype(int)
+    assert np.abs(large - np.kron(image[..., 0], np.ones([32, 32]))[..., None]).max() < 12
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,10 @@ def embedding_map(places: np.ndarray, labels: np.ndarray, names: Callable[[int],
 
 
 def _group(style: str, points: np.ndarray, name: str) -> Markup:
-    """The points of a class: lines too short to see but for their round or square ends (without any length, print shows none)."""
+    """The points of a class: lines whose round or square ends are all that one sees.
+
+    They have some length, since in print lines of none are not drawn.
+    """
     path = "".join(f"M{x:.1f} {y:.1f}h.1" for x, y in points)
     return Markup('<path class="dot {}" d="{}"><title>{}</title></path>').format(style, path, plain(name))
 

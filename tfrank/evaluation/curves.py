@@ -180,7 +180,7 @@ def map_2d(embeddings: np.ndarray, *, at_most: int = 2000, seed: int = 0) -> tup
         # The spread that t-SNE begins with; scikit-learn's own choice.
         start *= 1e-4 / start[:, 0].std()
         perplexity = min(30, (len(rows) - 1) / 3)
-        return rows, TSNE(perplexity=perplexity, init=start, random_state=seed).fit_transform(points)
+        return rows, TSNE(perplexity=perplexity, init=start).fit_transform(points)
 
 
 def choose_queries(
