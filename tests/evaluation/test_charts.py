@@ -1,0 +1,180 @@
+"""Charts: that what is drawn is where the numbers are, and that names from data stay text."""
+
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from tfrank.evaluation import charts
+from tfrank.evaluation.curves import Histogram
+
+HOSTILE = "<script>alert(1)</script>\" onload='x' \x00\udc80"
+LEFT, RIGHT = charts.LEFT, charts.WIDTH - charts.RIGHT
+TOP, BOTTOM = charts.TOP, charts.HEIGHT - charts.BOTTOM
+
+
+def elements(chart, tag, style=""):
+    """The elements of a chart of a tag, with a class."""
+    found = ElementTree.fromstring(chart.svg).iter(tag)
+    return [element for element in found if style in element.get("class", "").split() or not style]
+
+
+def points(element):
+    return [tuple(map(float, point.split(","))) for point in element.get("points").split()]
+
+
+def ticks(chart, style):
+    """From the text of each tick to its place, along x ("mid") or y ("end")."""
+    axis = "x" if style == "mid" else "y"
+    texts = [text for text in elements(chart, "text", style) if "name" not in text.get("class")]
+    return {text.text: float(text.get(axis)) for text in texts}
+
+
+def test_precision_is_drawn_against_recall():
+    chart = charts.precision_recall({"run": (np.array([0, 0.5, 1]), np.array([1, 0.75, 0]))})
+    (line,) = elements(chart, "polyline")
+    middle = (LEFT + RIGHT) / 2
+    assert points(line) == [(LEFT, TOP), (middle, BOTTOM - 0.75 * (BOTTOM - TOP)), (RIGHT, BOTTOM)]
+    assert ticks(chart, "mid")["0"] == LEFT and ticks(chart, "mid")["100"] == RIGHT
+    assert ticks(chart, "end")["0"] == BOTTOM and ticks(chart, "end")["100"] == TOP
+    assert "75.0\u00a0% of the images" in chart.caption
+    assert [text.text for text in elements(chart, "text", "name")] == ["precision in %", "recall in %"]
+    assert not chart.legend
+
+
+def test_recall_is_drawn_against_the_logarithm_of_k():
+    ks = np.arange(1, 1001)
+    chart = charts.recall_at_k({"run": (ks, np.where(ks < 10, 0.73, 1.0))})
+    assert ticks(chart, "mid") == {
+        "1": LEFT,
+        "10": pytest.approx(LEFT + (RIGHT - LEFT) / 3, abs=0.1),
+        "100": pytest.approx(LEFT + (RIGHT - LEFT) * 2 / 3, abs=0.1),
+        "1k": RIGHT,
+    }
+    # The axis begins at 70 %.
+    assert ticks(chart, "end") == pytest.approx(
+        {f"{p}": BOTTOM - (p - 70) / 30 * (BOTTOM - TOP) for p in (70, 75, 80, 85, 90, 95, 100)}, abs=0.06
+    )
+    drawn = points(elements(chart, "polyline")[0])
+    assert len(drawn) <= charts.CURVE_POINTS
+    assert drawn[0] == (LEFT, pytest.approx(BOTTOM - 0.1 * (BOTTOM - TOP), abs=0.06))
+    assert drawn[-1] == (RIGHT, TOP)
+    assert "73.0\u00a0% of the queries" in chart.caption and "nearest 1,000" in chart.caption
+
+
+@pytest.mark.parametrize("recall", [[0.0], [1.0], [0.5, 0.5, 1.0]])
+def test_recall_of_few_ks_stays_within_the_axes(recall):
+    chart = charts.recall_at_k({"run": (np.arange(1, len(recall) + 1), np.array(recall))})
+    assert all(LEFT <= x <= RIGHT and TOP <= y <= BOTTOM for x, y in points(elements(chart, "polyline")[0]))
+
+
+def test_several_runs_have_lines_of_their_own_and_a_legend():
+    curve = np.array([0, 1]), np.array([1, 0.5])
+    runs = {"first": curve, HOSTILE: curve}
+    chart = charts.precision_recall(runs)
+    assert [line.get("class") for line in elements(chart, "polyline")] == ["line s0", "line s1"]
+    assert [name for _, name in chart.legend] == ["first", HOSTILE]
+    keys = [ElementTree.fromstring(key).find("path").get("class") for key, _ in chart.legend]
+    assert keys == ["line s0", "line s1"]
+    assert "(first)" in chart.caption and "\x00" not in chart.caption
+
+
+def test_similarities_are_drawn_where_there_are_any():
+    """Four bins from -1 to 1, of which the two in the middle are used."""
+    density = np.array([[0, 0, 2, 0], [0, 1, 1, 0]], float)
+    chart = charts.similarities(Histogram(np.linspace(-1, 1, 5), *density))
+    middle, half = (LEFT + RIGHT) / 2, (TOP + BOTTOM) / 2
+    positive, negative = (points(line) for line in elements(chart, "polyline"))
+    floor = [(LEFT, BOTTOM), (LEFT, BOTTOM), (middle, BOTTOM)]
+    assert positive == [*floor, (middle, TOP), (RIGHT, TOP), (RIGHT, BOTTOM)]
+    assert negative == [
+        (LEFT, BOTTOM),
+        (LEFT, half),
+        (middle, half),
+        (middle, half),
+        (RIGHT, half),
+        (RIGHT, BOTTOM),
+    ]
+    assert ticks(chart, "mid")["\u22120.4"] == pytest.approx(LEFT + 0.1 * (RIGHT - LEFT), abs=0.06)
+    assert "similarity of 0.25, negative pairs of 0.00; the two areas share 50.0\u00a0%" in chart.caption
+    assert [name for _, name in chart.legend] == ["positive pairs", "negative pairs"]
+
+
+def test_similarities_of_no_pair_are_an_empty_chart():
+    chart = charts.similarities(Histogram(np.linspace(-1, 1, 5), np.zeros(4), np.zeros(4)))
+    assert {y for line in elements(chart, "polyline") for _, y in points(line)} == {BOTTOM}
+
+
+def places_of(path):
+    return [tuple(map(float, place.split())) for place in re.findall(r"M(\S+ \S+?)h", path.get("d"))]
+
+
+def test_map_shows_every_point_in_the_style_of_its_class():
+    """Twelve classes of 12, 11, ... 1 images: the two smallest are grey."""
+    labels = np.repeat(np.arange(12), np.arange(12, 0, -1))
+    places = np.random.default_rng(0).normal(size=[len(labels), 2])
+    chart = charts.embedding_map(places, labels, names="class {}".format)
+    paths = elements(chart, "path", "dot")
+    wanted = [("dot rest", 10), ("dot rest", 11)] + [(f"dot p{n}", n) for n in range(10)]
+    assert [(path.get("class"), path.find("title").text) for path in paths] == [
+        (style, f"class {label}") for style, label in wanted
+    ]
+    assert [len(places_of(path)) for path in paths] == [2, 1, *range(12, 2, -1)]
+    drawn = np.concatenate([places_of(path) for path in [*paths[2:], *paths[:2]]])
+    scale = (charts.MAP_SIZE - 24) / np.ptp(places, axis=0).max()
+    np.testing.assert_allclose(drawn - drawn[0], (places - places[0]) * scale, atol=0.11)
+    assert drawn.min() >= 12 - 0.05 and drawn.max() <= charts.MAP_SIZE - 12 + 0.05
+    assert [name for _, name in chart.legend] == [*(f"class {n}" for n in range(10)), "2 other classes"]
+    numbers = elements(chart, "text", "halo")
+    assert [number.text for number in numbers] == [str(n) for n in range(1, 11)]
+    np.testing.assert_allclose(
+        [[float(number.get(axis)) for axis in "xy"] for number in numbers],
+        [np.median(places_of(path), axis=0) for path in paths[2:]],
+        atol=0.11,
+    )
+
+
+def test_map_of_few_classes_has_no_others_and_of_one_spot_is_drawn():
+    chart = charts.embedding_map(np.zeros([3, 2]), np.array([7, 7, 8]), names=lambda label: HOSTILE)
+    middle = charts.MAP_SIZE / 2
+    assert places_of(elements(chart, "path", "dot")[0]) == [(middle, middle)] * 2
+    assert len(chart.legend) == 2
+    assert {title.text for title in elements(chart, "title")} == {charts.plain(HOSTILE)}
+
+
+@pytest.mark.parametrize(
+    "low, high, wanted",
+    [
+        (0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]),
+        (0.9, 1, [0.9, 0.92, 0.94, 0.96, 0.98, 1]),
+        (-0.34, 1, [-0.2, 0, 0.2, 0.4, 0.6, 0.8, 1]),
+        (0, 6.3, [0, 1, 2, 3, 4, 5, 6]),
+        (0, 25, [0, 5, 10, 15, 20, 25]),
+    ],
+)
+def test_ticks_are_round_numbers(low, high, wanted):
+    assert charts._ticks(low, high) == wanted
+
+
+@pytest.mark.parametrize(
+    "high, wanted",
+    [(2, [1, 2]), (100, [1, 2, 5, 10, 20, 50, 100]), (101, [1, 10, 100]), (9999, [1, 10, 100, 1000])],
+)
+def test_ticks_of_k_are_round_numbers(high, wanted):
+    assert charts._log_ticks(high) == wanted
+
+
+@pytest.mark.parametrize(
+    "value, wanted",
+    [
+        ("a\nb\tc\u2028d", "a b c d"),
+        ("\x00\x1b\x7f\x85\x0b", "\ufffd" * 5),
+        ("\udcff", "\ufffd"),
+        (b"\xff\xc3\xa9", "\ufffdé"),
+        ("\u202e\u05e9\u05dc 文字 👍", "\u202e\u05e9\u05dc 文字 👍"),
+        (3, "3"),
+    ],
+)
+def test_text_from_data_holds_only_what_html_may_hold(value, wanted):
+    assert charts.plain(value) == wanted

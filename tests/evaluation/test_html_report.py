@@ -1,0 +1,422 @@
+"""The page of an evaluation: whole, the same each time, and nothing that data could add to it."""
+
+import dataclasses
+import html
+import html.parser
+import importlib.resources
+import io
+import itertools
+import math
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tfrank.checks import InputError
+from tfrank.evaluation import charts, curves, html_report
+from tfrank.evaluation.html_report import Comparison, Grid, GridRow, Picture, Report
+
+NONE = "\N{EN DASH}"
+ROOT = pathlib.Path(html_report.__file__).parents[2]
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None
+)
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' onmouseover='alert(1)",
+    "</style></title></svg><iframe src=//example.org>",
+    "{{ report }} {% raw %} &amp; &#60;b&#62;",
+    "line\nfeed\x00\x1b\udc80",
+    "\u202eright to left \u05e9\u05dc",
+    "W" * 300,
+    b"bytes \xff <b>",
+    "javascript:alert(1)",
+]
+
+
+def jpeg(shade):
+    return html_report.thumbnail(np.full([4, 6, 3], shade, np.uint8))
+
+
+def report_of(names, nothing=()):
+    """A report with every section, all texts of which are among the names; `nothing` empties fields."""
+    text = itertools.cycle(names).__next__
+    pictures = [
+        Picture(jpeg(90), text(), True, 0.9, 1),
+        Picture(jpeg(99), text(), False, math.nan, 2),
+        Picture(jpeg(9), text(), None, None, 3),
+    ]
+    grids = [Grid(text(), [GridRow(Picture(jpeg(200), text()), pictures, text())])]
+    labels, curve = np.arange(12) % 11, (np.array([0, 1]), np.array([1, 0.5]))
+    recalls = np.arange(1, 3), np.array([0.5, 1.0])
+    drawn = [
+        charts.precision_recall({charts.plain(text()): curve}),
+        charts.recall_at_k({charts.plain(text()): recalls, charts.plain(text()) + "2": recalls}),
+        charts.similarities(curves.Histogram(np.linspace(-1, 1, 3), np.ones(2) / 2, np.ones(2) / 2)),
+        charts.embedding_map(np.random.default_rng(0).normal(size=[12, 2]), labels, lambda label: text()),
+    ]
+    metrics = {"recall_at_1": 0.91234, "map": math.nan, "dists_intra": 0.5, "queries": 58, "lone_queries": 2}
+    after = {**metrics, "recall_at_1": 0.95, "map": 0.5}
+    comparison = Comparison(
+        (text(), text()), (metrics, after), {"recall_at_1": (0.01, 0.07)}, charts=drawn[:1], grids=grids
+    )
+    full = Report(
+        title=text(),
+        facts=[(text(), text())],
+        metrics={charts.plain(text()): metrics, "query and gallery": {"recall_at_1": None}},
+        published={charts.plain(text()) + " paper": {"recall_at_1": 0.811}},
+        definitions={"recall_at_<k>": text()},
+        notes=[text()],
+        grids=grids,
+        charts=drawn,
+        worst_classes=[curves.ClassScore(text(), 4, 0.25, 0.3333, text(), 3)],
+        comparison=comparison,
+    )
+    empty = Report("")
+    return dataclasses.replace(full, **{name: getattr(empty, name) for name in nothing})
+
+
+class Page(html.parser.HTMLParser):
+    """The tags with the names of their attributes, the attributes, and the text of a page."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.attributes, self.text, self.open = [], [], "", []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, *(name for name, _ in attrs)))
+        self.attributes += [(tag, *attr) for attr in attrs]
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open[-1:] != ["style"]:
+            self.text += data
+
+    def values(self, attribute):
+        return [value for _, name, value in self.attributes if name == attribute]
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+def test_data_adds_no_tag_and_no_attribute(name):
+    """The page of hostile names has the tags of that of a harmless name, in the same order."""
+    page, harmless = (
+        Page(html_report.render(report_of([name]))),
+        Page(html_report.render(report_of(["name"]))),
+    )
+    assert page.tags == harmless.tags and not page.open
+    assert not {tag for tag, *_ in page.tags} & {
+        "script",
+        "iframe",
+        "object",
+        "embed",
+        "link",
+        "form",
+        "base",
+    }
+    assert not [name for _, *names in page.tags for name in names if name.startswith("on") or name == "style"]
+    assert page.text.count(charts.plain(name)) >= 14
+
+
+def test_nothing_is_loaded_from_outside():
+    page = html_report.render(report_of(HOSTILE))
+    parsed = Page(page)
+    assert all(value.startswith("data:image/jpeg;base64,") for value in parsed.values("src"))
+    assert all(value.startswith("#") for value in parsed.values("href"))
+    assert not {"srcset", "xlink:href", "action", "background", "poster"} & {
+        name for _, name, _ in parsed.attributes
+    }
+    style = re.search("<style>(.*?)</style>", page, re.DOTALL)[1]
+    assert "url(" not in style and "@import" not in style
+    policy = (
+        "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+    )
+    assert ("meta", "content", policy) in parsed.attributes
+    assert "http://" not in page and "https://" not in page
+    page.encode()
+
+
+def test_every_link_leads_to_a_section():
+    parsed = Page(html_report.render(report_of(["name"])))
+    assert sorted(parsed.values("href")) == sorted(f"#{section}" for section in parsed.values("id"))
+
+
+SECTIONS = {
+    "metrics": "numbers",
+    "comparison": "comparison",
+    "charts": "charts",
+    "grids": "queries",
+    "worst_classes": "classes",
+}
+
+
+@pytest.mark.parametrize("absent", SECTIONS)
+def test_a_section_is_there_where_there_is_something_to_show(absent):
+    parsed = Page(html_report.render(report_of(["name"], [absent])))
+    assert set(parsed.values("id")) == set(SECTIONS.values()) - {SECTIONS[absent]}
+    assert set(parsed.values("href")) == {f"#{section}" for section in parsed.values("id")}
+
+
+def test_the_smallest_report_is_a_page():
+    parsed = Page(html_report.render(Report("Nothing yet")))
+    assert not parsed.values("id") and not parsed.open
+    assert parsed.text.split() == ["Nothing", "yet"] * 2
+
+
+def test_facts_that_are_not_known_are_dashes():
+    page = html_report.render(Report("Facts", [("loss", math.nan), ("seed", None), ("images", 0)]))
+    assert re.findall("<dd><bdi>(.*?)</bdi>", page) == [NONE, NONE, "0"]
+
+
+def test_the_same_report_makes_the_same_page():
+    assert html_report.render(report_of(HOSTILE)) == html_report.render(report_of(HOSTILE))
+
+
+def lines_of(report):
+    """The cells of each line of the tables, as text."""
+    lines = re.findall("<tr>(.*?)</tr>", html_report.render(report), re.DOTALL)
+    return [[Page(cell).text.strip() for cell in re.split("(?=<t[hd])", line)[1:]] for line in lines]
+
+
+def test_numbers_stand_beside_the_published_ones_and_what_is_missing_is_a_dash():
+    lines = lines_of(report_of(["name"], ["comparison", "worst_classes"]))
+    assert lines == [
+        ["Metric", "name", "query and gallery", "name paper"],
+        ["Recall@1", "91.23\u00a0%", NONE, "81.10\u00a0%"],
+        ["mAP", NONE, NONE, NONE],
+        ["dists@intra", "0.500", NONE, NONE],
+        ["Queries", "58", NONE, NONE],
+        ["Lone queries", "2", NONE, NONE],
+    ]
+
+
+def test_the_big_numbers_are_those_of_the_first_protocol():
+    page = html_report.render(report_of(["name"]))
+    numbers = re.findall(r'<dt>(.*?)</dt>\n<dd class="big">(.*?)</dd>', page)
+    assert numbers == [("Recall@1", "91.23\u00a0%"), ("mAP", NONE)]
+    assert re.findall(r'<dd class="under">(.*?) <bdi>', page) == ["81.10\u00a0%"]
+
+
+@pytest.mark.parametrize(
+    "interval, shown",
+    [
+        ((0.01, 0.07), ["+1.00 to +7.00", "▲ better"]),
+        ((-0.07, -0.01), ["\u22127.00 to \u22121.00", "▼ worse"]),
+        ((-0.01, 0.07), ["\u22121.00 to +7.00", "no clear difference"]),
+        ((math.nan, math.nan), ["", ""]),
+    ],
+)
+def test_two_runs_stand_side_by_side_with_what_their_difference_means(interval, shown):
+    metrics = [
+        {"recall_at_1": 0.5, "dists_inter": 0.5, "queries": 7},
+        {"recall_at_1": 0.54, "dists_inter": 0.25, "queries": 9},
+    ]
+    comparison = Comparison(
+        ("old", "new"), tuple(metrics), {"recall_at_1": interval, "dists_inter": (-0.3, -0.2)}
+    )
+    assert lines_of(Report("Two", comparison=comparison)) == [
+        ["Metric", "old", "new", "Difference", "95\u00a0% interval", "Verdict"],
+        ["Recall@1", "50.00\u00a0%", "54.00\u00a0%", "+4.00", *shown],
+        ["dists@inter", "0.500", "0.250", "\u22120.250", "\u22120.300 to \u22120.200", ""],
+        ["Queries", "7", "9", NONE, "", ""],
+    ]
+
+
+def test_two_runs_without_intervals_have_no_columns_for_them():
+    metrics = {"map": 0.5}
+    comparison = Comparison(("old", "new"), (metrics, metrics))
+    assert lines_of(Report("Two", comparison=comparison))[0] == ["Metric", "old", "new", "Difference"]
+
+
+def test_classes_are_shown_with_what_they_are_taken_for():
+    scores = [
+        curves.ClassScore("cat", 1200, 0.25, 1 / 3, "dog", 900),
+        curves.ClassScore("dog", 3, 1, 1, "", 0),
+    ]
+    assert lines_of(Report("Classes", worst_classes=scores))[1:] == [
+        ["cat", "1200", "25.0\u00a0%", "33.3\u00a0%", "dog (900)"],
+        ["dog", "3", "100.0\u00a0%", "100.0\u00a0%", ""],
+    ]
+
+
+def test_right_and_wrong_are_told_by_sign_and_word_too():
+    page = html_report.render(report_of(["cat"], ["comparison"]))
+    shown = re.findall(r'<figure class="picture (\w+)">(.*?)</figure>', page, re.DOTALL)
+    marks = [(kind, re.findall('class="mark"[^>]*>(.)<', inner)) for kind, inner in shown]
+    assert marks == [("query", []), ("right", ["✓"]), ("wrong", ["✗"]), ("unknown", ["?"])]
+    assert Page(page).values("alt") == [
+        "Query: cat",
+        "Rank 1, right: cat, similarity 0.90",
+        "Rank 2, wrong: cat",
+        "Rank 3: cat",
+    ]
+
+
+@pytest.mark.parametrize(
+    "shape, wanted",
+    [
+        ((64, 32), (32, 64)),
+        ((5, 10), (64, 32)),
+        ((1, 1000), (64, 1)),
+        ((1000, 1), (1, 64)),
+        ((64, 64), (64, 64)),
+    ],
+)
+def test_a_thumbnail_keeps_the_aspect(shape, wanted):
+    picture = np.zeros([*shape, 3], np.uint8)
+    picture[..., 0] = 200
+    small = Image.open(io.BytesIO(html_report.thumbnail(picture, size=64)))
+    assert small.format == "JPEG" and small.size == wanted
+    assert np.abs(np.asarray(small).astype(int) - [200, 0, 0]).max() < 12
+
+
+def test_a_small_image_is_enlarged_by_whole_pixels():
+    image = np.repeat(np.array([[0, 255], [255, 0]], np.uint8)[..., None], 3, axis=-1)
+    large = np.asarray(Image.open(io.BytesIO(html_report.thumbnail(image, size=64)))).astype(int)
+    assert np.abs(large - np.kron(image[..., 0], np.ones([32, 32]))[..., None]).max() < 12
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        np.zeros([4, 4], np.uint8),
+        np.zeros([4, 4, 3]),
+        np.zeros([0, 4, 3], np.uint8),
+        np.zeros([4, 4, 4], np.uint8),
+    ],
+)
+def test_a_thumbnail_of_something_else_is_refused(image):
+    with pytest.raises(InputError, match=r"Expected uint8 pixels \[height, width, 3\]"):
+        html_report.thumbnail(image)
+
+
+def test_a_page_with_216_thumbnails_of_ten_kilobytes_takes_three_megabytes():
+    picture = Picture(bytes(10_000), "class", True, 0.5, 1)
+    grid = Grid("Worst", [GridRow(picture, [picture] * 8)] * 8)
+    assert len(html_report.render(Report("Large", grids=[grid] * 3)).encode()) < 3.1e6
+
+
+def test_the_template_lies_beside_the_module():
+    assert importlib.resources.files("tfrank.evaluation").joinpath("report.html.jinja").is_file()
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_the_template(tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(ROOT / "tfrank", source / "tfrank", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    build = "import setuptools; setuptools.setup()"
+    command = [sys.executable, "-c", build, "-q", "bdist_wheel", "-d", tmp_path]
+    subprocess.run(command, cwd=source, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert "tfrank/evaluation/report.html.jinja" in zipfile.ZipFile(wheel).namelist()
+
+
+def chromium(tmp_path, *arguments):
+    """Runs a browser without a window, which finds no host; returns its output and its log."""
+    flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        "--enable-logging=stderr",
+        "--v=0",
+    ]
+    flags += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={tmp_path / 'profile'}"]
+    done = subprocess.run(
+        [CHROMIUM, *flags, *arguments], capture_output=True, text=True, timeout=120, check=True
+    )
+    return done.stdout, done.stderr
+
+
+needs_chromium = pytest.mark.skipif(
+    not CHROMIUM, reason="no Chromium or Chrome on the PATH to look at the page"
+)
+
+
+# Of the dark and of the light page.
+GREEN_AND_RED = [((70, 194, 101), (255, 112, 102)), ((24, 121, 58), (200, 40, 30))]
+
+
+@pytest.mark.slow
+@needs_chromium
+@pytest.mark.parametrize("width", [1280, 360])
+@pytest.mark.parametrize("scheme", [0, 1], ids=["dark", "light"])
+def test_a_browser_shows_the_page_in_green_and_red(tmp_path, width, scheme):
+    page, shot = tmp_path / "report.html", tmp_path / "shot.png"
+    page.write_text(html_report.render(report_of(HOSTILE)))
+    _, log = chromium(
+        tmp_path,
+        f"--blink-settings=preferredColorScheme={scheme}",
+        f"--window-size={width},9000",
+        f"--screenshot={shot}",
+        page.as_uri(),
+    )
+    assert "Content Security Policy" not in log and "ERR_NAME_NOT_RESOLVED" not in log
+    pixels = np.asarray(Image.open(shot).convert("RGB"))
+    assert pixels.shape[1] == width
+    green, red = GREEN_AND_RED[scheme]
+    assert all((pixels == color).all(axis=-1).any() for color in (green, red))
+    assert (pixels[0, 0].mean() < 64) == (scheme == 0)
+
+
+# What the page says of itself: how wide it is, its smallest text in pixels, and what it has loaded,
+# which images it cannot show, and which tables are wider than their place.
+MEASURE = """<script>
+const smallest = Math.min(...[...document.querySelectorAll("body *")]
+  .filter(e => [...e.childNodes].some(n => n.nodeType == 3 && n.data.trim()) && e.getClientRects().length)
+  .map(e => parseFloat(getComputedStyle(e).fontSize) * (e.getCTM ? e.getCTM().a : 1)));
+parent.document.body.setAttribute("measured", [
+  document.documentElement.scrollWidth, innerWidth, smallest.toFixed(2),
+  performance.getEntriesByType("resource").filter(r => !r.name.startsWith("data:")).length,
+  [...document.images].filter(i => !i.naturalWidth).length,
+  [...document.querySelectorAll(".scroll")].filter(e => e.scrollWidth > e.clientWidth).length].join(" "));
+</script></body>"""
+
+
+@pytest.mark.slow
+@needs_chromium
+@pytest.mark.parametrize("width", [1280, 800, 360])
+def test_the_page_is_no_wider_than_the_window_and_its_text_no_smaller_than_14_pixels(tmp_path, width):
+    text = html_report.render(report_of(HOSTILE))
+    # The test's own script, which the page's policy would not run.
+    text = re.sub("<meta http-equiv.*?>", "", text).replace("</body>", MEASURE)
+    page = tmp_path / "frame.html"
+    # In a frame, since a window is at least 500 pixels wide.
+    frame = f'<iframe width="{width}" frameborder="0" srcdoc="{html.escape(text)}"></iframe>'
+    page.write_text(f"<body>{frame}</body>")
+    dom, _ = chromium(tmp_path, "--dump-dom", page.as_uri())
+    wide, window, smallest, loaded, broken, cut = map(float, re.search('measured="(.*?)"', dom)[1].split())
+    assert (wide, window) == (width, width)
+    assert smallest >= 14
+    assert (loaded, broken, cut) == (0, 0, 0)
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_the_policy_of_the_page_runs_no_script_and_loads_nothing(tmp_path):
+    text = html_report.render(report_of(["name"]))
+    added = '<script>document.title = "ran"</script><img id="out" src="https://example.org/x.png"></body>'
+    page = tmp_path / "report.html"
+    page.write_text(text.replace("</body>", added))
+    dom, log = chromium(tmp_path, "--dump-dom", page.as_uri())
+    assert "<title>name</title>" in dom
+    assert log.count("violates the following Content Security Policy directive") == 2
