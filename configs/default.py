@@ -239,12 +239,35 @@ def get_config(loss: str = "") -> ConfigDict:
     config.evaluation = ConfigDict()
     # Images embedded at once.
     config.evaluation.batch_size = 256
-    # The Ks of Recall@K; those above the number of test images are left out.
-    config.evaluation.recall_at = (1, 10, 100)
+    # The Ks of Recall@K and precision@K, each at most the images that a query is ranked against; () for 1, 10
+    # and 100, or those of them that are possible.
+    config.evaluation.recall_at = ()
+    # How it is measured: "leave_one_out", "query_gallery", "random_gallery", "revisited", see
+    # `tfrank.evaluation.protocols`; () for the usual one of the test set.
+    config.evaluation.protocols = ()
     # Images at their own size, one at a time, neither resized nor cropped (mAP_Q).
     config.evaluation.full_size = False
+    # Scales at which an image is embedded; several embeddings are summed. Of models of images of any size.
+    config.evaluation.scales = (1.0,)
+    # PCA whitening with this power, 0.25 in mAP_Q, 0.5 for full whitening, 0 for none; to so many numbers, 0
+    # for all; learnt on so many training images at most.
+    config.evaluation.whitening = 0.0
+    config.evaluation.whitening_dim = 0
+    config.evaluation.whitening_images = 20000
+    # To how many neighbours queries, and gallery images, are expanded, 0 for none (10 in mAP_Q), weighted by
+    # this power of the similarity (2 in mAP_Q; 0 for their mean).
+    config.evaluation.query_expansion = 0
+    config.evaluation.database_augmentation = 0
+    config.evaluation.expansion_alpha = 2.0
+    # Whether rankings are those of k-reciprocal neighbours.
+    config.evaluation.rerank = False
+    # Normalised mutual information of k-means clusters and classes; ROC-AUC and TAR at FAR of pairs.
+    config.evaluation.nmi = False
+    config.evaluation.verification = False
     # Whether raw pixels and the untrained model are evaluated too; for small images and test sets.
     config.evaluation.baselines = False
+    # Results to stand beside ours in the report: {name: {metric: share}}.
+    config.evaluation.published = ConfigDict()
     return config
 
 

@@ -15,7 +15,7 @@ from tfrank import callbacks, experiment, inference
 from tfrank.callbacks import RetrievalEvaluation
 from tfrank.checks import InputError
 from tfrank.evaluation.embed import embed
-from tfrank.evaluation.protocols import leave_one_out
+from tfrank.evaluation.measure import leave_one_out
 
 RNG = np.random.default_rng(0)
 # Eight classes of five. The first half of an image tells the class, the second is noise.

@@ -10,7 +10,7 @@ from tfrank import checks
 from tfrank.checks import InputError
 from tfrank.evaluation.embed import embed
 from tfrank.evaluation.neighbors import SEARCHES
-from tfrank.evaluation.protocols import leave_one_out
+from tfrank.evaluation.measure import leave_one_out
 from tfrank.normalize import side_by_side
 
 EXPECTED = (

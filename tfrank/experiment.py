@@ -18,7 +18,8 @@ from tfrank.data import pipeline, records
 from tfrank.data.samplers import SHORT_CLASSES
 from tfrank.data.sources import SOURCES
 from tfrank.datasets import FOREIGN, Data, build_batches, build_loader
-from tfrank.evaluation.protocols import leave_one_out
+from tfrank.evaluation.measure import leave_one_out
+from tfrank.evaluation.metrics import DEFAULT_KS
 from tfrank.losses.proxies import PROXY_LOSSES
 from tfrank.losses.summary import batch_summary
 from tfrank.models.embedding import concatenated, embedding_model, resolve_options
@@ -116,6 +117,12 @@ def build_strategy(config: ConfigDict) -> tf.distribute.Strategy:
     return strategies.build_strategy(config.train.strategy, settings.batch_size(config))
 
 
+def build_evaluation_strategy(config: ConfigDict) -> tf.distribute.Strategy:
+    """The devices that embed: this machine's of those that train."""
+    name = "mirrored" if config.train.strategy == "multi_worker" else config.train.strategy
+    return strategies.build_strategy(name, batch_size=0)
+
+
 def _build_optimizer(config, steps):
     train = config.train
     schedule = build_schedule(
@@ -198,7 +205,7 @@ def build_training(
         batch_size=batch_size,
         micro_batch_size=train.micro_batch_size,
     )
-    copy = build_model(config, any_size=config.evaluation.full_size)
+    copy = build_model(config, any_size=settings.any_size(config))
     training = Training(model, copy, optimizer, average, checkpoints, trainer, strategy)
     training.update_copy()
     return training
@@ -215,7 +222,7 @@ def train(config: ConfigDict, training: Training, data: Data, steps: int) -> Non
     def validate():
         training.update_copy()
         embeddings, labels = inference.embed_all(config, function, data.validation)
-        metrics = leave_one_out(embeddings, labels, sorted({1, *config.evaluation.recall_at}))
+        metrics = leave_one_out(embeddings, labels, sorted({1, *(config.evaluation.recall_at or DEFAULT_KS)}))
         return Evaluation(metrics, inference.draw_neighbors(config, embeddings, labels, data.validation))
 
     training.trainer.fit(
@@ -270,7 +277,7 @@ def dry_run(config: ConfigDict, training: Training, data: Data, steps: int) -> N
 def load_trained(config: ConfigDict, workdir: str) -> keras.Model:
     """The model of a workdir's best weights, or of its latest checkpoint where none were held out for."""
     check_model_of(workdir, config)
-    model = build_model(config, any_size=config.evaluation.full_size)
+    model = build_model(config, any_size=settings.any_size(config))
     averages = averaged_variables(model) if config.train.weight_average else []
     step = restore_model(os.path.join(workdir, "checkpoints"), model, averages)
     if not step:

@@ -27,8 +27,13 @@ LEAST = {
     "train.evaluate_every": 1,
     "train.log_every": 1,
     "evaluation.batch_size": 1,
+    "evaluation.whitening_dim": 0,
+    "evaluation.whitening_images": 2,
+    "evaluation.query_expansion": 0,
+    "evaluation.database_augmentation": 0,
 }
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+PROTOCOLS = ("leave_one_out", "query_gallery", "random_gallery", "revisited")
 SAMPLERS = ("class_balanced", "all_classes", "category_pairs", "uniform")
 
 
@@ -44,10 +49,7 @@ def check_ranges(config: ConfigDict) -> None:
     if config.seed >= 2**32:
         raise checks.invalid("config.seed", "an integer below 2^32", config.seed)
     _check_data(config.data)
-    if not config.evaluation.recall_at:
-        raise checks.invalid("config.evaluation.recall_at", "at least one K", config.evaluation.recall_at)
-    for k in config.evaluation.recall_at:
-        checks.integer("config.evaluation.recall_at", k, at_least=1)
+    _check_evaluation(config.evaluation)
 
 
 def _check_data(data):
@@ -64,6 +66,16 @@ def _check_data(data):
         raise InputError(
             f"config.data.train and config.data.test have {common} in common; test on unseen classes."
         )
+
+
+def _check_evaluation(evaluation):
+    for k in evaluation.recall_at:
+        checks.integer("config.evaluation.recall_at", k, at_least=1)
+    for protocol in evaluation.protocols:
+        checks.one_of("config.evaluation.protocols", protocol, PROTOCOLS)
+    checks.sequence("config.evaluation.scales", evaluation.scales, checks.number, above=0)
+    checks.number("config.evaluation.whitening", evaluation.whitening, at_least=0, at_most=1)
+    checks.number("config.evaluation.expansion_alpha", evaluation.expansion_alpha, at_least=0)
 
 
 def check_memory(config: ConfigDict, steps: int) -> None:
@@ -83,6 +95,11 @@ def check_memory(config: ConfigDict, steps: int) -> None:
 def batch_size(config: ConfigDict) -> int:
     """Images in a batch, of all devices together."""
     return config.data.classes_per_batch * config.data.examples_per_class
+
+
+def any_size(config: ConfigDict) -> bool:
+    """Whether the model that is evaluated has to take images of any size."""
+    return config.evaluation.full_size or tuple(config.evaluation.scales) != (1.0,)
 
 
 def total_steps(config: ConfigDict, num_images: int) -> int:

@@ -27,20 +27,8 @@ CHANGEABLE = (
 )
 # What the records depend on; all that matters as long as no step was saved.
 RECORD_FIELDS = ("data.name", "data.train", "data.test", "data.shards")
-# What an evaluation depends on.
-MODEL_FIELDS = (
-    "data.name",
-    "data.test",
-    "data.image_size",
-    "data.resize",
-    "data.crop",
-    "data.region",
-    "data.test_region",
-    "data.box_margin",
-    "data.box_min_aspect",
-    "evaluation.full_size",
-    "model.",
-)
+# What a checkpoint fits to.
+MODEL_FIELDS = ("model.",)
 
 
 def default_workdir(config: ConfigDict) -> str:
@@ -76,22 +64,14 @@ def check_same_config(workdir: str, config: ConfigDict) -> None:
 
 
 def check_model_of(workdir: str, config: ConfigDict) -> None:
-    """InputError where the workdir has no run, or one of another model or of other data."""
+    """InputError where the workdir has no run, or one of another model."""
     path = os.path.join(workdir, "config.json")
     if not os.path.exists(path):
         raise InputError(
-            f"There is no run in {workdir}. Train one first, or give --workdir or --saved_model."
+            f"There is no run in {workdir}. Train one first, or give --workdir, --saved_model or"
+            " --embeddings."
         )
     _compare(path, config, lambda field: _among(field, MODEL_FIELDS))
-
-
-def check_test_set_of(workdir: str, config: ConfigDict) -> None:
-    """InputError where the workdir has records of other data; a workdir that has none is fine."""
-    path = os.path.join(workdir, "config.json")
-    if os.path.exists(path):
-        _compare(path, config, lambda field: _among(field, RECORD_FIELDS))
-    else:
-        files.write_json(path, json.loads(config.to_json()))
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from tests.evaluation import LABELS, ROWS, every_rows, every_search, in_any_bloc
 from tests.reference import metrics as oracle
 from tfrank.checks import InputError
 from tfrank.evaluation import metrics, neighbors, ranks
-from tfrank.evaluation.protocols import leave_one_out
+from tfrank.evaluation.measure import leave_one_out
 from tfrank.evaluation.ranks import Ranks
 
 KS = (1, 2, 5, 10, 59)

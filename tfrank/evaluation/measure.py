@@ -10,7 +10,7 @@ from tfrank.evaluation import metrics, neighbors
 from tfrank.evaluation.expansion import augment_database, expand_queries
 from tfrank.evaluation.leave_one_out import leave_one_out_ranks
 from tfrank.evaluation.protocols import Split
-from tfrank.evaluation.ranks import Ranks, positive_ranks, ranks_of_blocks
+from tfrank.evaluation.ranks import Ranks, by_label, positive_ranks, ranks_of_blocks
 from tfrank.evaluation.reranking import k_reciprocal_blocks
 
 # Those of the revisited protocol (Radenovic et al., CVPR 2018).
@@ -44,12 +44,14 @@ class Measured(NamedTuple):
         per_query: `[queries]` by name, NaN for queries without a positive. Of several draws the mean.
         queries: `[queries]` rows of the test set.
         ranks: of the positives; None of several draws, and of an approximate search.
+        split: what was ranked; None of several draws.
     """
 
     metrics: dict[str, float]
     per_query: dict[str, np.ndarray]
     queries: np.ndarray
     ranks: Ranks | None
+    split: Split | None
 
 
 def measure(
@@ -108,8 +110,34 @@ def measure_split(
             per_query = metrics.per_query_revisited(ranks, GRADED_KS)
         else:
             per_query = metrics.per_query(ranks, ks)
-        measured[name] = Measured(metrics.summarize(per_query), per_query, split.queries, ranks)
+        measured[name] = Measured(metrics.summarize(per_query), per_query, split.queries, ranks, split)
     return measured
+
+
+def leave_one_out(
+    embeddings: np.ndarray, labels: np.ndarray, ks: Sequence[int], *, neighbors: str = "exact"
+) -> dict[str, float]:
+    """Recall@K and mAP, each image in turn being the query and all others the gallery.
+
+    Args:
+        embeddings: `[images, dim]` float32, unit norm.
+        labels: `[images]` integers.
+        ks: the Ks of Recall@K; those above the number of other images are left out.
+        neighbors: as `search` of `measure`.
+
+    Returns:
+        `recall_at_<k>`, `map`, `queries` (that count), `lone_queries` (left out); by ScaNN `scann_recall` in
+        place of `map`.
+
+    >>> leave_one_out(np.eye(2, dtype=np.float32)[[0, 0, 1]], np.array([5, 5, 7]), [1, 10])
+    {'recall_at_1': 1.0, 'map': 1.0, 'queries': 2, 'lone_queries': 1}
+    """
+    own = np.arange(len(labels))
+    ks = [k for k in ks if k < len(labels)] or [1]
+    split = Split(own, own, own, {"": by_label(labels, labels, own)}, (labels, labels), leave_one_out=True)
+    found = measure_split(embeddings, embeddings, split, ks, search=neighbors)[""].metrics
+    kept = ("map", "queries", "lone_queries", f"{neighbors}_recall")
+    return {name: found[name] for name in found if name.startswith("recall_at_") or name in kept}
 
 
 def _all_ranks(queries, gallery, split, post):
@@ -129,7 +157,7 @@ def _measure_neighbors(queries, gallery, split, ks, search, post):
     per_query = metrics.per_query_of_neighbors(found.index, *split.labels, split.self_index, ks)
     recall = neighbors.recall_against_exact(found, queries, gallery, max(ks), split.self_index)
     means = {**metrics.summarize(per_query), f"{search}_recall": recall}
-    return {name: Measured(means, per_query, split.queries, None) for name in split.truths}
+    return {name: Measured(means, per_query, split.queries, None, split) for name in split.truths}
 
 
 def _rows(embeddings, rows):
@@ -153,4 +181,4 @@ def _mean(draws: list[Measured]) -> Measured:
             times.setdefault(name, np.zeros(len(rows)))[place[counts]] += 1
     with np.errstate(invalid="ignore"):
         per_query = {name: total[name] / times[name] for name in total}
-    return Measured(means, per_query, rows, None)
+    return Measured(means, per_query, rows, None, None)

@@ -1,0 +1,39 @@
+"""The config of a run that was made before, as its workdir has it.
+
+    python eval_main.py --config=configs/of_run.py:runs/digits_pnp/config.json
+
+`eval_main.py --workdir=runs/digits_pnp` takes it by itself. Fields that are newer than the run have their
+defaults.
+"""
+
+import json
+
+from ml_collections import ConfigDict
+
+from configs import default
+
+
+def get_config(path: str = ""):
+    with open(path) as file:
+        saved = json.load(file)
+    config = default.get_config()
+    config.loss = ConfigDict(_with_tuples(saved.pop("loss")))
+    config.evaluation.published = ConfigDict(saved["evaluation"].pop("published", {}))
+    _update(config, _with_tuples(saved))
+    return config
+
+
+def _update(config, saved):
+    """Takes over what is saved; fields that are no more are left out."""
+    for name, value in saved.items():
+        if name in config and isinstance(config[name], ConfigDict):
+            _update(config[name], value)
+        elif name in config:
+            config[name] = value
+
+
+def _with_tuples(tree):
+    """JSON has lists where configs have tuples."""
+    if isinstance(tree, dict):
+        return {name: _with_tuples(value) for name, value in tree.items()}
+    return tuple(map(_with_tuples, tree)) if isinstance(tree, list) else tree
