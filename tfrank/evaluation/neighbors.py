@@ -10,6 +10,7 @@ from tfrank import checks
 from tfrank.checks import InputError
 from tfrank.evaluation import top_k
 from tfrank.evaluation.parallel import Gallery, cores, in_parallel
+from tfrank.evaluation.scann_probe import scann_problem
 
 # Similarities that a thread holds at a time: 8 MiB in float32, which stay in the cache.
 BLOCK_SIMILARITIES = 2**21
@@ -129,8 +130,6 @@ SEARCHES: dict[str, Callable[..., Neighbors]] = {"exact": exact, "scann": scann}
 
 def search(name: str) -> Callable[..., Neighbors]:
     """The search of that name: "exact" or "scann"; exact, and a line that says so, where ScaNN cannot run."""
-    from tfrank.evaluation.scann_index import scann_problem
-
     chosen = SEARCHES[checks.one_of("neighbors", name, SEARCHES)]
     if chosen is not scann or not (problem := scann_problem()):
         return chosen
@@ -181,11 +180,28 @@ def recall_against_exact(
     count = min(checks.integer("sample", sample, at_least=1), len(queries))
     chosen = np.sort(np.random.default_rng(seed).choice(len(queries), count, replace=False))
     truth = exact(queries[chosen], gallery, k, own[chosen])
+    return share_found(
+        found._replace(index=found.index[chosen]), truth, queries[chosen], gallery, own[chosen]
+    )
+
+
+def share_found(
+    found: Neighbors, truth: Neighbors, queries: np.ndarray, gallery: np.ndarray, own: np.ndarray
+) -> float:
+    """As `recall_against_exact`, where the exact neighbours of each query are known.
+
+    Args:
+        found: what an approximate search gave, as many of each query as `truth` has or more.
+        truth: `[queries, k]` what `exact` gave.
+        queries: `[queries, dim]`.
+        gallery: `[gallery, dim]`.
+        own: `[queries]` the query's own gallery row, or -1.
+    """
     right = 0
-    for query, nearest, similarity in zip(chosen, truth.index, truth.similarity):
-        rows = np.setdiff1d(found.index[query, :k], [-1, own[query]])
+    for query, some, nearest, similarity, self_row in zip(queries, found.index, *truth, own):
+        rows = np.setdiff1d(some[: len(nearest)], [-1, self_row])
         least = similarity[nearest >= 0].min(initial=np.inf)
-        product = gallery[rows].astype(np.float32) @ queries[query].astype(np.float32)
+        product = gallery[rows].astype(np.float32) @ query.astype(np.float32)
         right += np.count_nonzero(np.isin(rows, nearest) | (product >= least - ROUNDING))
     wanted = np.count_nonzero(truth.index >= 0)
     return float(right / wanted) if wanted else 1.0

@@ -40,7 +40,9 @@ def unpack(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def merge(keys: np.ndarray, *more: np.ndarray) -> np.ndarray:
     """The `[queries, k]` nearest of `[queries, k]` keys and of more keys."""
-    return np.sort(np.concatenate([keys, *more], axis=1), axis=1)[:, : keys.shape[1]]
+    merged = np.concatenate([keys, *more], axis=1)
+    merged.sort(axis=1)
+    return merged[:, : keys.shape[1]]
 
 
 def merge_tile(keys: np.ndarray, similarities: np.ndarray, first_row: int) -> np.ndarray:
