@@ -245,10 +245,11 @@ def float32_rows(
     name: str, array: np.ndarray, start: int, stop: int, ids: np.ndarray | None = None
 ) -> np.ndarray:
     """Some rows of a matrix in float32 and C order; InputError that names the first one not finite."""
-    rows = np.ascontiguousarray(array[start:stop], np.float32)
+    with np.errstate(over="ignore"):
+        rows = np.ascontiguousarray(array[start:stop], np.float32)
     # The sum of all, which is quick, is finite only if each is.
     if not np.isfinite(rows.sum()) and not (finite := np.isfinite(rows).all(axis=1)).all():
         bad = start + int(np.argmin(finite))
-        place = f"Row {bad}" if ids is None else f"The row of id {ids[bad]!r}"
+        place = f"Row {bad}" if ids is None else f"The row of id {ids[bad].item()!r}"
         raise InputError(f"{place} of `{name}` is not finite in float32. Leave it out, or embed it again.")
     return rows

@@ -102,8 +102,9 @@ class ScannIndex:
         target = checks.number("target_recall", target_recall, above=0, at_most=1)
         k = checks.integer("k", k, at_least=1)
         embeddings = matrix("embeddings", embeddings)
-        ids = _checked_ids(np.arange(len(embeddings)) if ids is None else ids, len(embeddings))
-        rows = float32_rows("embeddings", embeddings, 0, len(embeddings), ids)
+        named = None if ids is None else _checked_ids(ids, len(embeddings))
+        rows = float32_rows("embeddings", embeddings, 0, len(embeddings), named)
+        ids = np.arange(len(rows)) if named is None else named
         if method is None:
             method = METHODS[(len(rows) >= HASHING_FROM) + (len(rows) >= TREE_FROM)]
         index = cls(rows, ids, Settings("brute_force", 0, 0, 0, k, 1.0), None, np.arange(0))

@@ -24,7 +24,8 @@ def merge_neighbors(parts: Sequence[Neighbors], first_rows: Sequence[int], k: in
     Returns:
         `[queries, k]` rows of the whole gallery and similarities; -1 and -inf where there are fewer.
 
-    >>> far, near = Neighbors(np.array([[1]]), np.array([[0.3]])), Neighbors(np.array([[0]]), np.array([[0.9]]))
+    >>> far = Neighbors(np.array([[1]]), np.array([[0.3]]))
+    >>> near = Neighbors(np.array([[0]]), np.array([[0.9]]))
     >>> merge_neighbors([far, near], [0, 2], 2).index.tolist()
     [[2, 1]]
     """
