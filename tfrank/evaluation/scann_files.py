@@ -30,6 +30,7 @@ def save(
     folder: str, rows: np.ndarray, ids: np.ndarray, row_of: np.ndarray, searcher: Any, settings: dict
 ) -> None:
     """Writes an index; see `load` for its parts."""
+    folder = os.fspath(folder)
     if files.is_remote(folder):
         raise InputError(f"Cannot save an index to {folder}: ScaNN writes to local folders. Copy it there.")
     folder = os.path.abspath(files.make_folder(folder))

@@ -132,11 +132,12 @@ class ScannIndex:
             return exact(queries, self.rows, k, own)
         found = self._by_scann(queries, k, own)
         first = self._held
-        if first < len(self):
-            there = np.where(own >= first, own - first, -1)
-            found = merge_neighbors([found, exact(queries, self.rows[first:], k, there)], [0, first], k)
-        wanted = np.minimum(k, len(self) - (own >= 0))
+        # Before the rows of later are among them, which would hide that nearer ones are missing.
+        wanted = np.minimum(k, first - ((own >= 0) & (own < first)))
         short = np.flatnonzero((found.index >= 0).sum(axis=1) < wanted)
+        if first < len(self):
+            later = np.where(own >= first, own - first, -1)
+            found = merge_neighbors([found, exact(queries, self.rows[first:], k, later)], [0, first], k)
         if len(short):
             found.index[short], found.similarity[short] = exact(queries[short], self.rows, k, own[short])
         return found
