@@ -60,7 +60,7 @@ def assert_found_as_exactly(index, queries, k, own=None):
 @pytest.mark.parametrize("method", METHODS[1:])
 @pytest.mark.parametrize("target", [0.8, 0.99])
 def test_the_recall_that_was_asked_for_is_reached_on_other_queries(method, target):
-    index = ScannIndex.build(ROWS, method=method, target_recall=target)
+    index = ScannIndex.build(ROWS, method=method, target_recall=target, queries=clustered(500, seed=8))
     settings = index.settings
     assert settings.method == method and settings.recall >= target and settings.k == 10
     assert (settings.leaves, settings.leaves_to_search > 0) == (
@@ -69,6 +69,12 @@ def test_the_recall_that_was_asked_for_is_reached_on_other_queries(method, targe
     queries = clustered(500, seed=7)
     found = index.search(queries, 10)
     assert recall_against_exact(found, queries, ROWS, 10) > target - 0.03
+
+
+def test_the_same_rows_give_the_same_tree():
+    found = [ScannIndex.build(ROWS, method="tree", target_recall=0.8).search(ROWS, 9).index for _ in range(3)]
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
 
 
 def test_leaves_and_candidates_grow_until_the_recall_is_reached_or_brute_force_takes_over():

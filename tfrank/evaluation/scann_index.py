@@ -75,11 +75,12 @@ class ScannIndex:
         target_recall: float = 0.99,
         k: int = 10,
         method: str | None = None,
+        queries: np.ndarray | None = None,
         seed: int = 0,
     ) -> "ScannIndex":
         """An index whose measured recall reaches a target.
 
-        A sample of the rows is searched exactly, and the number of leaves or of reordered candidates is
+        A sample of queries is searched exactly too, and the number of leaves or of reordered candidates is
         doubled, whichever finds more, until the recall of the k nearest is reached. Where it cannot be, or
         where that would reorder a quarter of the rows, the index searches by brute force.
 
@@ -90,7 +91,10 @@ class ScannIndex:
             k: how many neighbours the target is for. Searches for more reorder in proportion.
             method: "brute_force", "hashing" or "tree". None: by size, as ScaNN's guide has it, brute force
                 below 20,000 rows and a tree of about sqrt(rows) leaves from 100,000 on.
-            seed: which rows are the sample.
+            queries: `[queries, dim]` such as will come, of which up to 1,000 are the sample. None: rows,
+                each searched among the others. The leaves were made for these, so they are found more
+                easily than what is new.
+            seed: which queries are the sample.
 
         Raises:
             InputError: rows that are not finite, ids that repeat, or no ScaNN where the method needs it.
@@ -112,7 +116,7 @@ class ScannIndex:
             return index
         settings = _first_settings(method, len(rows), k)
         hashed = cls(rows, ids, settings, _new_searcher(rows, settings), np.arange(len(rows)))
-        return index if (tuned := _tuned(hashed, target, seed)) is None else tuned
+        return index if (tuned := _tuned(hashed, target, queries, seed)) is None else tuned
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -258,23 +262,28 @@ def _new_searcher(rows: np.ndarray, settings: Settings) -> Any:
     """ScaNN trained on the rows, which it copies. No ids: it would save them as a pickle."""
     builder = _scann().builder(rows, settings.k, "dot_product")
     if settings.leaves:
-        builder = builder.tree(settings.leaves, settings.leaves_to_search, training_sample_size=250_000)
+        # Leaves may be small: where ScaNN joins small ones, the same rows give another tree every time.
+        builder = builder.tree(
+            settings.leaves, settings.leaves_to_search, training_sample_size=250_000, min_partition_size=1
+        )
     # As ScaNN's guide has it: two dimensions a block, and errors along the row count more.
     builder = builder.score_ah(2, anisotropic_quantization_threshold=0.2)
     return builder.reorder(settings.reorder).build()
 
 
-def _tuned(index: ScannIndex, target: float, seed: int) -> ScannIndex | None:
+def _tuned(index: ScannIndex, target: float, queries: np.ndarray | None, seed: int) -> ScannIndex | None:
     """The index with the least settings of a path of doublings that reach the target; None if none does."""
     rows, k = index.rows, index.settings.k
-    own = np.sort(np.random.default_rng(seed).choice(len(rows), min(SAMPLE, len(rows)), replace=False))
-    queries = rows[own]
-    truth = exact(queries, rows, k, own)
+    asked = rows if queries is None else matrix("queries", queries)
+    sample = np.sort(np.random.default_rng(seed).choice(len(asked), min(SAMPLE, len(asked)), replace=False))
+    own = sample if queries is None else np.full(len(sample), -1)
+    truth = exact(asked[sample], rows, k, own)
 
     def measured(settings):
         tried = ScannIndex(rows, index.ids, settings, index._searcher, index._row_of)
-        found = tried._by_scann(queries, k, own)
-        tried.settings = settings._replace(recall=share_found(found, truth, queries, rows, own))
+        found = tried._by_scann(asked[sample], k, own)
+        recall = share_found(found, truth, asked[sample], rows, own)
+        tried.settings = settings._replace(recall=recall)
         return tried
 
     most = int(len(rows) * MOST_REORDERED)
