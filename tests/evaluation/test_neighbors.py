@@ -81,6 +81,11 @@ def test_neighbors_of_a_hand_worked_gallery(device):
     np.testing.assert_allclose(got.similarity, wanted, atol=1e-7)
 
 
+def test_zero_and_minus_zero_are_tied():
+    minus_first = top_k.pack(np.float32([-0.0, 0.0]), np.array([0, 1]))
+    assert minus_first[0] < minus_first[1]
+
+
 def test_rows_of_zeros_are_as_similar_to_everything(device):
     got = exact(-np.eye(4), np.zeros([5, 4]), 3)
     np.testing.assert_array_equal(got.index, [[0, 1, 2]] * 4)

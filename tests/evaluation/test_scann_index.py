@@ -80,7 +80,7 @@ def test_the_same_rows_give_the_same_tree():
 def test_leaves_and_candidates_grow_until_the_recall_is_reached_or_brute_force_takes_over():
     rows = clustered(4000, dim=64)
     easy, hard = (
-        ScannIndex.build(rows, method="tree", k=1, target_recall=recall).settings for recall in (0.5, 0.97)
+        ScannIndex.build(rows, method="tree", k=50, target_recall=recall).settings for recall in (0.5, 0.97)
     )
     assert easy.leaves_to_search < hard.leaves_to_search and 0.5 <= easy.recall < 0.97 <= hard.recall
     many = ScannIndex.build(rows, method="tree", k=1001, target_recall=1.0)
