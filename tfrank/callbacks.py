@@ -9,8 +9,8 @@ import tensorflow as tf
 from tfrank import checks
 from tfrank.checks import InputError
 from tfrank.evaluation.embed import embed
-from tfrank.evaluation.neighbors import SEARCHES
 from tfrank.evaluation.measure import leave_one_out
+from tfrank.evaluation.neighbors import SEARCHES
 from tfrank.normalize import side_by_side
 
 EXPECTED = (
