@@ -44,8 +44,9 @@ def test_distances_that_no_pair_has_are_left_out():
 
 
 def test_rows_and_means_of_zeros_have_distance_one_to_everything():
-    """Class 0 has east and zeros; class 1 has west and east, whose mean is zeros."""
-    got = class_distances(np.array([[1, 0], [0, 0], [-1, 0], [1, 0]], np.float32), np.array([0, 0, 1, 1]))
+    """Class 0 has east and next to nothing; class 1 west and nearly east, with a sum next to nothing."""
+    rows = np.array([[1, 0], [-1e-8, 0], [-1, 0], [1, 1e-8]], np.float32)
+    got = class_distances(rows, np.array([0, 0, 1, 1]))
     assert got == {"dists_intra": pytest.approx((1 + 2) / 2), "dists_inter": pytest.approx(1)}
 
 

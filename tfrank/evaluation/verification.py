@@ -59,7 +59,7 @@ def verification(
     >>> rows = np.array([[1, 0], [0.8, 0.6], [0.6, 0.8], [0, 1]], np.float32)
     >>> found = verification(rows, np.array([7, 7, 7, 8]), fars=[0.5])
     >>> round(found["roc_auc"], 4), round(found["tar_at_far_0.5"], 4), found["negative_pairs"]
-    (0.8889, 1.0, 3)
+    (0.7778, 0.6667, 3)
     """
     fars = checks.sequence("fars", fars, checks.number, above=0, below=1)
     max_pairs = checks.integer("max_pairs", max_pairs, at_least=1)
@@ -87,8 +87,9 @@ def verification(
 def note(found: Mapping[str, float], fars: Sequence[float] = FARS) -> str:
     """What a person should know of the numbers that `verification` gave for these false accept rates, or "".
 
-    >>> note({"negative_pairs": 300, "all_negative_pairs": 300, "positive_pairs": 9, "all_positive_pairs": 9})
-    'FAR 0.001, 0.0001 left out: 300 negative pairs cannot show so low a rate.'
+    >>> rows, labels = np.eye(20, dtype=np.float32), np.arange(20) // 2
+    >>> note(verification(rows, labels))
+    'FAR 0.001, 0.0001 left out: 180 negative pairs cannot show so low a rate.'
     """
     left_out = ", ".join(f"{far:g}" for far in fars if f"tar_at_far_{far:g}" not in found)
     notes = [
