@@ -115,3 +115,9 @@ def test_values_that_cannot_be_compared_are_refused(arguments, message):
 def test_bad_arguments_are_named(argument, expected):
     with pytest.raises(InputError, match=expected):
         paired_bootstrap(BEFORE, AFTER, **argument)
+
+
+@pytest.mark.parametrize("block_draws", [comparison.BLOCK_DRAWS, 20, 1])
+def test_so_many_means_are_drawn_as_samples_are_asked_for(monkeypatch, block_draws):
+    monkeypatch.setattr(comparison, "BLOCK_DRAWS", block_draws)
+    assert comparison._resampled_means(np.ones(3), np.ones(3), 20, 0).tolist() == [1] * 20

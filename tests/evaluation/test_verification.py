@@ -76,6 +76,7 @@ def test_so_many_negatives_are_accepted_as_the_share_says(far, negatives, accept
 def test_a_sample_of_the_pairs_is_near_all_of_them_and_says_so():
     every, some = (verification(DISTINCT, LABELS, fars=[0.1], max_pairs=n) for n in (1_142, 500))
     assert (every["positive_pairs"], every["negative_pairs"]) == (628, 1142)
+    assert every == verification(DISTINCT, LABELS, fars=[0.1])
     assert (some["positive_pairs"], some["negative_pairs"]) == (500, 500)
     assert (some["all_positive_pairs"], some["all_negative_pairs"]) == (628, 1142)
     assert some["roc_auc"] != every["roc_auc"]
