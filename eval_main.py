@@ -1,7 +1,10 @@
-"""Measures a trained model on a config's test set.
+"""Measures a trained model, a SavedModel, or embeddings, and writes a report.
 
-python eval_main.py --config=configs/digits.py --workdir=runs/digits_pnp [--neighbors=exact|scann]
-python eval_main.py --config=configs/digits.py --saved_model=runs/digits_pnp/saved_model
+    python eval_main.py --workdir=runs/digits_pnp [--config.field=value ...]
+    python eval_main.py --saved_model=runs/digits_pnp/saved_model
+    python eval_main.py --embeddings=embeddings.npz
+
+A pass that was stopped goes on where it was. Without --config the config is that of the run.
 """
 
 import os
@@ -9,38 +12,58 @@ import os
 from absl import flags
 from ml_collections import config_flags
 
-from tfrank import commands, datasets, experiment, files, inference
+from tfrank import commands, datasets, experiment, measuring, reporting, trained
 from tfrank.evaluation import report
-from tfrank.workdir import check_test_set_of, default_workdir
+from tfrank.evaluation.whitening import save_whitening, whiten
+from tfrank.workdir import default_workdir, locked
 
-_DEFAULT_CONFIG = os.path.join(os.path.dirname(os.path.abspath(__file__)), "configs", "digits.py")
-_CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "The config, and its loss: configs/digits.py:smooth_ap"
-)
+_ROOT = os.path.dirname(os.path.abspath(__file__))
+_CONFIG = config_flags.DEFINE_config_file("config", None, "The config. Default: that of the run")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run. Default: runs/<name of config>_<loss>")
-_SAVED_MODEL = flags.DEFINE_string(
-    "saved_model", None, "A SavedModel to measure, not the workdir's checkpoint"
-)
+_SAVED_MODEL = flags.DEFINE_string("saved_model", None, "A SavedModel to measure, not the run's checkpoint")
+_EMBEDDINGS = flags.DEFINE_string("embeddings", None, "An .npz of embeddings and labels to measure")
+_OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Where to. Default: evaluation/<test set> of the run")
 _NEIGHBORS = flags.DEFINE_enum("neighbors", "exact", ["exact", "scann"], "How neighbours are searched")
+_COMPARE_WITH = flags.DEFINE_string("compare_with", "", "The output folder of an evaluation to compare with")
+_EXPORT = flags.DEFINE_bool("export", False, "Also write the run's model with its whitening as a SavedModel")
 
 
 def main(_):
     config = _CONFIG.value
     experiment.check_config(config)
-    workdir = _WORKDIR.value or default_workdir(config)
-    if _SAVED_MODEL.value:
-        model = inference.load_saved_model(_SAVED_MODEL.value)
-        files.make_folder(workdir)
-        check_test_set_of(workdir, config)
-    else:
-        model = inference.embed_fn(experiment.load_trained(config, workdir))
-    data = datasets.build_data(config, workdir)
-    metrics = inference.evaluate(config, model, data.test, _NEIGHBORS.value)
-    print(report.table({_SAVED_MODEL.value or workdir: metrics}))
-    path = os.path.join(workdir, f"metrics_{_NEIGHBORS.value}.json")
-    files.write_json(path, metrics)
-    print(path)
+    if _EMBEDDINGS.value:
+        embeddings, test = trained.load_embeddings(_EMBEDDINGS.value)
+        output_dir = _OUTPUT_DIR.value or f"{os.path.splitext(_EMBEDDINGS.value)[0]}_evaluation"
+        with locked(output_dir):
+            return measure(config, embeddings, test, None, output_dir, _EMBEDDINGS.value)
+    workdir = _WORKDIR.value or trained.run_of(_SAVED_MODEL.value) or default_workdir(config)
+    model = trained.open_model(config, workdir, _SAVED_MODEL.value)
+    index, relevance = datasets.build_test_set(config, workdir)
+    test = measuring.test_set_of(index, relevance)
+    measuring.check_measurable(config, test)
+    output_dir = _OUTPUT_DIR.value or os.path.join(model.evaluations, datasets.test_name(config))
+    with locked(output_dir):
+        embeddings, whitening = model.embed(index, os.path.join(output_dir, "embeddings")), None
+        if config.evaluation.whitening:
+            train = datasets.build_train_set(config, workdir)
+            whitening = model.learn_whitening(train, os.path.join(output_dir, "whitening"))
+            save_whitening(os.path.join(output_dir, "whitening.npz"), whitening)
+            embeddings = whiten(embeddings, whitening)
+        measure(config, embeddings, test, index, output_dir, _SAVED_MODEL.value or workdir)
+        if _EXPORT.value:
+            print(model.export(os.path.join(output_dir, "saved_model"), whitening))
+
+
+def measure(config, embeddings, test, index, output_dir, name):
+    results = measuring.measure_all(config, embeddings, test, search=_NEIGHBORS.value)
+    print(report.listing(results.metrics(), reporting.DEFINITIONS))
+    print("\n".join(results.notes))
+    about = measuring.about(config, test, model=name, search=_NEIGHBORS.value)
+    paths = reporting.write_evaluation(
+        output_dir, config, results, index, about=about, title=name, compare_with=_COMPARE_WITH.value
+    )
+    print("\n".join(paths))
 
 
 if __name__ == "__main__":
-    commands.run(main, default_config=_DEFAULT_CONFIG)
+    commands.run(main, default_config=lambda arguments: trained.config_of_run(arguments, _ROOT))

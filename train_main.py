@@ -11,7 +11,7 @@ import os
 from absl import flags
 from ml_collections import config_flags
 
-from tfrank import commands, datasets, experiment, files, inference, settings
+from tfrank import commands, datasets, experiment, files, inference, measuring, reporting, settings
 from tfrank.evaluation import report
 from tfrank.training import cluster
 from tfrank.workdir import check_config_of, check_same_config, default_workdir, locked
@@ -35,6 +35,7 @@ def main(_):
             with cluster.chief_first(strategy):
                 (check_config_of if chief else check_same_config)(workdir, config)
                 data = datasets.build_data(config, workdir)
+            measuring.check_measurable(config, measuring.test_set_of(data.test, data.relevance))
             train_and_evaluate(config, workdir, strategy, data)
 
 
@@ -45,23 +46,32 @@ def train_and_evaluate(config, workdir, strategy, data):
         return experiment.dry_run(config, training, data, steps)
     model = inference.embed_fn(training.serving)
 
-    rows = {}
+    test, rows = measuring.test_set_of(data.test, data.relevance), {}
+
+    def measure(function):
+        return measuring.measure_all(config, inference.embed_all(config, function, data.test)[0], test)
+
     if config.evaluation.baselines and cluster.is_chief(strategy):
-        rows["raw pixels"] = inference.evaluate(config, inference.raw_pixels(config), data.test)
-        rows["untrained"] = inference.evaluate(config, model, data.test)
+        rows["raw pixels"] = measure(inference.raw_pixels(config)).metrics()
+        rows["untrained"] = measure(model).metrics()
     experiment.train(config, training, data, steps)
     if not cluster.is_chief(strategy):
         return
-    embeddings, labels = inference.embed_all(config, model, data.test)
-    rows["trained"] = inference.measure(config, embeddings, labels)
+    results = measure(model)
+    rows["trained"] = results.metrics()
+    rows = {name: next(iter(rankings.values())) for name, rankings in rows.items()}
 
     print(report.table(rows))
+    print("\n".join(results.notes))
     paths = {name: os.path.join(workdir, name) for name in ("metrics.json", "neighbors.png", "saved_model")}
     files.write_json(paths["metrics.json"], rows)
     with files.atomic_write(paths["neighbors.png"]) as file:
-        file.write(inference.draw_neighbors(config, embeddings, labels, data.test))
+        file.write(inference.draw_neighbors(config, results.embeddings, results.test.labels, data.test))
     inference.export(config, training.serving, paths["saved_model"])
-    print("\n".join(paths.values()))
+    about = measuring.about(config, test, model=workdir, search="exact")
+    folder = os.path.join(workdir, "evaluation", datasets.test_name(config))
+    page = reporting.write_evaluation(folder, config, results, data.test, about=about, title=workdir)[-1]
+    print("\n".join([*paths.values(), page]))
 
 
 if __name__ == "__main__":

@@ -13,14 +13,16 @@ from absl import logging as absl_logging
 from tfrank.checks import InputError, did_you_mean
 
 
-def run(main: Callable[[Sequence[str]], Any], *, default_config: str | None = None) -> None:
+def run(
+    main: Callable[[Sequence[str]], Any], *, default_config: str | Callable[[list[str]], str] | None = None
+) -> None:
     """Parses flags and runs `main`. Bad input ends with status 1 and its message alone, Ctrl-C with 130.
 
     Args:
         main: takes what is left of the command line.
-        default_config: path for the flag `--config` where it is not given. Not the flag's own default:
-            that would be loaded, and could fail, while flags are still being defined. None for a
-            command that has no `--config`.
+        default_config: path for the flag `--config` where it is not given, or a function from the command
+            line to that path. Not the flag's own default: that would be loaded, and could fail, while flags
+            are still being defined. None for a command that has no `--config`.
     """
     parse = functools.partial(_parse_with_config, default_config) if default_config else _parse
     try:
@@ -67,7 +69,7 @@ def _parse_with_config(default_config, argv):
 
 def _config_first(default_config, argv):
     """The value of `--config`, and the command line with it in front: overrides need it parsed."""
-    path, rest, arguments = default_config, [], iter(argv[1:])
+    path, rest, arguments = None, [], iter(argv[1:])
     for argument in arguments:
         if argument in ("--config", "-config"):
             path = next(arguments, "")
@@ -75,6 +77,8 @@ def _config_first(default_config, argv):
             path = argument.removeprefix("--config=")
         else:
             rest.append(argument)
+    if path is None:
+        path = default_config(rest) if callable(default_config) else default_config
     argv = [argv[0], f"--config={path}", *rest]
     sys.argv[:] = argv  # Which is where ml_collections looks for overrides.
     return path, argv

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -84,6 +85,18 @@ def build_test_set(config: ConfigDict, workdir: str) -> tuple[RecordIndex, dict 
     return test, relevance
 
 
+def test_name(config: ConfigDict) -> str:
+    """What to call the test set in a path.
+
+    >>> test_name(ConfigDict({"data": {"test": ("test_800",), "test_records": "records/vehicle_id"}}))
+    'vehicle_id_test_800'
+    """
+    data = config.data
+    splits = [split for split in data.test if isinstance(split, str)] or ["test"]
+    names = [os.path.basename(data.test_records.rstrip("/")), *splits]
+    return re.sub(r"[^\w-]+", "", "_".join(name for name in names if name)) or "test"
+
+
 def build_train_set(config: ConfigDict, workdir: str) -> RecordIndex:
     """The records that the config's run is trained on, as they were before any relabelling."""
     return _open_train(config.data, workdir)
@@ -98,11 +111,12 @@ def _open_train(data, workdir):
 
 
 def _records_folder(data, workdir):
-    """Where the prepared records are, which are written there if no other place is named."""
+    """Where the prepared records are, which are written to the workdir if no other place is named."""
     if data.records:
         return data.records
     folder = os.path.join(workdir, "records")
-    _prepare(data, folder)
+    if prepared(folder) is None:
+        _prepare(data, folder)
     return folder
 
 

@@ -15,21 +15,12 @@ from tfrank.data.index import RecordIndex
 from tfrank.datasets import build_loader
 from tfrank.evaluation import neighbors, report
 from tfrank.evaluation.embed import embed
-from tfrank.evaluation.protocols import leave_one_out
+from tfrank.evaluation.whitening import Whitening, whitening_layer
 from tfrank.export.saved_model import export_saved_model
 from tfrank.models.embedding import resolve_options
 from tfrank.models.preprocessing import preprocess
 
 GRID_QUERIES, GRID_NEIGHBORS = 8, 8
-
-
-def load_saved_model(folder: str) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The `serving_default` signature of a SavedModel as an embedding function."""
-    try:
-        signature = tf.saved_model.load(folder).signatures["serving_default"]
-        return lambda batch: signature(images=batch)["embedding"]
-    except (OSError, KeyError, IndexError, ValueError, tf.errors.OpError) as error:
-        raise InputError(f"{folder} is not a SavedModel of an embedding model ({error}).") from None
 
 
 def load_best(model: keras.Model, path: str) -> None:
@@ -65,20 +56,6 @@ def embed_all(
         return embed(function, images, total=len(index), ids=index.id)
 
 
-def evaluate(
-    config: ConfigDict, function: Callable[[tf.Tensor], tf.Tensor], index: RecordIndex, search: str = "exact"
-) -> dict[str, float]:
-    """The metrics of an embedding function on the records of an index."""
-    return measure(config, *embed_all(config, function, index), search)
-
-
-def measure(
-    config: ConfigDict, embeddings: np.ndarray, labels: np.ndarray, search: str = "exact"
-) -> dict[str, float]:
-    """The metrics of embeddings, each image in turn being the query."""
-    return leave_one_out(embeddings, labels, config.evaluation.recall_at, neighbors=search)
-
-
 def draw_neighbors(
     config: ConfigDict, embeddings: np.ndarray, labels: np.ndarray, index: RecordIndex
 ) -> bytes:
@@ -98,6 +75,7 @@ def draw_neighbors(
         return report.neighbor_grid(image_of, queries, nearest, labels, class_of)
 
 
-def export(config: ConfigDict, model: keras.Model, folder: str) -> None:
-    """The SavedModel; its `encoded` signature decodes as training did."""
-    export_saved_model(model, folder, build_loader(config).serve)
+def export(config: ConfigDict, model: keras.Model, folder: str, whitening: Whitening | None = None) -> None:
+    """The SavedModel; its `encoded` signature decodes as training did. Its embeddings may be whitened."""
+    transform = whitening_layer(whitening) if whitening else None
+    export_saved_model(model, folder, build_loader(config).serve, transform)

@@ -11,7 +11,7 @@ from tfrank.data.sources.image import ROLES
 from tfrank.evaluation import clusters, metrics
 from tfrank.evaluation import verification as verifying
 from tfrank.evaluation.measure import Measured, PostProcessing, measure
-from tfrank.evaluation.protocols import TestSet, average_groups, splits_of, usual_protocol
+from tfrank.evaluation.protocols import PROTOCOLS, TestSet, average_groups, splits_of, usual_protocol
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +87,26 @@ def measure_all(
     notes.append(_common_note(test))
     unique = tuple(dict.fromkeys(filter(None, notes)))
     return Results(rankings, extras, unique, embeddings, test, images)
+
+
+def about(config: ConfigDict, test: TestSet, *, model: str, search: str) -> dict[str, str | int]:
+    """What was measured how, for a reader of the numbers."""
+    options = config.evaluation
+    facts = {
+        "model": model,
+        "images": len(test.labels),
+        "classes": len(np.unique(test.labels[test.labels >= 0])),
+        "protocols": "; ".join(f"{name}: {PROTOCOLS[name]}" for name in _protocols(config, test)),
+        "search": search,
+    }
+    done = {
+        "scales": ", ".join(f"{scale:g}" for scale in options.scales) if len(options.scales) > 1 else "",
+        "whitening": f"power {options.whitening:g}" if options.whitening else "",
+        "database augmentation": options.database_augmentation,
+        "query expansion": options.query_expansion,
+        "re-ranking": "k-reciprocal" if options.rerank else "",
+    }
+    return facts | {name: value for name, value in done.items() if value}
 
 
 def _protocols(config, test):

@@ -8,7 +8,7 @@ from tests.evaluation import LABELS, ROWS, every_rows, every_search
 from tfrank.checks import InputError
 from tfrank.evaluation import expansion, neighbors
 from tfrank.evaluation.expansion import augment_database, expand_queries
-from tfrank.evaluation.protocols import leave_one_out
+from tfrank.evaluation.measure import leave_one_out
 
 DISTINCT = ROWS["distinct"]
 OWN = np.arange(60)

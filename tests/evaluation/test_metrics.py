@@ -12,6 +12,7 @@ from tests.reference import metrics as oracle
 from tfrank.checks import InputError
 from tfrank.evaluation import metrics, neighbors, ranks
 from tfrank.evaluation.measure import leave_one_out
+from tfrank.evaluation.parallel import similarities
 from tfrank.evaluation.ranks import Ranks
 
 KS = (1, 2, 5, 10, 59)
@@ -210,31 +211,38 @@ def test_ks_above_the_number_of_other_images_are_left_out():
 def test_recalls_from_neighbors_are_those_of_the_plain_loops(k):
     rows = DISTINCT
     own = np.arange(60)
-    got = metrics.neighbor_recalls(neighbors.exact(rows, rows, k, own).index, LABELS, LABELS, own, [k])
-    wanted = reference.recall_at_k(rows @ rows.T, LABELS, LABELS, own, k)
-    assert got == {f"recall_at_{k}": pytest.approx(wanted), "queries": 58, "lone_queries": 2}
+    found = neighbors.exact(rows, rows, k, own).index
+    got = metrics.summarize(metrics.per_query_of_neighbors(found, LABELS, LABELS, own, [k]))
+    similarity = similarities(rows, rows)
+    wanted = reference.recall_at_k(similarity, LABELS, LABELS, own, k)
+    hits = [
+        sum(ranking[:k]) / k for ranking in reference.relevance(similarity, LABELS, LABELS, own) if ranking
+    ]
+    assert got == {
+        f"recall_at_{k}": pytest.approx(wanted),
+        f"precision_at_{k}": pytest.approx(np.mean(hits)),
+        "queries": 58,
+        "lone_queries": 2,
+    }
 
 
-def test_recalls_from_neighbors_know_a_query_without_positive():
+def test_hits_among_neighbors_know_a_query_without_positive():
     """Labels that the gallery lacks, below, between and above its own; a query alone with its label; -1."""
     gallery_labels = np.array([5, 5, 7])
     query_labels = np.array([4, 6, 8, 7, 7, 5, 5])
     own = np.array([-1, -1, -1, 2, -1, -1, 0])
     index = np.array([[0, 1], [0, 1], [0, 1], [0, 1], [2, -1], [2, -1], [1, -1]])
-    got = metrics.neighbor_recalls(index, query_labels, gallery_labels, own, [1, 2])
-    assert got == {
-        "recall_at_1": pytest.approx(2 / 3),
-        "recall_at_2": pytest.approx(2 / 3),
-        "queries": 3,
-        "lone_queries": 4,
-    }
+    got = metrics.per_query_of_neighbors(index, query_labels, gallery_labels, own, [1, 2])
+    nan = np.nan
+    np.testing.assert_array_equal(got["recall_at_2"], [nan, nan, nan, nan, 1, 0, 1])
+    np.testing.assert_array_equal(got["precision_at_2"], [nan, nan, nan, nan, 0.5, 0, 0.5])
 
 
 def test_no_neighbor_is_no_hit_of_the_last_row():
-    got = metrics.neighbor_recalls(
+    got = metrics.per_query_of_neighbors(
         np.array([[1, -1]]), np.array([3]), np.array([0, 1, 3]), np.array([-1]), [2]
     )
-    assert got["recall_at_2"] == 0
+    assert got["recall_at_2"] == [0]
 
 
 def test_scann_gives_the_recalls_of_exact_search_and_its_own():

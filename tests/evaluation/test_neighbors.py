@@ -1,4 +1,4 @@
-"""Neighbours: exact search against brute force in NumPy, by BLAS and by TensorFlow; when ScaNN cannot run."""
+"""Neighbours: exact search against brute force in NumPy, in tiles and as on a GPU; when ScaNN cannot run."""
 
 import os
 import pathlib
@@ -38,9 +38,9 @@ def assert_neighbors(got, wanted):
     assert got.index.dtype == np.int64 and got.similarity.dtype == np.float32
 
 
-@pytest.fixture(params=[None, "/CPU:0"], ids=["blas", "tensorflow"])
+@pytest.fixture(params=[None, "/CPU:0"], ids=["in tiles", "on a device"])
 def device(request, monkeypatch):
-    """The products by BLAS, or as on a GPU."""
+    """The nearest chosen tile by tile, or as on a GPU."""
     monkeypatch.setattr(parallel, "gpu", lambda: request.param)
 
 

@@ -54,15 +54,18 @@ def embed_into(
     batches_from: Callable[[int], Iterable[dict]],
     *,
     ids: np.ndarray,
+    labels: np.ndarray,
     key: str,
 ) -> np.ndarray:
-    """As `embed`, into `embeddings.npy` of a folder; what is there of the same key is not computed again.
+    """As `embed`, into `embeddings.npy` of a folder, beside `ids.npy` and `labels.npy`; what is there of the
+    same key is not computed again.
 
     Args:
         folder: it is made if need be. `pass.json` in it says how far the pass has come.
         embed_fn: see `embed`.
         batches_from: the batches from an image's number on.
         ids: `[images]` names of the images; all of them are embedded.
+        labels: `[images]` integers.
         key: what the embeddings depend on: the model, the images, how they are loaded.
 
     Returns:
@@ -77,6 +80,10 @@ def embed_into(
     rows = np.lib.format.open_memmap(path, "r+") if done else None
     if done:
         print(f"{done:,} of {len(ids):,} embeddings are there already: {path}")
+    else:
+        for name, column in (("ids", ids), ("labels", labels)):
+            with files.atomic_write(os.path.join(folder, f"{name}.npy")) as file:
+                np.save(file, np.asarray(column), allow_pickle=False)
     batches = batches_from(done) if done < len(ids) else ()
     for number, (_, block) in enumerate(_embedded(embed_fn, batches, done, len(ids), ids), start=1):
         if rows is None:

@@ -36,7 +36,7 @@ class Evaluation:
     notes: tuple[str, ...]
 
     def __str__(self) -> str:
-        return "\n".join([report.table({"": self.metrics}), *self.notes])
+        return "\n".join([report.listing({"": self.metrics}), *self.notes])
 
 
 def evaluate(

@@ -19,24 +19,11 @@ from PIL import Image
 from tfrank import checks
 from tfrank.evaluation.charts import MINUS, Chart, percent, plain
 from tfrank.evaluation.curves import ClassScore
+from tfrank.evaluation.metrics import COUNTS, metric_title
 
 # The big numbers on top are the first of these that there are.
 HEADLINES = ("recall_at_1", "map", "map_at_r", "r_precision", "recall_at_10", "mrr", "ndcg", "roc_auc")
 HEADLINE_COUNT = 4
-TITLES = {
-    "map": "mAP",
-    "map_at_r": "MAP@R",
-    "r_precision": "R-precision",
-    "mrr": "MRR",
-    "ndcg": "NDCG",
-    "dists_intra": "dists@intra",
-    "dists_inter": "dists@inter",
-    "nmi": "NMI",
-    "roc_auc": "ROC AUC",
-    "scann_recall": "ScaNN's recall",
-}
-FAMILIES = {"recall_at_": "Recall@", "precision_at_": "Precision@", "tar_at_far_": "TAR@FAR "}
-COUNTS = ("queries", "lone_queries")
 # Neither good nor bad when they grow, and no shares.
 DISTANCES = ("dists_intra", "dists_inter")
 NONE = "\N{EN DASH}"
@@ -188,18 +175,6 @@ def thumbnail(image: np.ndarray, size: int = 128) -> bytes:
     file = io.BytesIO()
     Image.fromarray(image).resize(small, resample).save(file, "JPEG", quality=80, optimize=True)
     return file.getvalue()
-
-
-def metric_title(name: str) -> str:
-    """A metric's name as papers write it.
-
-    >>> metric_title("recall_at_10"), metric_title("recall_at_<k>"), metric_title("new_one")
-    ('Recall@10', 'Recall@K', 'New one')
-    """
-    for prefix, title in FAMILIES.items():
-        if name.startswith(prefix):
-            return title + name.removeprefix(prefix).replace("<k>", "K").replace("<far>", "x")
-    return TITLES.get(name, name.replace("_", " ").capitalize())
 
 
 def metric_text(value: Any, name: str) -> str:

@@ -40,6 +40,53 @@ DEFINITIONS = {
     " nearest images, or down to the last positive where that comes before.",
 }
 
+# Metrics as papers write them; others by their own names.
+TITLES = {
+    "map": "mAP",
+    "trapezoid_map": "mAP",
+    "map_at_r": "MAP@R",
+    "r_precision": "R-precision",
+    "mrr": "MRR",
+    "ndcg": "nDCG",
+    "dists_intra": "dists@intra",
+    "dists_inter": "dists@inter",
+    "nmi": "NMI",
+    "roc_auc": "ROC AUC",
+    "scann_recall": "ScaNN's recall",
+}
+FAMILIES = {
+    "recall_at_": ("Recall@", "<k>"),
+    "precision_at_": ("Precision@", "<k>"),
+    "capped_precision_at_": ("mP@", "<k>"),
+    "tar_at_far_": ("TAR@FAR ", "<far>"),
+}
+PAIRS = ("positive_pairs", "negative_pairs", "all_positive_pairs", "all_negative_pairs")
+COUNTS = ("queries", "lone_queries", *PAIRS)
+
+
+def metric_title(name: str) -> str:
+    """A metric's name as papers write it.
+
+    >>> metric_title("recall_at_10"), metric_title("recall_at_<k>"), metric_title("new_one")
+    ('Recall@10', 'Recall@K', 'New one')
+    """
+    for prefix, (title, _) in FAMILIES.items():
+        if name.startswith(prefix):
+            return title + name.removeprefix(prefix).replace("<k>", "K").replace("<far>", "x")
+    return TITLES.get(name, name.replace("_", " ").capitalize())
+
+
+def family_of(name: str) -> str:
+    """The key of a metric in `DEFINITIONS`.
+
+    >>> family_of("recall_at_10"), family_of("map")
+    ('recall_at_<k>', 'map')
+    """
+    for prefix, (_, parameter) in FAMILIES.items():
+        if name.startswith(prefix):
+            return prefix + parameter
+    return name
+
 
 def recall_at_k(ranks: Ranks, k: int) -> np.ndarray:
     """`[queries]` hits: 1 where r_1 <= k, else 0; NaN for a lone query.

@@ -39,8 +39,7 @@ class Gallery:
     """
 
     def __init__(self, rows: np.ndarray):
-        gpus = tf.config.list_logical_devices("GPU")
-        self.device = gpus[0].name if gpus else None
+        self.device = gpu()
         self._rows = tf.constant(rows)
 
     def similarities(self, queries: np.ndarray) -> np.ndarray:
@@ -67,6 +66,12 @@ class Gallery:
         block = tf.tensor_scatter_nd_update(block, pairs, np.full(len(pairs), -np.inf, np.float32))
         similarity, rows = tf.math.top_k(block, k)
         return similarity.numpy(), rows.numpy()
+
+
+def gpu() -> str | None:
+    """The name of the first GPU; None where there is none."""
+    gpus = tf.config.list_logical_devices("GPU")
+    return gpus[0].name if gpus else None
 
 
 def cores() -> int:

@@ -5,25 +5,54 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-DEFINITION = (
-    "Recall@K: share of queries with at least one image of their class among the K nearest,"
-    " the query itself left out."
-)
+from tfrank.evaluation.metrics import COUNTS, DEFINITIONS, family_of, metric_title
+
+# Of the metrics, those that a line for each model has room for.
+SHORT = ("recall_at_", "map", "trapezoid_map", "scann_recall")
 
 
 def table(rows: Mapping[str, Mapping[str, float]]) -> str:
-    """The metrics of several models, a line each, and what they mean."""
-    keys = [key for key in next(iter(rows.values())) if key not in ("queries", "lone_queries")]
-    titles = [key.replace("recall_at_", "Recall@").replace("map", "mAP") for key in keys]
+    """Recall@K and mAP of several models, a line each, and what they mean."""
+    keys = [key for key in next(iter(rows.values())) if key.startswith(SHORT[0]) or key in SHORT[1:]]
     width = max(map(len, rows))
-    lines = [" " * width + "".join(f"{title:>14}" for title in titles)]
+    lines = [" " * width + "".join(f"{metric_title(key):>14}" for key in keys)]
     for name, row in rows.items():
         lines.append(f"{name:<{width}}" + "".join(f"{row[key]:>14.4f}" for key in keys))
     last = next(reversed(rows.values()))
     lines.append(
         f"{last['queries']} queries, {last['lone_queries']} without another image of their class left out."
     )
-    return "\n".join([*lines, DEFINITION])
+    return "\n".join([*lines, *_definitions(keys[:1], DEFINITIONS)])
+
+
+def listing(rankings: Mapping[str, Mapping[str, float]], definitions: Mapping[str, str] = DEFINITIONS) -> str:
+    """All metrics, a line each, a column for each ranking, and what they mean.
+
+    >>> print(listing({"": {"map": 0.5, "queries": 4, "lone_queries": 1}}, {}))
+    mAP                 0.5000
+    queries                  4
+    lone queries             1
+    """
+    names = list(dict.fromkeys(name for row in rankings.values() for name in row))
+    width = max([14, *(len(title) + 2 for title in rankings)])
+    lines = [" " * 12 + "".join(f"{title:>{width}}" for title in rankings)] if any(rankings) else []
+    for name in names:
+        cells = (_cell(row.get(name)) for row in rankings.values())
+        title = name.replace("_", " ") if name in COUNTS else metric_title(name)
+        lines.append(f"{title:<12}" + "".join(f"{cell:>{width}}" for cell in cells))
+    return "\n".join([*lines, *_definitions(names, definitions)])
+
+
+def _cell(value):
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+
+
+def _definitions(names, definitions):
+    """The sentences on metrics of these names."""
+    families = dict.fromkeys(family_of(name) for name in names)
+    return [definitions[family] for family in families if family in definitions]
 
 
 def neighbor_grid(

@@ -1,0 +1,168 @@
+"""The composition root of trained models: opened from a run or a SavedModel, to embed, whiten and export."""
+
+import dataclasses
+import hashlib
+import os
+import re
+import zipfile
+from collections.abc import Callable, Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+from tfrank import experiment, inference
+from tfrank.checks import InputError
+from tfrank.data import pipeline, records
+from tfrank.data.index import RecordIndex, select
+from tfrank.datasets import build_loader
+from tfrank.evaluation.embed import EmbedFn, embed_into, on_all_replicas
+from tfrank.evaluation.evaluate import check_unique, unit_rows
+from tfrank.evaluation.multi_scale import multi_scale
+from tfrank.evaluation.protocols import TestSet
+from tfrank.evaluation.whitening import Whitening, learn_whitening
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedModel:
+    """A model that is measured.
+
+    Attributes:
+        config: how images are loaded, and at which scales they are seen.
+        function: from images to embeddings, on all replicas.
+        fingerprint: of its weights.
+        evaluations: folder that its evaluations go to by default.
+        model: the Keras model; None where it is a SavedModel.
+    """
+
+    config: ConfigDict
+    function: EmbedFn
+    fingerprint: str
+    evaluations: str
+    model: keras.Model | None
+
+    def embed(self, index: RecordIndex, folder: str) -> np.ndarray:
+        """Unit-norm embeddings of all records, in a folder, where a pass that was stopped goes on."""
+        loader = build_loader(self.config)
+        size, scales = self.config.evaluation.batch_size, tuple(self.config.evaluation.scales)
+        what = repr((self.fingerprint, index.fingerprint(), loader, scales))
+
+        def batches_from(start):
+            rest = select(index, np.arange(start, len(index)))
+            with records.RecordReader(rest) as reader:
+                batches = pipeline.evaluation_batches(reader, loader, batch_size=size)
+                yield from pipeline.naming_bad_images(reader, batches, loader)
+
+        key = hashlib.sha256(what.encode()).hexdigest()
+        return embed_into(folder, self.function, batches_from, ids=index.id, labels=index.label, key=key)
+
+    def learn_whitening(self, train: RecordIndex, folder: str) -> Whitening:
+        """PCA whitening as the config says, learnt on images of the training set, or on a sample of them."""
+        options = self.config.evaluation
+        count = min(len(train), options.whitening_images)
+        rows = np.sort(np.random.default_rng(self.config.seed).permutation(len(train))[:count])
+        print(f"Whitening is learnt on {count:,} of {len(train):,} training images.")
+        embeddings = self.embed(select(train, rows), folder)
+        return learn_whitening(embeddings, power=options.whitening, dims=options.whitening_dim or None)
+
+    def export(self, folder: str, whitening: Whitening | None) -> str:
+        """Writes a SavedModel, its embeddings whitened if told so; its path."""
+        if self.model is None:
+            raise InputError("A SavedModel cannot be exported again. Give the run by --workdir.")
+        inference.export(self.config, self.model, folder, whitening)
+        return folder
+
+
+def open_model(config: ConfigDict, workdir: str, saved_model: str | None) -> TrainedModel:
+    """The model of a run, by its best or latest weights, or a SavedModel, on the config's devices."""
+    strategy = experiment.build_evaluation_strategy(config)
+    with strategy.scope():
+        if saved_model:
+            model, function = None, load_saved_model(saved_model)
+            fingerprint = _fingerprint_of_files(saved_model)
+            evaluations = f"{saved_model.rstrip('/')}_evaluation"
+        else:
+            model = experiment.load_trained(config, workdir)
+            function, fingerprint = inference.embed_fn(model), _fingerprint_of_weights(model)
+            evaluations = os.path.join(workdir, "evaluation")
+    scales = tuple(config.evaluation.scales)
+    if scales != (1.0,):
+        function = multi_scale(function, scales)
+    return TrainedModel(config, on_all_replicas(function, strategy), fingerprint, evaluations, model)
+
+
+def load_saved_model(folder: str) -> Callable[[tf.Tensor], tf.Tensor]:
+    """The `serving_default` signature of a SavedModel as an embedding function."""
+    try:
+        signature = tf.saved_model.load(folder).signatures["serving_default"]
+        return lambda batch: signature(images=batch)["embedding"]
+    except (OSError, KeyError, IndexError, ValueError, tf.errors.OpError) as error:
+        raise InputError(f"{folder} is not a SavedModel of an embedding model ({error}).") from None
+
+
+def load_embeddings(path: str) -> tuple[np.ndarray, TestSet]:
+    """Unit-norm embeddings and their test set out of an .npz file.
+
+    Its arrays: `embeddings`, `[images, dim]` floats of any norm, and `labels`, `[images]` integers; `ids`
+    (`[images]` text), `role` ("query" or "gallery") and `group`, where they are known; see `TestSet`.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            found = dict(arrays)
+        embeddings, labels = found["embeddings"], found["labels"].reshape(-1)
+        images = len(embeddings)
+        ids = found.get("ids", np.arange(images).astype(str))
+        test = TestSet(
+            labels=labels.astype(np.int64, casting="safe"),
+            ids=ids,
+            role=found.get("role", np.full(images, "")),
+            group=found.get("group", np.full(images, -1)),
+        )
+        shapes = {len(column) for column in (test.labels, test.ids, test.role, test.group)}
+        if embeddings.ndim != 2 or embeddings.dtype.kind != "f" or shapes != {images} or not images:
+            raise ValueError("shapes or types do not fit")
+    except FileNotFoundError:
+        raise InputError(f"There is no file {path}.") from None
+    except (OSError, EOFError, ValueError, TypeError, KeyError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"{path} should be an .npz with embeddings, [images, dim] floats, labels, [images] integers, and"
+            f" if known ids, role and group ({error})."
+        ) from None
+    check_unique("ids", test.ids)
+    rows, _ = unit_rows(embeddings, test.ids)
+    return rows, test
+
+
+def run_of(saved_model: str | None) -> str | None:
+    """The workdir that a SavedModel lies in, if it does."""
+    folder = os.path.dirname(os.path.abspath(saved_model)) if saved_model else ""
+    return os.path.relpath(folder) if os.path.exists(os.path.join(folder, "config.json")) else None
+
+
+def config_of_run(arguments: Sequence[str], root: str) -> str:
+    """The config of the run that a command line names, or that of the digits."""
+    flags = dict(re.findall(r"^--?(workdir|saved_model)[= ](.+)$", "\n".join(arguments), re.MULTILINE))
+    folder = flags.get("workdir") or run_of(flags.get("saved_model"))
+    path = os.path.join(folder or "", "config.json")
+    if folder and os.path.exists(path):
+        return f"{os.path.join(root, 'configs', 'of_run.py')}:{path}"
+    return os.path.join(root, "configs", "digits.py")
+
+
+def _fingerprint_of_files(folder: str) -> str:
+    digest = hashlib.sha256()
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            digest.update(name.encode())
+            with open(os.path.join(place, name), "rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _fingerprint_of_weights(model: keras.Model) -> str:
+    digest = hashlib.sha256()
+    for variable in model.variables:
+        digest.update(np.ascontiguousarray(variable.value))
+    return digest.hexdigest()
