@@ -104,7 +104,7 @@ def write_evaluation(
             facts=list(about.items()),
             metrics=results.metrics(),
             published={name: dict(row) for name, row in config.evaluation.published.items()},
-            definitions=DEFINITIONS,
+            definitions=_definitions(results),
             notes=[*results.notes, *_note_on_pictures(config)],
             grids=_grids(config, results, images),
             charts=_charts(results, lines, images),
@@ -125,6 +125,13 @@ def write_evaluation(
     with files.atomic_write(os.path.join(folder, "report.html"), "w") as file:
         file.write(html)
     return [os.path.join(folder, name) for name in ("metrics.json", "per_query", "report.html")]
+
+
+def _definitions(results):
+    """What the metrics that were measured are."""
+    names = [name for row in results.metrics().values() for name in row]
+    families = dict.fromkeys(map(metrics.family_of, names))
+    return {family: DEFINITIONS[family] for family in families if family in DEFINITIONS}
 
 
 def _note_on_pictures(config):
