@@ -266,7 +266,7 @@ def get_config(loss: str = "") -> ConfigDict:
     config.evaluation.verification = False
     # Whether raw pixels and the untrained model are evaluated too; for small images and test sets.
     config.evaluation.baselines = False
-    # Results to stand beside ours in the report: {name: {metric: share}}.
+    # Results to stand beside ours in the report: {name: {metric: share}}; a name has no dot.
     config.evaluation.published = ConfigDict()
     return config
 
