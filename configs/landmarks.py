@@ -14,11 +14,12 @@ Then with the paper's whitening, learnt on images of Landmarks-clean, and on RPa
     python eval_main.py --workdir=runs/landmarks_map_q --config.evaluation.whitening=0.25 \
         --config.evaluation.query_expansion=10 --output_dir=runs/landmarks_map_q/evaluation/expanded
 
-Training ends with numbers without whitening. The million distractors of R1M, for the columns +1M, are added by
---option=distractors=FOLDER of `prepare`. Queries are cut out by their boxes, and every image is embedded once,
-at its own size, as in the paper; several scales, as others have: --config.evaluation.scales=0.7071,1.0,1.4142.
---export writes a SavedModel that whitens. Other images of the landmarks that were trained on, to see that
-training does what it should: --config.data.test=val without test records.
+Training ends with numbers without whitening. The million distractors of R1M, for the columns +1M, are added
+by --option=distractors=FOLDER of `prepare`. Queries are cut out by their boxes, and every image is embedded
+once, at its own size, as in the paper; several scales, as others have:
+--config.evaluation.scales=0.7071,1.0,1.4142. --export writes a SavedModel that whitens. To see that training
+does what it should, on other images of the landmarks that were trained on: --config.data.test=val, and no
+test records.
 
 Needs Landmarks-clean's lists and the images that you fetched by them, resnet101-63fe2227.pth, see
 `configs/papers.py`, a GPU, and 8 GB of memory for the images of a batch. Any loss, `:rll` too, takes the
