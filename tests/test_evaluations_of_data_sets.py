@@ -97,6 +97,8 @@ def test_eval_main_measures_roxford_by_graded_relevance_with_and_without_distrac
     records = prepared("roxford5k", folder, distractors=str(folder / "r1m"))
     command = [sys.executable, "eval_main.py", "--config=configs/landmarks.py"]
     command += [f"--saved_model={save_model(tmp_path / 'model')}", f"--config.data.test_records={records}"]
+    # A colour stays what it is at any scale.
+    command += ["--config.evaluation.scales=0.5,1.0,2.0"]
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert process.returncode == 0, process.stderr[-2000:]
     output = tmp_path / "model_evaluation" / "roxford5k_records_test"
@@ -114,6 +116,7 @@ def test_eval_main_measures_roxford_by_graded_relevance_with_and_without_distrac
     second = {"medium": 1, "hard": 1, "medium_distractors": 1 / 4, "hard_distractors": 1 / 4}
     expected = {name: np.mean([first[name], *([second[name]] if name in second else [])]) for name in first}
     assert {name: row["trapezoid_map"] for name, row in found.items()} == pytest.approx(expected, abs=1e-6)
+    assert json.loads((output / "metrics.json").read_text())["about"]["scales"] == "0.5, 1, 2"
     assert_are(found["easy"], queries=1, lone_queries=1)
     assert_are(found["hard"], capped_precision_at_1=0.5, capped_precision_at_5=0.75)
     page = (output / "report.html").read_text()

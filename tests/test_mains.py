@@ -1,10 +1,9 @@
-"""Both commands, end to end, as a user runs them."""
+"""train_main, end to end, as a user runs it; eval_main: see test_eval_main.py."""
 
 import json
 import os
 import re
 
-import numpy as np
 import pytest
 
 from tests.data import write_records
@@ -37,7 +36,7 @@ def test_training_shows_progress_and_a_table_and_says_where_everything_is(run):
     for title in ("Recall@1", "Recall@10", "Recall@100", "mAP", "raw pixels", "untrained", "trained"):
         assert title in output
     assert "the query itself left out" in output
-    for name in ("metrics.json", "neighbors.png", "saved_model"):
+    for name in ("metrics.json", "neighbors.png", "saved_model", "evaluation/test/report.html"):
         assert str(workdir / name) in output
         assert (workdir / name).exists()
 
@@ -49,38 +48,6 @@ def test_the_same_command_again_trains_no_more_and_gives_the_same_numbers(run):
     assert status == 0, errors
     assert "Going on from step 8" in output
     assert json.loads((workdir / "metrics.json").read_text()) == before
-
-
-def test_evaluating_checkpoint_and_saved_model_exactly_and_by_scann_agrees_with_training(run):
-    workdir, flags, _ = run
-    trained = json.loads((workdir / "metrics.json").read_text())["trained"]
-    for extra in ((), (f"--saved_model={workdir}/saved_model",)):
-        for search in ("exact", "scann"):
-            if search == "scann":
-                pytest.importorskip("scann", reason="ScaNN is not there for this platform")
-            status, _, errors = finish(workdir, *flags, *extra, f"--neighbors={search}", main="eval_main.py")
-            assert status == 0, errors
-            metrics = json.loads((workdir / f"metrics_{search}.json").read_text())
-            common = [key for key in metrics if key in trained]
-            assert len(common) >= 5
-            for key in common:
-                np.testing.assert_allclose(metrics[key], trained[key], atol=1e-6, err_msg=key)
-            assert metrics.get("scann_recall", 1.0) > 0.999
-
-
-def test_an_evaluation_needs_only_the_test_set_and_the_model_of_the_run(run):
-    workdir, _, _ = run
-    status, _, errors = finish(workdir, main="eval_main.py")
-    assert status == 0, errors
-    status, _, errors = finish(workdir, "--config.model.filters=9", main="eval_main.py")
-    assert status == 1 and "model.filters: 8 before, 9 now" in errors
-
-
-def test_a_saved_model_is_not_measured_on_the_records_of_another_config(run):
-    workdir, flags, _ = run
-    saved_model = f"--saved_model={workdir}/saved_model"
-    status, _, errors = finish(workdir, *flags, saved_model, "--config.data.shards=2", main="eval_main.py")
-    assert status == 1 and "data.shards: 0 before, 2 now" in errors
 
 
 def test_a_lost_index_is_built_again_and_the_run_goes_on(run):
@@ -100,16 +67,6 @@ def test_a_second_process_in_the_same_workdir_is_refused(tmp_path):
     first.kill()
     first.communicate()
     assert status == 1 and "Another process is at work in" in errors
-
-
-def test_a_damaged_config_of_a_workdir_is_said(tmp_path):
-    workdir = tmp_path / "run"
-    workdir.mkdir()
-    for content in ("", "{bad", "[]", "{}"):
-        (workdir / "config.json").write_text(content)
-        status, _, errors = finish(workdir, main="eval_main.py")
-        assert status == 1
-        assert "config.json is damaged" in errors and "Traceback" not in errors
 
 
 def test_a_resume_with_another_config_stops_and_says_which_field(run):
@@ -177,6 +134,9 @@ def test_changed_records_stop_a_resume(tmp_path):
             "Expected an integer of at least 1. Received: config.data.image_size=0",
         ),
         (["--config.evaluation.recall_at=(0,)"], "config.evaluation.recall_at"),
+        (["--config.evaluation.recall_at=1,354"], "K=354 is too large: a query is ranked against 353 images"),
+        (["--config.evaluation.protocols=query_gallery"], "No image of the test set has the role 'query'"),
+        (["--config.evaluation.protocols=leave_one"], "Received: config.evaluation.protocols='leave_one'"),
         (["--config.data.test=(1,2)"], "config.data.train and config.data.test have [1] in common"),
         (["--config=README.md"], "(README.md, line "),
         (["--config.data.short_classes=drp"], 'Did you mean "drop"?'),
@@ -205,12 +165,6 @@ def test_a_workdir_that_cannot_be_written_is_refused(tmp_path):
     status, _, errors = finish(tmp_path / "file")
     assert status == 1
     assert "Cannot write to" in errors and "Traceback" not in errors
-
-
-def test_evaluating_where_there_is_no_run_says_so(tmp_path):
-    status, _, errors = finish(tmp_path / "run", main="eval_main.py")
-    assert status == 1
-    assert "There is no run in" in errors and not os.path.exists(tmp_path / "run" / "records")
 
 
 def test_an_image_that_does_not_decode_is_named_and_nothing_is_lost(tmp_path):

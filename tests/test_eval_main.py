@@ -1,0 +1,194 @@
+"""eval_main, as real processes: of a run, a SavedModel and embeddings; stopped, locked out, compared."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from tests.programs import ROOT, printed_json
+from tests.training.runs import finish
+from tfrank.data.preparation import open_split
+from tfrank.data.records import RecordReader
+from tfrank.evaluation.results import load_metrics, load_per_query
+from tfrank.evaluation.whitening import load_whitening, whiten
+from tfrank.workdir import locked
+
+pytestmark = pytest.mark.slow
+
+# 177 images of each of the digits 8 and 9, less three.
+IMAGES = 354
+
+
+def start(*flags):
+    """A process with these flags and no others: whatever else it needs is in the run's config."""
+    command = [sys.executable, "eval_main.py", *map(str, flags)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=ROOT, start_new_session=True, **pipes)
+
+
+def evaluate(*flags):
+    """Its output; it has to end well."""
+    process = start(*flags)
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors[-3000:]
+    return output
+
+
+def refused(*flags):
+    """The one line that it ends with."""
+    process = start(*flags)
+    _, errors = process.communicate(timeout=300)
+    lines = [line for line in errors.splitlines() if not line.startswith(("WARNING: All log", "I0000"))]
+    assert process.returncode == 1 and len(lines) == 1 and lines[0].startswith("Error: "), errors
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished small run of a model of images of any size."""
+    workdir = tmp_path_factory.mktemp("eval") / "run"
+    status, _, errors = finish(workdir, "--config.train.steps=4", "--config.model.pooling=gem")
+    assert status == 0, errors
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def trained(run):
+    """What training itself found, in its report's folder."""
+    shutil.copytree(run / "evaluation" / "test", run.parent / "trained")
+    return run.parent / "trained"
+
+
+@pytest.fixture(scope="module")
+def evaluated(run, trained):
+    """The folder of an evaluation of the run after that."""
+    assert f"{run}/evaluation/test/report.html" in evaluate(f"--workdir={run}")
+    return run / "evaluation" / "test"
+
+
+def ranking(folder):
+    return load_metrics(folder)["rankings"]["leave_one_out"]
+
+
+def tree_of(folder):
+    """Every file below a folder, and when it was written."""
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def test_a_run_is_measured_by_its_own_config_and_as_training_measured_it(run, trained, evaluated):
+    folder = evaluated
+    assert ranking(folder) == pytest.approx(ranking(trained), abs=1e-6)
+    assert load_metrics(folder)["about"]["images"] == IMAGES == ranking(folder)["queries"]
+    per_query = load_per_query(folder, "leave_one_out")
+    assert np.mean(per_query.metrics["ap"]) == pytest.approx(ranking(folder)["map"], abs=1e-9)
+    curves = json.loads((folder / "curves.json").read_text())
+    assert curves["leave_one_out"]["recall_at_k"][1][0] == pytest.approx(ranking(folder)["recall_at_1"])
+    assert "data:image/jpeg" in (folder / "report.html").read_text()
+    rows = np.load(folder / "embeddings" / "embeddings.npy")
+    assert rows.shape == (IMAGES, 8) and np.linalg.norm(rows, axis=1) == pytest.approx(1, abs=1e-5)
+    ids = open_split(str(run / "records"), "test").id
+    np.testing.assert_array_equal(np.load(folder / "embeddings" / "ids.npy"), ids)
+
+
+def test_a_saved_model_by_scann_compared_with_the_run(run, trained):
+    pytest.importorskip("scann", reason="ScaNN is not there for this platform")
+    evaluate(f"--saved_model={run}/saved_model", "--neighbors=scann", f"--compare_with={trained}")
+    folder = run / "saved_model_evaluation" / "test"
+    found, expected = ranking(folder), ranking(trained)
+    assert found.pop("scann_recall") > 0.999
+    assert {"recall_at_1", "precision_at_100"} <= set(found) < set(expected)
+    assert found == pytest.approx({name: expected[name] for name in found}, abs=1e-6)
+    page = (folder / "report.html").read_text()
+    assert '<section id="comparison">' in page and str(trained) in page
+
+
+def test_embeddings_are_measured_as_the_model_that_they_are_from(trained, evaluated, tmp_path):
+    names = ("embeddings", "ids", "labels")
+    rows, ids, labels = (np.load(evaluated / "embeddings" / f"{name}.npy") for name in names)
+    # Of any norm; another program has text where records have bytes.
+    np.savez(tmp_path / "x.npz", embeddings=3 * rows, ids=np.char.decode(ids), labels=labels)
+    evaluate(f"--embeddings={tmp_path}/x.npz")
+    # They are rounded once more.
+    assert ranking(tmp_path / "x_evaluation") == pytest.approx(ranking(trained), abs=1e-4)
+    page = (tmp_path / "x_evaluation" / "report.html").read_text()
+    assert "data:image/jpeg" not in page
+
+
+def kill_half_way(output_dir, *flags):
+    """Ends the process when it has noted some embeddings, and not all; how many those are."""
+    process, note = start(*flags, f"--output_dir={output_dir}"), output_dir / "embeddings" / "pass.json"
+    while not note.exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.001)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    return json.loads(note.read_text())["done"]
+
+
+def test_killed_while_embedding_it_embeds_the_rest_and_writes_nothing_into_the_run(run, trained, tmp_path):
+    """The run is of another user. Root, who may write there, finds a file in the way."""
+    theirs, output_dir = tmp_path / "theirs", tmp_path / "mine"
+    shutil.copytree(run, theirs)
+    shutil.rmtree(theirs / "evaluation")
+    (theirs / "evaluation").write_text("in the way")
+    before = tree_of(theirs)
+    for place in (theirs, theirs / "records"):
+        place.chmod(0o555)
+    flags = f"--workdir={theirs}", "--config.evaluation.batch_size=1"
+    assert "Cannot write to" in refused(*flags)
+    done = kill_half_way(output_dir, *flags)
+    assert 0 < done < IMAGES
+    output = evaluate(*flags, f"--output_dir={output_dir}")
+    assert f"{done} of {IMAGES} embeddings are there already" in output
+    assert ranking(output_dir) == pytest.approx(ranking(trained), abs=1e-6)
+    assert tree_of(theirs) == before
+
+
+def test_a_second_process_in_the_same_output_folder_is_refused(run, tmp_path):
+    rows = {"embeddings": np.eye(3, dtype=np.float32), "labels": np.zeros(3, int)}
+    np.savez(tmp_path / "x.npz", **rows)
+    with locked(str(tmp_path / "x_evaluation")):
+        line = refused(f"--embeddings={tmp_path}/x.npz")
+    assert f"Another process is at work in {tmp_path}/x_evaluation" in line
+
+
+def test_whitened_at_full_size_and_exported_the_saved_model_alone_gives_the_same_embeddings(run, tmp_path):
+    flags = ("--config.evaluation.whitening=0.25", "--config.evaluation.full_size=True", "--export")
+    output = evaluate(f"--workdir={run}", *flags, f"--output_dir={tmp_path}")
+    assert "Whitening is learnt on" in output and load_metrics(tmp_path)["about"]["whitening"] == "power 0.25"
+    rows = np.load(tmp_path / "embeddings" / "embeddings.npy")
+    expected = whiten(rows, load_whitening(tmp_path / "whitening.npz"))
+    assert not np.allclose(rows, expected, atol=1e-2)
+    with RecordReader(open_split(str(run / "records"), "test")) as reader:
+        (tmp_path / "record").write_bytes(reader.read([0])[0])
+    program = f"""
+import json, pathlib, sys
+import tensorflow as tf
+model = tf.saved_model.load("{tmp_path}/saved_model")
+record = tf.train.Example.FromString(pathlib.Path("{tmp_path}/record").read_bytes())
+encoded = record.features.feature["image/encoded"].bytes_list.value[0]
+image = tf.cast(tf.io.decode_image(encoded, channels=3), tf.float32)[None]
+of_image, of_bytes = (model.signatures[name] for name in ("serving_default", "encoded"))
+found = of_image(images=image), of_bytes(tf.constant([encoded]))
+assert "tfrank" not in sys.modules
+print(json.dumps([one["embedding"].numpy()[0].tolist() for one in found]))
+"""
+    for embedding in printed_json("-c", program):
+        np.testing.assert_allclose(embedding, expected[0], atol=1e-5)
+
+
+def test_what_does_not_fit_the_run_is_said_in_one_line(run):
+    assert "model.filters: 8 before, 9 now" in refused(f"--workdir={run}", "--config.model.filters=9")
+
+
+def test_evaluating_where_there_is_no_run_or_a_damaged_one_says_so(tmp_path):
+    assert "There is no run in" in refused(f"--workdir={tmp_path}/run")
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "config.json").write_text("{bad")
+    assert "config.json is damaged" in refused(f"--workdir={tmp_path}")
