@@ -57,7 +57,8 @@ def main(_):
 def measure(config, embeddings, test, index, output_dir, name):
     results = measuring.measure_all(config, embeddings, test, search=_NEIGHBORS.value)
     print(report.listing(results.metrics(), reporting.DEFINITIONS))
-    print("\n".join(results.notes))
+    for note in results.notes:
+        print(note)
     about = measuring.about(config, test, model=name, search=_NEIGHBORS.value)
     paths = reporting.write_evaluation(
         output_dir, config, results, index, about=about, title=name, compare_with=_COMPARE_WITH.value
