@@ -9,7 +9,7 @@ import numpy as np
 from tfrank import checks
 from tfrank.checks import InputError
 from tfrank.evaluation import top_k
-from tfrank.evaluation.parallel import Gallery, cores, in_parallel, similarities
+from tfrank.evaluation.parallel import Gallery, cores, gpu, in_parallel, similarities
 from tfrank.evaluation.scann_probe import scann_problem
 
 # Similarities that a thread holds at a time: 8 MiB in float32, which stay in the cache.
@@ -75,16 +75,16 @@ def _search_slab(
     keys: np.ndarray, queries: np.ndarray, rows: np.ndarray, first_row: int, own: np.ndarray
 ) -> None:
     """Merges the nearest of the gallery's rows from `first_row` on into the keys of all queries."""
-    slab = Gallery(rows)
+    slab = Gallery(rows) if gpu() else None
     # A GPU takes the slab as a whole; two threads keep it busy.
-    tile = len(rows) if slab.device else max(TILE_ROWS, 4 * keys.shape[1])
-    room, workers = (GPU_SIMILARITIES, 2) if slab.device else (BLOCK_SIMILARITIES, None)
+    tile = len(rows) if slab else max(TILE_ROWS, 4 * keys.shape[1])
+    room, workers = (GPU_SIMILARITIES, 2) if slab else (BLOCK_SIMILARITIES, None)
     size = min(max(1, room // tile), -(-len(queries) // (workers or cores())))
 
     def search_block(start):
         block = slice(start, start + size)
         part = float32_rows("queries", queries, start, start + size)
-        if slab.device:
+        if slab:
             keys[block] = _nearest_by_gpu(keys[block], part, slab, len(rows), first_row, own[block])
         else:
             keys[block] = _nearest_by_tiles(keys[block], part, rows, tile, first_row, own[block])
