@@ -11,7 +11,7 @@ import pytest
 
 from tests.evaluation import ROWS, every_rows, every_search
 from tfrank.checks import InputError
-from tfrank.evaluation import neighbors, parallel, scann_probe, top_k
+from tfrank.evaluation import neighbors, scann_probe, top_k
 from tfrank.evaluation.neighbors import Neighbors, exact, recall_against_exact
 
 KS = (1, 5, 59, 60, 75)
