@@ -46,6 +46,9 @@ class Gallery:
         self.held = rows.nbytes <= HELD_BYTES
         self._rows = tf.constant(rows) if self.held else rows
 
+    def __len__(self) -> int:
+        return len(self._rows)
+
     def similarities(self, queries: np.ndarray) -> np.ndarray:
         """As the function `similarities`, with these rows."""
         if self.held:
