@@ -3,7 +3,7 @@
     python eval_main.py --config=configs/of_run.py:runs/digits_pnp/config.json
 
 `eval_main.py --workdir=runs/digits_pnp` takes it by itself. Fields that are newer than the run have their
-defaults.
+defaults, and those that are no more are left out.
 """
 
 import json
@@ -14,12 +14,14 @@ from configs import default
 
 
 def get_config(path: str = ""):
-    with open(path) as file:
-        saved = json.load(file)
-    config = default.get_config()
-    config.loss = ConfigDict(_with_tuples(saved.pop("loss")))
-    config.evaluation.published = ConfigDict(saved["evaluation"].pop("published", {}))
-    _update(config, _with_tuples(saved))
+    try:
+        with open(path) as file:
+            saved = _with_tuples(json.load(file))
+        config = default.get_config(saved["loss"]["name"])
+        config.evaluation.published = ConfigDict(saved["evaluation"].pop("published", {}))
+        _update(config, saved)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged, or of another version of tfrank ({error!r}).") from None
     return config
 
 

@@ -46,6 +46,5 @@ def get_config(loss: str = ""):
     config.model.embedding_dim = 128
     config.train.steps = 1000
     config.train.l2 = 4e-4
-    config.evaluation.recall_at = (1, 5, 10)
     config.evaluation.baselines = True
     return config

@@ -22,5 +22,4 @@ def get_config(loss: str = ""):
     config.data.test = ("test-*",)
     if loss != "rll":
         config.train.epochs = 20.0
-    config.evaluation.recall_at = (1, 10, 100)
     return config

@@ -11,6 +11,10 @@ package fetches its own into PyTorch's cache folder when it first builds the net
 looks in the folder it is started from, or at --config.model.weights=PATH, and stops where there is none.
 """
 
+from collections.abc import Mapping, Sequence
+
+from ml_collections import ConfigDict
+
 from configs import default
 
 
@@ -22,6 +26,23 @@ def get_config(loss: str = ""):
     else:
         pnp_settings(config)
     return config
+
+
+def publish(config: ConfigDict, rows: Mapping[str, Sequence[float]], metrics: Sequence[str] = ()) -> None:
+    """Puts rows of a paper's table beside our numbers in the report.
+
+    Args:
+        config: of the run.
+        rows: by name the numbers in percent, the last ones maybe missing; dists@ are no percentages, and
+            stay as they are.
+        metrics: the columns, by our names; () for Recall@K of the config's Ks.
+    """
+    metrics = metrics or [f"recall_at_{k}" for k in config.evaluation.recall_at]
+    for name, numbers in rows.items():
+        config.evaluation.published[name] = {
+            metric: number if metric.startswith("dists_") else round(number / 100, 5)
+            for metric, number in zip(metrics, numbers)
+        }
 
 
 def pnp_settings(config) -> None:

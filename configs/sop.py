@@ -5,14 +5,15 @@
 Needs the unpacked folder (Ebay_train.txt, Ebay_test.txt and the 12 folders), resnet50-0676ba61.pth (for
 `:rll` bn_inception-52deb4733.pth), see `configs/papers.py`, and a GPU.
 
-Published, Recall@K in %:
+Published, Recall@K in %, and dists@intra, dists@inter and NMI (of k-means, which takes some minutes:
+--config.evaluation.nmi=True):
 
-    paper, table          loss                         dim     1    10   100  1000
-    PNP, 1                PNP-O, batch 112             512  77.9  90.5  96.3  98.9
-                          PNP-Iu                            76.3  89.6  96.0  98.9
-                          PNP-Ib                            77.9  90.4  96.3  98.9
-                          PNP-Ds                            79.6  91.4  96.6  99.0
-                          PNP-Dq                            80.1  91.5  96.7  99.0
+    paper, table          loss                         dim     1    10   100  1000  intra  inter   NMI
+    PNP, 1                PNP-O, batch 112             512  77.9  90.5  96.3  98.9  0.318  0.793  90.0
+                          PNP-Iu                            76.3  89.6  96.0  98.9  0.301  0.771  89.6
+                          PNP-Ib                            77.9  90.4  96.3  98.9  0.302  0.756  90.0
+                          PNP-Ds                            79.6  91.4  96.6  99.0  0.363  0.849  90.3
+                          PNP-Dq                            80.1  91.5  96.7  99.0  0.380  0.946  90.4
     PNP, 3                PNP-Dq, batch 384            512  81.1  92.2  96.8  99.0
     Smooth-AP, 2          Smooth-AP, batch 224         512  79.2  91.0  96.5  98.9
                           Smooth-AP, batch 384              80.1  91.5  96.6  99.0
@@ -49,4 +50,27 @@ def get_config(loss: str = ""):
     if loss in ("smooth_ap", "fast_ap", "blackbox_ap"):
         config.data.sampler = "category_pairs"
     config.evaluation.recall_at = (1, 10, 100, 1000)
+    recalls = [f"recall_at_{k}" for k in config.evaluation.recall_at]
+    papers.publish(
+        config,
+        {
+            "PNP-O, batch 112": (77.9, 90.5, 96.3, 98.9, 0.318, 0.793, 90.0),
+            "PNP-Iu, batch 112": (76.3, 89.6, 96.0, 98.9, 0.301, 0.771, 89.6),
+            "PNP-Ib, batch 112": (77.9, 90.4, 96.3, 98.9, 0.302, 0.756, 90.0),
+            "PNP-Ds, batch 112": (79.6, 91.4, 96.6, 99.0, 0.363, 0.849, 90.3),
+            "PNP-Dq, batch 112": (80.1, 91.5, 96.7, 99.0, 0.380, 0.946, 90.4),
+            "PNP-Dq, batch 384": (81.1, 92.2, 96.8, 99.0),
+            "Smooth-AP, batch 224": (79.2, 91.0, 96.5, 98.9),
+            "Smooth-AP, batch 384": (80.1, 91.5, 96.6, 99.0),
+            "FastAP": (76.4, 89.0, 95.1, 98.2),
+            "Blackbox AP": (78.6, 90.5, 96.0, 98.7),
+            "RLL-Simpler-H, 64 numbers": (74.8, 88.4, 95.1),
+            "RLL-Simpler-(L,M,H), 3 x 64 numbers": (78.6, 90.4, 95.9),
+            "RLL-(L,M,H), 3 x 512 numbers": (79.8, 91.3, 96.3),
+            "Smooth-AP, three classes as one": (73.2, 86.4, 93.6, 97.5),
+            "PNP-Iu, three classes as one": (67.5, 82.7, 92.3, 97.5),
+            "PNP-Dq, three classes as one": (73.8, 87.1, 94.2, 98.0),
+        },
+        [*recalls, "dists_intra", "dists_inter", "nmi"],
+    )
     return config

@@ -20,7 +20,8 @@ from tfrank.workdir import flatten
 
 CLASSES = LOSSES | PROXY_LOSSES
 ROOT = pathlib.Path(default.__file__).parents[1]
-HELPERS = {"__init__", "papers"}
+# `of_run` is the config of a run, whose tests are in test_config_of_run.py.
+HELPERS = {"__init__", "papers", "of_run"}
 CONFIGS = sorted({path.stem for path in (ROOT / "configs").glob("*.py")} - HELPERS)
 
 
@@ -75,18 +76,20 @@ def test_a_config_adds_no_field_to_the_defaults(name):
         return {key: fields(value) if hasattr(value, "items") else None for key, value in tree.items()}
 
     config = config_of(name)
+    config.evaluation.published = {}
     assert fields(config) == fields(default.get_config(config.loss.name))
 
 
 def test_every_field_is_read_somewhere():
-    files = ("datasets.py", "experiment.py", "objective.py", "inference.py", "settings.py")
-    source = "".join((ROOT / "tfrank" / name).read_text() for name in files)
+    composers = ("datasets", "experiment", "objective", "inference", "measuring", "reporting", "trained")
+    paths = [*(f"tfrank/{name}.py" for name in composers), "tfrank/settings.py", "train_main.py"]
+    source = "".join((ROOT / path).read_text() for path in paths)
     config = default.get_config()
     for group in ("data", "train", "evaluation"):
         for field in config[group]:
             split = group == "data" and field in ("train", "test")
-            read = f"config.{group}.{field}" in source or re.search(rf"\b{group}\.{field}\b", source) or split
-            assert read or f"config.{group}.{field}" in (ROOT / "train_main.py").read_text(), field
+            short = r"|\boptions" if group == "evaluation" else ""
+            assert split or re.search(rf"(\b{group}{short})\.{field}\b", source), field
     # The fields of the model are passed on as keywords.
     from tfrank.models.embedding import embedding_model
 
@@ -198,12 +201,18 @@ def test_a_config_measures_the_ks_of_the_papers_tables(name):
         ("landmarks", "", "train.schedule", "linear"),
         ("landmarks", "", "train.steps", 200),
         ("landmarks", "", "evaluation.full_size", True),
-        ("landmarks", "", "data.test", ("val",)),
+        ("landmarks", "", "data.test", ("test",)),
+        ("landmarks", "", "data.test_region", "box"),
+        ("landmarks", "", "evaluation.expansion_alpha", 2.0),
         ("landmarks", "", "data.validation_classes", 0),
         # VGGFace2's crops.
         ("vgg_face2", "", "data.region", "box"),
         ("vgg_face2", "", "data.box_margin", 0.3),
         ("vehicle_id", "", "data.test", ("test_800",)),
+        ("vehicle_id", "", "evaluation.protocols", ("leave_one_out", "random_gallery")),
+        # By the records: queries and gallery, graded relevance.
+        ("in_shop", "", "evaluation.protocols", ()),
+        ("landmarks", "", "evaluation.protocols", ()),
     ],
 )
 def test_a_config_has_what_its_paper_says_of_that_data_set_or_loss_alone(name, loss, field, expected):

@@ -1,6 +1,7 @@
 """From a config to data: each way in which records are found, relabelled and drawn."""
 
 import dataclasses
+import importlib
 import os
 import pathlib
 import subprocess
@@ -10,10 +11,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from configs import default
+from configs import default, digits
 from tests.data.test_prepare import picture, write_images
 from tests.programs import ROOT
-from tfrank import datasets, inference, settings
+from tfrank import datasets, inference, measuring, settings
 from tfrank.checks import InputError
 from tfrank.data.preparation import prepare
 from tfrank.data.records import RecordReader
@@ -101,6 +102,62 @@ def test_merged_and_noisy_labels_are_trained_on_and_the_validation_part_keeps_it
     np.testing.assert_array_equal(unchanged.validation.label, data.validation.label)
     assert unchanged.train.num_classes == 4 and unchanged.train.id.tolist() == data.train.id.tolist()
     assert not set(unchanged.train.label) & set(unchanged.validation.label)
+
+
+@pytest.mark.parametrize(
+    "name, train, test", [("own_images", "train", "test"), ("own_records", "train-*", "test-*")]
+)
+def test_a_handful_of_own_images_can_be_measured_and_an_impossible_k_is_refused(name, train, test, tmp_path):
+    source = write_images(tmp_path / "images", classes=4)
+    prepare("folder", str(source), str(tmp_path / "records"))
+    config = importlib.import_module(f"configs.{name}").get_config()
+    config.data.update(records=str(tmp_path / "records"), train=(train,), test=(test,))
+    data = build(config, tmp_path)
+    test_set = measuring.test_set_of(data.test, data.relevance)
+    measuring.check_measurable(config, test_set)
+    others = len(data.test) - 1
+    assert others in (9, 10)
+    config.evaluation.recall_at = (1, others)
+    measuring.check_measurable(config, test_set)
+    config.evaluation.recall_at = (1, others + 1)
+    with pytest.raises(InputError, match=rf"K={others + 1} is too large: .* against {others} images"):
+        measuring.check_measurable(config, test_set)
+
+
+@pytest.mark.parametrize("name", ["digits", "omniglot", "own_images", "own_records"])
+def test_configs_of_data_of_any_size_ask_for_no_k_of_their_own(name):
+    assert importlib.import_module(f"configs.{name}").get_config().evaluation.recall_at == ()
+
+
+def test_records_in_the_workdir_that_are_divided_in_another_way_are_not_measured(tmp_path):
+    config = digits.get_config()
+    config.data.update(train=(0,), test=(8, 9))
+    build(config, tmp_path)
+    config.data.test = (7,)
+    with pytest.raises(
+        InputError, match=r"has records of digits with \{'train': \[0\], 'test': \[8, 9\]\}, not"
+    ):
+        datasets.build_test_set(config, str(tmp_path / "run"))
+    config.data.update(name="cub", test=("test",))
+    with pytest.raises(InputError, match=r"has records of digits .*, not of cub"):
+        datasets.build_test_set(config, str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    "test, test_records, name",
+    [
+        (("test",), "", "test"),
+        ((8, 9), "", "test"),
+        (("test_1600",), "", "test_1600"),
+        (("a", "b"), "", "a_b"),
+        (("test",), "records/roxford5k/", "roxford5k_test"),
+        (("test-*",), "gs://bucket/my records", "myrecords_test-"),
+        (("*",), "", "test"),
+    ],
+)
+def test_a_test_set_has_a_name_for_a_path(config, test, test_records, name):
+    config.data.update(test=test, test_records=test_records)
+    assert datasets.test_name(config) == name
 
 
 def first_batch(config, index):

@@ -115,20 +115,26 @@ def _records_folder(data, workdir):
     if data.records:
         return data.records
     folder = os.path.join(workdir, "records")
-    if prepared(folder) is None:
-        _prepare(data, folder)
+    options: dict[str, Any] = {}
+    if data.name in DIVIDED_BY_CONFIG:
+        options = {"train": list(data.train), "test": list(data.test)}
+    before = prepared(folder)
+    if before is None:
+        _prepare(data, folder, options)
+    elif before["source"] != data.name or (options and before["options"] != options):
+        raise InputError(
+            f"{folder} has records of {before['source']} with {before['options']}, not of {data.name} with"
+            f" {options}. Name other records, --config.data.test_records=PATH, or choose another --workdir."
+        )
     return folder
 
 
-def _prepare(data, folder):
-    if not data.source and data.name != "digits" and not prepared(folder):
+def _prepare(data, folder, options):
+    if not data.source and data.name != "digits":
         raise InputError(
             f"Where is {data.name}? Give its folder or archive, --config.data.source=PATH, or records that"
             " `python -m tfrank.data.prepare` has written, --config.data.records=PATH."
         )
-    options: dict[str, Any] = {}
-    if data.name in DIVIDED_BY_CONFIG:
-        options = {"train": list(data.train), "test": list(data.test)}
     prepare(data.name, data.source, folder, options=options, num_shards=data.shards)
 
 
