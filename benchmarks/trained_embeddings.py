@@ -1,7 +1,7 @@
 """Embeddings of a trained model, as many as are asked for: handwritten characters in disguises.
 
-The published test sets cannot be downloaded by everyone, and random vectors have no near neighbours, which is
-what an approximate search lives on. So a model is trained on Omniglot (configs/omniglot.py, dim 512), and each
+The published test sets cannot be downloaded by everyone, and random vectors have no near neighbours, which
+an approximate search lives on. So a model is trained on Omniglot (configs/omniglot.py, dim 512), and each
 class is one drawing, upright, turned by quarters or mirrored; its images are that drawing slightly turned,
 scaled and shifted.
 """
