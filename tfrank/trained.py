@@ -20,8 +20,8 @@ from tfrank.data.index import RecordIndex, select
 from tfrank.data.sources.image import ROLES
 from tfrank.datasets import build_loader
 from tfrank.evaluation.embed import EmbedFn, embed_into, on_all_replicas
-from tfrank.evaluation.evaluate import check_unique, unit_rows
 from tfrank.evaluation.multi_scale import multi_scale
+from tfrank.evaluation.one_call import check_unique, unit_rows
 from tfrank.evaluation.protocols import TestSet
 from tfrank.evaluation.whitening import Whitening, learn_whitening
 

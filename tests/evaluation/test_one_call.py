@@ -7,9 +7,9 @@ from tests import reference
 from tests.evaluation import LABELS, ROWS, on_circle
 from tests.reference import metrics as oracle
 from tfrank.checks import InputError
-from tfrank.evaluation import evaluate as module
-from tfrank.evaluation.evaluate import evaluate, unit_rows
+from tfrank.evaluation import one_call as module
 from tfrank.evaluation.measure import leave_one_out
+from tfrank.evaluation.one_call import evaluate, unit_rows
 
 DISTINCT, TIED = ROWS["distinct"], ROWS["tied"]
 KS = (1, 2, 10)
