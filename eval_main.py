@@ -13,6 +13,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from tfrank import commands, datasets, experiment, measuring, reporting, trained
+from tfrank.checks import InputError
 from tfrank.evaluation import report
 from tfrank.evaluation.whitening import save_whitening, whiten
 from tfrank.workdir import default_workdir, locked
@@ -32,7 +33,10 @@ def main(_):
     config = _CONFIG.value
     experiment.check_config(config)
     if _EMBEDDINGS.value:
+        if config.evaluation.whitening or _EXPORT.value:
+            raise InputError("Embeddings without a model cannot be whitened or exported.")
         embeddings, test = trained.load_embeddings(_EMBEDDINGS.value)
+        measuring.check_measurable(config, test)
         output_dir = _OUTPUT_DIR.value or f"{os.path.splitext(_EMBEDDINGS.value)[0]}_evaluation"
         with locked(output_dir):
             return measure(config, embeddings, test, None, output_dir, _EMBEDDINGS.value)
@@ -57,7 +61,8 @@ def main(_):
 def measure(config, embeddings, test, index, output_dir, name):
     results = measuring.measure_all(config, embeddings, test, search=_NEIGHBORS.value)
     print(report.listing(results.metrics(), reporting.DEFINITIONS))
-    print("\n".join(results.notes))
+    for note in results.notes:
+        print(note)
     about = measuring.about(config, test, model=name, search=_NEIGHBORS.value)
     paths = reporting.write_evaluation(
         output_dir, config, results, index, about=about, title=name, compare_with=_COMPARE_WITH.value

@@ -62,7 +62,8 @@ def train_and_evaluate(config, workdir, strategy, data):
     rows = {name: next(iter(rankings.values())) for name, rankings in rows.items()}
 
     print(report.table(rows))
-    print("\n".join(results.notes))
+    for note in results.notes:
+        print(note)
     paths = {name: os.path.join(workdir, name) for name in ("metrics.json", "neighbors.png", "saved_model")}
     files.write_json(paths["metrics.json"], rows)
     with files.atomic_write(paths["neighbors.png"]) as file:

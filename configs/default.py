@@ -91,8 +91,8 @@ def get_config(loss: str = "") -> ConfigDict:
     # Folder of the records to test on, where that is another data set; "" for the same.
     config.data.test_records = ""
     # Splits of the records to train on and to test on; no class in common. For digits the digits, for
-    # Omniglot the alphabets, for "tfrecords" patterns of shard files, such as "train-*". On the command line a
-    # field of several words is given several times: --config.data.train=Greek --config.data.train=Latin.
+    # Omniglot the alphabets, for "tfrecords" patterns of shard files, such as "train-*". On the command line
+    # a field of several words is given several times: --config.data.train=Greek --config.data.train=Latin.
     config.data.train = ("train",)
     config.data.test = ("test",)
     # How many of the training classes are held out to choose the best checkpoint by; 0 for none.

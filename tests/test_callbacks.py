@@ -10,12 +10,14 @@ import pytest
 import tensorflow as tf
 
 import tfrank
+from configs import digits
 from tests.programs import printed_json
-from tfrank import callbacks, experiment, inference
+from tfrank import callbacks, inference, measuring
 from tfrank.callbacks import RetrievalEvaluation
 from tfrank.checks import InputError
 from tfrank.evaluation.embed import embed
 from tfrank.evaluation.measure import leave_one_out
+from tfrank.evaluation.protocols import TestSet
 
 RNG = np.random.default_rng(0)
 # Eight classes of five. The first half of an image tells the class, the second is noise.
@@ -112,9 +114,12 @@ def test_the_numbers_are_those_of_leave_one_out_by_hand(kind):
 def test_the_numbers_are_bit_for_bit_those_of_the_mains():
     model = small_model()
     history = fit(model, RetrievalEvaluation((IMAGES, LABELS)))
-    batches = [{"image": IMAGES, "label": LABELS}]
-    config = experiment.ConfigDict({"evaluation": {"recall_at": (1, 10)}})
-    metrics = inference.measure(config, *embed(inference.embed_fn(model), batches))
+    embeddings, labels = embed(inference.embed_fn(model), [{"image": IMAGES, "label": LABELS}])
+    nothing = np.full(40, "")
+    test = TestSet(labels, np.arange(40).astype(str), nothing, np.full(40, -1))
+    config = digits.get_config()
+    config.evaluation.recall_at = (1, 10)
+    metrics = measuring.measure_all(config, embeddings, test).rankings["leave_one_out"].metrics
     assert last(history) == {key: metrics[key[4:]] for key in last(history)}
 
 

@@ -6,12 +6,20 @@ from collections.abc import Mapping
 import numpy as np
 from ml_collections import ConfigDict
 
+from tfrank.checks import InputError
 from tfrank.data.index import RecordIndex
 from tfrank.data.sources.image import ROLES
 from tfrank.evaluation import clusters, metrics
 from tfrank.evaluation import verification as verifying
 from tfrank.evaluation.measure import Measured, PostProcessing, measure
-from tfrank.evaluation.protocols import PROTOCOLS, TestSet, average_groups, splits_of, usual_protocol
+from tfrank.evaluation.protocols import (
+    PROTOCOLS,
+    UNKNOWN,
+    TestSet,
+    average_groups,
+    splits_of,
+    usual_protocol,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +65,11 @@ def check_measurable(config: ConfigDict, test: TestSet) -> None:
     _, test, _ = average_groups(np.zeros([len(test.labels), 1], np.float32), test)
     for name in _protocols(config, test):
         _ks(config, splits_of(test, name, seed=config.seed))
+    if (config.evaluation.nmi or config.evaluation.verification) and np.any(test.labels == UNKNOWN):
+        raise InputError(
+            "Images of the test set have no class (label -1), by which NMI and verification are measured."
+            " Set config.evaluation.nmi and config.evaluation.verification to False."
+        )
 
 
 def measure_all(
@@ -77,14 +90,14 @@ def measure_all(
         ks, note = _ks(config, splits)
         notes.append(note)
         rankings |= measure(embeddings, splits, ks, search=search, post=post)
-    extras = clusters.class_distances(embeddings, test.labels) if np.all(test.labels >= 0) else {}
+    extras = clusters.class_distances(embeddings, test.labels) if np.all(test.labels != UNKNOWN) else {}
     if options.nmi:
         extras["nmi"] = clusters.nmi(embeddings, test.labels, seed=config.seed)
     if options.verification:
         found = verifying.verification(embeddings, test.labels, seed=config.seed)
         notes.append(verifying.note(found))
         extras |= found
-    notes.append(_common_note(test))
+    notes += [_common_note(test), _zero_note(embeddings)]
     unique = tuple(dict.fromkeys(filter(None, notes)))
     return Results(rankings, extras, unique, embeddings, test, images)
 
@@ -95,7 +108,7 @@ def about(config: ConfigDict, test: TestSet, *, model: str, search: str) -> dict
     facts = {
         "model": model,
         "images": len(test.labels),
-        "classes": len(np.unique(test.labels[test.labels >= 0])),
+        "classes": len(np.unique(test.labels[test.labels != UNKNOWN])),
         "protocols": "; ".join(f"{name}: {PROTOCOLS[name]}" for name in _protocols(config, test)),
         "search": search,
     }
@@ -121,7 +134,12 @@ def _ks(config, splits):
 
 
 def _common_note(test):
-    labels = test.labels[test.labels >= 0]
+    labels = test.labels[test.labels != UNKNOWN]
     if len(labels) and np.all(labels == labels[0]):
         return "All images are of one class: nothing can be ranked before a right one."
     return ""
+
+
+def _zero_note(embeddings):
+    zeros = len(embeddings) - np.count_nonzero(np.any(embeddings, axis=1))
+    return f"{zeros:,} embeddings are zero; their similarity to everything is 0." if zeros else ""

@@ -1,7 +1,6 @@
 """The composition root of what is shown of an evaluation: from results and images to files and a page."""
 
 import dataclasses
-import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +18,15 @@ from tfrank.evaluation import charts, clusters, curves, metrics, verification
 from tfrank.evaluation.comparison import paired_bootstrap
 from tfrank.evaluation.html_report import Comparison, Grid, GridRow, Picture, Report, render, thumbnail
 from tfrank.evaluation.neighbors import exact
-from tfrank.evaluation.results import PerQuery, common_queries, load_metrics, load_per_query, write_results
+from tfrank.evaluation.protocols import UNKNOWN, text_of
+from tfrank.evaluation.results import (
+    PerQuery,
+    common_queries,
+    load_curves,
+    load_metrics,
+    load_per_query,
+    write_results,
+)
 from tfrank.measuring import Results
 
 NEIGHBORS, QUERIES, MOST_CHANGED = 8, 8, 4
@@ -59,8 +66,8 @@ class Images:
     def name(self, row: int) -> str:
         """The name of a row's class; of its image where it has no class."""
         label = int(self._results.test.labels[row])
-        if label < 0:
-            return _text(self._results.test.ids[row])
+        if label == UNKNOWN:
+            return text_of(self._results.test.ids[row])
         text = records.class_text(self._record(row), self._text) if self else ""
         return text or f"class {label}"
 
@@ -119,9 +126,9 @@ def write_evaluation(
         extras=results.extras,
         notes=results.notes,
         per_query=per_query,
+        curves=lines,
         version=tfrank.__version__,
     )
-    files.write_json(os.path.join(folder, "curves.json"), lines)
     with files.atomic_write(os.path.join(folder, "report.html"), "w") as file:
         file.write(html)
     return [os.path.join(folder, name) for name in ("metrics.json", "per_query", "report.html")]
@@ -151,7 +158,7 @@ def _curves_of(ranks):
 
 def _per_query_of(results, name):
     found, test = results.rankings[name], results.test
-    ids = np.array([_text(image) for image in test.ids[found.queries]])
+    ids = np.array([text_of(image) for image in test.ids[found.queries]])
     return PerQuery(ids, test.labels[found.queries], found.per_query)
 
 
@@ -264,12 +271,10 @@ def _compare(before, now, results, per_query, lines, images):
     intervals = {}
     for metric in this.metrics.keys() & other.metrics.keys():
         pair = other.metrics[metric][places], this.metrics[metric][rows]
-        found = paired_bootstrap(*pair, groups=this.labels[rows] if np.all(this.labels >= 0) else None)
+        found = paired_bootstrap(*pair, groups=this.labels[rows] if np.all(this.labels != UNKNOWN) else None)
         intervals[metrics.MEANS.get(metric, metric)] = (found.low, found.high)
     names = (before, now)
-    with open(os.path.join(before, "curves.json")) as file:
-        lines_before = json.load(file)
-    both = {one: tree[name] for one, tree in zip(names, (lines_before, lines)) if name in tree}
+    both = {one: them[name] for one, them in zip(names, (load_curves(before), lines)) if name in them}
     return Comparison(
         names=names,
         metrics=(tree["rankings"][name], results.rankings[name].metrics),
@@ -305,7 +310,3 @@ def _changed(results, name, this, other, rows, places, images):
                 )
             )
     return grids
-
-
-def _text(image_id):
-    return image_id.decode(errors="replace") if isinstance(image_id, bytes) else str(image_id)

@@ -5,6 +5,7 @@ import hashlib
 import os
 import re
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 
 import keras
@@ -16,10 +17,11 @@ from tfrank import experiment, inference
 from tfrank.checks import InputError
 from tfrank.data import pipeline, records
 from tfrank.data.index import RecordIndex, select
+from tfrank.data.sources.image import ROLES
 from tfrank.datasets import build_loader
 from tfrank.evaluation.embed import EmbedFn, embed_into, on_all_replicas
-from tfrank.evaluation.evaluate import check_unique, unit_rows
 from tfrank.evaluation.multi_scale import multi_scale
+from tfrank.evaluation.one_call import check_unique, unit_rows
 from tfrank.evaluation.protocols import TestSet
 from tfrank.evaluation.whitening import Whitening, learn_whitening
 
@@ -96,6 +98,9 @@ def load_saved_model(folder: str) -> Callable[[tf.Tensor], tf.Tensor]:
     """The `serving_default` signature of a SavedModel as an embedding function."""
     try:
         signature = tf.saved_model.load(folder).signatures["serving_default"]
+        inputs, outputs = signature.structured_input_signature[1], signature.structured_outputs
+        if set(inputs) != {"images"} or "embedding" not in outputs:
+            raise ValueError(f"from {sorted(inputs)} to {sorted(outputs)}, not from images to embedding")
         return lambda batch: signature(images=batch)["embedding"]
     except (OSError, KeyError, IndexError, ValueError, tf.errors.OpError) as error:
         raise InputError(f"{folder} is not a SavedModel of an embedding model ({error}).") from None
@@ -106,25 +111,34 @@ def load_embeddings(path: str) -> tuple[np.ndarray, TestSet]:
 
     Its arrays: `embeddings`, `[images, dim]` floats of any norm, and `labels`, `[images]` integers; `ids`
     (`[images]` text), `role` ("query" or "gallery") and `group`, where they are known; see `TestSet`.
+
+    Raises:
+        InputError: there is no such file, it is damaged or holds something else, or an embedding is not
+            finite.
     """
     try:
         with np.load(path, allow_pickle=False) as arrays:
             found = dict(arrays)
         embeddings, labels = found["embeddings"], found["labels"].reshape(-1)
         images = len(embeddings)
-        ids = found.get("ids", np.arange(images).astype(str))
         test = TestSet(
             labels=labels.astype(np.int64, casting="safe"),
-            ids=ids,
-            role=found.get("role", np.full(images, "")),
-            group=found.get("group", np.full(images, -1)),
+            ids=found.get("ids", np.arange(images).astype(str)),
+            role=found.get("role", np.full(images, "")).astype(str),
+            group=found.get("group", np.full(images, -1)).astype(np.int64, casting="safe"),
         )
-        shapes = {len(column) for column in (test.labels, test.ids, test.role, test.group)}
-        if embeddings.ndim != 2 or embeddings.dtype.kind != "f" or shapes != {images} or not images:
+        shapes = {column.shape for column in (test.labels, test.ids, test.role, test.group)}
+        if embeddings.ndim != 2 or embeddings.dtype.kind != "f" or shapes != {(images,)} or not images:
             raise ValueError("shapes or types do not fit")
+        if not np.isin(test.role, ROLES).all():
+            raise ValueError(f"a role is none of {ROLES}")
     except FileNotFoundError:
         raise InputError(f"There is no file {path}.") from None
-    except (OSError, EOFError, ValueError, TypeError, KeyError, zipfile.BadZipFile) as error:
+    # RuntimeError: encrypted, or compressed in a way that Python does not know.
+    except (
+        *(OSError, EOFError, ValueError, TypeError, KeyError),
+        *(RuntimeError, zipfile.BadZipFile, zlib.error),
+    ) as error:
         raise InputError(
             f"{path} should be an .npz with embeddings, [images, dim] floats, labels, [images] integers, and"
             f" if known ids, role and group ({error})."
@@ -142,7 +156,7 @@ def run_of(saved_model: str | None) -> str | None:
 
 def config_of_run(arguments: Sequence[str], root: str) -> str:
     """The config of the run that a command line names, or that of the digits."""
-    flags = dict(re.findall(r"^--?(workdir|saved_model)[= ](.+)$", "\n".join(arguments), re.MULTILINE))
+    flags = dict(re.findall(r"^--?(workdir|saved_model)[=\n](.+)$", "\n".join(arguments), re.MULTILINE))
     folder = flags.get("workdir") or run_of(flags.get("saved_model"))
     path = os.path.join(folder or "", "config.json")
     if folder and os.path.exists(path):

@@ -1,4 +1,4 @@
-"""What the tests of evaluation share: embeddings with and without ties, in blocks of any size."""
+"""What the tests of evaluation share: embeddings by hand, with and without ties, in blocks of any size."""
 
 import numpy as np
 import pytest
@@ -32,3 +32,9 @@ every_search = pytest.mark.parametrize("search", neighbors.SEARCHES)
 in_any_blocks = pytest.mark.parametrize(
     "block_similarities", [neighbors.BLOCK_SIMILARITIES, 7 * 60, 1], ids=["one block", "blocks of 7", "of 1"]
 )
+
+
+def on_circle(*degrees):
+    """Rows on the unit circle: the smaller the angle between two, the more similar they are."""
+    angles = np.deg2rad(degrees)
+    return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.evaluation import ROWS, every_rows, every_search
 from tfrank.checks import InputError
-from tfrank.evaluation import neighbors, parallel, scann_probe, top_k
+from tfrank.evaluation import neighbors, scann_probe, top_k
 from tfrank.evaluation.neighbors import Neighbors, exact, recall_against_exact
 
 KS = (1, 5, 59, 60, 75)
@@ -41,7 +41,7 @@ def assert_neighbors(got, wanted):
 @pytest.fixture(params=[None, "/CPU:0"], ids=["in tiles", "on a device"])
 def device(request, monkeypatch):
     """The nearest chosen tile by tile, or as on a GPU."""
-    monkeypatch.setattr(parallel, "gpu", lambda: request.param)
+    monkeypatch.setattr(neighbors, "gpu", lambda: request.param)
 
 
 def small_pieces(monkeypatch, block=2**21, tile=2**13, slab=2**26, groups=512):

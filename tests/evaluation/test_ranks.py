@@ -96,6 +96,17 @@ def test_a_collapsed_model_has_the_worst_ranks():
     assert of_each_query(found) == [[4, 5], [4, 5], [4, 5], [5], [5], []]
 
 
+@every_rows
+@pytest.mark.parametrize("slab", [7, 60, 1000])
+def test_a_gallery_that_is_not_held_is_read_slab_by_slab(monkeypatch, rows, slab):
+    wanted = positive_ranks(rows, rows, by_label(LABELS, LABELS, OWN))
+    monkeypatch.setattr(parallel, "HELD_BYTES", 0)
+    monkeypatch.setattr(parallel, "SLAB_ROWS", slab)
+    monkeypatch.setattr(ranks, "STREAMED_SIMILARITIES", 11 * 60)
+    found = positive_ranks(rows, rows, by_label(LABELS, LABELS, OWN))
+    np.testing.assert_array_equal(found.rank, wanted.rank)
+
+
 def test_embeddings_may_be_mapped_from_a_file(tmp_path):
     np.save(tmp_path / "a.npy", ROWS["distinct"])
     mapped = np.load(tmp_path / "a.npy", mmap_mode="r")

@@ -89,10 +89,9 @@ def test_leaves_and_candidates_grow_until_the_recall_is_reached_or_brute_force_t
 
 
 @pytest.mark.parametrize(
-    "rows, method", [(50, "brute_force"), (60, "hashing"), (119, "hashing"), (120, "tree")]
+    "rows, method", [(50, "brute_force"), (119, "brute_force"), (120, "tree"), (200, "tree")]
 )
 def test_the_method_follows_from_the_number_of_rows(monkeypatch, rows, method):
-    monkeypatch.setattr(scann_index, "HASHING_FROM", 60)
     monkeypatch.setattr(scann_index, "TREE_FROM", 120)
     chosen = ScannIndex.build(ROWS[:rows], target_recall=0.01).settings
     assert chosen.method == method

@@ -7,6 +7,7 @@ from tests.reference import pairs, ranking, tuples
 from tests.reference.common import by_query, candidates, each_query, mean, one_batch, sigmoid, soft_rank, unit
 from tests.reference.metrics import average_precision, recall_at_k, relevance
 from tests.reference.postprocess import expanded, k_reciprocal, multi_scale, whitened
+from tests.reference.protocols import averaged_groups, graded, ranking_of
 from tests.reference.ranking import class_weights
 
 LOSSES = {
@@ -31,15 +32,18 @@ LOSSES = {
 __all__ = [
     "LOSSES",
     "average_precision",
+    "averaged_groups",
     "by_query",
     "candidates",
     "class_weights",
     "each_query",
     "expanded",
+    "graded",
     "k_reciprocal",
     "mean",
     "multi_scale",
     "one_batch",
+    "ranking_of",
     "recall_at_k",
     "relevance",
     "sigmoid",

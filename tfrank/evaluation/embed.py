@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfrank import files
 from tfrank.checks import InputError
 from tfrank.evaluation.parallel import full_float32
+from tfrank.evaluation.protocols import text_of
 from tfrank.normalize import l2_normalize
 from tfrank.progress import Progress
 
@@ -81,6 +82,8 @@ def embed_into(
     if done:
         print(f"{done:,} of {len(ids):,} embeddings are there already: {path}")
     else:
+        # First, or embeddings of two keys, if it is stopped here, would pass for those of the old one.
+        files.write_json(note, {"key": key, "done": 0, "images": len(ids)})
         for name, column in (("ids", ids), ("labels", labels)):
             with files.atomic_write(os.path.join(folder, f"{name}.npy")) as file:
                 np.save(file, np.asarray(column), allow_pickle=False)
@@ -128,7 +131,7 @@ def _embedded(embed_fn, batches, done, total, ids) -> Iterator[tuple[dict, np.nd
         bad = np.flatnonzero(~np.isfinite(raw).all(axis=1))
         if len(bad):
             number = done + int(bad[0])
-            name = number if ids is None else ids[number].decode(errors="replace")
+            name = number if ids is None else text_of(ids[number])
             raise InputError(f"The embedding of image {name!r} is not finite. Is the model diverged?")
         yield batch, l2_normalize(raw).numpy()
         done += len(raw)

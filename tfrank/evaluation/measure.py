@@ -74,7 +74,7 @@ def measure(
         post: what is done with the embeddings before.
 
     Raises:
-        InputError: no query has a positive, or the search cannot do what is asked.
+        InputError: no query has a positive, or the search or the re-ranking cannot do what is asked.
     """
     found: dict[str, list[Measured]] = {}
     for split in splits:
@@ -94,6 +94,11 @@ def measure_split(
     post: PostProcessing = NOTHING,
 ) -> dict[str, Measured]:
     """As `measure`, of one split, given its rows: `[queries, dim]` and `[gallery, dim]`."""
+    if post.rerank and post.query_expansion and np.any(split.self_index >= 0):
+        raise InputError(
+            "Re-ranking takes a query that is in the gallery as it is there, not expanded. Take database"
+            " augmentation in place of query expansion, or one of the two."
+        )
     if post.database_augmentation:
         gallery = augment_database(gallery, k=post.database_augmentation, alpha=post.alpha)
         queries = gallery if split.leave_one_out else queries

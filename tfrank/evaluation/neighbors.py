@@ -9,7 +9,7 @@ import numpy as np
 from tfrank import checks
 from tfrank.checks import InputError
 from tfrank.evaluation import top_k
-from tfrank.evaluation.parallel import Gallery, cores, in_parallel, similarities
+from tfrank.evaluation.parallel import Gallery, cores, gpu, in_parallel
 from tfrank.evaluation.scann_probe import scann_problem
 
 # Similarities that a thread holds at a time: 8 MiB in float32, which stay in the cache.
@@ -75,37 +75,37 @@ def _search_slab(
     keys: np.ndarray, queries: np.ndarray, rows: np.ndarray, first_row: int, own: np.ndarray
 ) -> None:
     """Merges the nearest of the gallery's rows from `first_row` on into the keys of all queries."""
-    slab = Gallery(rows)
     # A GPU takes the slab as a whole; two threads keep it busy.
-    tile = len(rows) if slab.device else max(TILE_ROWS, 4 * keys.shape[1])
-    room, workers = (GPU_SIMILARITIES, 2) if slab.device else (BLOCK_SIMILARITIES, None)
+    tile = len(rows) if gpu() else max(TILE_ROWS, 4 * keys.shape[1])
+    room, workers = (GPU_SIMILARITIES, 2) if gpu() else (BLOCK_SIMILARITIES, None)
     size = min(max(1, room // tile), -(-len(queries) // (workers or cores())))
+    tiles = [(first_row + start, rows[start : start + tile]) for start in range(0, len(rows), tile)]
+    tiles = [(start, Gallery(part)) for start, part in tiles]
+    merge = _merge_on_gpu if gpu() else _merge_tile
 
     def search_block(start):
         block = slice(start, start + size)
-        part = float32_rows("queries", queries, start, start + size)
-        if slab.device:
-            keys[block] = _nearest_by_gpu(keys[block], part, slab, len(rows), first_row, own[block])
-        else:
-            keys[block] = _nearest_by_tiles(keys[block], part, rows, tile, first_row, own[block])
+        part, found = float32_rows("queries", queries, start, start + size), keys[block]
+        for first, gallery in tiles:
+            found = merge(found, part, gallery, first, _own_places(own[block], first, len(gallery)))
+        keys[block] = found
 
     for _ in in_parallel(search_block, range(0, len(queries), size), workers=workers):
         pass
 
 
-def _nearest_by_tiles(keys, queries, rows, tile, first_row, own):
+def _merge_tile(keys, queries, gallery, first_row, own):
     """The keys of a block of queries, once these rows of the gallery are among them."""
-    for start in range(0, len(rows), tile):
-        block = similarities(queries, rows[start : start + tile]).copy()
-        block[_own_places(own, first_row + start, block.shape[1])] = -np.inf
-        keys = top_k.merge_tile(keys, block, first_row + start)
-    return keys
+    block = gallery.similarities(queries)
+    if len(own[0]):
+        block = block.copy()
+        block[own] = -np.inf
+    return top_k.merge_tile(keys, block, first_row)
 
 
-def _nearest_by_gpu(keys, queries, slab, rows, first_row, own):
-    """As `_nearest_by_tiles`, and only the nearest come back from the GPU."""
-    places = _own_places(own, first_row, rows)
-    similarity, row = slab.largest(queries, min(keys.shape[1], rows), *places)
+def _merge_on_gpu(keys, queries, gallery, first_row, own):
+    """As `_merge_tile`, and only the nearest come back from the GPU."""
+    similarity, row = gallery.largest(queries, min(keys.shape[1], len(gallery)), *own)
     return top_k.merge(keys, top_k.pack(similarity, first_row + row.astype(np.int64)))
 
 

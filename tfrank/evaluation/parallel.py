@@ -12,6 +12,10 @@ import tensorflow as tf
 
 # Threads above the number of cores: a product, which is shared by all cores, leaves some idle at its end.
 MORE_THREADS = 2
+# Bytes of a gallery up to which it is held where it is multiplied, beside the array or file that it is from.
+HELD_BYTES = 2**31
+# Rows of a larger gallery that are read at a time.
+SLAB_ROWS = 2**16
 
 Task, Result = TypeVar("Task"), TypeVar("Result")
 
@@ -32,19 +36,30 @@ class Gallery:
     """Rows that many blocks of queries are multiplied with: on the first GPU, or else on all cores.
 
     Args:
-        rows: `[gallery, dim]` float32, an array or a memory map.
+        rows: `[gallery, dim]` float32, an array or a memory map, which may be larger than memory.
 
     Attributes:
-        device: the GPU, or None.
+        held: whether the rows are held; else each block of queries reads them anew.
     """
 
     def __init__(self, rows: np.ndarray):
-        self.device = gpu()
-        self._rows = tf.constant(rows)
+        self.held = rows.nbytes <= HELD_BYTES
+        self._rows = tf.constant(rows) if self.held else rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
     def similarities(self, queries: np.ndarray) -> np.ndarray:
         """As the function `similarities`, with these rows."""
-        return similarities(queries, self._rows)
+        if self.held:
+            return similarities(queries, self._rows)
+        result = np.empty([len(queries), len(self._rows)], np.float32)
+        for start in range(0, len(self._rows), SLAB_ROWS):
+            # The last slab begins earlier, so that all products have one shape and round alike.
+            start = max(0, min(start, len(self._rows) - SLAB_ROWS))
+            columns = slice(start, start + SLAB_ROWS)
+            result[:, columns] = similarities(queries, self._rows[columns])
+        return result
 
     def largest(
         self, queries: np.ndarray, k: int, query: np.ndarray, own: np.ndarray

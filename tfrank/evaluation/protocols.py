@@ -9,6 +9,7 @@ import numpy as np
 from tfrank import checks
 from tfrank.checks import InputError
 from tfrank.evaluation.ranks import Truth, by_label, by_list
+from tfrank.normalize import l2_normalize
 
 # Names of `Split`s, and what they are for a person.
 PROTOCOLS = {
@@ -17,8 +18,11 @@ PROTOCOLS = {
     "random_gallery": "a random image of each class is the gallery, the others are queries; mean of 10 draws",
     "revisited": "queries against the gallery by graded relevance: easy, medium, hard",
 }
+# The label of images of no class.
+UNKNOWN = -1
 # Of `random_gallery` (Liu et al., CVPR 2016).
 DRAWS = 10
+GRADES = ("easy", "hard", "junk")
 # Relevance that counts as positive, and that is left out of the ranking (Radenovic et al., CVPR 2018).
 DIFFICULTIES = {
     "easy": (("easy",), ("hard", "junk")),
@@ -98,6 +102,11 @@ def splits_of(test: TestSet, protocol: str, *, seed: int = 0) -> list[Split]:
             return _revisited(test)
 
 
+def text_of(image_id: bytes | str | int) -> str:
+    """An image's id as text."""
+    return image_id.decode(errors="replace") if isinstance(image_id, bytes) else str(image_id)
+
+
 def usual_protocol(test: TestSet) -> str:
     """The protocol of a test set by what is known of it: graded relevance, roles, or labels alone."""
     if test.relevance is not None:
@@ -108,7 +117,8 @@ def usual_protocol(test: TestSet) -> str:
 def average_groups(embeddings: np.ndarray, test: TestSet) -> tuple[np.ndarray, TestSet, np.ndarray]:
     """One embedding for each instance: the mean of those of its images, such as a video's frames.
 
-    As Smooth-AP evaluates IJB-C (arXiv 2007.12163, section 5.1). The mean of unit rows, normalised again.
+    As Smooth-AP evaluates IJB-C (arXiv 2007.12163, section 5.1). The mean of unit rows, normalised again;
+    zeros where they cancel out.
 
     Args:
         embeddings: `[images, dim]` float32, unit norm.
@@ -116,6 +126,9 @@ def average_groups(embeddings: np.ndarray, test: TestSet) -> tuple[np.ndarray, T
 
     Returns:
         `[instances, dim]` embeddings, their test set, and the row of the first image of each.
+
+    Raises:
+        InputError: images of one group are of several classes.
     """
     if np.all(test.group < 0):
         return embeddings, test, np.arange(len(embeddings))
@@ -124,17 +137,16 @@ def average_groups(embeddings: np.ndarray, test: TestSet) -> tuple[np.ndarray, T
     _, first, place, sizes = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
     if np.any(test.labels != test.labels[first][place]):
         row = int(np.flatnonzero(test.labels != test.labels[first][place])[0])
-        raise InputError(f"Images of one group are of several classes; one is {_name(test.ids[row])}.")
+        raise InputError(f"Images of one group are of several classes; one is {text_of(test.ids[row])!r}.")
     mean = np.empty([len(first), embeddings.shape[1]], np.float32)
     order, ends = np.argsort(place, kind="stable"), np.cumsum(sizes)
     for row, (start, end) in enumerate(zip(ends - sizes, ends)):
-        total = embeddings[order[start:end]].sum(axis=0, dtype=np.float64)
-        mean[row] = total / max(np.linalg.norm(total), 1e-12)
+        mean[row] = embeddings[order[start:end]].mean(axis=0, dtype=np.float64)
     # In the order of the first image of each.
     order = np.argsort(first)
     first = first[order]
     columns = {name: getattr(test, name)[first] for name in ("labels", "ids", "role", "group")}
-    return mean[order], dataclasses.replace(test, **columns), first
+    return l2_normalize(mean[order]).numpy(), dataclasses.replace(test, **columns), first
 
 
 def _leave_one_out(test):
@@ -146,11 +158,8 @@ def _leave_one_out(test):
 
 
 def _query_gallery(test):
-    queries, gallery = np.flatnonzero(test.role == "query"), np.flatnonzero(_is_gallery(test))
-    for role, rows in (("query", queries), ("gallery", gallery)):
-        if not len(rows):
-            raise InputError(f"No image of the test set has the role {role!r}. Take leave_one_out.")
-    return _apart("query_gallery", queries, gallery, test)
+    _check_roles(test)
+    return _apart("query_gallery", np.flatnonzero(test.role == "query"), _gallery(test), test)
 
 
 def _random_gallery(test, rng):
@@ -168,13 +177,13 @@ def _apart(name, queries, gallery, test):
 def _revisited(test):
     if test.relevance is None:
         raise InputError("The test set has no graded relevance (ground_truth.json beside its records).")
+    _check_roles(test)
     queries = np.flatnonzero(test.role == "query")
     own = np.full(len(queries), -1)
     relevance = [_relevance_of(test, row) for row in queries]
     splits = []
-    for suffix, rows in (("", test.role == "gallery"), ("_distractors", _is_gallery(test))):
-        gallery = np.flatnonzero(rows)
-        place = {_name(test.ids[row]): number for number, row in enumerate(gallery)}
+    for suffix, gallery in (("", np.flatnonzero(test.role == "gallery")), ("_distractors", _gallery(test))):
+        place = {text_of(test.ids[row]): number for number, row in enumerate(gallery)}
         truths = {
             name + suffix: by_list(*([_places(one, grades, place) for one in relevance] for grades in both))
             for name, both in DIFFICULTIES.items()
@@ -184,10 +193,14 @@ def _revisited(test):
 
 
 def _relevance_of(test, row):
-    name = _name(test.ids[row])
+    name = text_of(test.ids[row])
     if name not in test.relevance:
         raise InputError(f"The graded relevance has no query {name!r}, which the test set has.")
-    return test.relevance[name]
+    relevance = test.relevance[name]
+    names = [image for grade in GRADES for image in relevance.get(grade, ())]
+    if set(relevance) != set(GRADES) or len(set(names)) < len(names):
+        raise InputError(f"The graded relevance of {name!r} is not {GRADES}, each image in one of them.")
+    return relevance
 
 
 def _places(relevance, grades, place):
@@ -198,16 +211,18 @@ def _places(relevance, grades, place):
     return np.array([place[name] for name in names], np.int64)
 
 
-def _is_gallery(test):
-    return (test.role == "gallery") | (test.role == "distractor")
+def _check_roles(test):
+    for role in ("query", "gallery"):
+        if not np.any(test.role == role):
+            raise InputError(f"No image of the test set has the role {role!r}. Take leave_one_out.")
+
+
+def _gallery(test):
+    return np.flatnonzero((test.role == "gallery") | (test.role == "distractor"))
 
 
 def _labels(test, rows, protocol):
     labels = test.labels[rows]
-    if np.any(labels < 0):
+    if np.any(labels == UNKNOWN):
         raise InputError(f"Images of the test set have no class (label -1), by which {protocol} measures.")
     return labels
-
-
-def _name(image_id):
-    return image_id.decode(errors="replace") if isinstance(image_id, bytes) else str(image_id)

@@ -14,6 +14,8 @@ from tfrank.evaluation.parallel import Gallery, in_parallel
 
 # Similarities that a thread holds at a time: 64 MiB in float32.
 BLOCK_SIMILARITIES = 2**24
+# The same where each block reads the whole gallery, by two threads: 1 GiB.
+STREAMED_SIMILARITIES = 2**28
 # Up to so many positives of a query, its row is compared with each; with more it is sorted.
 FEW_POSITIVES = 8
 
@@ -102,12 +104,14 @@ def positive_ranks(queries: np.ndarray, gallery: np.ndarray, truth: Truth) -> Ra
         gallery: `[gallery, dim]` float32, unit norm.
         truth: what each query should find.
     """
-    rows, size = Gallery(gallery), max(1, BLOCK_SIMILARITIES // max(len(gallery), 1))
+    rows = Gallery(gallery)
+    size = max(1, (BLOCK_SIMILARITIES if rows.held else STREAMED_SIMILARITIES) // max(len(gallery), 1))
 
     def ranks_of(start):
         return _ranks_of_block(start, rows.similarities(queries[start : start + size]), truth)
 
-    return concatenated(in_parallel(ranks_of, range(0, len(queries), size)))
+    starts = range(0, len(queries), size)
+    return concatenated(in_parallel(ranks_of, starts, workers=None if rows.held else 2))
 
 
 def ranks_of_blocks(blocks: Iterable[tuple[int, np.ndarray]], truth: Truth) -> Ranks:

@@ -15,9 +15,9 @@ def table(rows: Mapping[str, Mapping[str, float]]) -> str:
     """Recall@K and mAP of several models, a line each, and what they mean."""
     keys = [key for key in next(iter(rows.values())) if key.startswith(SHORT[0]) or key in SHORT[1:]]
     width = max(map(len, rows))
-    lines = [" " * width + "".join(f"{metric_title(key):>14}" for key in keys)]
+    lines = [" " * width + "".join(f"{metric_title(key):>16}" for key in keys)]
     for name, row in rows.items():
-        lines.append(f"{name:<{width}}" + "".join(f"{row[key]:>14.4f}" for key in keys))
+        lines.append(f"{name:<{width}}" + "".join(f"{row[key]:>16.4f}" for key in keys))
     last = next(reversed(rows.values()))
     lines.append(
         f"{last['queries']} queries, {last['lone_queries']} without another image of their class left out."

@@ -4,16 +4,17 @@
 
     {"schema": 1,
      "tfrank": "0.1.0",
-     "about": {"test set": "...", "images": 900, "model": "...", "search": "exact", ...},
+     "about": {"model": "...", "images": 900, "classes": 5, "protocols": "...", "search": "exact", ...},
      "rankings": {"leave_one_out": {"recall_at_1": 0.99, ..., "queries": 900, "lone_queries": 0}},
      "extras": {"dists_intra": 0.3, ...},
      "notes": ["..."]}
 
 Metrics are shares from 0 to 1, but for counts and for dists@intra and dists@inter, which go up to 2. Beside
 it, `per_query/<ranking>.csv` has a line for each query: its id, its label, and each of its metrics, empty for
-a query without a positive.
+a query without a positive. `curves.json` has what is drawn of each ranking: {ranking: {curve: [x, y]}}.
 """
 
+import contextlib
 import csv
 import json
 import os
@@ -26,6 +27,7 @@ from tfrank import files
 from tfrank.checks import InputError
 
 SCHEMA = 1
+COLUMNS = ("id", "label")
 
 
 class PerQuery(NamedTuple):
@@ -50,16 +52,21 @@ def write_results(
     extras: Mapping[str, float],
     notes: Sequence[str],
     per_query: Mapping[str, PerQuery],
+    curves: Mapping[str, Mapping[str, Sequence]],
     version: str,
 ) -> None:
-    """Writes the files; `metrics.json` last, so that it stands only where the others are whole."""
+    """Writes the files; `metrics.json` last, so that it never stands beside others that are not its own."""
     files.make_folder(os.path.join(folder, "per_query"))
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(os.path.join(folder, "metrics.json"))
     for name, found in per_query.items():
         with files.atomic_write(_path_of(folder, name), "w") as file:
-            lines = csv.writer(file, lineterminator="\n")
-            lines.writerow(["id", "label", *found.metrics])
-            columns = [["" if np.isnan(v) else repr(v) for v in c.tolist()] for c in found.metrics.values()]
-            lines.writerows(zip(found.ids, found.labels.tolist(), *columns))
+            # Texts in quotes: an id may hold line ends of any kind.
+            lines = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+            lines.writerow([*COLUMNS, *found.metrics])
+            columns = [["" if np.isnan(v) else v for v in c.tolist()] for c in found.metrics.values()]
+            lines.writerows(zip(found.ids.tolist(), found.labels.tolist(), *columns))
+    files.write_json(os.path.join(folder, "curves.json"), curves)
     tree = {
         "schema": SCHEMA,
         "tfrank": version,
@@ -77,17 +84,17 @@ def load_metrics(folder: str) -> dict[str, Any]:
     Raises:
         InputError: there is none, or it is damaged or of another schema.
     """
-    path = os.path.join(folder, "metrics.json")
-    try:
-        with open(path) as file:
-            tree = dict(json.load(file))
-        if tree["schema"] != SCHEMA or not all(isinstance(tree[key], dict) for key in ("about", "rankings")):
-            raise ValueError(f"schema {tree['schema']!r}")
-    except FileNotFoundError:
-        raise InputError(f"There is no evaluation in {folder} (no metrics.json).") from None
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{path} is not what an evaluation writes ({error!r}). Evaluate again.") from None
+    tree = _load(folder, "metrics.json")
+    parts = tree.get("about"), tree.get("rankings")
+    if tree.get("schema") != SCHEMA or not all(isinstance(part, dict) for part in parts):
+        path = os.path.join(folder, "metrics.json")
+        raise InputError(f"{path} is of another schema ({tree.get('schema')!r}). Evaluate again.")
     return tree
+
+
+def load_curves(folder: str) -> dict[str, dict[str, list]]:
+    """What `curves.json` of a folder says; InputError where it is missing or damaged."""
+    return _load(folder, "curves.json")
 
 
 def load_per_query(folder: str, ranking: str) -> PerQuery:
@@ -96,12 +103,14 @@ def load_per_query(folder: str, ranking: str) -> PerQuery:
     try:
         with open(path, newline="") as file:
             head, *lines = csv.reader(file)
+        if (*head[:2],) != COLUMNS:
+            raise ValueError(f"its columns are {head}")
         ids, labels, *columns = zip(*lines, strict=True) if lines else [()] * len(head)
         values = [np.array([float(v) if v else np.nan for v in column]) for column in columns]
         return PerQuery(np.array(ids), np.array(labels, np.int64), dict(zip(head[2:], values, strict=True)))
     except FileNotFoundError:
         raise InputError(f"There is no {path}: that evaluation has no ranking {ranking!r}.") from None
-    except (OSError, ValueError, TypeError, csv.Error) as error:
+    except (OSError, ValueError, TypeError, OverflowError, csv.Error) as error:
         raise InputError(f"{path} is damaged ({error}). Evaluate again.") from None
 
 
@@ -115,6 +124,17 @@ def common_queries(one: PerQuery, other: PerQuery) -> tuple[np.ndarray, np.ndarr
     _, rows, places = np.intersect1d(one.ids, other.ids, assume_unique=True, return_indices=True)
     order = np.argsort(rows)
     return rows[order], places[order]
+
+
+def _load(folder, name):
+    path = os.path.join(folder, name)
+    try:
+        with open(path) as file:
+            return dict(json.load(file))
+    except FileNotFoundError:
+        raise InputError(f"There is no evaluation in {folder} (no {name}).") from None
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"{path} is damaged ({error}). Evaluate again.") from None
 
 
 def _path_of(folder, ranking):

@@ -7,13 +7,15 @@ import numpy as np
 
 from tfrank import checks
 from tfrank.checks import InputError
-from tfrank.evaluation import scann_files
+from tfrank.evaluation import scann_files, top_k
 from tfrank.evaluation.neighbors import Neighbors, checked, exact, float32_rows, matrix, share_found
 from tfrank.evaluation.scann_probe import scann_problem
 from tfrank.evaluation.sharding import merge_neighbors
 
-# Sizes from which on ScaNN's guide (docs/algorithms.md) hashes, and partitions by a tree.
-HASHING_FROM, TREE_FROM = 20_000, 100_000
+# From so many rows on there is a tree. Below 100,000 ScaNN's guide (docs/algorithms.md) would hash without
+# one, which takes longer than comparing all where processors multiply well: 27 s where that takes 18 s, and
+# a tree 2 s, for 60,502 rows of dim 512 among each other (benchmarks.evaluation).
+TREE_FROM = 20_000
 METHODS = ("brute_force", "hashing", "tree")
 # ScaNN's codebooks have 16 entries a block, and are learned from at least so many rows.
 FEWEST_HASHED = 16
@@ -21,6 +23,11 @@ FEWEST_HASHED = 16
 SAMPLE = 1000
 # Reordering more than this share of the rows takes longer than comparing all.
 MOST_REORDERED = 1 / 4
+# By how much settings grow at a time until the recall is reached.
+GROWTH = 1.5
+# From this dim on a codebook stands for four dimensions instead of two: half the time of a leaf, and what it
+# ranks worse is reordered.
+MANY_DIMS = 512
 # Queries searched at a time.
 BLOCK_QUERIES = 2**13
 
@@ -80,17 +87,17 @@ class ScannIndex:
     ) -> "ScannIndex":
         """An index whose measured recall reaches a target.
 
-        A sample of queries is searched exactly too, and the number of leaves or of reordered candidates is
-        doubled, whichever finds more, until the recall of the k nearest is reached. Where it cannot be, or
-        where that would reorder a quarter of the rows, the index searches by brute force.
+        A sample of queries is searched exactly too, and the number of leaves or of reordered candidates
+        grows by half, whichever finds more, until the recall of the k nearest is reached. Where it cannot be,
+        or where that would reorder a quarter of the rows, the index searches by brute force.
 
         Args:
             embeddings: `[rows, dim]` of unit norm, any real type.
             ids: `[rows]` different integers or strings. None: the row numbers.
             target_recall: above 0, up to 1.
             k: how many neighbours the target is for. Searches for more reorder in proportion.
-            method: "brute_force", "hashing" or "tree". None: by size, as ScaNN's guide has it, brute force
-                below 20,000 rows and a tree of about sqrt(rows) leaves from 100,000 on.
+            method: "brute_force", "hashing" or "tree". None: by size, brute force below 20,000 rows, and
+                from there on a tree of about sqrt(rows) leaves.
             queries: `[queries, dim]` such as will come, of which up to 1,000 are the sample. None: rows,
                 each searched among the others. The leaves were made for these, so they are found more
                 easily than what is new.
@@ -110,7 +117,7 @@ class ScannIndex:
         rows = float32_rows("embeddings", embeddings, 0, len(embeddings), named)
         ids = np.arange(len(rows)) if named is None else named
         if method is None:
-            method = METHODS[(len(rows) >= HASHING_FROM) + (len(rows) >= TREE_FROM)]
+            method = "tree" if len(rows) >= TREE_FROM else "brute_force"
         index = cls(rows, ids, Settings("brute_force", 0, 0, 0, k, 1.0), None, np.arange(0))
         if checks.one_of("method", method, METHODS) == "brute_force" or len(rows) < FEWEST_HASHED:
             return index
@@ -240,7 +247,9 @@ class ScannIndex:
         # The query need not be in the first column, nor anywhere.
         rows = np.where(rows == own[:, None], -1, rows)
         similarity = np.where(rows < 0, np.float32(-np.inf), similarity)
-        return merge_neighbors([Neighbors(rows, similarity)], [0], k)
+        keys = np.sort(top_k.pack(similarity, rows), axis=1)[:, :k]
+        short = [(0, 0), (0, k - keys.shape[1])]
+        return Neighbors(*top_k.unpack(np.pad(keys, short, constant_values=top_k.EMPTY)))
 
 
 def _scann() -> Any:
@@ -266,13 +275,14 @@ def _new_searcher(rows: np.ndarray, settings: Settings) -> Any:
         builder = builder.tree(
             settings.leaves, settings.leaves_to_search, training_sample_size=250_000, min_partition_size=1
         )
-    # As ScaNN's guide has it: two dimensions a block, and errors along the row count more.
-    builder = builder.score_ah(2, anisotropic_quantization_threshold=0.2)
+    # As ScaNN's guide has it, errors along the row count more.
+    block = 4 if rows.shape[1] >= MANY_DIMS else 2
+    builder = builder.score_ah(block, anisotropic_quantization_threshold=0.2)
     return builder.reorder(settings.reorder).build()
 
 
 def _tuned(index: ScannIndex, target: float, queries: np.ndarray | None, seed: int) -> ScannIndex | None:
-    """The index with the least settings of a path of doublings that reach the target; None if none does."""
+    """The index with the first settings of a growing path that reach the target; None if none does."""
     rows, k = index.rows, index.settings.k
     asked = rows if queries is None else matrix("queries", queries)
     sample = np.sort(np.random.default_rng(seed).choice(len(asked), min(SAMPLE, len(asked)), replace=False))
@@ -286,15 +296,18 @@ def _tuned(index: ScannIndex, target: float, queries: np.ndarray | None, seed: i
         tried.settings = settings._replace(recall=recall)
         return tried
 
+    def grown(count):
+        return math.ceil(GROWTH * count)
+
     most = int(len(rows) * MOST_REORDERED)
     best = measured(index.settings)
     while best.settings.recall < target:
         s = best.settings
         wider = []
         if s.leaves_to_search < s.leaves:
-            wider.append(s._replace(leaves_to_search=min(2 * s.leaves_to_search, s.leaves)))
+            wider.append(s._replace(leaves_to_search=min(grown(s.leaves_to_search), s.leaves)))
         if s.reorder < most:
-            wider.append(s._replace(reorder=min(2 * s.reorder, most)))
+            wider.append(s._replace(reorder=min(grown(s.reorder), most)))
         if not wider:
             return None
         best = max(map(measured, wider), key=lambda tried: tried.settings.recall)

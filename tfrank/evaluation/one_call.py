@@ -10,7 +10,7 @@ from tfrank.checks import InputError
 from tfrank.evaluation import metrics, report
 from tfrank.evaluation.measure import measure_split
 from tfrank.evaluation.neighbors import SEARCHES
-from tfrank.evaluation.protocols import Split
+from tfrank.evaluation.protocols import Split, text_of
 from tfrank.evaluation.ranks import Ranks, by_label
 from tfrank.normalize import l2_normalize
 
@@ -78,12 +78,13 @@ def evaluate(
     (1.0, 1.0, 4)
     """
     checks.one_of("search", search, SEARCHES)
-    if (gallery_embeddings is None) != (gallery_labels is None):
-        raise InputError("Give gallery_embeddings and gallery_labels together, or neither.")
+    no_gallery = gallery_embeddings is None
+    if no_gallery != (gallery_labels is None) or (no_gallery and gallery_ids is not None):
+        raise InputError("Give gallery_embeddings and gallery_labels together, or nothing of a gallery.")
     queries, labels, ids, notes = _checked("", embeddings, labels, ids)
     gallery, self_index, leave_one_out = queries, np.arange(len(queries)), junk is None
     both = labels, labels
-    if gallery_embeddings is not None:
+    if not no_gallery:
         gallery, gallery_labels, gallery_ids, more = _checked(
             "gallery_", gallery_embeddings, gallery_labels, gallery_ids
         )
@@ -106,8 +107,8 @@ def evaluate(
 
 def _checked(prefix, embeddings, labels, ids):
     """Unit rows, labels `[n]`, ids or None, and notes; InputError names the argument that is wrong."""
-    embeddings, labels = np.asanyarray(embeddings), np.asarray(labels)
-    if embeddings.ndim != 2 or not np.issubdtype(embeddings.dtype, np.floating):
+    embeddings, labels = np.asarray(embeddings), np.asarray(labels)
+    if embeddings.ndim != 2 or not (embeddings.dtype.kind == "f" or embeddings.dtype == "bfloat16"):
         expected = "floats of shape [images, dim]"
         raise checks.invalid(f"{prefix}embeddings", expected, f"{embeddings.dtype} {embeddings.shape}")
     if not len(embeddings):
@@ -116,9 +117,10 @@ def _checked(prefix, embeddings, labels, ids):
         expected = f"{len(embeddings)} integers"
         raise checks.invalid(f"{prefix}labels", expected, f"{labels.dtype} {labels.shape}")
     if ids is not None:
-        ids = np.asarray(ids)
-        if ids.shape != (len(embeddings),):
-            raise checks.invalid(f"{prefix}ids", f"{len(embeddings)} names", ids.shape)
+        if np.shape(ids) != (len(embeddings),):
+            raise checks.invalid(f"{prefix}ids", f"{len(embeddings)} names", np.shape(ids))
+        # All as text, so that those of queries and gallery compare.
+        ids = np.array([text_of(name) for name in ids])
         check_unique(f"{prefix}ids", ids)
     rows, zeros = unit_rows(embeddings, ids)
     notes = (f"{zeros:,} embeddings are zero; their similarity to everything is 0.",) if zeros else ()
@@ -131,7 +133,7 @@ def check_unique(name: str, ids: np.ndarray) -> None:
     if len(names) < len(ids):
         twice = names[np.argmax(counts > 1)]
         repeated = len(ids) - len(names)
-        raise InputError(f"`{name}` has {_text(twice)!r} more than once ({repeated:,} repeated).")
+        raise InputError(f"`{name}` has {text_of(twice)!r} more than once ({repeated:,} repeated).")
 
 
 def unit_rows(embeddings: np.ndarray, ids: np.ndarray | None = None) -> tuple[np.ndarray, int]:
@@ -146,9 +148,10 @@ def unit_rows(embeddings: np.ndarray, ids: np.ndarray | None = None) -> tuple[np
         bad = np.flatnonzero(~np.isfinite(block).all(axis=1))
         if len(bad):
             number = start + int(bad[0])
-            name = f"image {number}" if ids is None else repr(_text(ids[number]))
+            name = f"image {number}" if ids is None else repr(text_of(ids[number]))
             raise InputError(f"The embedding of {name} is not finite. Is the model diverged?")
-        norms = np.linalg.norm(block.astype(np.float64), axis=1)
+        with np.errstate(over="ignore"):
+            norms = np.linalg.norm(block.astype(np.float64), axis=1)
         zeros += int(np.sum(norms < 1e-6))
         unit = unit and bool(np.all((np.abs(norms - 1) < 1e-6) | (norms == 0)))
     if unit:
@@ -178,7 +181,3 @@ def _check_junk(junk, queries, gallery, search):
         raise checks.invalid("junk", f"bools of shape {(queries, gallery)}", received)
     if search != "exact":
         raise InputError("Junk is left out by exact search alone. Take search='exact'.")
-
-
-def _text(name):
-    return name.decode(errors="replace") if isinstance(name, bytes) else str(name)

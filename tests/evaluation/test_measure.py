@@ -1,0 +1,146 @@
+"""Measuring is what composing search, post-processing and metrics by hand gives."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tests import reference
+from tests.evaluation import LABELS, ROWS
+from tests.reference import metrics as oracle
+from tfrank.checks import InputError
+from tfrank.evaluation import metrics, neighbors
+from tfrank.evaluation.measure import NOTHING, PostProcessing, measure, measure_split
+from tfrank.evaluation.protocols import Split, TestSet, splits_of
+from tfrank.evaluation.ranks import by_list
+
+KS = (1, 3)
+DISTINCT = ROWS["distinct"]
+IDS = np.array([f"{number}" for number in range(60)])
+APART = np.where(np.arange(60) % 3 == 0, "query", "gallery")
+EVERY_POST = [
+    PostProcessing(query_expansion=expansion, database_augmentation=augmentation, alpha=1.5, rerank=rerank)
+    for expansion, augmentation, rerank in itertools.product((0, 4), (0, 3), (False, True))
+]
+every_post = pytest.mark.parametrize("post", EVERY_POST, ids=lambda post: "-".join(map(str, post)))
+
+
+def split_of(protocol):
+    (split,) = splits_of(TestSet(LABELS, IDS, APART, np.full(60, -1)), protocol)
+    return split
+
+
+def similarities_by_hand(queries, gallery, own, post):
+    """`[queries, gallery]` after the post-processing, by the plain loops of each."""
+    if post.database_augmentation:
+        everyone = np.arange(len(gallery))
+        gallery = reference.expanded(gallery, gallery, post.database_augmentation, post.alpha, everyone)
+        queries = np.array([q if o < 0 else gallery[o] for q, o in zip(queries, own)])
+    if post.query_expansion:
+        queries = reference.expanded(queries, gallery, post.query_expansion, post.alpha, own)
+    if post.rerank:
+        return reference.k_reciprocal(queries, gallery, 20, 6, 0.3, own)
+    return queries @ gallery.T
+
+
+@pytest.mark.parametrize("protocol", ["leave_one_out", "query_gallery"])
+@every_post
+def test_every_post_processing_is_that_of_the_plain_loops(protocol, post):
+    """Where each image is a query in turn, a query is what augmentation has made of it in the gallery."""
+    split = split_of(protocol)
+    queries, gallery = DISTINCT[split.queries].astype(float), DISTINCT[split.gallery].astype(float)
+    if post.rerank and post.query_expansion and protocol == "leave_one_out":
+        with pytest.raises(InputError, match="takes a query that is in the gallery as it is there"):
+            measure(DISTINCT, [split], KS, post=post)
+        return
+    similarity = similarities_by_hand(queries, gallery, split.self_index, post)
+    labels = LABELS[split.queries], LABELS[split.gallery], split.self_index
+    found = measure(DISTINCT, [split], KS, post=post)[protocol]
+    precisions = reference.average_precision(similarity, *labels)
+    np.testing.assert_allclose(found.per_query["ap"], precisions, atol=1e-6)
+    for k in KS:
+        wanted = reference.recall_at_k(similarity, *labels, k)
+        assert found.metrics[f"recall_at_{k}"] == pytest.approx(wanted)
+    assert found.metrics["lone_queries"] == np.sum(np.isnan(precisions))
+
+
+def test_each_post_processing_changes_the_numbers():
+    split = split_of("query_gallery")
+    maps = [measure(DISTINCT, [split], KS, post=post)["query_gallery"].metrics["map"] for post in EVERY_POST]
+    assert len(set(maps)) == len(EVERY_POST)
+    assert maps[0] == measure(DISTINCT, [split], KS, post=NOTHING)["query_gallery"].metrics["map"]
+
+
+@pytest.mark.parametrize("rerank", [False, True])
+def test_several_truths_of_a_split_are_ranked_alike(rerank):
+    """Re-ranked similarities come once and serve every truth."""
+    rng = np.random.default_rng(0)
+    lists = [[rng.permutation(40)[:5] for _ in range(20)] for _ in range(2)]
+    nothing, own = [np.empty(0, int)] * 20, np.full(20, -1)
+    truths = {name: by_list(positives, nothing) for name, positives in zip("ab", lists)}
+    split = Split(np.arange(40, 60), np.arange(40), own, truths, None)
+    queries, gallery = DISTINCT[40:].astype(float), DISTINCT[:40].astype(float)
+    post = PostProcessing(rerank=rerank)
+    similarity = similarities_by_hand(queries, gallery, own, post)
+    found = measure(DISTINCT, [split], [1], post=post)
+    for name, positives in zip("ab", lists):
+        rankings = [reference.ranking_of(s, set(p.tolist())) for s, p in zip(similarity, positives)]
+        wanted = list(map(oracle.trapezoid_ap, rankings))
+        np.testing.assert_allclose(found[name].per_query["trapezoid_ap"], wanted, atol=1e-6)
+        # Its Ks are those of the protocol.
+        assert "capped_precision_at_10" in found[name].per_query
+
+
+@pytest.mark.parametrize("protocol", ["leave_one_out", "query_gallery"])
+@pytest.mark.parametrize("expansion", [0, 4])
+def test_scann_gives_the_hits_of_exact_search_and_no_more(protocol, expansion):
+    pytest.importorskip("scann")
+    split, post = split_of(protocol), PostProcessing(query_expansion=expansion)
+    exact = measure(DISTINCT, [split], KS, post=post)[protocol]
+    found = measure(DISTINCT, [split], KS, post=post, search="scann")[protocol]
+    assert found.ranks is None and found.split is split
+    names = [f"{metric}_at_{k}" for metric in ("recall", "precision") for k in KS]
+    assert list(found.per_query) == names
+    for name in names:
+        np.testing.assert_array_equal(found.per_query[name], exact.per_query[name])
+    wanted = {name: exact.metrics[name] for name in (*names, "queries", "lone_queries")}
+    assert found.metrics == {**wanted, "scann_recall": 1.0}
+
+
+def test_draws_of_an_approximate_search_are_averaged_with_its_own_recall(monkeypatch):
+    """The second draw misses half of what it should find."""
+    calls = []
+
+    def poor(queries, gallery, k, self_index):
+        calls.append(k)
+        found = neighbors.exact(queries, gallery, k, self_index)
+        return found._replace(index=np.where(np.arange(k) < len(calls) * k / 2, found.index, -1))
+
+    monkeypatch.setitem(neighbors.SEARCHES, "scann", poor)
+    split = split_of("query_gallery")
+    found = measure(DISTINCT, [split] * 2, [2], search="scann")["query_gallery"]
+    assert calls == [2, 2] and found.metrics["scann_recall"] == 0.75
+
+
+def test_what_needs_whole_rankings_is_refused_with_scann():
+    graded = Split(np.arange(2), np.arange(9), np.full(2, -1), {"easy": by_list([[1]] * 2, [[]] * 2)}, None)
+    for split, post in [(graded, NOTHING), (split_of("leave_one_out"), PostProcessing(rerank=True))]:
+        with pytest.raises(
+            InputError, match="Graded relevance and re-ranking need exact search; scann finds"
+        ):
+            measure(DISTINCT, [split], KS, search="scann", post=post)
+
+
+@pytest.mark.parametrize("protocol", ["query_gallery", "random_gallery"])
+def test_nothing_to_find_is_said(protocol):
+    test = TestSet(np.arange(60), IDS, APART, np.full(60, -1))
+    with pytest.raises(InputError, match="there is nothing to retrieve"):
+        measure(DISTINCT, splits_of(test, protocol), [1])
+
+
+def test_a_split_is_measured_from_its_rows_alone():
+    split = split_of("query_gallery")
+    rows = DISTINCT[split.queries], DISTINCT[split.gallery]
+    found = measure_split(*rows, split, KS)["query_gallery"]
+    assert found.metrics == measure(DISTINCT, [split], KS)["query_gallery"].metrics
+    assert found.metrics == metrics.summarize(metrics.per_query(found.ranks, KS))
