@@ -69,7 +69,10 @@ def train_and_evaluate(config, workdir, strategy, data):
     with files.atomic_write(paths["neighbors.png"]) as file:
         file.write(inference.draw_neighbors(config, results.embeddings, results.test.labels, data.test))
     inference.export(config, training.serving, paths["saved_model"])
-    about = measuring.about(config, test, model=workdir, search="exact")
+    # Whitening and several scales are for eval_main.
+    done = config.copy_and_resolve_references()
+    done.evaluation.update(whitening=0.0, scales=(1.0,))
+    about = measuring.about(done, test, model=workdir, search="exact")
     folder = os.path.join(workdir, "evaluation", datasets.test_name(config))
     page = reporting.write_evaluation(folder, config, results, data.test, about=about, title=workdir)[-1]
     print("\n".join([*paths.values(), page]))

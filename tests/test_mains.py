@@ -23,6 +23,7 @@ def run(tmp_path_factory):
         "--config.train.evaluate_every=4",
         "--config.data.validation_classes=6",
         "--config.evaluation.baselines=True",
+        "--config.evaluation.whitening=0.25",
     )
     status, output, errors = finish(workdir, *flags)
     assert status == 0, errors
@@ -39,6 +40,8 @@ def test_training_shows_progress_and_a_table_and_says_where_everything_is(run):
     for name in ("metrics.json", "neighbors.png", "saved_model", "evaluation/test/report.html"):
         assert str(workdir / name) in output
         assert (workdir / name).exists()
+    about = json.loads((workdir / "evaluation" / "test" / "metrics.json").read_text())["about"]
+    assert "whitening" not in about, "whitening is for eval_main"
 
 
 def test_the_same_command_again_trains_no_more_and_gives_the_same_numbers(run):
