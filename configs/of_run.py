@@ -16,7 +16,7 @@ from configs import default
 def get_config(path: str = ""):
     try:
         with open(path) as file:
-            saved = _with_tuples(json.load(file))
+            saved = json.load(file)
         config = default.get_config(saved["loss"]["name"])
         config.evaluation.published = ConfigDict(saved["evaluation"].pop("published", {}))
         _update(config, saved)
@@ -26,16 +26,9 @@ def get_config(path: str = ""):
 
 
 def _update(config, saved):
-    """Takes over what is saved; fields that are no more are left out."""
+    """Takes over what is saved; a field that is a tuple makes one of a list."""
     for name, value in saved.items():
         if name in config and isinstance(config[name], ConfigDict):
             _update(config[name], value)
         elif name in config:
             config[name] = value
-
-
-def _with_tuples(tree):
-    """JSON has lists where configs have tuples."""
-    if isinstance(tree, dict):
-        return {name: _with_tuples(value) for name, value in tree.items()}
-    return tuple(map(_with_tuples, tree)) if isinstance(tree, list) else tree
