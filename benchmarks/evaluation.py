@@ -38,7 +38,7 @@ from benchmarks import evaluation_peers, memory
 from benchmarks.trained_embeddings import DIM, IMAGES_PER_CLASS, trained_embeddings
 from tfrank.evaluation import metrics, neighbors
 from tfrank.evaluation.leave_one_out import leave_one_out_ranks
-from tfrank.evaluation.parallel import Gallery, in_parallel
+from tfrank.evaluation.parallel import Gallery
 from tfrank.evaluation.ranks import by_label, positive_ranks
 from tfrank.evaluation.scann_index import ScannIndex
 
@@ -166,9 +166,7 @@ def recalls(index: np.ndarray, labels: np.ndarray) -> list[float]:
 
 def measure_scann(rows: np.ndarray, labels: np.ndarray) -> None:
     """Prints Recall@K and time of searching by ScaNN, and of exact search and the exact metrics."""
-    print(
-        f"\nThe {K} nearest: {rows.shape[0]:,} x {DIM}, of a trained model, {len(np.unique(labels)):,} classes"
-    )
+    print(f"\nThe {K} nearest: {len(rows):,} x {DIM}, of a trained model, {len(np.unique(labels)):,} classes")
     own, found = np.arange(len(rows)), {}
     start = time.perf_counter()
     index = ScannIndex.build(rows, k=K)

@@ -85,8 +85,8 @@ class ScannIndex:
         """An index whose measured recall reaches a target.
 
         A sample of queries is searched exactly too, and the number of leaves or of reordered candidates
-        grows by a quarter, whichever finds more, until the recall of the k nearest is reached. Where it cannot be,
-        or where that would reorder a quarter of the rows, the index searches by brute force.
+        grows by a quarter, whichever finds more, until the recall of the k nearest is reached. Where it
+        cannot be, or where that would reorder a quarter of the rows, the index searches by brute force.
 
         Args:
             embeddings: `[rows, dim]` of unit norm, any real type.
@@ -261,9 +261,8 @@ def _scann() -> Any:
 def _first_settings(method: str, rows: int, k: int) -> Settings:
     """Where tuning starts: a twentieth of the leaves, and few candidates."""
     leaves = max(1, round(math.sqrt(rows))) if method == "tree" else 0
-    return Settings(
-        method, leaves, math.ceil(leaves / 20), min(max(100, math.ceil(1.5 * k)), rows), k, math.nan
-    )
+    reorder = min(max(100, math.ceil(1.5 * k)), rows)
+    return Settings(method, leaves, math.ceil(leaves / 20), reorder, k, math.nan)
 
 
 def _new_searcher(rows: np.ndarray, settings: Settings) -> Any:
