@@ -64,10 +64,8 @@ def train_and_evaluate(config, workdir, strategy, data):
     print(report.table(rows))
     for note in results.notes:
         print(note)
-    paths = {name: os.path.join(workdir, name) for name in ("metrics.json", "neighbors.png", "saved_model")}
+    paths = {name: os.path.join(workdir, name) for name in ("metrics.json", "saved_model")}
     files.write_json(paths["metrics.json"], rows)
-    with files.atomic_write(paths["neighbors.png"]) as file:
-        file.write(inference.draw_neighbors(config, results.embeddings, results.test.labels, data.test))
     inference.export(config, training.serving, paths["saved_model"])
     # Whitening and several scales are for eval_main.
     done = config.copy_and_resolve_references()

@@ -20,7 +20,6 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import itertools
-import multiprocessing
 import statistics
 import time
 
@@ -28,7 +27,7 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags
 
-from benchmarks import peers
+from benchmarks import memory, peers
 from tfrank import losses
 from tfrank.losses.proxies import PROXY_LOSSES
 
@@ -126,16 +125,8 @@ def peak_bytes(name: str, batch: int, layout: str) -> int:
     function = function_of(name)
     function(*arguments(64, layout)).numpy()
     inputs = arguments(batch, layout)
-
-    def status(field):
-        with open("/proc/self/status") as lines:
-            return next(int(line.split()[1]) for line in lines if line.startswith(field)) * 1024
-
-    with open("/proc/self/clear_refs", "w") as refs:
-        refs.write("5")  # Resets the peak.
-    before = status("VmRSS")
-    function(*inputs).numpy()
-    return status("VmHWM") - before
+    before = memory.held()
+    return memory.peak_of(lambda: function(*inputs).numpy()) - before
 
 
 def function_of(name: str):
@@ -163,7 +154,6 @@ def main(_):
     columns = ("batch", "layout", "loss", "ms", "x product", "MB", "matrices")
     widths = (6, 8, 20, 10, 10, 8, 9)
     print(*(f"{column:>{width}}" for column, width in zip(columns, widths)))
-    fresh = multiprocessing.get_context("spawn")
     for batch, layout in itertools.product(map(int, _BATCH.value), _LAYOUT.value):
         names = ["product", *_LOSS.value]
         if _PEER.value:
@@ -171,12 +161,11 @@ def main(_):
         functions = {name: function_of(name) for name in names}
         seconds = median_seconds(functions, arguments(batch, layout), _REPEATS.value)
         for name in names:
-            with fresh.Pool(1) as pool:
-                memory = pool.apply(peak_bytes, (name, batch, layout))
+            peak = memory.in_fresh_process(peak_bytes, name, batch, layout)
             cells = (
                 *(batch, layout, name, f"{seconds[name] * 1e3:.2f}"),
-                *(f"{seconds[name] / seconds['product']:.2f}", f"{memory / 1e6:.0f}"),
-                f"{memory / (4 * batch**2):.1f}",
+                *(f"{seconds[name] / seconds['product']:.2f}", f"{peak / 1e6:.0f}"),
+                f"{peak / (4 * batch**2):.1f}",
             )
             print(*(f"{cell:>{width}}" for cell, width in zip(cells, widths)), flush=True)
 

@@ -248,6 +248,8 @@ def get_config(loss: str = "") -> ConfigDict:
     config.evaluation.protocols = ()
     # Images at their own size, one at a time, neither resized nor cropped (mAP_Q).
     config.evaluation.full_size = False
+    # Share of the true neighbours that ScaNN is built to find, where it searches.
+    config.evaluation.target_recall = 0.99
     # Scales at which an image is embedded; several embeddings are summed. Of models of images of any size.
     config.evaluation.scales = (1.0,)
     # PCA whitening with this power, 0.25 in mAP_Q, 0.5 for full whitening, 0 for none; to so many numbers, 0

@@ -89,7 +89,9 @@ def measure_all(
         splits = splits_of(test, name, seed=config.seed)
         ks, note = _ks(config, splits)
         notes.append(note)
-        rankings |= measure(embeddings, splits, ks, search=search, post=post)
+        rankings |= measure(
+            embeddings, splits, ks, search=search, target_recall=options.target_recall, post=post
+        )
     extras = clusters.class_distances(embeddings, test.labels) if np.all(test.labels != UNKNOWN) else {}
     if options.nmi:
         extras["nmi"] = clusters.nmi(embeddings, test.labels, seed=config.seed)

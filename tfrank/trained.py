@@ -150,7 +150,9 @@ def load_embeddings(path: str) -> tuple[np.ndarray, TestSet]:
 
 def run_of(saved_model: str | None) -> str | None:
     """The workdir that a SavedModel lies in, if it does."""
-    folder = os.path.dirname(os.path.abspath(saved_model)) if saved_model else ""
+    if not saved_model:
+        return None
+    folder = os.path.dirname(os.path.abspath(saved_model))
     return os.path.relpath(folder) if os.path.exists(os.path.join(folder, "config.json")) else None
 
 

@@ -60,6 +60,7 @@ def measure(
     ks: Sequence[int],
     *,
     search: str = "exact",
+    target_recall: float = 0.99,
     post: PostProcessing = NOTHING,
 ) -> dict[str, Measured]:
     """The metrics of each ranking of a protocol.
@@ -71,6 +72,7 @@ def measure(
         search: "exact": ranks in the whole gallery. "scann": from the max(ks) nearest, so without the metrics
             that take more, and with `scann_recall`, the share of the exact neighbours that it found for a
             sample of queries.
+        target_recall: what ScaNN is built to.
         post: what is done with the embeddings before.
 
     Raises:
@@ -79,7 +81,9 @@ def measure(
     found: dict[str, list[Measured]] = {}
     for split in splits:
         queries, gallery = _rows(embeddings, split.queries), _rows(embeddings, split.gallery)
-        for name, one in measure_split(queries, gallery, split, ks, search=search, post=post).items():
+        for name, one in measure_split(
+            queries, gallery, split, ks, search=search, target_recall=target_recall, post=post
+        ).items():
             found.setdefault(name, []).append(one)
     return {name: _mean(draws) for name, draws in found.items()}
 
@@ -91,6 +95,7 @@ def measure_split(
     ks: Sequence[int],
     *,
     search: str = "exact",
+    target_recall: float = 0.99,
     post: PostProcessing = NOTHING,
 ) -> dict[str, Measured]:
     """As `measure`, of one split, given its rows: `[queries, dim]` and `[gallery, dim]`."""
@@ -108,7 +113,7 @@ def measure_split(
             queries, gallery, k=post.query_expansion, alpha=post.alpha, self_index=split.self_index
         )
     if search != "exact":
-        return _measure_neighbors(expanded, gallery, split, ks, search, post)
+        return _measure_neighbors(expanded, gallery, split, ks, search, target_recall, post)
     measured = {}
     for name, ranks in _all_ranks(expanded, gallery, split, post).items():
         if split.labels is None:
@@ -155,10 +160,10 @@ def _all_ranks(queries, gallery, split, post):
     return {name: positive_ranks(queries, gallery, truth) for name, truth in split.truths.items()}
 
 
-def _measure_neighbors(queries, gallery, split, ks, search, post):
+def _measure_neighbors(queries, gallery, split, ks, search, target_recall, post):
     if split.labels is None or post.rerank:
         raise InputError(f"Graded relevance and re-ranking need exact search; {search} finds a few nearest.")
-    found = neighbors.search(search)(queries, gallery, max(ks), split.self_index)
+    found = neighbors.search(search, target_recall=target_recall)(queries, gallery, max(ks), split.self_index)
     per_query = metrics.per_query_of_neighbors(found.index, *split.labels, split.self_index, ks)
     recall = neighbors.recall_against_exact(found, queries, gallery, max(ks), split.self_index)
     means = {**metrics.summarize(per_query), f"{search}_recall": recall}

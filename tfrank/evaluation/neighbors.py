@@ -116,23 +116,32 @@ def _own_places(own, first_row, rows):
 
 
 def scann(
-    queries: np.ndarray, gallery: np.ndarray, k: int, self_index: np.ndarray | None = None
+    queries: np.ndarray,
+    gallery: np.ndarray,
+    k: int,
+    self_index: np.ndarray | None = None,
+    *,
+    target_recall: float = 0.99,
 ) -> Neighbors:
-    """As `exact`, by a `ScannIndex` that is configured by the size of the gallery."""
+    """As `exact`, by a `ScannIndex` that is configured by the gallery's size and built to this recall."""
     # Here, since an index searches exactly too.
     from tfrank.evaluation.scann_index import ScannIndex
 
-    return ScannIndex.build(gallery, k=k).search(queries, k, self_index)
+    return ScannIndex.build(gallery, k=k, target_recall=target_recall).search(queries, k, self_index)
 
 
 SEARCHES: dict[str, Callable[..., Neighbors]] = {"exact": exact, "scann": scann}
 
 
-def search(name: str) -> Callable[..., Neighbors]:
-    """The search of that name: "exact" or "scann"; exact, and a line that says so, where ScaNN cannot run."""
+def search(name: str, *, target_recall: float = 0.99) -> Callable[..., Neighbors]:
+    """The search of that name: "exact", or "scann" to a recall; exact, and a line that says so, where ScaNN
+    cannot run.
+    """
     chosen = SEARCHES[checks.one_of("neighbors", name, SEARCHES)]
-    if chosen is not scann or not (problem := scann_problem()):
+    if chosen is not scann:
         return chosen
+    if not (problem := scann_problem()):
+        return functools.partial(scann, target_recall=target_recall)
     _say_once(f"Searching exactly instead of by ScaNN. {problem}")
     return exact
 

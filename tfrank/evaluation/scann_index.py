@@ -24,10 +24,7 @@ SAMPLE = 1000
 # Reordering more than this share of the rows takes longer than comparing all.
 MOST_REORDERED = 1 / 4
 # By how much settings grow at a time until the recall is reached.
-GROWTH = 1.5
-# From this dim on a codebook stands for four dimensions instead of two: half the time of a leaf, and what it
-# ranks worse is reordered.
-MANY_DIMS = 512
+GROWTH = 1.25
 # Queries searched at a time.
 BLOCK_QUERIES = 2**13
 
@@ -88,8 +85,8 @@ class ScannIndex:
         """An index whose measured recall reaches a target.
 
         A sample of queries is searched exactly too, and the number of leaves or of reordered candidates
-        grows by half, whichever finds more, until the recall of the k nearest is reached. Where it cannot be,
-        or where that would reorder a quarter of the rows, the index searches by brute force.
+        grows by a quarter, whichever finds more, until the recall of the k nearest is reached. Where it
+        cannot be, or where that would reorder a quarter of the rows, the index searches by brute force.
 
         Args:
             embeddings: `[rows, dim]` of unit norm, any real type.
@@ -264,7 +261,8 @@ def _scann() -> Any:
 def _first_settings(method: str, rows: int, k: int) -> Settings:
     """Where tuning starts: a twentieth of the leaves, and few candidates."""
     leaves = max(1, round(math.sqrt(rows))) if method == "tree" else 0
-    return Settings(method, leaves, math.ceil(leaves / 20), min(max(100, 2 * k), rows), k, math.nan)
+    reorder = min(max(100, math.ceil(1.5 * k)), rows)
+    return Settings(method, leaves, math.ceil(leaves / 20), reorder, k, math.nan)
 
 
 def _new_searcher(rows: np.ndarray, settings: Settings) -> Any:
@@ -275,9 +273,8 @@ def _new_searcher(rows: np.ndarray, settings: Settings) -> Any:
         builder = builder.tree(
             settings.leaves, settings.leaves_to_search, training_sample_size=250_000, min_partition_size=1
         )
-    # As ScaNN's guide has it, errors along the row count more.
-    block = 4 if rows.shape[1] >= MANY_DIMS else 2
-    builder = builder.score_ah(block, anisotropic_quantization_threshold=0.2)
+    # As ScaNN's guide has it: two dimensions a block, and errors along the row count more.
+    builder = builder.score_ah(2, anisotropic_quantization_threshold=0.2)
     return builder.reorder(settings.reorder).build()
 
 
