@@ -123,12 +123,16 @@ def test_embeddings_are_measured_as_the_model_that_they_are_from(trained, evalua
 def kill_half_way(output_dir, *flags):
     """Ends the process when it has noted some embeddings, and not all; how many those are."""
     process, note = start(*flags, f"--output_dir={output_dir}"), output_dir / "embeddings" / "pass.json"
-    while not note.exists():
+
+    def done():
+        return json.loads(note.read_text())["done"] if note.exists() else 0
+
+    while not done():
         assert process.poll() is None, process.communicate()
         time.sleep(0.001)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    return json.loads(note.read_text())["done"]
+    return done()
 
 
 def test_killed_while_embedding_it_embeds_the_rest_and_writes_nothing_into_the_run(run, trained, tmp_path):
