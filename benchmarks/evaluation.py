@@ -2,20 +2,22 @@
 
     python -m benchmarks.evaluation [--images=60502] [--rounds=3] [--peer]
                                     [--source=images_background_small1.zip] [--folder=runs/evaluation]
+                                    [--parts=exact --parts=scann]
 
 Each image in turn is the query and all others are the gallery; dim is 512. The unit of time is the product of
 all embeddings with all, in blocks, by TensorFlow, which is what our kernels stand on; nothing is done with
-it. Times are medians of rounds in which all take turns in one process, on all cores. Memory is the peak above
+it. Times are medians of rounds in which all take turns in one process, on all cores; beside them the seconds
+of all cores together, which other work on the machine does not lengthen as much. Memory is the peak above
 what a fresh process held once it had imported everything and had done the same to 2,000 images, so it
 includes the embeddings (Linux).
 
-exact: all metrics (Recall@K, precision@K, mAP, MAP@R, R-precision, MRR, nDCG), each of every query. First
-    about five images a class, as many as Stanford Online Products has, then 40,000 with 300 a class.
+exact, large: all metrics (Recall@K, precision@K, mAP, MAP@R, R-precision, MRR, nDCG), each of every query.
+    First about five images a class, as Stanford Online Products has; then 40,000 images, 300 a class.
     "generic" is `positive_ranks`, which serves queries apart from the gallery. Vectors are random: time does
     not depend on them.
 peer (extra `bench`): FAISS's exact index asked for the 1,001 nearest, from which Recall@1000 follows, but no
     mAP. pytorch-metric-learning asks it for as many.
-ScaNN (`--source`): the 100 nearest, of embeddings of a model trained on Omniglot, see `trained_embeddings`.
+scann (`--source`): the 100 nearest, of embeddings of a model trained on Omniglot, see `trained_embeddings`.
     The first run trains it, in a minute, and leaves it in `--folder`.
 agreement (`--source --peer`): our metrics on part of these embeddings are those of pytorch-metric-learning
     and OML to 1e-6; see `evaluation_peers` for what differs in definition.
@@ -25,10 +27,10 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 import threadpoolctl
@@ -46,6 +48,9 @@ _IMAGES = flags.DEFINE_integer("images", 60_502, "How many images.", lower_bound
 _ROUNDS = flags.DEFINE_integer("rounds", 3, "Timed rounds.", lower_bound=1)
 _PEER = flags.DEFINE_bool("peer", False, "Whether peers are measured too.")
 _SOURCE = flags.DEFINE_string("source", None, "Path of the Omniglot archive or folder; none: no ScaNN.")
+_PARTS = flags.DEFINE_multi_enum(
+    "parts", ["exact", "large", "scann", "agreement"], ["exact", "large", "scann", "agreement"], "What to do."
+)
 _FOLDER = flags.DEFINE_string("folder", "runs/evaluation", "Where the trained model and its embeddings go.")
 
 BLOCK, KS, K = 2048, (1, 10, 100), 100
@@ -119,20 +124,34 @@ def random_case(images: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
     return rows, rng.permutation(np.arange(images) % classes)
 
 
-def seconds_of(sides: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Wall times of each, all taking turns."""
-    times = {name: [] for name in sides}
+class Times(NamedTuple):
+    """Seconds of each round, by name: `wall`, and `cores` for those of all cores together."""
+
+    wall: dict[str, list[float]]
+    cores: dict[str, list[float]]
+
+    def cells(self, name: str, unit: str) -> str:
+        """Medians of the seconds, and of what they are in those of a unit, round by round."""
+        ratios = (np.median(np.divide(times[name], times[unit])) for times in self)
+        medians = (np.median(times[name]) for times in self)
+        return "".join(f" {value:>9.2f}" for pair in zip(medians, ratios) for value in pair)
+
+
+def times_of(sides: dict[str, Callable[[], object]], rounds: int) -> Times:
+    """What each takes, all taking turns."""
+    times = Times({name: [] for name in sides}, {name: [] for name in sides})
     for _ in range(rounds):
         for name, side in sides.items():
-            start = time.perf_counter()
+            start = time.perf_counter(), time.process_time()
             side()
-            times[name].append(time.perf_counter() - start)
+            times.wall[name].append(time.perf_counter() - start[0])
+            times.cores[name].append(time.process_time() - start[1])
     return times
 
 
-def ratio(times: dict[str, list[float]], name: str, unit: str) -> float:
-    """The median over rounds of what one took in units of another, round by round."""
-    return statistics.median(np.divide(times[name], times[unit]))
+def header(unit: str) -> str:
+    """The columns of `Times.cells`."""
+    return "".join(f" {column:>9}" for column in ("seconds", f"x {unit}", "of cores", f"x {unit}"))
 
 
 def peak_bytes(side: Side, images: int, classes: int) -> int:
@@ -149,12 +168,11 @@ def measure_exact(images: int, classes: int, sides: dict[str, Side]) -> None:
     for side in sides.values():
         side(*random_case(WARM_UP, WARM_UP // 5))
     case = random_case(images, classes)
-    times = seconds_of({name: lambda side=side: side(*case) for name, side in sides.items()}, _ROUNDS.value)
-    print(f"{'':<26} {'seconds':>8} {'x product':>10} {'peak MB':>8}")
+    times = times_of({name: lambda side=side: side(*case) for name, side in sides.items()}, _ROUNDS.value)
+    print(f"{'':<26}{header('product')} {'peak MB':>8}")
     for name, side in sides.items():
         peak = memory.in_fresh_process(peak_bytes, side, images, classes)
-        cells = f"{statistics.median(times[name]):>8.2f} {ratio(times, name, PRODUCT):>10.2f}"
-        print(f"{name:<26} {cells} {peak / 1e6:>8.0f}", flush=True)
+        print(f"{name:<26}{times.cells(name, PRODUCT)} {peak / 1e6:>8.0f}", flush=True)
 
 
 def recalls(index: np.ndarray, labels: np.ndarray) -> list[float]:
@@ -180,15 +198,13 @@ def measure_scann(rows: np.ndarray, labels: np.ndarray) -> None:
         "ScaNN": lambda: search("ScaNN", index.search, rows),
         "metrics": lambda: metrics_of(rows, labels),
     }
-    times = seconds_of(sides, _ROUNDS.value)
-    print(f"{'':<10} {'seconds':>8} {'x ScaNN':>8} " + " ".join(f"{f'Recall@{k}':>10}" for k in KS))
+    times = times_of(sides, _ROUNDS.value)
+    print(f"{'':<10}{header('ScaNN')} " + " ".join(f"{f'Recall@{k}':>10}" for k in KS))
     for name in sides:
         cells = (
             " ".join(f"{recall:>10.3f}" for recall in recalls(found[name], labels)) if name in found else ""
         )
-        print(
-            f"{name:<10} {statistics.median(times[name]):>8.2f} {ratio(times, name, 'ScaNN'):>8.2f} {cells}"
-        )
+        print(f"{name:<10}{times.cells(name, 'ScaNN')} {cells}")
     print(f"ScaNN's index took {build:.1f} s to build and tune: {index.settings}")
 
 
@@ -202,15 +218,18 @@ def check_agreement(rows: np.ndarray, labels: np.ndarray) -> None:
 
 
 def main(_):
-    images, large = _IMAGES.value, min(_IMAGES.value, LARGE_IMAGES)
+    images, large, parts = _IMAGES.value, min(_IMAGES.value, LARGE_IMAGES), _PARTS.value
     sides = EXACT | ({f"FAISS, {FAISS_K:,} nearest": faiss_search} if _PEER.value else {})
-    measure_exact(images, round(images / IMAGES_PER_CLASS), sides)
-    measure_exact(large, -(-large // LARGE_CLASS), sides)
+    if "exact" in parts:
+        measure_exact(images, round(images / IMAGES_PER_CLASS), sides)
+    if "large" in parts:
+        measure_exact(large, -(-large // LARGE_CLASS), sides)
     if not _SOURCE.value:
         return print("\nScaNN and agreement need a trained model: --source, the path of an Omniglot archive.")
     rows, labels = trained_embeddings(images, _SOURCE.value, _FOLDER.value)
-    measure_scann(rows, labels)
-    if _PEER.value:
+    if "scann" in parts:
+        measure_scann(rows, labels)
+    if "agreement" in parts and _PEER.value:
         # Whole classes, so that few queries are alone.
         some = np.sort(np.argsort(labels, kind="stable")[:AGREEING])
         check_agreement(rows[some], labels[some])
