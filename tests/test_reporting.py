@@ -250,3 +250,23 @@ def test_evaluations_without_labels_or_rankings_are_compared_too(tmp_path, recor
     compare = {"quality": 2.0, "compare_with": tmp_path / "before", **options}
     _, _, page = write(tmp_path / "now", test, records, **compare)
     assert "comparison" in sections(page)
+
+
+def test_the_worst_classes_are_named_with_what_they_are_taken_for(tmp_path):
+    """By the nearest other image of each query."""
+    test = TestSet(LABELS, np.arange(25).astype(str), np.full(25, ""), np.full(25, -1))
+    _, _, page = write(tmp_path, test, None, quality=0.7)
+    similarity = rows_of(0.7) @ rows_of(0.7).T
+    np.fill_diagonal(similarity, -np.inf)
+    nearest = LABELS[similarity.argmax(axis=1)]
+    wanted = {}
+    for label in range(4):
+        wrong = [other for other in nearest[label == LABELS].tolist() if other != label]
+        most = min(set(wrong), key=lambda other: (-wrong.count(other), other)) if wrong else None
+        wanted[f"class {label}"] = (f"class {most}", wrong.count(most)) if wrong else None
+    assert any(wanted.values())
+    lines = section(page, "classes").split("<tr>")[2:]
+    texts = [re.sub(r"\s+", " ", re.sub("<.*?>", " ", line)) for line in lines]
+    for name, taken in wanted.items():
+        (text,) = [text for text in texts if text.strip().startswith(name)]
+        assert not taken or (taken[0] in text and f"{taken[1]}" in text.split(taken[0])[1])
