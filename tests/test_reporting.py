@@ -10,7 +10,9 @@ import pytest
 
 from configs import digits
 from tests.data import image_records, write_records
+from tfrank import reporting
 from tfrank.checks import InputError
+from tfrank.evaluation import comparison
 from tfrank.evaluation.protocols import TestSet
 from tfrank.evaluation.results import load_curves, load_metrics, load_per_query
 from tfrank.measuring import about, measure_all
@@ -270,3 +272,20 @@ def test_the_worst_classes_are_named_with_what_they_are_taken_for(tmp_path):
     for name, taken in wanted.items():
         (text,) = [text for text in texts if text.strip().startswith(name)]
         assert not taken or (taken[0] in text and f"{taken[1]}" in text.split(taken[0])[1])
+
+
+def test_classes_are_drawn_together_where_two_evaluations_are_compared(tmp_path, records, monkeypatch):
+    """Otherwise the intervals of differences are too narrow; without classes each query is drawn alone."""
+    groups = []
+
+    def bootstrap(before, after, **options):
+        groups.append(options["groups"])
+        return comparison.paired_bootstrap(before, after, samples=10, **options)
+
+    monkeypatch.setattr(reporting, "paired_bootstrap", bootstrap)
+    for test in (set_of(records, None), graded(records)):
+        folder = tmp_path / f"{test.relevance is None}"
+        write(folder / "before", test, None)
+        write(folder / "now", test, None, compare_with=folder / "before")
+    with_labels, without = groups[0], groups[-1]
+    assert with_labels.tolist() == LABELS[::6].tolist() and without is None
