@@ -10,7 +10,9 @@ import pytest
 
 from configs import digits
 from tests.data import image_records, write_records
+from tfrank import reporting
 from tfrank.checks import InputError
+from tfrank.evaluation import comparison
 from tfrank.evaluation.protocols import TestSet
 from tfrank.evaluation.results import load_curves, load_metrics, load_per_query
 from tfrank.measuring import about, measure_all
@@ -250,3 +252,40 @@ def test_evaluations_without_labels_or_rankings_are_compared_too(tmp_path, recor
     compare = {"quality": 2.0, "compare_with": tmp_path / "before", **options}
     _, _, page = write(tmp_path / "now", test, records, **compare)
     assert "comparison" in sections(page)
+
+
+def test_the_worst_classes_are_named_with_what_they_are_taken_for(tmp_path):
+    """By the nearest other image of each query."""
+    test = TestSet(LABELS, np.arange(25).astype(str), np.full(25, ""), np.full(25, -1))
+    _, _, page = write(tmp_path, test, None, quality=0.7)
+    similarity = rows_of(0.7) @ rows_of(0.7).T
+    np.fill_diagonal(similarity, -np.inf)
+    nearest = LABELS[similarity.argmax(axis=1)]
+    wanted = {}
+    for label in range(4):
+        wrong = [other for other in nearest[label == LABELS].tolist() if other != label]
+        most = min(set(wrong), key=lambda other: (-wrong.count(other), other)) if wrong else None
+        wanted[f"class {label}"] = (f"class {most}", wrong.count(most)) if wrong else None
+    assert any(wanted.values())
+    lines = section(page, "classes").split("<tr>")[2:]
+    texts = [re.sub(r"\s+", " ", re.sub("<.*?>", " ", line)) for line in lines]
+    for name, taken in wanted.items():
+        (text,) = [text for text in texts if text.strip().startswith(name)]
+        assert not taken or (taken[0] in text and f"{taken[1]}" in text.split(taken[0])[1])
+
+
+def test_classes_are_drawn_together_where_two_evaluations_are_compared(tmp_path, records, monkeypatch):
+    """Otherwise the intervals of differences are too narrow; without classes each query is drawn alone."""
+    groups = []
+
+    def bootstrap(before, after, **options):
+        groups.append(options["groups"])
+        return comparison.paired_bootstrap(before, after, samples=10, **options)
+
+    monkeypatch.setattr(reporting, "paired_bootstrap", bootstrap)
+    for test in (set_of(records, None), graded(records)):
+        folder = tmp_path / f"{test.relevance is None}"
+        write(folder / "before", test, None)
+        write(folder / "now", test, None, compare_with=folder / "before")
+    with_labels, without = groups[0], groups[-1]
+    assert with_labels.tolist() == LABELS[::6].tolist() and without is None

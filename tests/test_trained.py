@@ -137,6 +137,7 @@ def test_a_damaged_file_is_refused_or_what_it_was(tmp_path, save):
         (["--saved_model", "RUN/saved_model"], "RUN"),
         (["--saved_model=EMPTY/saved_model"], None),
         (["--saved_model=EMPTY/saved_model", "--workdir=RUN"], "RUN"),
+        (["--saved_model=OTHER/saved_model", "--workdir=RUN"], "RUN"),
         (["--workdir=EMPTY"], None),
         (["--workdir="], None),
         (["--workdir"], None),
@@ -146,9 +147,10 @@ def test_a_damaged_file_is_refused_or_what_it_was(tmp_path, save):
 )
 def test_the_config_is_that_of_the_run_that_a_command_line_names(tmp_path, monkeypatch, arguments, folder):
     monkeypatch.chdir(tmp_path)
-    for name in ("RUN", "EMPTY"):
+    for name in ("RUN", "OTHER", "EMPTY"):
         (tmp_path / name).mkdir()
-    (tmp_path / "RUN" / "config.json").touch()
+    for name in ("RUN", "OTHER"):
+        (tmp_path / name / "config.json").touch()
     wanted = f"root/configs/of_run.py:{folder}/config.json" if folder else "root/configs/digits.py"
     assert config_of_run(arguments, "root") == wanted
 
@@ -242,12 +244,16 @@ def test_embeddings_are_made_anew_where_what_they_depend_on_changed(run, index, 
         return dataclasses.replace(model, config=other)
 
     assert images_embedded(model, index) == 11 and counts == [4, 4, 3]
-    assert images_embedded(model, index) == 0
     assert images_embedded(with_field("evaluation", "batch_size", 3), index) == 0
-    assert images_embedded(dataclasses.replace(model, fingerprint="other"), index) == 11
-    assert images_embedded(with_field("data", "resize", 9), index) == 11
-    assert images_embedded(with_field("evaluation", "scales", (1.0, 0.5)), index) == 11
-    assert images_embedded(model, select(index, np.arange(11)[::-1])) == 11
+    for changed, images in [
+        (dataclasses.replace(model, fingerprint="other"), index),
+        (with_field("data", "resize", 9), index),
+        (with_field("evaluation", "scales", (1.0, 0.5)), index),
+        (model, select(index, np.arange(11)[::-1])),
+    ]:
+        images_embedded(model, index)
+        assert images_embedded(model, index) == 0
+        assert images_embedded(changed, images) == 11
 
 
 def test_whitening_is_learnt_on_the_training_images_alone(run, tmp_path, capsys):

@@ -175,14 +175,16 @@ def test_another_key_or_other_images_start_anew(stopped):
     assert embedded == len(rows) == 6
 
 
-def test_a_pass_of_another_key_that_was_stopped_is_not_taken_for_the_one_before(tmp_path):
-    """Its first batches overwrote what the note of the old key speaks of."""
-    _, old = run(tmp_path, Embedding(scale=1.0), key="old")
+@pytest.mark.parametrize("key", ["old", "new"])
+def test_a_pass_of_another_key_that_was_stopped_early_leaves_nothing_to_go_on_from(tmp_path, key):
+    """Its first batches overwrote what the note of the old key spoke of."""
+    run(tmp_path / "whole")
+    run(tmp_path / "stopped", Embedding(scale=9.0), key="old")
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, Embedding(fails_at=1, scale=99.0), key="new")
-    embedded, rows = run(tmp_path, Embedding(scale=1.0), key="old")
+        run(tmp_path / "stopped", Embedding(fails_at=1, scale=99.0), key="new")
+    embedded, rows = run(tmp_path / "stopped", key=key)
     assert embedded == 7
-    np.testing.assert_array_equal(rows, old)
+    np.testing.assert_array_equal(rows, np.load(tmp_path / "whole" / "embeddings.npy"))
 
 
 @pytest.mark.parametrize("name", ["pass.json", "embeddings.npy"])

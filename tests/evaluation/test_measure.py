@@ -122,6 +122,29 @@ def test_draws_of_an_approximate_search_are_averaged_with_its_own_recall(monkeyp
     assert calls == [2, 2] and found.metrics["scann_recall"] == 0.75
 
 
+def test_a_query_that_is_lone_in_one_draw_has_the_values_of_the_others():
+    """Row 0 finds its only positive at rank 1 in the first draw, and has none in the second."""
+    rows, nothing = DISTINCT[[0, 0, 1, 2]], [np.empty(0, int)]
+    draws = [
+        Split(
+            np.array([0]),
+            np.array([1, 2, 3]),
+            np.array([-1]),
+            {"": by_list([[0]], nothing)},
+            (LABELS, LABELS),
+        ),
+        Split(
+            np.array([0, 2]),
+            np.array([1, 2, 3]),
+            np.array([-1, -1]),
+            {"": by_list([nothing[0], np.array([0, 1])], nothing * 2)},
+            (LABELS, LABELS),
+        ),
+    ]
+    found = measure(rows, draws, [1])[""]
+    assert found.queries.tolist() == [0, 2] and found.per_query["recall_at_1"].tolist() == [1, 1]
+
+
 def test_what_needs_whole_rankings_is_refused_with_scann():
     graded = Split(np.arange(2), np.arange(9), np.full(2, -1), {"easy": by_list([[1]] * 2, [[]] * 2)}, None)
     for split, post in [(graded, NOTHING), (split_of("leave_one_out"), PostProcessing(rerank=True))]:

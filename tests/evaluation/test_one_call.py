@@ -121,7 +121,8 @@ def test_unit_rows_of_float32_are_not_copied_even_from_disk(tmp_path, monkeypatc
     np.save(tmp_path / "rows.npy", DISTINCT)
     mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
     assert np.shares_memory(unit_rows(mapped)[0], mapped)
-    assert not np.shares_memory(unit_rows(mapped * np.float32(1.00001))[0], mapped)
+    longer = DISTINCT * np.float32(1.00001)
+    assert not np.shares_memory(unit_rows(longer)[0], longer)
     assert evaluate(mapped, LABELS).metrics == evaluate(DISTINCT, LABELS).metrics
     assert evaluate(mapped, LABELS).metrics["map"] == leave_one_out(DISTINCT, LABELS, [1])["map"]
 
@@ -167,6 +168,12 @@ def test_zero_embeddings_and_galleries_of_one_class_are_noted():
         "2 embeddings are zero; their similarity to everything is 0.",
         note,
     )
+
+
+def test_zero_embeddings_of_a_gallery_are_noted_too():
+    gallery = {"gallery_embeddings": on_circle(0, 9) * [[0], [1]], "gallery_labels": np.array([1, 2])}
+    (note,) = evaluate(on_circle(0, 1), np.array([1, 2]), **gallery, ks=[1]).notes
+    assert note.startswith("1 embeddings are zero")
 
 
 def test_zero_embeddings_are_as_similar_to_all_as_orthogonal_ones():
