@@ -140,11 +140,12 @@ def render(report: Report) -> str:
         report=report,
         headlines=[name for name in HEADLINES if name in first][:HEADLINE_COUNT],
         first=first,
-        columns=[
+        names=_names(report.metrics.values()),
+        published=_published(report),
+        results=[
             *((title, row, "") for title, row in report.metrics.items()),
             *((title, row, "published") for title, row in report.published.items()),
         ],
-        names=_names(report.metrics.values()),
         differences=_differences(report.comparison) if report.comparison else [],
     )
 
@@ -218,6 +219,12 @@ def _names(rows) -> list[str]:
     names = dict.fromkeys(name for row in rows for name in row if name not in COUNTS)
     counts = [name for name in COUNTS if any(name in row for row in rows)]
     return [*names, *counts]
+
+
+def _published(report: Report) -> list[str]:
+    """The metrics that were measured and published."""
+    printed = {name for row in report.published.values() for name in row}
+    return [name for name in _names(report.metrics.values()) if name in printed]
 
 
 def _differences(comparison: Comparison) -> list[dict]:
