@@ -15,6 +15,7 @@ from ml_collections import config_flags
 from tfrank import commands, datasets, experiment, measuring, reporting, trained
 from tfrank.checks import InputError
 from tfrank.evaluation import report
+from tfrank.evaluation.results import load_metrics
 from tfrank.evaluation.whitening import save_whitening, whiten
 from tfrank.workdir import default_workdir, locked
 
@@ -32,11 +33,13 @@ _EXPORT = flags.DEFINE_bool("export", False, "Also write the run's model with it
 def main(_):
     config = _CONFIG.value
     experiment.check_config(config)
+    if _COMPARE_WITH.value:
+        load_metrics(_COMPARE_WITH.value)  # What is wrong with it is said before anything is embedded.
     if _EMBEDDINGS.value:
         if config.evaluation.whitening or _EXPORT.value:
             raise InputError("Embeddings without a model cannot be whitened or exported.")
         embeddings, test = trained.load_embeddings(_EMBEDDINGS.value)
-        measuring.check_measurable(config, test)
+        measuring.check_measurable(config, test, search=_NEIGHBORS.value)
         output_dir = _OUTPUT_DIR.value or f"{os.path.splitext(_EMBEDDINGS.value)[0]}_evaluation"
         with locked(output_dir):
             return measure(config, embeddings, test, None, output_dir, _EMBEDDINGS.value)
@@ -44,7 +47,7 @@ def main(_):
     model = trained.open_model(config, workdir, _SAVED_MODEL.value)
     index, relevance = datasets.build_test_set(config, workdir)
     test = measuring.test_set_of(index, relevance)
-    measuring.check_measurable(config, test)
+    measuring.check_measurable(config, test, search=_NEIGHBORS.value)
     output_dir = _OUTPUT_DIR.value or os.path.join(model.evaluations, datasets.test_name(config))
     with locked(output_dir):
         embeddings, whitening = model.embed(index, os.path.join(output_dir, "embeddings")), None

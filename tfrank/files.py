@@ -41,7 +41,7 @@ def atomic_write(path: str, mode: str = "wb") -> Iterator[IO]:
     # Of its own, since another process may be writing the same file.
     temporary = f"{path}.{uuid.uuid4().hex[:8]}.tmp"
     try:
-        with open(temporary, mode) as file:
+        with open(temporary, mode, encoding=None if "b" in mode else "utf-8") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -60,8 +60,10 @@ def test_set_of(index: RecordIndex, relevance: Mapping | None) -> TestSet:
     )
 
 
-def check_measurable(config: ConfigDict, test: TestSet) -> None:
-    """InputError where the config's protocols or Ks do not fit the test set; before a model is trained."""
+def check_measurable(config: ConfigDict, test: TestSet, *, search: str = "exact") -> None:
+    """InputError where what the config asks for does not fit the test set; before a model is trained."""
+    if search != "exact" and (config.evaluation.rerank or "revisited" in _protocols(config, test)):
+        raise InputError(f"Graded relevance and re-ranking need exact search, not {search}.")
     _, test, _ = average_groups(np.zeros([len(test.labels), 1], np.float32), test)
     for name in _protocols(config, test):
         _ks(config, splits_of(test, name, seed=config.seed))

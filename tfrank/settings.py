@@ -74,7 +74,7 @@ def _check_evaluation(evaluation):
     for protocol in evaluation.protocols:
         checks.one_of("config.evaluation.protocols", protocol, PROTOCOLS)
     checks.sequence("config.evaluation.scales", evaluation.scales, checks.number, above=0)
-    checks.number("config.evaluation.whitening", evaluation.whitening, at_least=0, at_most=1)
+    checks.number("config.evaluation.whitening", evaluation.whitening, at_least=0, at_most=0.5)
     checks.number("config.evaluation.target_recall", evaluation.target_recall, above=0, at_most=1)
     checks.number("config.evaluation.expansion_alpha", evaluation.expansion_alpha, at_least=0)
 

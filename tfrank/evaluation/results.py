@@ -101,7 +101,7 @@ def load_per_query(folder: str, ranking: str) -> PerQuery:
     """What `per_query/<ranking>.csv` of a folder says; InputError where it is missing or damaged."""
     path = _path_of(folder, ranking)
     try:
-        with open(path, newline="") as file:
+        with open(path, newline="", encoding="utf-8") as file:
             head, *lines = csv.reader(file)
         if (*head[:2],) != COLUMNS:
             raise ValueError(f"its columns are {head}")
@@ -129,7 +129,7 @@ def common_queries(one: PerQuery, other: PerQuery) -> tuple[np.ndarray, np.ndarr
 def _load(folder, name):
     path = os.path.join(folder, name)
     try:
-        with open(path) as file:
+        with open(path, encoding="utf-8") as file:
             return dict(json.load(file))
     except FileNotFoundError:
         raise InputError(f"There is no evaluation in {folder} (no {name}).") from None
