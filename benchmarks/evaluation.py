@@ -169,10 +169,12 @@ def measure_exact(images: int, classes: int, sides: dict[str, Side]) -> None:
         side(*random_case(WARM_UP, WARM_UP // 5))
     case = random_case(images, classes)
     times = times_of({name: lambda side=side: side(*case) for name, side in sides.items()}, _ROUNDS.value)
-    print(f"{'':<26}{header('product')} {'peak MB':>8}")
+    print(f"{'':<26}{header('product')} {'peak MB':>8}", flush=True)
     for name, side in sides.items():
+        # Before the memory, which takes as long again.
+        print(f"{name:<26}{times.cells(name, PRODUCT)}", end="", flush=True)
         peak = memory.in_fresh_process(peak_bytes, side, images, classes)
-        print(f"{name:<26}{times.cells(name, PRODUCT)} {peak / 1e6:>8.0f}", flush=True)
+        print(f" {peak / 1e6:>8.0f}", flush=True)
 
 
 def recalls(index: np.ndarray, labels: np.ndarray) -> list[float]:
