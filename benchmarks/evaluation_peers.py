@@ -10,9 +10,8 @@ Where they differ in definition, ours are brought to theirs here:
 """
 
 import numpy as np
-from tfrank.evaluation.evaluate import evaluate
 
-from tfrank.evaluation import metrics
+from tfrank.evaluation import evaluate, metrics
 
 KS = (1, 10)
 # Of pytorch-metric-learning, and what ours are called.

@@ -31,6 +31,8 @@ from tfrank.measuring import Results
 
 NEIGHBORS, QUERIES, MOST_CHANGED = 8, 8, 4
 CURVE_KS = 1000
+# Of an AP, that a query is shown for.
+LEAST_CHANGE = 5e-4
 DEFINITIONS = metrics.DEFINITIONS | clusters.DEFINITIONS | verification.DEFINITIONS
 
 
@@ -102,7 +104,7 @@ def write_evaluation(
     """
     if compare_with and os.path.realpath(compare_with) == os.path.realpath(folder):
         raise InputError(f"{compare_with} is this evaluation itself. Compare with another.")
-    lines = {name: _curves_of(one.ranks) for name, one in results.rankings.items() if one.ranks is not None}
+    lines = {name: _curves_of(one) for name, one in results.rankings.items() if one.ranks is not None}
     per_query = {name: _per_query_of(results, name) for name in results.rankings}
     with Images(config, results, index) as images:
         comparison = _compare(compare_with, folder, results, per_query, lines, images)
@@ -148,10 +150,11 @@ def _note_on_pictures(config):
     return []
 
 
-def _curves_of(ranks):
+def _curves_of(found):
+    ranks, gallery = found.ranks, len(found.split.gallery) - bool(np.any(found.split.self_index >= 0))
     pairs = {
         "precision_recall": curves.precision_recall(ranks),
-        "recall_at_k": curves.recall_curve(ranks, CURVE_KS),
+        "recall_at_k": curves.recall_curve(ranks, min(CURVE_KS, max(1, gallery))),
     }
     return {name: [axis.tolist() for axis in pair] for name, pair in pairs.items()}
 
@@ -268,16 +271,22 @@ def _compare(before, now, results, per_query, lines, images):
     rows, places = common_queries(this, other)
     if not len(rows):
         raise InputError(f"{before} has none of this test set's queries: they have no id in common.")
-    intervals = {}
-    for metric in this.metrics.keys() & other.metrics.keys():
+    if np.any(this.labels[rows] != other.labels[places]):
+        raise InputError(f"{before} has other classes for the same ids. It is of another test set.")
+    intervals, means = {}, ({}, {})
+    for metric in (one for one in this.metrics if one in other.metrics):
         pair = other.metrics[metric][places], this.metrics[metric][rows]
         found = paired_bootstrap(*pair, groups=this.labels[rows] if np.all(this.labels != UNKNOWN) else None)
-        intervals[metrics.MEANS.get(metric, metric)] = (found.low, found.high)
+        name_of_mean = metrics.MEANS.get(metric, metric)
+        intervals[name_of_mean] = (found.low, found.high)
+        counts = np.isfinite(pair[0]) & np.isfinite(pair[1])
+        for mean, values in zip(means, pair):
+            mean |= {name_of_mean: float(values[counts].mean()), "queries": found.queries}
     names = (before, now)
     both = {one: them[name] for one, them in zip(names, (load_curves(before), lines)) if name in them}
     return Comparison(
         names=names,
-        metrics=(tree["rankings"][name], results.rankings[name].metrics),
+        metrics=means,
         intervals=intervals,
         charts=_line_charts(both) if both else (),
         grids=_changed(results, name, this, other, rows, places, images),
@@ -297,7 +306,7 @@ def _changed(results, name, this, other, rows, places, images):
     grids = []
     for title, sign in (("Better now", 1), ("Worse now", -1)):
         order = np.argsort(-sign * change, kind="stable")[:MOST_CHANGED]
-        queries = order[sign * change[order] > 0]
+        queries = order[sign * change[order] > LEAST_CHANGE]
         if len(queries):
             shown = _rows_of(results.embeddings, found.split, name, queries, images, this.metrics[metric])
             grids.append(

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from tfrank import experiment, inference
+from tfrank import experiment, inference, settings
 from tfrank.checks import InputError
 from tfrank.data import pipeline, records
 from tfrank.data.index import RecordIndex, select
@@ -81,7 +81,7 @@ def open_model(config: ConfigDict, workdir: str, saved_model: str | None) -> Tra
     strategy = experiment.build_evaluation_strategy(config)
     with strategy.scope():
         if saved_model:
-            model, function = None, load_saved_model(saved_model)
+            model, function = None, load_saved_model(saved_model, any_size=settings.any_size(config))
             fingerprint = _fingerprint_of_files(saved_model)
             evaluations = f"{saved_model.rstrip('/')}_evaluation"
         else:
@@ -94,14 +94,22 @@ def open_model(config: ConfigDict, workdir: str, saved_model: str | None) -> Tra
     return TrainedModel(config, on_all_replicas(function, strategy), fingerprint, evaluations, model)
 
 
-def load_saved_model(folder: str) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The `serving_default` signature of a SavedModel as an embedding function."""
+def load_saved_model(folder: str, *, any_size: bool = False) -> Callable[[tf.Tensor], tf.Tensor]:
+    """The `serving_default` signature of a SavedModel as an embedding function, of images of any size if so
+    told.
+    """
     try:
-        signature = tf.saved_model.load(folder).signatures["serving_default"]
+        loaded = tf.saved_model.load(folder)
+        signature = loaded.signatures["serving_default"]
         inputs, outputs = signature.structured_input_signature[1], signature.structured_outputs
         if set(inputs) != {"images"} or "embedding" not in outputs:
             raise ValueError(f"from {sorted(inputs)} to {sorted(outputs)}, not from images to embedding")
-        return lambda batch: signature(images=batch)["embedding"]
+        if inputs["images"].dtype != tf.float32 or outputs["embedding"].shape.rank != 2:
+            raise ValueError("not from float32 images to [batch, dim]")
+        if any_size and None not in inputs["images"].shape[1:3]:
+            raise ValueError(f"its images are of {inputs['images'].shape[1:3]} pixels, not of any size")
+        # Kept with it: the signature alone does not keep the variables.
+        return lambda batch, model=loaded: model.signatures["serving_default"](images=batch)["embedding"]
     except (OSError, KeyError, IndexError, ValueError, tf.errors.OpError) as error:
         raise InputError(f"{folder} is not a SavedModel of an embedding model ({error}).") from None
 

@@ -211,8 +211,8 @@ def test_ks_above_the_number_of_other_images_are_left_out():
 def test_recalls_from_neighbors_are_those_of_the_plain_loops(k):
     rows = DISTINCT
     own = np.arange(60)
-    found = neighbors.exact(rows, rows, k, own).index
-    got = metrics.summarize(metrics.per_query_of_neighbors(found, LABELS, LABELS, own, [k]))
+    found = neighbors.exact(rows, rows, min(k + 1, 60), own)
+    got = metrics.summarize(metrics.per_query_of_neighbors(*found, LABELS, LABELS, own, [k]))
     similarity = similarities(rows, rows)
     wanted = reference.recall_at_k(similarity, LABELS, LABELS, own, k)
     hits = [
@@ -232,22 +232,31 @@ def test_hits_among_neighbors_know_a_query_without_positive():
     query_labels = np.array([4, 6, 8, 7, 7, 5, 5])
     own = np.array([-1, -1, -1, 2, -1, -1, 0])
     index = np.array([[0, 1], [0, 1], [0, 1], [0, 1], [2, -1], [2, -1], [1, -1]])
-    got = metrics.per_query_of_neighbors(index, query_labels, gallery_labels, own, [1, 2])
+    similarity = np.where(index < 0, -np.inf, [0.9, 0.8])
+    got = metrics.per_query_of_neighbors(index, similarity, query_labels, gallery_labels, own, [1, 2])
     nan = np.nan
     np.testing.assert_array_equal(got["recall_at_2"], [nan, nan, nan, nan, 1, 0, 1])
     np.testing.assert_array_equal(got["precision_at_2"], [nan, nan, nan, nan, 0.5, 0, 0.5])
 
 
 def test_no_neighbor_is_no_hit_of_the_last_row():
-    got = metrics.per_query_of_neighbors(
-        np.array([[1, -1]]), np.array([3]), np.array([0, 1, 3]), np.array([-1]), [2]
-    )
+    found = np.array([[1, -1]]), np.array([[0.9, -np.inf]])
+    got = metrics.per_query_of_neighbors(*found, np.array([3]), np.array([0, 1, 3]), np.array([-1]), [2])
     assert got["recall_at_2"] == [0]
 
 
-def test_scann_gives_the_recalls_of_exact_search_and_its_own():
-    exact = leave_one_out(DISTINCT, LABELS, KS)
-    approximate = leave_one_out(DISTINCT, LABELS, KS, neighbors="scann")
+def test_a_hit_that_may_be_tied_with_what_is_not_listed_is_none():
+    """Of five equal rows the list has three: who knows what stands before the positive."""
+    found = np.array([[0, 1, 2]]), np.ones([1, 3])
+    labels = np.array([7, 7, 8, 8, 8])
+    got = metrics.per_query_of_neighbors(*found, np.array([7]), labels, np.array([-1]), [1, 2])
+    assert got["recall_at_2"] == [0] and got["precision_at_2"] == [0]
+
+
+@every_rows
+def test_scann_gives_the_recalls_of_exact_search_and_its_own(rows):
+    exact = leave_one_out(rows, LABELS, KS)
+    approximate = leave_one_out(rows, LABELS, KS, neighbors="scann")
     assert approximate.pop("scann_recall") == 1
     exact.pop("map")
     assert approximate == pytest.approx(exact)

@@ -141,6 +141,25 @@ def test_labels_are_a_row_or_a_column_of_any_integers(labels):
     assert evaluate(DISTINCT, labels).metrics == evaluate(DISTINCT, LABELS).metrics
 
 
+def test_labels_beyond_int64_are_no_negative_ones_of_the_gallery():
+    both = {"gallery_embeddings": DISTINCT, "gallery_labels": np.where(LABELS == 0, -1, LABELS)}
+    with pytest.raises(InputError, match=r"`labels`. Expected integers below 2\^63"):
+        evaluate(DISTINCT[:4], np.full(4, 2**64 - 1, np.uint64), **both)
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-7, 1e200])
+def test_any_norm_but_zero_is_a_norm(scale):
+    scaled = evaluate(DISTINCT.astype(np.float64) * scale, LABELS)
+    assert scaled.metrics == evaluate(DISTINCT.astype(np.float64), LABELS).metrics and not scaled.notes[1:]
+
+
+def test_what_overflows_in_float64_is_not_finite():
+    rows = DISTINCT.astype(np.longdouble)
+    rows[7] *= np.longdouble("1e400")
+    with pytest.raises(InputError, match="The embedding of image 7 is not finite"):
+        evaluate(rows, LABELS)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_an_embedding_that_is_not_finite_is_named(monkeypatch, value):
     monkeypatch.setattr(module, "BLOCK", 7)

@@ -268,7 +268,7 @@ def test_the_usual_protocol_is_told_by_what_is_known_of_the_images():
 def frames(groups, labels, rows):
     groups, labels = np.array(groups), np.array(labels)
     ids = np.array([f"frame-{n}".encode() for n in range(len(groups))])
-    roles = np.where(np.arange(len(groups)) % 2, "query", "gallery")
+    roles = np.where(groups == 0, "query", "gallery")
     return np.float32(rows), TestSet(labels, ids, roles, groups)
 
 
@@ -303,6 +303,12 @@ def test_averages_of_groups_are_those_of_the_plain_loops():
     np.testing.assert_allclose(embeddings, [mean for _, mean in wanted], atol=1e-6)
     assert not embeddings[first.tolist().index(one)].any()
     assert test.group.tolist() == groups[first].tolist()
+
+
+def test_a_group_of_query_and_gallery_is_refused():
+    rows, test = frames([3, 3], [1, 1], on_circle(0, 90))
+    with pytest.raises(InputError, match="Images of one group are of several roles; one is 'frame-1'"):
+        average_groups(rows, dataclasses.replace(test, role=np.array(["query", "gallery"])))
 
 
 def test_without_groups_nothing_is_averaged_or_copied():

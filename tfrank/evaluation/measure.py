@@ -163,8 +163,10 @@ def _all_ranks(queries, gallery, split, post):
 def _measure_neighbors(queries, gallery, split, ks, search, target_recall, post):
     if split.labels is None or post.rerank:
         raise InputError(f"Graded relevance and re-ranking need exact search; {search} finds a few nearest.")
-    found = neighbors.search(search, target_recall=target_recall)(queries, gallery, max(ks), split.self_index)
-    per_query = metrics.per_query_of_neighbors(found.index, *split.labels, split.self_index, ks)
+    # One more, to see which are tied with what comes after.
+    find = neighbors.search(search, target_recall=target_recall)
+    found = find(queries, gallery, min(max(ks) + 1, len(gallery)), split.self_index)
+    per_query = metrics.per_query_of_neighbors(*found, *split.labels, split.self_index, ks)
     recall = neighbors.recall_against_exact(found, queries, gallery, max(ks), split.self_index)
     means = {**metrics.summarize(per_query), f"{search}_recall": recall}
     return {name: Measured(means, per_query, split.queries, None, split) for name in split.truths}

@@ -273,6 +273,7 @@ def per_query_revisited(ranks: Ranks, ks: Sequence[int]) -> dict[str, np.ndarray
 
 def per_query_of_neighbors(
     index: np.ndarray,
+    similarity: np.ndarray,
     query_labels: np.ndarray,
     gallery_labels: np.ndarray,
     self_index: np.ndarray,
@@ -280,8 +281,13 @@ def per_query_of_neighbors(
 ) -> dict[str, np.ndarray]:
     """`recall_at_<k>` and `precision_at_<k>` as `per_query`, from lists of neighbours, of which -1 is none.
 
+    Ties are ranked pessimistically here too: a positive as similar as the last of a list that does not hold
+    the whole gallery may be tied with a negative that is not in it, and is no hit.
+
     Args:
-        index: `[queries, at least max(ks)]` gallery rows, nearest first, the query itself left out.
+        index: `[queries, more than max(ks)]` gallery rows, nearest first, the query itself left out; as many
+            as the gallery has where that is fewer.
+        similarity: `[queries, more than max(ks)]`, -inf for none.
         query_labels: `[queries]`.
         gallery_labels: `[gallery]`.
         self_index: `[queries]` the query's own gallery row, or -1.
@@ -290,7 +296,11 @@ def per_query_of_neighbors(
     labels, sizes = np.unique(gallery_labels, return_counts=True)
     place = np.minimum(np.searchsorted(labels, query_labels), len(labels) - 1)
     positives = np.where(labels[place] == query_labels, sizes[place], 0) - (self_index >= 0)
-    hit = ((gallery_labels[index] == query_labels[:, None]) & (index >= 0)).astype(np.float64)
+    hit = (gallery_labels[index] == query_labels[:, None]) & (index >= 0)
+    cut = len(gallery_labels) - (self_index >= 0) > index.shape[1]
+    hit &= ~cut[:, None] | (similarity > similarity[:, -1:])
+    # Of equals the negatives first.
+    hit = np.take_along_axis(hit, np.lexsort((hit, -similarity), axis=1), axis=1).astype(np.float64)
     hit[positives <= 0] = np.nan
     recalls = {f"recall_at_{k}": hit[:, :k].max(axis=1) for k in ks}
     return recalls | {f"precision_at_{k}": hit[:, :k].sum(axis=1) / k for k in ks}

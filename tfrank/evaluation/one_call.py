@@ -81,13 +81,19 @@ def evaluate(
     no_gallery = gallery_embeddings is None
     if no_gallery != (gallery_labels is None) or (no_gallery and gallery_ids is not None):
         raise InputError("Give gallery_embeddings and gallery_labels together, or nothing of a gallery.")
+    given_labels = labels
     queries, labels, ids, notes = _checked("", embeddings, labels, ids)
     gallery, self_index, leave_one_out = queries, np.arange(len(queries)), junk is None
     both = labels, labels
     if not no_gallery:
+        all_labels = {"labels": given_labels, "gallery_labels": gallery_labels}
         gallery, gallery_labels, gallery_ids, more = _checked(
             "gallery_", gallery_embeddings, gallery_labels, gallery_ids
         )
+        for name, one in all_labels.items():
+            # Which would be a negative one's bits.
+            if np.max(one) > np.iinfo(np.int64).max:
+                raise checks.invalid(name, "integers below 2^63, beside others", np.max(one))
         self_index, leave_one_out = _places(ids, gallery_ids, len(queries)), False
         both, notes = (labels, gallery_labels), notes + more
         if queries.shape[1] != gallery.shape[1]:
@@ -111,8 +117,8 @@ def _checked(prefix, embeddings, labels, ids):
     if embeddings.ndim != 2 or not (embeddings.dtype.kind == "f" or embeddings.dtype == "bfloat16"):
         expected = "floats of shape [images, dim]"
         raise checks.invalid(f"{prefix}embeddings", expected, f"{embeddings.dtype} {embeddings.shape}")
-    if not len(embeddings):
-        raise checks.invalid(f"{prefix}embeddings", "at least one image", embeddings.shape)
+    if 0 in embeddings.shape:
+        raise checks.invalid(f"{prefix}embeddings", "at least one image and one number", embeddings.shape)
     if labels.shape not in ((len(embeddings),), (len(embeddings), 1)) or labels.dtype.kind not in "iu":
         expected = f"{len(embeddings)} integers"
         raise checks.invalid(f"{prefix}labels", expected, f"{labels.dtype} {labels.shape}")
@@ -144,24 +150,30 @@ def unit_rows(embeddings: np.ndarray, ids: np.ndarray | None = None) -> tuple[np
     """
     unit, zeros = embeddings.dtype == np.float32, 0
     for start in range(0, len(embeddings), BLOCK):
-        block = np.asarray(embeddings[start : start + BLOCK])
+        block = _float64(embeddings[start : start + BLOCK])
         bad = np.flatnonzero(~np.isfinite(block).all(axis=1))
         if len(bad):
             number = start + int(bad[0])
             name = f"image {number}" if ids is None else repr(text_of(ids[number]))
-            raise InputError(f"The embedding of {name} is not finite. Is the model diverged?")
+            raise InputError(f"The embedding of {name} is not finite. Has the model diverged?")
+        zeros += int(np.sum(~block.any(axis=1)))
         with np.errstate(over="ignore"):
-            norms = np.linalg.norm(block.astype(np.float64), axis=1)
-        zeros += int(np.sum(norms < 1e-6))
+            norms = np.linalg.norm(block, axis=1)
         unit = unit and bool(np.all((np.abs(norms - 1) < 1e-6) | (norms == 0)))
     if unit:
         return embeddings, zeros
     result = np.empty(embeddings.shape, np.float32)
     for start in range(0, len(embeddings), BLOCK):
-        result[start : start + BLOCK] = l2_normalize(
-            np.asarray(embeddings[start : start + BLOCK], np.float64)
-        )
+        block = _float64(embeddings[start : start + BLOCK])
+        largest = np.abs(block).max(axis=1, keepdims=True)
+        # By the largest first, so that a norm may be as small, or as large, as it likes.
+        result[start : start + BLOCK] = l2_normalize(block / np.where(largest > 0, largest, 1))
     return result, zeros
+
+
+def _float64(rows):
+    with np.errstate(over="ignore"):
+        return np.asarray(rows).astype(np.float64)
 
 
 def _places(ids, gallery_ids, queries):

@@ -135,9 +135,10 @@ def average_groups(embeddings: np.ndarray, test: TestSet) -> tuple[np.ndarray, T
     # Those of no group are one each.
     key = np.where(test.group < 0, np.arange(len(test.group)) + test.group.max() + 1, test.group)
     _, first, place, sizes = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
-    if np.any(test.labels != test.labels[first][place]):
-        row = int(np.flatnonzero(test.labels != test.labels[first][place])[0])
-        raise InputError(f"Images of one group are of several classes; one is {text_of(test.ids[row])!r}.")
+    for what, column in (("classes", test.labels), ("roles", test.role)):
+        if np.any(column != column[first][place]):
+            row = int(np.flatnonzero(column != column[first][place])[0])
+            raise InputError(f"Images of one group are of several {what}; one is {text_of(test.ids[row])!r}.")
     mean = np.empty([len(first), embeddings.shape[1]], np.float32)
     order, ends = np.argsort(place, kind="stable"), np.cumsum(sizes)
     for row, (start, end) in enumerate(zip(ends - sizes, ends)):

@@ -86,7 +86,8 @@ def load_metrics(folder: str) -> dict[str, Any]:
     """
     tree = _load(folder, "metrics.json")
     parts = tree.get("about"), tree.get("rankings")
-    if tree.get("schema") != SCHEMA or not all(isinstance(part, dict) for part in parts):
+    rows = parts[1].values() if isinstance(parts[1], dict) else [None]
+    if tree.get("schema") != SCHEMA or not all(isinstance(part, dict) for part in (*parts, *rows)):
         path = os.path.join(folder, "metrics.json")
         raise InputError(f"{path} is of another schema ({tree.get('schema')!r}). Evaluate again.")
     return tree
@@ -106,6 +107,8 @@ def load_per_query(folder: str, ranking: str) -> PerQuery:
         if (*head[:2],) != COLUMNS:
             raise ValueError(f"its columns are {head}")
         ids, labels, *columns = zip(*lines, strict=True) if lines else [()] * len(head)
+        if len(set(ids)) < len(ids):
+            raise ValueError("an id stands there twice")
         values = [np.array([float(v) if v else np.nan for v in column]) for column in columns]
         return PerQuery(np.array(ids), np.array(labels, np.int64), dict(zip(head[2:], values, strict=True)))
     except FileNotFoundError:
