@@ -95,7 +95,16 @@ def load_metrics(folder: str) -> dict[str, Any]:
 
 def load_curves(folder: str) -> dict[str, dict[str, list]]:
     """What `curves.json` of a folder says; InputError where it is missing or damaged."""
-    return _load(folder, "curves.json")
+    tree = _load(folder, "curves.json")
+    try:
+        for kinds in tree.values():
+            for pair in kinds.values():
+                shape = np.asarray(pair, np.float64).shape
+                if len(shape) != 2 or shape[0] != 2 or not np.isfinite(pair).all():
+                    raise ValueError(f"a curve of shape {shape}")
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InputError(f"{os.path.join(folder, 'curves.json')} is damaged ({error}).") from None
+    return tree
 
 
 def load_per_query(folder: str, ranking: str) -> PerQuery:
@@ -136,7 +145,7 @@ def _load(folder, name):
             return dict(json.load(file))
     except FileNotFoundError:
         raise InputError(f"There is no evaluation in {folder} (no {name}).") from None
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise InputError(f"{path} is damaged ({error}). Evaluate again.") from None
 
 
