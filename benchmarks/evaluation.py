@@ -177,10 +177,10 @@ def measure_exact(images: int, classes: int, sides: dict[str, Side]) -> None:
         print(f" {peak / 1e6:>8.0f}", flush=True)
 
 
-def recalls(index: np.ndarray, labels: np.ndarray) -> list[float]:
+def recalls(found: neighbors.Neighbors, labels: np.ndarray) -> list[float]:
     """Recall@K in percent, for each of KS, from lists of neighbours."""
     own = np.arange(len(labels))
-    found = metrics.per_query_of_neighbors(index, labels, labels, own, KS)
+    found = metrics.per_query_of_neighbors(*found, labels, labels, own, KS)
     return [100 * float(np.nanmean(found[f"recall_at_{k}"])) for k in KS]
 
 
@@ -193,7 +193,8 @@ def measure_scann(rows: np.ndarray, labels: np.ndarray) -> None:
     build = time.perf_counter() - start
 
     def search(name, function, *arguments):
-        found[name] = function(*arguments, K, own).index
+        # One more, by which ties are seen.
+        found[name] = function(*arguments, K + 1, own)
 
     sides = {
         "exact": lambda: search("exact", neighbors.exact, rows, rows),
