@@ -35,18 +35,17 @@ def main(_):
             with cluster.chief_first(strategy):
                 (check_config_of if chief else check_same_config)(workdir, config)
                 data = datasets.build_data(config, workdir)
-            measuring.check_measurable(config, measuring.test_set_of(data.test, data.relevance))
             train_and_evaluate(config, workdir, strategy, data)
 
 
 def train_and_evaluate(config, workdir, strategy, data):
+    test = measuring.test_set_of(data.test, data.relevance)
+    measuring.check_measurable(config, test)
     steps = settings.total_steps(config, len(data.train))
     training = experiment.build_training(config, workdir, strategy, steps, data.train.label)
     if config.dry_run:
         return experiment.dry_run(config, training, data, steps)
-    model = inference.embed_fn(training.serving)
-
-    test, rows = measuring.test_set_of(data.test, data.relevance), {}
+    model, rows = inference.embed_fn(training.serving), {}
 
     def measure(function):
         return measuring.measure_all(config, inference.embed_all(config, function, data.test)[0], test)

@@ -20,6 +20,7 @@ from tfrank.data.sources import SOURCES
 from tfrank.datasets import FOREIGN, Data, build_batches, build_loader
 from tfrank.evaluation.measure import leave_one_out
 from tfrank.evaluation.metrics import DEFAULT_KS
+from tfrank.evaluation.protocols import PROTOCOLS
 from tfrank.losses.proxies import PROXY_LOSSES
 from tfrank.losses.summary import batch_summary
 from tfrank.models.embedding import concatenated, embedding_model, resolve_options
@@ -75,6 +76,8 @@ def check_config(config: ConfigDict) -> None:
     data = config.data
     checks.one_of("config.data.name", data.name, (*SOURCES, FOREIGN))
     checks.one_of("config.data.short_classes", data.short_classes, SHORT_CLASSES)
+    for protocol in config.evaluation.protocols:
+        checks.one_of("config.evaluation.protocols", protocol, PROTOCOLS)
     try:
         build_loader(config)
     except InputError as error:

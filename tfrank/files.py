@@ -7,12 +7,21 @@ import re
 import shutil
 import tempfile
 import uuid
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import IO
 
 import tensorflow as tf
 
 from tfrank.checks import InputError
+
+# What NumPy raises of an .npz that is damaged, or none. RuntimeError: it is encrypted, or compressed in a way
+# that Python does not know.
+NPZ_ERRORS = (
+    *(OSError, EOFError, ValueError, TypeError, KeyError),
+    *(RuntimeError, zipfile.BadZipFile, zlib.error),
+)
 
 
 @contextlib.contextmanager

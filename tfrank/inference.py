@@ -1,8 +1,9 @@
 """The composition root of what is done with a model: embedding, measuring, drawing, exporting."""
 
+import contextlib
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import keras
 import numpy as np
@@ -49,11 +50,16 @@ def embed_all(
     config: ConfigDict, function: Callable[[tf.Tensor], tf.Tensor], index: RecordIndex
 ) -> tuple[np.ndarray, np.ndarray]:
     """Unit-norm embeddings and labels of all records of an index."""
+    with contextlib.closing(image_batches(config, index)) as batches:
+        return embed(function, batches, total=len(index), ids=index.id)
+
+
+def image_batches(config: ConfigDict, index: RecordIndex) -> Iterator[dict]:
+    """The images of all records of an index, as the model is to see them; a bad one is named."""
+    loader = build_loader(config)
     with records.RecordReader(index) as reader:
-        loader = build_loader(config)
         batches = pipeline.evaluation_batches(reader, loader, batch_size=config.evaluation.batch_size)
-        images = pipeline.naming_bad_images(reader, batches, loader)
-        return embed(function, images, total=len(index), ids=index.id)
+        yield from pipeline.naming_bad_images(reader, batches, loader)
 
 
 def draw_neighbors(

@@ -12,6 +12,7 @@ from tfrank.data.sources.image import ROLES
 from tfrank.evaluation import clusters, metrics
 from tfrank.evaluation import verification as verifying
 from tfrank.evaluation.measure import Measured, PostProcessing, measure
+from tfrank.evaluation.one_call import zero_note
 from tfrank.evaluation.protocols import (
     PROTOCOLS,
     UNKNOWN,
@@ -101,7 +102,8 @@ def measure_all(
         found = verifying.verification(embeddings, test.labels, seed=config.seed)
         notes.append(verifying.note(found))
         extras |= found
-    notes += [_common_note(test), _zero_note(embeddings)]
+    zeros = len(embeddings) - np.count_nonzero(np.any(embeddings, axis=1))
+    notes += [_common_note(test), zero_note(zeros)]
     unique = tuple(dict.fromkeys(filter(None, notes)))
     return Results(rankings, extras, unique, embeddings, test, images)
 
@@ -132,7 +134,7 @@ def _protocols(config, test):
 
 def _ks(config, splits):
     """The Ks of the config, or the usual ones as far as there are so many images to rank."""
-    ranked = min(len(split.gallery) - bool(np.any(split.self_index >= 0)) for split in splits)
+    ranked = min(split.ranked for split in splits)
     ks = config.evaluation.recall_at or None
     return metrics.usable_ks(ks, ranked) if splits[0].labels is not None else ((1,), "")
 
@@ -142,8 +144,3 @@ def _common_note(test):
     if len(labels) and np.all(labels == labels[0]):
         return "All images are of one class: nothing can be ranked before a right one."
     return ""
-
-
-def _zero_note(embeddings):
-    zeros = len(embeddings) - np.count_nonzero(np.any(embeddings, axis=1))
-    return f"{zeros:,} embeddings are zero; their similarity to everything is 0." if zeros else ""

@@ -17,6 +17,7 @@ from tfrank.datasets import build_loader
 from tfrank.evaluation import charts, clusters, curves, metrics, verification
 from tfrank.evaluation.comparison import paired_bootstrap
 from tfrank.evaluation.html_report import Comparison, Grid, GridRow, Picture, Report, render, thumbnail
+from tfrank.evaluation.measure import rows_of
 from tfrank.evaluation.neighbors import exact
 from tfrank.evaluation.protocols import UNKNOWN, text_of
 from tfrank.evaluation.results import (
@@ -151,10 +152,9 @@ def _note_on_pictures(config):
 
 
 def _curves_of(found):
-    ranks, gallery = found.ranks, len(found.split.gallery) - bool(np.any(found.split.self_index >= 0))
     pairs = {
-        "precision_recall": curves.precision_recall(ranks),
-        "recall_at_k": curves.recall_curve(ranks, min(CURVE_KS, max(1, gallery))),
+        "precision_recall": curves.precision_recall(found.ranks),
+        "recall_at_k": curves.recall_curve(found.ranks, min(CURVE_KS, max(1, found.split.ranked))),
     }
     return {name: [axis.tolist() for axis in pair] for name, pair in pairs.items()}
 
@@ -171,12 +171,14 @@ def _first_split(results):
     return (name, found) if found.split is not None else (None, None)
 
 
+def _main_metric(per_query):
+    """The metric that queries are compared by: AP, or hits where an approximate search knows no AP."""
+    return next(name for name in ("ap", "trapezoid_ap", *per_query) if name in per_query)
+
+
 def _average_precision(found):
-    """Of each query; where an approximate search knows none, its hits."""
-    for name in ("ap", "trapezoid_ap"):
-        if name in found.per_query:
-            return found.per_query[name]
-    return next(iter(found.per_query.values()))
+    """Of each query, or what stands for it."""
+    return found.per_query[_main_metric(found.per_query)]
 
 
 def _grids(config, results, images):
@@ -195,7 +197,7 @@ def _grids(config, results, images):
 
 def _rows_of(embeddings, split, name, queries, images, precision):
     """A grid's rows: queries of a split, and their nearest images by these embeddings."""
-    gallery = embeddings[split.gallery]
+    gallery = rows_of(embeddings, split.gallery)
     # Ignored images take places that others are shown in.
     ignored = [split.truths[name].ignored(query) for query in queries]
     count = min(len(gallery), NEIGHBORS + max(map(len, ignored)))
@@ -221,7 +223,7 @@ def _charts(results, lines, images):
     if name is None or found.split.labels is None:
         return shown
     split = found.split
-    queries, gallery = results.embeddings[split.queries], results.embeddings[split.gallery]
+    queries, gallery = (rows_of(results.embeddings, rows) for rows in (split.queries, split.gallery))
     histogram = curves.similarity_histogram(queries, gallery, *split.labels, split.self_index)
     rows, places = curves.map_2d(gallery)
     class_name = images.class_name
@@ -250,7 +252,8 @@ def _worst_classes(results, images):
     worst = {int(one.name) for one in curves.worst_classes(*scores)}
     queries = np.flatnonzero(np.isin(labels, list(worst)))
     own = split.self_index[queries]
-    nearest = exact(results.embeddings[split.queries[queries]], results.embeddings[split.gallery], 1, own)
+    gallery = rows_of(results.embeddings, split.gallery)
+    nearest = exact(results.embeddings[split.queries[queries]], gallery, 1, own)
     nearest_labels = labels.copy()
     nearest_labels[queries] = gallery_labels[nearest.index[:, 0]]
     return curves.worst_classes(*scores, nearest=nearest_labels, names=images.class_name)
@@ -295,10 +298,7 @@ def _compare(before, now, results, per_query, lines, images):
 
 def _changed(results, name, this, other, rows, places, images):
     """The queries that changed most."""
-    found, metric = (
-        results.rankings[name],
-        next(m for m in ("ap", "trapezoid_ap", *this.metrics) if m in this.metrics),
-    )
+    found, metric = results.rankings[name], _main_metric(this.metrics)
     if not images or found.split is None or metric not in other.metrics:
         return []
     change = np.full(len(this.ids), np.nan)

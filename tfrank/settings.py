@@ -33,7 +33,6 @@ LEAST = {
     "evaluation.database_augmentation": 0,
 }
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
-PROTOCOLS = ("leave_one_out", "query_gallery", "random_gallery", "revisited")
 SAMPLERS = ("class_balanced", "all_classes", "category_pairs", "uniform")
 
 
@@ -71,8 +70,6 @@ def _check_data(data):
 def _check_evaluation(evaluation):
     for k in evaluation.recall_at:
         checks.integer("config.evaluation.recall_at", k, at_least=1)
-    for protocol in evaluation.protocols:
-        checks.one_of("config.evaluation.protocols", protocol, PROTOCOLS)
     checks.sequence("config.evaluation.scales", evaluation.scales, checks.number, above=0)
     checks.number("config.evaluation.whitening", evaluation.whitening, at_least=0, at_most=0.5)
     checks.number("config.evaluation.target_recall", evaluation.target_recall, above=0, at_most=1)

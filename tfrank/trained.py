@@ -4,8 +4,6 @@ import dataclasses
 import hashlib
 import os
 import re
-import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 
 import keras
@@ -13,9 +11,8 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from tfrank import experiment, inference, settings
+from tfrank import experiment, files, inference, settings
 from tfrank.checks import InputError
-from tfrank.data import pipeline, records
 from tfrank.data.index import RecordIndex, select
 from tfrank.data.sources.image import ROLES
 from tfrank.datasets import build_loader
@@ -47,14 +44,11 @@ class TrainedModel:
     def embed(self, index: RecordIndex, folder: str) -> np.ndarray:
         """Unit-norm embeddings of all records, in a folder, where a pass that was stopped goes on."""
         loader = build_loader(self.config)
-        size, scales = self.config.evaluation.batch_size, tuple(self.config.evaluation.scales)
+        scales = tuple(self.config.evaluation.scales)
         what = repr((self.fingerprint, index.fingerprint(), loader, scales))
 
         def batches_from(start):
-            rest = select(index, np.arange(start, len(index)))
-            with records.RecordReader(rest) as reader:
-                batches = pipeline.evaluation_batches(reader, loader, batch_size=size)
-                yield from pipeline.naming_bad_images(reader, batches, loader)
+            return inference.image_batches(self.config, select(index, np.arange(start, len(index))))
 
         key = hashlib.sha256(what.encode()).hexdigest()
         return embed_into(folder, self.function, batches_from, ids=index.id, labels=index.label, key=key)
@@ -142,11 +136,7 @@ def load_embeddings(path: str) -> tuple[np.ndarray, TestSet]:
             raise ValueError(f"a role is none of {ROLES}")
     except FileNotFoundError:
         raise InputError(f"There is no file {path}.") from None
-    # RuntimeError: encrypted, or compressed in a way that Python does not know.
-    except (
-        *(OSError, EOFError, ValueError, TypeError, KeyError),
-        *(RuntimeError, zipfile.BadZipFile, zlib.error),
-    ) as error:
+    except files.NPZ_ERRORS as error:
         raise InputError(
             f"{path} should be an .npz with embeddings, [images, dim] floats, labels, [images] integers, and"
             f" if known ids, role and group ({error})."

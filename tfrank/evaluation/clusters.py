@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 
 from tfrank import checks
-from tfrank.normalize import SMALLEST_NORM
+from tfrank.normalize import l2_normalize
 
 # Rows in float64 at a time: 64 MiB at dim 512.
 BLOCK_ROWS = 2**14
@@ -49,7 +49,7 @@ def class_distances(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, flo
     for start in range(0, len(number), BLOCK_ROWS):
         of_rows = number[start : start + BLOCK_ROWS]
         order = np.argsort(of_rows, kind="stable")
-        rows = _unit(embeddings[start : start + BLOCK_ROWS].astype(np.float64))[order]
+        rows = l2_normalize(embeddings[start : start + BLOCK_ROWS].astype(np.float64)).numpy()[order]
         present, first = np.unique(of_rows[order], return_index=True)
         sums[present] += np.add.reduceat(rows, first)
         squares[present] += np.add.reduceat(_squared_norm(rows), first)
@@ -59,7 +59,7 @@ def class_distances(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, flo
         cosines = _mean_cosine(sums[pairs], squares[pairs], sizes[pairs])
         found["dists_intra"] = float(np.mean(1 - cosines))
     if len(classes) > 1:
-        means = _unit(sums)
+        means = l2_normalize(sums).numpy()
         cosine = _mean_cosine(means.sum(axis=0), _squared_norm(means).sum(), len(classes))
         found["dists_inter"] = float(1 - cosine)
     return found
@@ -116,9 +116,3 @@ def _mean_cosine(total: np.ndarray, squares: np.ndarray, count: np.ndarray) -> n
 
 def _squared_norm(rows: np.ndarray) -> np.ndarray:
     return np.sum(rows**2, axis=-1)
-
-
-def _unit(rows: np.ndarray) -> np.ndarray:
-    """Rows of norm 1, or of zeros where the norm is below 1e-6."""
-    norms = np.sqrt(_squared_norm(rows))[:, None]
-    return np.divide(rows, norms, out=np.zeros_like(rows), where=norms >= SMALLEST_NORM)

@@ -102,11 +102,11 @@ def evaluate(
                 " embeddings of one model."
             )
     _check_junk(junk, len(queries), len(gallery), search)
-    ks, note = metrics.usable_ks(ks, len(gallery) - bool(np.any(self_index >= 0)))
     if np.all(both[1] == both[1][0]):
         notes += ("All images to be found are of one class: nothing can be ranked before a right one.",)
     truths = {"": by_label(*both, self_index, junk)}
     split = Split(np.arange(len(queries)), np.arange(len(gallery)), self_index, truths, both, leave_one_out)
+    ks, note = metrics.usable_ks(ks, split.ranked)
     found = measure_split(queries, gallery, split, ks, search=search)[""]
     return Evaluation(found.metrics, found.per_query, found.ranks, tuple(filter(None, (note, *notes))))
 
@@ -129,8 +129,12 @@ def _checked(prefix, embeddings, labels, ids):
         ids = np.array([text_of(name) for name in ids])
         check_unique(f"{prefix}ids", ids)
     rows, zeros = unit_rows(embeddings, ids)
-    notes = (f"{zeros:,} embeddings are zero; their similarity to everything is 0.",) if zeros else ()
-    return rows, labels.reshape(-1).astype(np.int64), ids, notes
+    return rows, labels.reshape(-1).astype(np.int64), ids, (zero_note(zeros),)
+
+
+def zero_note(zeros: int) -> str:
+    """What to know of so many zero embeddings, or ""."""
+    return f"{zeros:,} embeddings are zero; their similarity to everything is 0." if zeros else ""
 
 
 def check_unique(name: str, ids: np.ndarray) -> None:

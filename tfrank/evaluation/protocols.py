@@ -73,6 +73,11 @@ class Split(NamedTuple):
     labels: tuple[np.ndarray, np.ndarray] | None
     leave_one_out: bool = False
 
+    @property
+    def ranked(self) -> int:
+        """How many images a query is ranked against."""
+        return len(self.gallery) - bool(np.any(self.self_index >= 0))
+
 
 def splits_of(test: TestSet, protocol: str, *, seed: int = 0) -> list[Split]:
     """The splits of a protocol. Rankings of one name in several splits are draws, to be averaged.

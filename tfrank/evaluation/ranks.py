@@ -41,12 +41,10 @@ class Truth(NamedTuple):
     """What each query should find.
 
     Attributes:
-        queries: how many there are.
         positives: from a query's number to the gallery rows that it should find.
         ignored: from a query's number to the gallery rows that are left out of its ranking, such as itself.
     """
 
-    queries: int
     positives: Callable[[int], np.ndarray]
     ignored: Callable[[int], np.ndarray]
 
@@ -85,7 +83,7 @@ def by_label(
             rows = rows[rows != self_index[query]]
         return rows if junk is None else rows[~junk[query, rows]]
 
-    return Truth(len(query_labels), positives, ignored)
+    return Truth(positives, ignored)
 
 
 def by_list(positives: Sequence[np.ndarray], ignored: Sequence[np.ndarray]) -> Truth:
@@ -93,7 +91,7 @@ def by_list(positives: Sequence[np.ndarray], ignored: Sequence[np.ndarray]) -> T
 
     The lists of a query have no row twice, and none in common.
     """
-    return Truth(len(positives), lambda query: positives[query], lambda query: ignored[query])
+    return Truth(lambda query: positives[query], lambda query: ignored[query])
 
 
 def positive_ranks(queries: np.ndarray, gallery: np.ndarray, truth: Truth) -> Ranks:

@@ -8,7 +8,6 @@ with the eigenvalues lambda and eigenvectors V of the covariance. p = 1/2 is ful
 then have variance 1; p = 1/4 is its square root; p = 0 only turns.
 """
 
-import zipfile
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -125,7 +124,7 @@ def load_whitening(path: str) -> Whitening:
             whitening = Whitening(arrays["mean"], arrays["projection"])
     except FileNotFoundError:
         raise InputError(f"There is no whitening {path}. Write it with `save_whitening`.") from None
-    except (OSError, EOFError, TypeError, ValueError, KeyError, RuntimeError, zipfile.BadZipFile) as error:
+    except files.NPZ_ERRORS as error:
         raise InputError(f"{path} is no whitening, or a damaged one ({error}). Learn it anew.") from None
     if not _is_whole(whitening):
         raise InputError(f"{path} is no whitening, or a damaged one. Learn it anew.")
