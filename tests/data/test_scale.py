@@ -1,20 +1,32 @@
-"""At the size of VGGFace2: an index of 3.3 million records, in a process that has done nothing before."""
+"""At the sizes of data sets, in processes that have done nothing before, by the clock of their own work."""
+
+import dataclasses
+import os
 
 import numpy as np
 import pytest
 
+from tests.data import image_records
 from tests.programs import printed_json
 from tfrank.data.index import COLUMNS, RecordIndex
+from tfrank.data.records import write_shard
 
-RECORDS, CLASSES = 3_300_000, 100_000
+pytestmark = pytest.mark.skipif(
+    not os.path.exists("/proc/self/statm"), reason="memory is read from Linux' /proc"
+)
 
-PROGRAM = """
-import json, os, sys, time
+MEASURING = """
+import json, os, sys
+from time import process_time
 
 import numpy as np
 
+from tfrank.data.images import ImageLoader
 from tfrank.data.index import load_index
+from tfrank.data.pipeline import train_batches
+from tfrank.data.records import RecordReader
 from tfrank.data.samplers import ClassBalancedSampler
+from tfrank.data.views import View
 
 
 def resident():
@@ -22,36 +34,61 @@ def resident():
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-before, begin = resident(), time.monotonic()
+before, begin = resident(), process_time()
 index = load_index(sys.argv[1])
-result = {"records": len(index), "load_seconds": time.monotonic() - begin}
+loaded = process_time() - begin
+"""
+
+TRAINING = """
+sampler = ClassBalancedSampler(index.label, classes_per_batch=28, examples_per_class=4)
+loader = ImageLoader(view=View(size=4))
+iterator = iter(train_batches(RecordReader(index), sampler, loader, max_shift=1, stop=201))
+batch, seconds, before = next(iterator), process_time() - begin, resident()
+assert len(np.unique(batch["label"])) == 28 and sum(1 for _ in iterator) == 200
+print(json.dumps({"seconds": seconds, "bytes": resident() - before}))
+"""
+
+SAMPLING = """
 sampler = ClassBalancedSampler(index.label, classes_per_batch=96, examples_per_class=4)
 seconds = []
 for step in range(60):
-    begin = time.monotonic()
+    begin = process_time()
     batch = sampler.batch(step)
-    seconds.append(time.monotonic() - begin)
+    seconds.append(process_time() - begin)
 assert len(set(index.label[batch])) == 96
-print(json.dumps({**result, "batch_milliseconds": 1e3 * sorted(seconds)[30], "bytes": resident() - before}))
+result = {"records": len(index), "load_seconds": loaded, "batch_milliseconds": 1e3 * sorted(seconds)[30]}
+print(json.dumps({**result, "bytes": resident() - before}))
 """
+
+
+def test_training_on_many_classes_starts_at_once_and_does_not_grow(tmp_path):
+    """Stanford Online Products: the first batch of 59,551 images of 11,318 classes within 2 s."""
+    (one,) = image_records([0])
+    records = (dataclasses.replace(one, label=n % 11_318, id=str(n)) for n in range(59_551))
+    write_shard(records, str(tmp_path / "many.tfrecord")).save(str(tmp_path / "many.index.npz"))
+    result = printed_json("-c", MEASURING + TRAINING, str(tmp_path / "many.index.npz"))
+    print(result)
+    assert result["seconds"] < 2 and result["bytes"] < 50e6
 
 
 @pytest.mark.slow
 def test_an_index_of_millions_loads_at_once_and_batches_are_drawn_from_many_classes(tmp_path):
-    """Goals: loaded in 3 s and 200 MB; a batch of 384 from 100,000 classes in 2 ms. Doubled: CI is noisy."""
+    """VGGFace2, 3.3 million records: loaded in 3 s and 200 MB; a batch of 384 from 100,000 classes in 2 ms.
+
+    Twice the seconds are allowed: CI is noisy.
+    """
     (tmp_path / "a.tfrecord").write_bytes(b"")
-    numbers = np.arange(RECORDS)
+    numbers = np.arange(3_300_000)
     columns = dict.fromkeys(COLUMNS, numbers)
-    columns["label"] = numbers % CLASSES
+    columns["label"] = numbers % 100_000
     columns["id"] = np.char.add("n000000/", (numbers % 10**7).astype("U11")).astype(np.bytes_)
-    columns["role"] = np.zeros(RECORDS, np.int8)
+    columns["role"] = np.zeros(len(numbers), np.int8)
     columns["checksum"] = numbers.astype(np.uint32)
     size = np.zeros(1, np.int64)
     RecordIndex(shards=(str(tmp_path / "a.tfrecord"),), size=size, **columns).save(str(tmp_path / "a.npz"))
-    del columns
-    result = printed_json("-c", PROGRAM, str(tmp_path / "a.npz"))
+    result = printed_json("-c", MEASURING + SAMPLING, str(tmp_path / "a.npz"))
     print(result)
-    assert result["records"] == RECORDS
+    assert result["records"] == len(numbers)
     # With the sampler, which has read the labels.
     assert result["load_seconds"] < 6 and result["bytes"] < 200e6
     assert result["batch_milliseconds"] < 4
