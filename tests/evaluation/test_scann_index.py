@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 
+import google_crc32c
 import numpy as np
 import pytest
 
@@ -320,13 +321,29 @@ def test_nothing_in_a_folder_is_ever_unpickled(tmp_path, place):
         else:
             np.save(file, np.array([Bomb(mark)], object), allow_pickle=True)
     manifest = json.loads((folder / "index.json").read_text())
-    manifest["files"][place] = victim.stat().st_size
+    crc = int.from_bytes(google_crc32c.Checksum(victim.read_bytes()).digest(), "big")
+    manifest["files"][place] = {"bytes": victim.stat().st_size, "crc32c": crc}
     (folder / "index.json").write_text(json.dumps(manifest))
     with pytest.raises(
         InputError, match=r"There is no whole index in .*(is a pickle|allow_pickle|Python objects)"
     ):
         ScannIndex.load(folder)
     assert not mark.exists()
+
+
+def test_a_file_in_which_one_bit_is_another_is_named(tmp_path):
+    ScannIndex.build(ROWS[:300], method="tree").save(tmp_path)
+    names = [
+        str(path.relative_to(_saved(tmp_path))) for path in _saved(tmp_path).rglob("*") if path.is_file()
+    ]
+    assert len(names) > 4
+    for name in set(names) - {"scann/dataset.npy"}:
+        whole = (_saved(tmp_path) / name).read_bytes()
+        (_saved(tmp_path) / name).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        with pytest.raises(InputError, match=f"no whole index in .*{name} is damaged"):
+            ScannIndex.load(tmp_path)
+        (_saved(tmp_path) / name).write_bytes(whole)
+    assert len(ScannIndex.load(tmp_path)) == 300
 
 
 def test_a_folder_without_a_whole_index_is_refused(tmp_path):

@@ -1,6 +1,6 @@
 """An index in a folder: arrays without pickles, what ScaNN wrote, and a manifest that names them all.
 
-    index.json      the manifest: settings, and of which folder which files of which size
+    index.json      the manifest: settings, and of which folder which files of which size and checksum
     <32 digits>/    rows.npy, ids.npy, row_of.npy, and scann/ with ScaNN's own files
 
 A save writes a new folder and then replaces the manifest, so there is an old index or a new one at any time.
@@ -13,6 +13,7 @@ import shutil
 import uuid
 from typing import Any
 
+import google_crc32c
 import numpy as np
 
 from tfrank import files
@@ -22,6 +23,10 @@ MANIFEST = "index.json"
 FORMAT = 1
 # ScaNN's copy of the rows. While the gallery is what ScaNN holds, there is no other.
 DATASET = os.path.join("scann", "dataset.npy")
+# Files whose checksums are not looked at: they are memory maps, which nothing reads as a whole.
+UNREAD = ("rows.npy", DATASET)
+# Bytes that are read at a time for a checksum.
+CHUNK = 2**20
 # The name of a folder of one save.
 SAVED = re.compile(r"[0-9a-f]{32}")
 
@@ -99,18 +104,28 @@ def _files(place: str) -> list[str]:
     )
 
 
-def _synced(place: str) -> dict[str, int]:
-    """The size of each file of a folder, once it is on the disk."""
-    sizes = {}
+def _synced(place: str) -> dict[str, dict]:
+    """The size and the checksum of each file of a folder, once it is on the disk."""
+    described = {}
     for name in _files(place):
         with open(os.path.join(place, name), "rb+") as file:
             os.fsync(file.fileno())
-            sizes[name] = os.path.getsize(file.name)
-    return sizes
+            described[name] = {"bytes": os.path.getsize(file.name)}
+        if name not in UNREAD:
+            described[name]["crc32c"] = _checksum(os.path.join(place, name))
+    return described
 
 
-def _check(place: str, sizes: dict[str, int]) -> None:
-    """ValueError unless a folder has these files of these sizes and no other.
+def _checksum(path: str) -> int:
+    checksum = google_crc32c.Checksum()
+    with open(path, "rb") as file:
+        for _ in checksum.consume(file, CHUNK):
+            pass
+    return int.from_bytes(checksum.digest(), "big")
+
+
+def _check(place: str, described: dict[str, dict]) -> None:
+    """ValueError unless a folder has these files, whole, and no other.
 
     ScaNN ends the process where a file is missing, and unpickles a file of ids where there is one.
     """
@@ -118,6 +133,8 @@ def _check(place: str, sizes: dict[str, int]) -> None:
         if name.endswith((".pkl", ".pickle")):
             raise ValueError(f"{name} is a pickle, which could run any program when it is loaded")
     there = {name: os.path.getsize(os.path.join(place, name)) for name in _files(place)}
-    for name in sorted(there.keys() | sizes.keys()):
-        if there.get(name) != sizes.get(name):
-            raise ValueError(f"{name} has {there.get(name)} bytes and should have {sizes.get(name)}")
+    for name in sorted(there.keys() | described.keys()):
+        if there.get(name) != (size := described.get(name, {}).get("bytes")):
+            raise ValueError(f"{name} has {there.get(name)} bytes and should have {size}")
+        if name not in UNREAD and described[name]["crc32c"] != _checksum(os.path.join(place, name)):
+            raise ValueError(f"{name} is damaged: its checksum is not that of what was saved")
