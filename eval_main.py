@@ -12,10 +12,9 @@ import os
 from absl import flags
 from ml_collections import config_flags
 
-from tfrank import commands, datasets, experiment, measuring, reporting, trained
+from tfrank import commands, comparing, datasets, experiment, measuring, reporting, trained
 from tfrank.checks import InputError
-from tfrank.evaluation import report
-from tfrank.evaluation.results import load_metrics
+from tfrank.evaluation import neighbors, report
 from tfrank.evaluation.whitening import save_whitening, whiten
 from tfrank.workdir import default_workdir, locked
 
@@ -33,22 +32,22 @@ _EXPORT = flags.DEFINE_bool("export", False, "Also write the run's model with it
 def main(_):
     config = _CONFIG.value
     experiment.check_config(config)
-    if _COMPARE_WITH.value:
-        load_metrics(_COMPARE_WITH.value)  # What is wrong with it is said before anything is embedded.
     if _EMBEDDINGS.value:
-        if config.evaluation.whitening or _EXPORT.value:
-            raise InputError("Embeddings without a model cannot be whitened or exported.")
+        if config.evaluation.whitening or len(config.evaluation.scales) > 1 or _EXPORT.value:
+            raise InputError("Embeddings without a model cannot be whitened, scaled or exported.")
         embeddings, test = trained.load_embeddings(_EMBEDDINGS.value)
-        measuring.check_measurable(config, test, search=_NEIGHBORS.value)
         output_dir = _OUTPUT_DIR.value or f"{os.path.splitext(_EMBEDDINGS.value)[0]}_evaluation"
+        check(config, test, output_dir)
         with locked(output_dir):
             return measure(config, embeddings, test, None, output_dir, _EMBEDDINGS.value)
+    if _SAVED_MODEL.value and _EXPORT.value:
+        raise InputError("A SavedModel cannot be exported again. Give the run by --workdir.")
     workdir = _WORKDIR.value or trained.run_of(_SAVED_MODEL.value) or default_workdir(config)
     model = trained.open_model(config, workdir, _SAVED_MODEL.value)
     index, relevance = datasets.build_test_set(config, workdir)
     test = measuring.test_set_of(index, relevance)
-    measuring.check_measurable(config, test, search=_NEIGHBORS.value)
     output_dir = _OUTPUT_DIR.value or os.path.join(model.evaluations, datasets.test_name(config))
+    check(config, test, output_dir)
     with locked(output_dir):
         embeddings, whitening = model.embed(index, os.path.join(output_dir, "embeddings")), None
         if config.evaluation.whitening:
@@ -61,12 +60,21 @@ def main(_):
             print(model.export(os.path.join(output_dir, "saved_model"), whitening))
 
 
+def check(config, test, output_dir):
+    """What cannot be measured or compared is said before anything is embedded."""
+    measuring.check_measurable(config, test, search=neighbors.usable(_NEIGHBORS.value)[0])
+    if _COMPARE_WITH.value:
+        questions = measuring.questions_of(config, test)
+        comparing.earlier_rankings(_COMPARE_WITH.value, output_dir, questions)
+
+
 def measure(config, embeddings, test, index, output_dir, name):
-    results = measuring.measure_all(config, embeddings, test, search=_NEIGHBORS.value)
+    search, why = neighbors.usable(_NEIGHBORS.value)
+    results = measuring.measure_all(config, embeddings, test, search=search)
     print(report.listing(results.metrics(), reporting.DEFINITIONS))
-    for note in results.notes:
+    for note in filter(None, [why, *results.notes]):
         print(note)
-    about = measuring.about(config, test, model=name, search=_NEIGHBORS.value)
+    about = measuring.about(config, test, model=name, search=why or search)
     paths = reporting.write_evaluation(
         output_dir, config, results, index, about=about, title=name, compare_with=_COMPARE_WITH.value
     )

@@ -56,6 +56,8 @@ def train_and_evaluate(config, workdir, strategy, data):
     experiment.train(config, training, data, steps)
     if not cluster.is_chief(strategy):
         return
+    paths = {name: os.path.join(workdir, name) for name in ("metrics.json", "saved_model")}
+    inference.export(config, training.serving, paths["saved_model"])
     results = measure(model)
     rows["trained"] = results.metrics()
     rows = {name: next(iter(rankings.values())) for name, rankings in rows.items()}
@@ -63,9 +65,7 @@ def train_and_evaluate(config, workdir, strategy, data):
     print(report.table(rows))
     for note in results.notes:
         print(note)
-    paths = {name: os.path.join(workdir, name) for name in ("metrics.json", "saved_model")}
     files.write_json(paths["metrics.json"], rows)
-    inference.export(config, training.serving, paths["saved_model"])
     # Whitening and several scales are for eval_main.
     done = config.copy_and_resolve_references()
     done.evaluation.update(whitening=0.0, scales=(1.0,))

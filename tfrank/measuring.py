@@ -1,7 +1,9 @@
 """The composition root of evaluation: from a config and embeddings to metrics."""
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -11,7 +13,7 @@ from tfrank.data.index import RecordIndex
 from tfrank.data.sources.image import ROLES
 from tfrank.evaluation import clusters, metrics
 from tfrank.evaluation import verification as verifying
-from tfrank.evaluation.measure import Measured, PostProcessing, measure
+from tfrank.evaluation.measure import Measured, PostProcessing, check_split, measure
 from tfrank.evaluation.one_call import zero_note
 from tfrank.evaluation.protocols import (
     PROTOCOLS,
@@ -19,6 +21,7 @@ from tfrank.evaluation.protocols import (
     TestSet,
     average_groups,
     splits_of,
+    text_of,
     usual_protocol,
 )
 
@@ -29,6 +32,7 @@ class Results:
 
     Attributes:
         rankings: by name, the first one being the protocol's.
+        galleries: by the name of a ranking, see `questions_of`.
         extras: of the embeddings as a whole: dists@intra and dists@inter, NMI, verification.
         notes: what a reader of the numbers should know.
         embeddings: `[instances, dim]` what was ranked.
@@ -37,6 +41,7 @@ class Results:
     """
 
     rankings: dict[str, Measured]
+    galleries: dict[str, dict]
     extras: dict[str, float]
     notes: tuple[str, ...]
     embeddings: np.ndarray
@@ -50,11 +55,26 @@ class Results:
         return rows
 
 
+class Question(NamedTuple):
+    """What a ranking asks.
+
+    Attributes:
+        ids: `[queries]` text.
+        labels: `[queries]` int64.
+        gallery: how many `images` are searched, and the `sha256` of their ids and labels. Of several draws,
+            of all of them.
+    """
+
+    ids: np.ndarray
+    labels: np.ndarray
+    gallery: dict[str, int | str]
+
+
 def test_set_of(index: RecordIndex, relevance: Mapping | None) -> TestSet:
     """What the records say of their images, for protocols."""
     return TestSet(
         labels=np.asarray(index.label),
-        ids=np.asarray(index.id),
+        ids=_distinct(np.asarray(index.id)),
         role=np.array(ROLES)[index.role],
         group=np.asarray(index.group),
         relevance=relevance,
@@ -63,23 +83,45 @@ def test_set_of(index: RecordIndex, relevance: Mapping | None) -> TestSet:
 
 def check_measurable(config: ConfigDict, test: TestSet, *, search: str = "exact") -> None:
     """InputError where what the config asks for does not fit the test set; before a model is trained."""
-    if search != "exact" and (config.evaluation.rerank or "revisited" in _protocols(config, test)):
+    options = config.evaluation
+    if search != "exact" and (options.rerank or "revisited" in _protocols(config, test)):
         raise InputError(f"Graded relevance and re-ranking need exact search, not {search}.")
-    _, test, _ = average_groups(np.zeros([len(test.labels), 1], np.float32), test)
-    for name in _protocols(config, test):
-        _ks(config, splits_of(test, name, seed=config.seed))
-    if (config.evaluation.nmi or config.evaluation.verification) and np.any(test.labels == UNKNOWN):
+    test, splits = _all_splits(config, test)
+    for of_protocol in splits:
+        _ks(config, of_protocol)
+        for split in of_protocol:
+            check_split(split, PostProcessing(query_expansion=options.query_expansion, rerank=options.rerank))
+    if (options.nmi or options.verification) and np.any(test.labels == UNKNOWN):
         raise InputError(
             "Images of the test set have no class (label -1), by which NMI and verification are measured."
             " Set config.evaluation.nmi and config.evaluation.verification to False."
         )
+    if options.verification:
+        verifying.check_pairs(test.labels)
+
+
+def questions_of(config: ConfigDict, test: TestSet) -> dict[str, Question]:
+    """What each ranking will ask, before there are embeddings."""
+    test, splits = _all_splits(config, test)
+    found = {}
+    for of_protocol in splits:
+        rows = np.unique(np.concatenate([split.queries for split in of_protocol]))
+        ids = np.array([text_of(image) for image in test.ids[rows]])
+        for name, gallery in _galleries(test, of_protocol).items():
+            found[name] = Question(ids, test.labels[rows], gallery)
+    return found
 
 
 def measure_all(
     config: ConfigDict, embeddings: np.ndarray, test: TestSet, *, search: str = "exact"
 ) -> Results:
-    """Everything that the config asks for, of unit-norm embeddings `[images, dim]` of a test set."""
+    """Everything that the config asks for, of unit-norm embeddings `[images, dim]` of a test set.
+
+    What is drawn, such as random galleries, is the same for every config, so that two runs are compared on
+    the same.
+    """
     options = config.evaluation
+    notes = [_note_on_roles(config, test)]
     embeddings, test, images = average_groups(embeddings, test)
     post = PostProcessing(
         query_expansion=options.query_expansion,
@@ -87,42 +129,54 @@ def measure_all(
         alpha=options.expansion_alpha,
         rerank=options.rerank,
     )
-    rankings, notes = {}, []
+    rankings, galleries = {}, {}
     for name in _protocols(config, test):
-        splits = splits_of(test, name, seed=config.seed)
+        splits = splits_of(test, name)
         ks, note = _ks(config, splits)
-        notes.append(note)
-        rankings |= measure(
-            embeddings, splits, ks, search=search, target_recall=options.target_recall, post=post
-        )
+        found = measure(embeddings, splits, ks, search=search, target_recall=options.target_recall, post=post)
+        searched = _galleries(test, splits)
+        galleries |= {ranking: searched[ranking] for ranking in found}
+        empty = searched.keys() - found.keys()
+        notes += [note, *(f"Left out: {one}. No query has anything to find there." for one in sorted(empty))]
+        rankings |= found
     extras = clusters.class_distances(embeddings, test.labels) if np.all(test.labels != UNKNOWN) else {}
     if options.nmi:
-        extras["nmi"] = clusters.nmi(embeddings, test.labels, seed=config.seed)
+        extras["nmi"] = clusters.nmi(embeddings, test.labels)
     if options.verification:
-        found = verifying.verification(embeddings, test.labels, seed=config.seed)
+        found = verifying.verification(embeddings, test.labels)
         notes.append(verifying.note(found))
         extras |= found
     zeros = len(embeddings) - np.count_nonzero(np.any(embeddings, axis=1))
     notes += [_common_note(test), zero_note(zeros)]
     unique = tuple(dict.fromkeys(filter(None, notes)))
-    return Results(rankings, extras, unique, embeddings, test, images)
+    return Results(rankings, galleries, extras, unique, embeddings, test, images)
 
 
 def about(config: ConfigDict, test: TestSet, *, model: str, search: str) -> dict[str, str | int]:
-    """What was measured how, for a reader of the numbers."""
+    """What was measured how, for a reader of the numbers.
+
+    Args:
+        config: of the evaluation.
+        test: what was measured.
+        model: what embedded it.
+        search: "exact", "scann", or how it was searched in words.
+    """
     options = config.evaluation
     facts = {
         "model": model,
         "images": len(test.labels),
         "classes": len(np.unique(test.labels[test.labels != UNKNOWN])),
         "protocols": "; ".join(f"{name}: {PROTOCOLS[name]}" for name in _protocols(config, test)),
-        "search": search,
+        "search": f"scann, to a recall of {options.target_recall:g}" if search == "scann" else search,
     }
+    weights = f" nearest, weighted by s^{options.expansion_alpha:g}"
+    dims = f", to {options.whitening_dim} numbers" if options.whitening_dim else ""
     done = {
+        "images' size": "their own" if options.full_size else "",
         "scales": ", ".join(f"{scale:g}" for scale in options.scales) if len(options.scales) > 1 else "",
-        "whitening": f"power {options.whitening:g}" if options.whitening else "",
-        "database augmentation": options.database_augmentation,
-        "query expansion": options.query_expansion,
+        "whitening": f"power {options.whitening:g}{dims}" if options.whitening else "",
+        "database augmentation": f"{n}{weights}" if (n := options.database_augmentation) else "",
+        "query expansion": f"{n}{weights}" if (n := options.query_expansion) else "",
         "re-ranking": "k-reciprocal" if options.rerank else "",
     }
     return facts | {name: value for name, value in done.items() if value}
@@ -132,11 +186,52 @@ def _protocols(config, test):
     return tuple(config.evaluation.protocols) or (usual_protocol(test),)
 
 
+def _all_splits(config, test):
+    """The instances of a test set, and the splits of each protocol."""
+    _, test, _ = average_groups(np.zeros([len(test.labels), 1], np.float32), test)
+    return test, [splits_of(test, name) for name in _protocols(config, test)]
+
+
+def _galleries(test, splits):
+    """What each ranking of a protocol searches, see `Question`."""
+    sizes, digests = {}, {}
+    for split in splits:
+        images = zip(test.ids[split.gallery], test.labels[split.gallery])
+        lines = "\n".join(sorted(f"{text_of(image)!r} {label}" for image, label in images))
+        for name in split.truths:
+            sizes[name] = len(split.gallery)
+            digests.setdefault(name, hashlib.sha256()).update(lines.encode())
+    return {name: {"images": sizes[name], "sha256": digests[name].hexdigest()} for name in sizes}
+
+
+def _distinct(ids):
+    """Ids, those that repeat with the numbers of their records."""
+    _, place, counts = np.unique(ids, return_inverse=True, return_counts=True)
+    repeated = np.flatnonzero(counts[place] > 1)
+    if not len(repeated):
+        return ids
+    print(
+        f"{len(repeated):,} images have the id of another, such as {text_of(ids[repeated[0]])!r}: the number"
+        " of its record is added to each. Has another feature their names? --config.data.features.id.",
+        flush=True,
+    )
+    texts = np.array([text_of(image) for image in ids], object)
+    texts[repeated] = [f"{texts[number]}#{number}" for number in repeated]
+    return texts.astype(str)
+
+
 def _ks(config, splits):
     """The Ks of the config, or the usual ones as far as there are so many images to rank."""
     ranked = min(split.ranked for split in splits)
     ks = config.evaluation.recall_at or None
     return metrics.usable_ks(ks, ranked) if splits[0].labels is not None else ((1,), "")
+
+
+def _note_on_roles(config, test):
+    left_out = np.count_nonzero(test.role == "")
+    if left_out and {"query_gallery", "revisited"} & set(_protocols(config, test)):
+        return f"{left_out:,} images are neither queries nor gallery, and no part of that ranking."
+    return ""
 
 
 def _common_note(test):

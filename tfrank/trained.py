@@ -45,7 +45,7 @@ class TrainedModel:
         """Unit-norm embeddings of all records, in a folder, where a pass that was stopped goes on."""
         loader = build_loader(self.config)
         scales = tuple(self.config.evaluation.scales)
-        what = repr((self.fingerprint, index.fingerprint(), loader, scales))
+        what = repr((self.fingerprint, self.config.train.precision, index.fingerprint(), loader, scales))
 
         def batches_from(start):
             return inference.image_batches(self.config, select(index, np.arange(start, len(index))))

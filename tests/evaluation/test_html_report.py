@@ -61,9 +61,11 @@ def report_of(names, nothing=()):
     ]
     metrics = {"recall_at_1": 0.91234, "map": math.nan, "dists_intra": 0.5, "queries": 58, "lone_queries": 2}
     after = {**metrics, "recall_at_1": 0.95, "map": 0.5}
-    comparison = Comparison(
-        (text(), text()), (metrics, after), {"recall_at_1": (0.01, 0.07)}, charts=drawn[:1], grids=grids
-    )
+    interval = {"recall_at_1": (0.01, 0.07)}
+    comparisons = [
+        Comparison(text(), (text(), text()), (metrics, after), interval, charts=drawn[:1], grids=grids),
+        Comparison(text(), (text(), text()), (metrics, after)),
+    ]
     full = Report(
         title=text(),
         facts=[(text(), text())],
@@ -74,7 +76,7 @@ def report_of(names, nothing=()):
         grids=grids,
         charts=drawn,
         worst_classes=[curves.ClassScore(text(), 4, 0.25, 0.3333, text(), 3)],
-        comparison=comparison,
+        comparisons=comparisons,
     )
     empty = Report("")
     return dataclasses.replace(full, **{name: getattr(empty, name) for name in nothing})
@@ -156,7 +158,7 @@ def test_every_link_leads_to_a_section():
 
 SECTIONS = {
     "metrics": "numbers",
-    "comparison": "comparison",
+    "comparisons": "comparison",
     "charts": "charts",
     "grids": "queries",
     "worst_classes": "classes",
@@ -192,7 +194,7 @@ def lines_of(report):
 
 
 def test_numbers_stand_beside_the_published_ones_and_what_is_missing_is_a_dash():
-    lines = lines_of(report_of(["name"], ["comparison", "worst_classes"]))
+    lines = lines_of(report_of(["name"], ["comparisons", "worst_classes"]))
     assert lines == [
         ["Metric", "name", "query and gallery"],
         ["Recall@1", "91.23\u00a0%", NONE],
@@ -225,6 +227,7 @@ def test_the_big_numbers_are_those_of_the_first_protocol():
         ((-0.07, -0.01), ["\u22127.00 to \u22121.00", "▼ worse"]),
         ((-0.01, 0.07), ["\u22121.00 to +7.00", "no clear difference"]),
         ((math.nan, math.nan), ["", ""]),
+        ((-math.inf, math.inf), ["too few classes", ""]),
     ],
 )
 def test_two_runs_stand_side_by_side_with_what_their_difference_means(interval, shown):
@@ -232,10 +235,9 @@ def test_two_runs_stand_side_by_side_with_what_their_difference_means(interval, 
         {"recall_at_1": 0.5, "dists_inter": 0.5, "queries": 7},
         {"recall_at_1": 0.54, "dists_inter": 0.25, "queries": 9},
     ]
-    comparison = Comparison(
-        ("old", "new"), tuple(metrics), {"recall_at_1": interval, "dists_inter": (-0.3, -0.2)}
-    )
-    assert lines_of(Report("Two", comparison=comparison)) == [
+    intervals = {"recall_at_1": interval, "dists_inter": (-0.3, -0.2)}
+    comparison = Comparison("easy", ("old", "new"), tuple(metrics), intervals)
+    assert lines_of(Report("Two", comparisons=[comparison])) == [
         ["Metric", "old", "new", "Difference", "95\u00a0% interval", "Verdict"],
         ["Recall@1", "50.00\u00a0%", "54.00\u00a0%", "+4.00", *shown],
         ["dists@inter", "0.500", "0.250", "\u22120.250", "\u22120.300 to \u22120.200", ""],
@@ -245,8 +247,28 @@ def test_two_runs_stand_side_by_side_with_what_their_difference_means(interval, 
 
 def test_two_runs_without_intervals_have_no_columns_for_them():
     metrics = {"map": 0.5}
-    comparison = Comparison(("old", "new"), (metrics, metrics))
-    assert lines_of(Report("Two", comparison=comparison))[0] == ["Metric", "old", "new", "Difference"]
+    comparison = Comparison("easy", ("old", "new"), (metrics, metrics))
+    assert lines_of(Report("Two", comparisons=[comparison]))[0] == ["Metric", "old", "new", "Difference"]
+
+
+def test_every_ranking_that_two_runs_have_is_named():
+    runs = ("old", "new"), ({"map": 0.5}, {"map": 0.5})
+    comparisons = [Comparison(name, *runs) for name in ("easy", "hard")]
+
+    def headings(report):
+        return re.findall("<h2>(Two runs.*?)</h2>", html_report.render(report))
+
+    two = [f"Two runs side by side: <bdi>{name}</bdi>" for name in ("easy", "hard")]
+    assert headings(Report("Two", comparisons=comparisons)) == two
+    assert headings(Report("One", comparisons=comparisons[:1])) == ["Two runs side by side"]
+
+
+def test_classes_whose_map_is_not_known_have_no_column_for_it():
+    scores = [curves.ClassScore("cat", 2, 0.5, None, "dog", 1)]
+    assert lines_of(Report("Classes", worst_classes=scores)) == [
+        ["Class", "Queries", "Recall@1", "Most often taken for"],
+        ["cat", "2", "50.0\u00a0%", "dog (1)"],
+    ]
 
 
 def test_classes_are_shown_with_what_they_are_taken_for():
@@ -261,7 +283,7 @@ def test_classes_are_shown_with_what_they_are_taken_for():
 
 
 def test_right_and_wrong_are_told_by_sign_and_word_too():
-    page = html_report.render(report_of(["cat"], ["comparison"]))
+    page = html_report.render(report_of(["cat"], ["comparisons"]))
     shown = re.findall(r'<figure class="picture (\w+)">(.*?)</figure>', page, re.DOTALL)
     marks = [(kind, re.findall('class="mark"[^>]*>(.)<', inner)) for kind, inner in shown]
     assert marks == [("query", []), ("right", ["✓"]), ("wrong", ["✗"]), ("unknown", ["?"])]

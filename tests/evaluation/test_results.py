@@ -21,6 +21,7 @@ HOSTILE = [
     *("", "'", '"', '",\n"', "1e5", "nan", "#", ";\t|", "=cmd()", "id"),
 ]
 METRICS = {"recall_at_1": 0.5, "map": 1 / 3, "queries": 17, "lone_queries": 1}
+GALLERIES = {"easy": {"images": 18, "sha256": "0"}}
 CURVES = {"easy": {"recall_at_k": [[1, 2], [0.5, 1.0]]}}
 PER_QUERY = PerQuery(
     np.array(HOSTILE),
@@ -33,6 +34,7 @@ def write(folder, **changes):
     parts = {
         "about": {"model": 'a "model" å', "images": 18},
         "rankings": {"easy": METRICS},
+        "galleries": GALLERIES,
         "extras": {"dists_intra": 0.25},
         "notes": ["A note."],
         "per_query": {"easy": PER_QUERY},
@@ -50,6 +52,7 @@ def test_metrics_are_as_the_docstring_has_them(tmp_path):
     assert tree["schema"] == 1 and tree["tfrank"] == "9.9.9"
     assert load_metrics(str(tmp_path / "new")) == tree
     assert tree["rankings"] == {"easy": METRICS} and tree["extras"] == {"dists_intra": 0.25}
+    assert tree["galleries"] == GALLERIES
     assert tree["notes"] == ["A note."] and tree["about"]["images"] == 18
     assert load_curves(str(tmp_path / "new")) == CURVES
 
@@ -110,7 +113,8 @@ def test_metrics_do_not_stand_beside_what_is_of_another_evaluation(tmp_path, mon
         ("metrics.json", "{}", r"metrics.json is of another schema \(None\)"),
         ("metrics.json", '{"recall_at_1": 0.5}', "is of another schema"),
         ("metrics.json", '{"schema": 2, "about": {}, "rankings": {}}', r"another schema \(2\)"),
-        ("metrics.json", '{"schema": 1, "about": {}, "rankings": []}', "another schema"),
+        ("metrics.json", '{"schema": 1, "about": {}, "rankings": [], "galleries": {}}', "another schema"),
+        ("metrics.json", '{"schema": 1, "about": {}, "rankings": {}}', "another schema"),
         ("curves.json", None, r"There is no evaluation in .*no curves.json"),
         ("curves.json", "{", "curves.json is damaged"),
         ("curves.json", '{"easy": 3}', "curves.json is damaged"),
@@ -149,10 +153,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
 
 
 def test_common_queries_are_found_by_id_in_the_order_of_the_first():
-    one, other = (
-        PerQuery(np.array(ids), np.zeros(len(ids), int), {}) for ids in (list("dxab"), list("abcd"))
-    )
-    rows, places = common_queries(one, other)
+    one = np.array(list("dxab"))
+    rows, places = common_queries(one, np.array(list("abcd")))
     assert rows.tolist() == [0, 2, 3] and places.tolist() == [3, 0, 1]
-    nothing = PerQuery(np.array(["z"]), np.zeros(1, int), {})
-    assert [part.tolist() for part in common_queries(one, nothing)] == [[], []]
+    assert [part.tolist() for part in common_queries(one, np.array(["z"]))] == [[], []]

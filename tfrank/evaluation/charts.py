@@ -2,7 +2,7 @@
 
 import math
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -109,6 +109,15 @@ def recall_at_k(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Chart:
         f" among the nearest {high:,} there is one for {_each(last)}.",
         _line_legend(curves),
     )
+
+
+def line_charts(curves: Mapping[str, Mapping[str, Sequence]]) -> list[Chart]:
+    """Precision and recall, and Recall@K, given `precision_recall` and `recall_at_k` of each line's name."""
+
+    def of_kind(kind):
+        return {name: tuple(map(np.array, one[kind])) for name, one in curves.items()}
+
+    return [precision_recall(of_kind("precision_recall")), recall_at_k(of_kind("recall_at_k"))]
 
 
 def similarities(histogram: Histogram) -> Chart:

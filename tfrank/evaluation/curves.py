@@ -231,7 +231,7 @@ class ClassScore(NamedTuple):
         name: of the class.
         queries: of the class that have a positive.
         recall: Recall@1 of these queries.
-        average_precision: their mean.
+        average_precision: their mean; None where it is not known.
         confused_with: the class that most of the queries with a wrong nearest image find there, or "".
         confused: how many of them.
     """
@@ -239,7 +239,7 @@ class ClassScore(NamedTuple):
     name: str
     queries: int
     recall: float
-    average_precision: float
+    average_precision: float | None
     confused_with: str
     confused: int
 
@@ -247,7 +247,7 @@ class ClassScore(NamedTuple):
 def worst_classes(
     labels: np.ndarray,
     recall: np.ndarray,
-    average_precision: np.ndarray,
+    average_precision: np.ndarray | None,
     count: int = 20,
     *,
     nearest: np.ndarray | None = None,
@@ -258,7 +258,7 @@ def worst_classes(
     Args:
         labels: `[queries]` integers.
         recall: `[queries]` Recall@1 of each query, 0 or 1; NaN for a lone query, which is left out.
-        average_precision: `[queries]`; NaN for a lone query.
+        average_precision: `[queries]`; NaN for a lone query. None: not known.
         count: so many classes at most.
         nearest: `[queries]` the label of each query's nearest image. None: not known.
         names: gives the name of a label.
@@ -267,16 +267,17 @@ def worst_classes(
     ClassScore(name='8', queries=1, recall=0.0, average_precision=0.2, confused_with='', confused=0)
     """
     count = checks.integer("count", count, at_least=1)
-    kept = np.flatnonzero(~np.isnan(average_precision))
+    kept = np.flatnonzero(~np.isnan(recall))
     classes, place, sizes = np.unique(labels[kept], return_inverse=True, return_counts=True)
     recalls = np.bincount(place, recall[kept], len(classes)) / sizes
-    precisions = np.bincount(place, average_precision[kept], len(classes)) / sizes
+    known = average_precision is not None
+    precisions = np.bincount(place, average_precision[kept] if known else None, len(classes)) / sizes
     scores = []
     for row in np.lexsort((precisions, recalls))[:count]:
         found = np.empty(0, int) if nearest is None else nearest[kept[place == row]]
         wrong, times = np.unique(found[found != classes[row]], return_counts=True)
         confused_with = names(int(wrong[times.argmax()])) if len(wrong) else ""
-        score = [int(sizes[row]), float(recalls[row]), float(precisions[row])]
+        score = [int(sizes[row]), float(recalls[row]), float(precisions[row]) if known else None]
         confused = int(times.max(initial=0))
         scores.append(ClassScore(names(int(classes[row])), *score, confused_with, confused))
     return scores

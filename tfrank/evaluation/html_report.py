@@ -22,7 +22,10 @@ from tfrank.evaluation.curves import ClassScore
 from tfrank.evaluation.metrics import COUNTS, metric_title
 
 # The big numbers on top are the first of these that there are.
-HEADLINES = ("recall_at_1", "map", "map_at_r", "r_precision", "recall_at_10", "mrr", "ndcg", "roc_auc")
+HEADLINES = (
+    *("recall_at_1", "map", "trapezoid_map", "capped_precision_at_10", "map_at_r", "r_precision"),
+    *("recall_at_10", "mrr", "ndcg", "roc_auc"),
+)
 HEADLINE_COUNT = 4
 # Neither good nor bad when they grow, and no shares.
 DISTANCES = ("dists_intra", "dists_inter")
@@ -70,14 +73,17 @@ class Comparison:
     """Two runs side by side.
 
     Attributes:
+        ranking: that both have.
         names: of the two runs.
         metrics: of the two runs, as in `Report.metrics`.
-        intervals: from a metric to the bounds of its difference, second minus first.
+        intervals: from a metric to the bounds of its difference, second minus first; infinite where none can
+            be given.
         confidence: of the intervals, a share.
         charts: with the curves of both.
         grids: queries that one of them answers better.
     """
 
+    ranking: str
     names: tuple[str, str]
     metrics: tuple[Mapping[str, float], Mapping[str, float]]
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -101,7 +107,7 @@ class Report:
         grids: queries and their nearest images.
         charts: as of `charts`.
         worst_classes: as of `curves.worst_classes`.
-        comparison: of two runs.
+        comparisons: of two runs, a ranking each.
     """
 
     title: str
@@ -113,7 +119,7 @@ class Report:
     grids: Sequence[Grid] = ()
     charts: Sequence[Chart] = ()
     worst_classes: Sequence[ClassScore] = ()
-    comparison: Comparison | None = None
+    comparisons: Sequence[Comparison] = ()
 
 
 def render(report: Report) -> str:
@@ -132,7 +138,12 @@ def render(report: Report) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        title_of=metric_title, value_of=metric_text, data_uri=_data_uri, alt=_alt, percent=percent
+        title_of=metric_title,
+        value_of=metric_text,
+        data_uri=_data_uri,
+        alt=_alt,
+        percent=percent,
+        differences=_differences,
     )
     template = environment.get_template("report.html.jinja")
     first = next(iter(report.metrics.values()), {})
@@ -146,7 +157,6 @@ def render(report: Report) -> str:
             *((title, row, "") for title, row in report.metrics.items()),
             *((title, row, "published") for title, row in report.published.items()),
         ],
-        differences=_differences(report.comparison) if report.comparison else [],
     )
 
 
@@ -240,16 +250,23 @@ def _differences(comparison: Comparison) -> list[dict]:
                 "first": first,
                 "second": second,
                 "difference": _signed(second - first, name) if known and name not in COUNTS else NONE,
-                "interval": f"{_signed(low, name)} to {_signed(high, name)}" if low <= high else "",
+                "interval": _interval(low, high, name),
                 "verdict": "" if name in DISTANCES else _verdict(low, high),
             }
         )
     return lines
 
 
+def _interval(low: float, high: float, name: str) -> str:
+    """The bounds of a difference; why there are none, or nothing if nobody asked for them."""
+    if math.isinf(low):
+        return "too few classes"
+    return f"{_signed(low, name)} to {_signed(high, name)}" if low <= high else ""
+
+
 def _verdict(low: float, high: float) -> str:
     """What the interval of a difference says; nothing if it is not known."""
-    if not low <= high:
+    if not low <= high or math.isinf(low):
         return ""
     return "better" if low > 0 else "worse" if high < 0 else "unclear"
 

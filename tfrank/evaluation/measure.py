@@ -10,7 +10,7 @@ from tfrank.evaluation import metrics, neighbors
 from tfrank.evaluation.expansion import augment_database, expand_queries
 from tfrank.evaluation.leave_one_out import leave_one_out_ranks
 from tfrank.evaluation.protocols import Split
-from tfrank.evaluation.ranks import Ranks, by_label, positive_ranks, ranks_of_blocks
+from tfrank.evaluation.ranks import Ranks, Truth, by_label, positive_ranks, ranks_of_blocks
 from tfrank.evaluation.reranking import k_reciprocal_blocks
 
 # Those of the revisited protocol (Radenovic et al., CVPR 2018).
@@ -63,7 +63,7 @@ def measure(
     target_recall: float = 0.99,
     post: PostProcessing = NOTHING,
 ) -> dict[str, Measured]:
-    """The metrics of each ranking of a protocol.
+    """The metrics of each ranking of a protocol in which a query has something to find.
 
     Args:
         embeddings: `[images, dim]` float32, unit norm.
@@ -99,11 +99,9 @@ def measure_split(
     post: PostProcessing = NOTHING,
 ) -> dict[str, Measured]:
     """As `measure`, of one split, given its rows: `[queries, dim]` and `[gallery, dim]`."""
-    if post.rerank and post.query_expansion and np.any(split.self_index >= 0):
-        raise InputError(
-            "Re-ranking takes a query that is in the gallery as it is there, not expanded. Take database"
-            " augmentation in place of query expansion, or one of the two."
-        )
+    check_split(split, post)
+    if (truths := _with_positives(split)).keys() != split.truths.keys():
+        split = split._replace(truths=truths)
     if post.database_augmentation:
         gallery = augment_database(gallery, k=post.database_augmentation, alpha=post.alpha)
         queries = gallery if split.leave_one_out else queries
@@ -122,6 +120,28 @@ def measure_split(
             per_query = metrics.per_query(ranks, ks)
         measured[name] = Measured(metrics.summarize(per_query), per_query, split.queries, ranks, split)
     return measured
+
+
+def check_split(split: Split, post: PostProcessing = NOTHING) -> None:
+    """InputError where no query has anything to find, or the post-processing does not fit the split."""
+    if post.rerank and post.query_expansion and np.any(split.self_index >= 0):
+        raise InputError(
+            "Re-ranking takes a query that is in the gallery as it is there, not expanded. Take database"
+            " augmentation in place of query expansion, or one of the two."
+        )
+    if _with_positives(split):
+        return
+    reason = "No image has another of its class"
+    if split.labels is None:
+        reason = "No query has an image that its graded relevance counts"
+    elif not split.leave_one_out and len(split.queries):
+        reason = "No query has anything to find in the gallery but itself or junk"
+        if not len(np.intersect1d(*split.labels)):
+            queries, gallery = map(_some, split.labels)
+            reason = (
+                f"No query's class is in the gallery (queries have labels {queries}, the gallery {gallery})"
+            )
+    raise InputError(f"{reason}, so there is nothing to retrieve.")
 
 
 def leave_one_out(
@@ -170,6 +190,22 @@ def _measure_neighbors(queries, gallery, split, ks, search, target_recall, post)
     recall = neighbors.recall_against_exact(found, queries, gallery, max(ks), split.self_index)
     means = {**metrics.summarize(per_query), f"{search}_recall": recall}
     return {name: Measured(means, per_query, split.queries, None, split) for name in split.truths}
+
+
+def _with_positives(split: Split) -> dict[str, Truth]:
+    """The rankings in which a query has something to find."""
+    queries = range(len(split.queries))
+    return {
+        name: truth
+        for name, truth in split.truths.items()
+        if any(len(truth.positives(query)) for query in queries)
+    }
+
+
+def _some(labels: np.ndarray) -> str:
+    """The first few of some labels."""
+    values = np.unique(labels)
+    return ", ".join(map(str, values[:5].tolist())) + (", ..." if len(values) > 5 else "")
 
 
 def rows_of(embeddings: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -42,6 +42,8 @@ DEFINITIONS = {
 
 # Metrics as papers write them; others by their own names.
 TITLES = {
+    "ap": "AP",
+    "trapezoid_ap": "AP",
     "map": "mAP",
     "trapezoid_map": "mAP",
     "map_at_r": "MAP@R",
@@ -86,6 +88,15 @@ def family_of(name: str) -> str:
         if name.startswith(prefix):
             return prefix + parameter
     return name
+
+
+def main_metric(per_query: Mapping[str, np.ndarray]) -> str:
+    """The metric that queries are compared by: AP, or hits where an approximate search knows no AP.
+
+    >>> main_metric({"recall_at_1": np.ones(1), "ap": np.ones(1)})
+    'ap'
+    """
+    return next(name for name in ("ap", "trapezoid_ap", *per_query) if name in per_query)
 
 
 def recall_at_k(ranks: Ranks, k: int) -> np.ndarray:

@@ -6,6 +6,7 @@
      "tfrank": "0.1.0",
      "about": {"model": "...", "images": 900, "classes": 5, "protocols": "...", "search": "exact", ...},
      "rankings": {"leave_one_out": {"recall_at_1": 0.99, ..., "queries": 900, "lone_queries": 0}},
+     "galleries": {"leave_one_out": {"images": 900, "sha256": "of their ids and labels"}},
      "extras": {"dists_intra": 0.3, ...},
      "notes": ["..."]}
 
@@ -49,6 +50,7 @@ def write_results(
     *,
     about: Mapping[str, Any],
     rankings: Mapping[str, Mapping[str, float]],
+    galleries: Mapping[str, Mapping[str, Any]],
     extras: Mapping[str, float],
     notes: Sequence[str],
     per_query: Mapping[str, PerQuery],
@@ -72,6 +74,7 @@ def write_results(
         "tfrank": version,
         "about": dict(about),
         "rankings": {name: dict(row) for name, row in rankings.items()},
+        "galleries": {name: dict(one) for name, one in galleries.items()},
         "extras": dict(extras),
         "notes": list(notes),
     }
@@ -85,7 +88,7 @@ def load_metrics(folder: str) -> dict[str, Any]:
         InputError: there is none, or it is damaged or of another schema.
     """
     tree = _load(folder, "metrics.json")
-    parts = tree.get("about"), tree.get("rankings")
+    parts = tree.get("about"), tree.get("rankings"), tree.get("galleries")
     rows = parts[1].values() if isinstance(parts[1], dict) else [None]
     if tree.get("schema") != SCHEMA or not all(isinstance(part, dict) for part in (*parts, *rows)):
         path = os.path.join(folder, "metrics.json")
@@ -126,14 +129,13 @@ def load_per_query(folder: str, ranking: str) -> PerQuery:
         raise InputError(f"{path} is damaged ({error}). Evaluate again.") from None
 
 
-def common_queries(one: PerQuery, other: PerQuery) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of the queries that both have, by their ids, in the order of the first.
+def common_queries(ids: np.ndarray, other_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of the queries that both have, in the order of the first.
 
-    >>> nothing = np.zeros(2, int), {}
-    >>> common_queries(PerQuery(np.array(["a", "b"]), *nothing), PerQuery(np.array(["b", "c"]), *nothing))
+    >>> common_queries(np.array(["a", "b"]), np.array(["b", "c"]))
     (array([1]), array([0]))
     """
-    _, rows, places = np.intersect1d(one.ids, other.ids, assume_unique=True, return_indices=True)
+    _, rows, places = np.intersect1d(ids, other_ids, assume_unique=True, return_indices=True)
     order = np.argsort(rows)
     return rows[order], places[order]
 

@@ -63,6 +63,7 @@ def verification(
     """
     fars = checks.sequence("fars", fars, checks.number, above=0, below=1)
     max_pairs = checks.integer("max_pairs", max_pairs, at_least=1)
+    check_pairs(labels)
     order = np.argsort(labels, kind="stable")
     ordered = labels[order]
     own, end = np.arange(len(order)) + 1, np.searchsorted(ordered, ordered, side="right")
@@ -82,6 +83,13 @@ def verification(
         "all_positive_pairs": all_positives,
         "all_negative_pairs": all_negatives,
     }
+
+
+def check_pairs(labels: np.ndarray) -> None:
+    """InputError unless images of these labels make a positive and a negative pair."""
+    _, sizes = np.unique(labels, return_counts=True)
+    if len(sizes) < 2 or sizes.max() < 2:
+        raise InputError("Verification needs images of two classes, and a class with two images.")
 
 
 def note(found: Mapping[str, float], fars: Sequence[float] = FARS) -> str:
@@ -111,9 +119,7 @@ def _similarities(embeddings, order, first, last, max_pairs, rng):
     """
     counts = last - first
     ends = np.cumsum(counts)
-    total = int(ends[-1]) if len(ends) else 0
-    if not total:
-        raise InputError("Verification needs images of two classes, and a class with two images.")
+    total = int(ends[-1])
     numbers = np.arange(total) if total <= max_pairs else np.sort(rng.integers(total, size=max_pairs))
 
     def of_block(start):

@@ -1,0 +1,161 @@
+"""The composition root of comparisons: an evaluation beside an earlier one of the same gallery."""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from tfrank.checks import InputError
+from tfrank.evaluation.charts import line_charts
+from tfrank.evaluation.comparison import paired_bootstrap
+from tfrank.evaluation.html_report import Comparison, Grid
+from tfrank.evaluation.metrics import MEANS, main_metric
+from tfrank.evaluation.protocols import UNKNOWN
+from tfrank.evaluation.results import PerQuery, common_queries, load_curves, load_metrics, load_per_query
+from tfrank.measuring import Question, Results
+from tfrank.pictures import Images, grid_rows
+
+MOST_CHANGED = 4
+# Of an AP, that a query is shown for.
+LEAST_CHANGE = 5e-4
+
+
+class Earlier(NamedTuple):
+    """A ranking of the earlier evaluation.
+
+    Attributes:
+        per_query: its queries.
+        rows: the queries of this evaluation that it has too.
+        places: where, among its own.
+    """
+
+    per_query: PerQuery
+    rows: np.ndarray
+    places: np.ndarray
+
+
+def earlier_rankings(before: str, now: str, questions: Mapping[str, Question]) -> dict[str, Earlier]:
+    """The rankings of an earlier evaluation that ask the same; nothing need be embedded yet.
+
+    Args:
+        before: its folder.
+        now: the folder of this one.
+        questions: of this one.
+
+    Raises:
+        InputError: there is none, it is damaged, or of another test set, gallery or protocol.
+    """
+    if os.path.realpath(before) == os.path.realpath(now):
+        raise InputError(f"{before} is this evaluation itself. Compare with another.")
+    tree, _ = load_metrics(before), load_curves(before)
+    found = {
+        name: _earlier(before, name, question, tree["galleries"].get(name))
+        for name, question in questions.items()
+        if name in tree["rankings"]
+    }
+    if not found:
+        raise InputError(
+            f"{before} has the rankings {', '.join(tree['rankings'])}, and none of {', '.join(questions)}."
+            " Evaluate both by one protocol."
+        )
+    return found
+
+
+def _earlier(before, name, question, gallery):
+    other = load_per_query(before, name)
+    rows, places = common_queries(question.ids, other.ids)
+    if not len(rows):
+        raise InputError(f"{before} has none of this test set's queries: they have no id in common.")
+    if np.any(question.labels[rows] != other.labels[places]):
+        raise InputError(f"{before} has other classes for the same ids. It is of another test set.")
+    if gallery != question.gallery:
+        sizes = " and ".join(f"{one['images']:,}" for one in (gallery or {"images": 0}, question.gallery))
+        raise InputError(
+            f"{before} searched another gallery at {name} ({sizes} images), so its numbers do not compare."
+        )
+    return Earlier(other, rows, places)
+
+
+def compare(
+    before: str,
+    now: str,
+    results: Results,
+    per_query: Mapping[str, PerQuery],
+    lines: Mapping[str, Mapping],
+    images: Images,
+) -> list[Comparison]:
+    """Each ranking that two evaluations have, side by side, on the queries of both.
+
+    Args:
+        before: folder of the earlier evaluation.
+        now: folder of this one.
+        results: of this one.
+        per_query: of each of its rankings.
+        lines: the curves of its rankings, as in `curves.json`.
+        images: its pictures.
+
+    Raises:
+        InputError: see `earlier_rankings`.
+    """
+    questions = {
+        name: Question(one.ids, one.labels, results.galleries[name]) for name, one in per_query.items()
+    }
+    found = earlier_rankings(before, now, questions)
+    curves = load_curves(before), lines
+    comparisons = []
+    for name, earlier in found.items():
+        this = per_query[name]
+        # Curves are of all queries.
+        same = len(earlier.rows) == len(this.ids) == len(earlier.per_query.ids)
+        both = {folder: them[name] for folder, them in zip((before, now), curves) if same and name in them}
+        intervals, means = _differences(this, earlier)
+        comparisons.append(
+            Comparison(
+                ranking=name,
+                names=(before, now),
+                metrics=means,
+                intervals=intervals,
+                charts=line_charts(both) if len(both) == 2 else (),
+                grids=_changed(results, name, this, earlier, images),
+            )
+        )
+    return comparisons
+
+
+def _differences(this, earlier):
+    """The intervals of the differences of the means, and the means of both."""
+    other, rows, places = earlier
+    groups = this.labels[rows] if np.all(this.labels != UNKNOWN) else None
+    intervals, means = {}, ({}, {})
+    for metric in (one for one in this.metrics if one in other.metrics):
+        pair = other.metrics[metric][places], this.metrics[metric][rows]
+        found = paired_bootstrap(*pair, groups=groups)
+        name_of_mean = MEANS.get(metric, metric)
+        intervals[name_of_mean] = (found.low, found.high)
+        counts = np.isfinite(pair[0]) & np.isfinite(pair[1])
+        for mean, values in zip(means, pair):
+            mean |= {name_of_mean: float(values[counts].mean()), "queries": found.queries}
+    return intervals, means
+
+
+def _changed(results, name, this, earlier, images):
+    """The queries that changed most."""
+    found, metric = results.rankings[name], main_metric(this.metrics)
+    other, rows, places = earlier
+    if not images or found.split is None or metric not in other.metrics:
+        return []
+    change = np.full(len(this.ids), np.nan)
+    change[rows] = this.metrics[metric][rows] - other.metrics[metric][places]
+    grids = []
+    for title, sign in (("Better now", 1), ("Worse now", -1)):
+        order = np.argsort(-sign * change, kind="stable")[:MOST_CHANGED]
+        queries = order[sign * change[order] > LEAST_CHANGE]
+        if len(queries):
+            shown = zip(grid_rows(results, found, name, queries, images), queries)
+            changes = [
+                dataclasses.replace(row, note=f"{row.note}, {change[query]:+.3f}") for row, query in shown
+            ]
+            grids.append(Grid(title, changes))
+    return grids
