@@ -13,7 +13,8 @@ are averaged to one instance, as in the paper:
     python -m tfrank.data.prepare --source=ijb_c --source_dir=IJB-C --output_dir=records/ijb_c
     python eval_main.py --workdir=runs/vgg_face2_smooth_ap --config.data.test_records=records/ijb_c
 
-Beside retrieval, every image a query, faces are verified: ROC-AUC, and TAR at FAR of ten million pairs.
+Beside retrieval, every image a query, faces are verified: ROC-AUC, and TAR at FAR of ten million pairs of
+instances, not of IJB-C's own list of pairs of templates, so published TARs do not compare.
 
 Published by Smooth-AP, mAP; the report has the rows with a *:
 

@@ -187,6 +187,59 @@ print(json.dumps([one["embedding"].numpy()[0].tolist() for one in found]))
         np.testing.assert_allclose(embedding, expected[0], atol=1e-5)
 
 
+def test_what_cannot_be_compared_is_said_before_anything_is_embedded(run, evaluated, tmp_path):
+    rows = np.load(evaluated / "embeddings" / "embeddings.npy")
+    labels, ids = (np.load(evaluated / "embeddings" / f"{name}.npy") for name in ("labels", "ids"))
+    np.savez(tmp_path / "x.npz", embeddings=rows[:300], labels=labels[:300], ids=ids[:300])
+    evaluate(f"--embeddings={tmp_path}/x.npz")
+    flags = f"--output_dir={tmp_path}/now", f"--compare_with={tmp_path}/x_evaluation"
+    line = refused(f"--workdir={run}", *flags)
+    assert f"searched another gallery at leave_one_out (300 and {IMAGES} images)" in line
+    assert not (tmp_path / "now" / "embeddings").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ["--embeddings=x.npz", "--config.evaluation.scales=1.0,0.5"],
+            "cannot be whitened, scaled or exported",
+        ),
+        (["--saved_model=RUN/saved_model", "--export"], "A SavedModel cannot be exported again"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_anything_is_read(run, flags, message):
+    assert message in refused(*(flag.replace("RUN", str(run)) for flag in flags))
+
+
+def test_embeddings_of_another_precision_are_computed_anew(run, evaluated):
+    line = "embeddings are there already"
+    assert line in evaluate(f"--workdir={run}")
+    assert line not in evaluate(f"--workdir={run}", "--config.train.precision=mixed_bfloat16")
+    assert line not in evaluate(f"--workdir={run}")
+
+
+def test_where_scann_cannot_be_loaded_all_metrics_are_exact_and_the_files_say_so(evaluated, tmp_path):
+    (tmp_path / "scann").mkdir()
+    (tmp_path / "scann" / "__init__.py").write_text("raise ImportError('built for another TensorFlow')")
+    rows, labels = (np.load(evaluated / "embeddings" / f"{name}.npy") for name in ("embeddings", "labels"))
+    np.savez(tmp_path / "x.npz", embeddings=rows, labels=labels)
+    # Not "-m": its folder comes first on the path, as here.
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import runpy; sys.argv[0] = 'eval_main.py'; "
+    )
+    command = [sys.executable, "-c", program + "runpy.run_path('eval_main.py', run_name='__main__')"]
+    command += [f"--embeddings={tmp_path}/x.npz", "--neighbors=scann"]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert process.returncode == 0, process.stderr[-3000:]
+    assert process.stdout.count("ScaNN cannot be imported") == 1
+    tree = load_metrics(tmp_path / "x_evaluation")
+    assert "built for another TensorFlow" in tree["about"]["search"]
+    assert "map" in ranking(tmp_path / "x_evaluation") and "scann_recall" not in ranking(
+        tmp_path / "x_evaluation"
+    )
+
+
 def test_what_does_not_fit_the_run_is_said_in_one_line(run):
     assert "model.filters: 8 before, 9 now" in refused(f"--workdir={run}", "--config.model.filters=9")
 
