@@ -162,9 +162,13 @@ def test_a_second_process_in_the_same_output_folder_is_refused(run, tmp_path):
     assert f"Another process is at work in {tmp_path}/x_evaluation" in line
 
 
-def test_whitened_at_full_size_and_exported_the_saved_model_alone_gives_the_same_embeddings(run, tmp_path):
-    flags = ("--config.evaluation.whitening=0.25", "--config.evaluation.full_size=True", "--export")
-    output = evaluate(f"--workdir={run}", *flags, f"--output_dir={tmp_path}")
+@pytest.mark.parametrize("scales", ["1.0", "1.0,0.5"])
+def test_whitened_at_full_size_and_exported_the_saved_model_alone_gives_the_same_embeddings(
+    run, tmp_path, scales
+):
+    full_size = "--config.evaluation.full_size=True"
+    flags = ("--config.evaluation.whitening=0.25", f"--config.evaluation.scales={scales}", "--export")
+    output = evaluate(f"--workdir={run}", full_size, *flags, f"--output_dir={tmp_path}")
     assert "Whitening is learnt on" in output and load_metrics(tmp_path)["about"]["whitening"] == "power 0.25"
     rows = np.load(tmp_path / "embeddings" / "embeddings.npy")
     expected = whiten(rows, load_whitening(tmp_path / "whitening.npz"))
@@ -185,6 +189,12 @@ print(json.dumps([one["embedding"].numpy()[0].tolist() for one in found]))
 """
     for embedding in printed_json("-c", program):
         np.testing.assert_allclose(embedding, expected[0], atol=1e-5)
+    # Measured itself, as it is, it does as well.
+    again = tmp_path / "again"
+    evaluate(f"--saved_model={tmp_path}/saved_model", f"--workdir={run}", full_size, f"--output_dir={again}")
+    np.testing.assert_allclose(np.load(again / "embeddings" / "embeddings.npy"), expected, atol=1e-5)
+    # They are rounded once more.
+    assert ranking(again) == pytest.approx(ranking(tmp_path), abs=1e-4)
 
 
 def test_what_cannot_be_compared_is_said_before_anything_is_embedded(run, evaluated, tmp_path):

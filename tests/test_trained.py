@@ -3,6 +3,8 @@
 import dataclasses
 import io
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -11,9 +13,11 @@ import tensorflow as tf
 from configs import digits
 from tests import reference
 from tests.data import image_records, write_records
-from tfrank import experiment, trained
+from tfrank import experiment, inference, trained
 from tfrank.checks import InputError
 from tfrank.data.index import select
+from tfrank.data.records import RecordReader
+from tfrank.datasets import build_loader
 from tfrank.evaluation import whitening
 from tfrank.trained import config_of_run, load_embeddings, load_saved_model, open_model, run_of
 from tfrank.workdir import check_config_of
@@ -275,20 +279,82 @@ def test_whitening_is_learnt_on_the_training_images_alone(run, tmp_path, capsys)
     assert ids.tolist() != train.id[:8].tolist()
 
 
-def test_several_scales_are_summed(index, tmp_path):
+def any_size_config(*scales):
+    """Of a model whose head fits images of any size."""
     config = small_config()
-    config.evaluation.scales = (1.0, 2.0)
+    config.evaluation.scales = scales
     config.model.pooling = "average"
-    # A model whose head fits images of any size.
-    other = tmp_path / "run"
-    other.mkdir()
-    check_config_of(str(other), config)
-    training = experiment.build_training(config, str(other), tf.distribute.get_strategy(), 1, [0, 1])
+    return config
+
+
+@pytest.fixture(scope="module")
+def any_size_run(tmp_path_factory):
+    """The folder of a run of one saved step."""
+    folder, config = str(tmp_path_factory.mktemp("any_size")), any_size_config(1.0)
+    check_config_of(folder, config)
+    training = experiment.build_training(config, folder, tf.distribute.get_strategy(), 1, [0, 1])
     training.checkpoints.save(1)
-    several = open_model(config, str(other), None).embed(index, str(tmp_path / "several"))
-    config.evaluation.scales = (1.0,)
-    single = open_model(config, str(other), None).embed(index, str(tmp_path / "single"))
+    return folder
+
+
+def test_several_scales_are_summed(any_size_run, index, tmp_path):
+    several = open_model(any_size_config(1.0, 2.0), any_size_run, None).embed(index, str(tmp_path / "two"))
+    single = open_model(any_size_config(1.0), any_size_run, None).embed(index, str(tmp_path / "one"))
     assert np.abs(several - single).max() > 1e-3
+
+
+# Run in a folder with a SavedModel, model, the bytes of images, encoded.npy, and what is seen of them,
+# images.npy.
+USER = """
+import sys
+sys.modules["tfrank"] = None
+import numpy as np
+import tensorflow as tf
+
+signatures = tf.saved_model.load("model").signatures
+np.save("of_images.npy", signatures["serving_default"](images=np.load("images.npy"))["embedding"])
+np.save("of_bytes.npy", signatures["encoded"](bytes=np.load("encoded.npy"))["embedding"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("scales", "whitened"), [((1.0,), True), ((1.0, 0.5), False), ((1.0, 0.5), True), ((0.5,), False)]
+)
+def test_what_is_exported_is_what_is_measured(any_size_run, index, tmp_path, scales, whitened):
+    """Alone, in a process without tfrank; and measured again, at one scale."""
+    model = open_model(any_size_config(*scales), any_size_run, None)
+    measured, learnt = model.embed(index, str(tmp_path / "run")), None
+    if whitened:
+        # Learnt on these few images it would blow up their rounding.
+        learnt = whitening.learn_whitening(reference.unit(RNG.normal(1, 1, [30, 5])), power=0.5, dims=3)
+        measured = whitening.whiten(measured, learnt)
+    exported = model.export(str(tmp_path / "model"), learnt)
+    with RecordReader(index) as reader:
+        records = reader.read(np.arange(len(index)))
+    features = [tf.train.Example.FromString(record).features.feature for record in records]
+    encoded = [one["image/encoded"].bytes_list.value[0] for one in features]
+    np.save(tmp_path / "encoded.npy", encoded)
+    np.save(tmp_path / "images.npy", np.float32([build_loader(model.config).serve(one) for one in encoded]))
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    subprocess.run([sys.executable, "-c", USER], cwd=tmp_path, env=environment, check=True)
+    for name in ("of_images", "of_bytes"):
+        np.testing.assert_allclose(np.load(tmp_path / f"{name}.npy"), measured, atol=1e-5)
+    # Its encoded signature has the dim of its embeddings, as servers want to know it.
+    signature = tf.saved_model.load(exported).signatures["encoded"]
+    assert signature.structured_outputs["embedding"].shape.as_list() == [None, measured.shape[1]]
+    again = open_model(any_size_config(1.0), "", exported).embed(index, str(tmp_path / "again"))
+    np.testing.assert_allclose(again, measured, atol=1e-5)
+
+
+def test_a_model_of_one_size_is_not_exported_at_other_scales(run, tmp_path):
+    folder, config, _ = run
+    model = open_model(config, str(folder), None).model
+    with pytest.raises(
+        InputError, match=r"of images of \(8, 8\) pixels cannot be exported at scales \(1, 0.5\)"
+    ):
+        inference.export(config, model, str(tmp_path / "model"), scales=[1, 0.5])
+    assert not os.listdir(tmp_path)
+    inference.export(config, model, str(tmp_path / "model"), scales=[1])
 
 
 def saved_module(folder, function):

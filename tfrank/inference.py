@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import keras
 import numpy as np
@@ -16,10 +16,12 @@ from tfrank.data.index import RecordIndex
 from tfrank.datasets import build_loader
 from tfrank.evaluation import neighbors, report
 from tfrank.evaluation.embed import embed
+from tfrank.evaluation.multi_scale import multi_scale
 from tfrank.evaluation.whitening import Whitening, whitening_layer
 from tfrank.export.saved_model import export_saved_model
 from tfrank.models.embedding import resolve_options
 from tfrank.models.preprocessing import preprocess
+from tfrank.normalize import l2_normalize
 
 GRID_QUERIES, GRID_NEIGHBORS = 8, 8
 
@@ -81,7 +83,31 @@ def draw_neighbors(
         return report.neighbor_grid(image_of, queries, nearest, labels, class_of)
 
 
-def export(config: ConfigDict, model: keras.Model, folder: str, whitening: Whitening | None = None) -> None:
-    """The SavedModel; its `encoded` signature decodes as training did. Its embeddings may be whitened."""
-    transform = whitening_layer(whitening) if whitening else None
-    export_saved_model(model, folder, build_loader(config).serve, transform)
+def export(
+    config: ConfigDict,
+    model: keras.Model,
+    folder: str,
+    whitening: Whitening | None = None,
+    *,
+    scales: Sequence[float] = (1.0,),
+) -> None:
+    """The SavedModel, which embeds as was measured: at these scales, then whitened if told so. Its `encoded`
+    signature decodes as training did.
+
+    Raises:
+        InputError: other scales than 1, and the model takes images of one size only.
+    """
+    function = embed_fn(model)
+    if tuple(scales) != (1.0,):
+        if None not in model.input_shape[1:3]:
+            raise InputError(
+                f"A model of images of {model.input_shape[1:3]} pixels cannot be exported at scales"
+                f" {tuple(scales)}. Give one of any size: `experiment.build_model(config, any_size=True)`."
+            )
+        function = multi_scale(function, scales)
+
+    def whitened(images):
+        # Whitening is learnt on embeddings of unit norm.
+        return whitening_layer(whitening)(l2_normalize(tf.cast(function(images), tf.float32)))
+
+    export_saved_model(model, folder, build_loader(config).serve, whitened if whitening else function)

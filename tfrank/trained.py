@@ -63,10 +63,11 @@ class TrainedModel:
         return learn_whitening(embeddings, power=options.whitening, dims=options.whitening_dim or None)
 
     def export(self, folder: str, whitening: Whitening | None) -> str:
-        """Writes a SavedModel, its embeddings whitened if told so; its path."""
+        """Writes a SavedModel that embeds at the config's scales, whitened if told so; its path."""
         if self.model is None:
             raise InputError("A SavedModel cannot be exported again. Give the run by --workdir.")
-        inference.export(self.config, self.model, folder, whitening)
+        scales = tuple(self.config.evaluation.scales)
+        inference.export(self.config, self.model, folder, whitening, scales=scales)
         return folder
 
 

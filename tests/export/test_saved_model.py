@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import reference
 from tfrank.checks import InputError
 from tfrank.data.images import ImageLoader
 from tfrank.data.views import View
+from tfrank.evaluation.multi_scale import multi_scale
 from tfrank.evaluation.whitening import learn_whitening, whiten, whitening_layer
 from tfrank.export.saved_model import export_saved_model
 from tfrank.models.embedding import embedding_model
+from tfrank.normalize import l2_normalize
 
 SIZE = 12
 RNG = np.random.default_rng(0)
@@ -76,13 +79,17 @@ def images():
 WHITENING = learn_whitening(tf.math.l2_normalize(1 + RNG.normal(size=[30, 5]), axis=1).numpy(), dims=3)
 
 
+def whitened_by(whitening, function):
+    return lambda images: whitening_layer(whitening)(l2_normalize(function(images)))
+
+
 @pytest.mark.parametrize("whitened", [False, True])
 def test_a_process_without_tfrank_gets_the_same_embedding_from_images_and_from_files(
     images, tmp_path, whitened
 ):
     model = small_model(seed=0)
-    transform = whitening_layer(WHITENING) if whitened else None
-    export_saved_model(model, str(tmp_path / "model"), serve, transform)
+    function = whitened_by(WHITENING, model) if whitened else None
+    export_saved_model(model, str(tmp_path / "model"), serve, function)
     for (name, file), image in zip(FILES.items(), images):
         (tmp_path / name).write_bytes(file)
         np.save(tmp_path / f"{name}.npy", image)
@@ -131,11 +138,17 @@ def test_an_export_that_fails_leaves_the_one_before(images, tmp_path):
     np.testing.assert_allclose(served(folder, images)["embedding"], unit_embeddings(model, images), atol=1e-5)
 
 
-def test_a_model_of_any_size_embeds_files_one_by_one_at_their_own(tmp_path):
+@pytest.fixture(scope="module")
+def any_size():
+    """A model of images of any size, and the loader that leaves them theirs."""
     keras.utils.set_random_seed(0)
     options = dict(preprocessing="rgb", blocks=2, filters=4, pooling="average", embedding_dim=5)
-    model = embedding_model(image_size=None, **options)
     loader = ImageLoader(view=View(size=SIZE), full_size=True)
+    return embedding_model(image_size=None, **options), loader
+
+
+def test_a_model_of_any_size_embeds_files_one_by_one_at_their_own(any_size, tmp_path):
+    model, loader = any_size
     export_saved_model(model, str(tmp_path / "model"), loader.serve)
     signatures = tf.saved_model.load(str(tmp_path / "model")).signatures
     files = list(FILES.values())
@@ -146,18 +159,57 @@ def test_a_model_of_any_size_embeds_files_one_by_one_at_their_own(tmp_path):
         np.testing.assert_allclose(
             signatures["serving_default"](images=image)["embedding"][0], embedding, atol=1e-5
         )
-    export_saved_model(model, str(tmp_path / "model"), loader.serve, whitening_layer(WHITENING))
-    signature = tf.saved_model.load(str(tmp_path / "model")).signatures["encoded"]
-    whitened = signature(bytes=tf.constant(files))["embedding"]
-    np.testing.assert_allclose(whitened, whiten(got.numpy(), WHITENING), atol=1e-5)
-    assert signature.structured_outputs["embedding"].shape.as_list() == [None, 3]
 
 
-def test_a_transform_that_does_not_fit_leaves_the_export_before(images, tmp_path):
+SCALES = (1.0, 0.5)
+
+
+@pytest.mark.parametrize("whitened", [False, True])
+def test_a_model_at_several_scales_is_served_as_it_is_resized_by_pillow(any_size, tmp_path, whitened):
+    model, loader = any_size
+    function = multi_scale(lambda images: model(images, training=False), SCALES)
+    function = whitened_by(WHITENING, function) if whitened else function
+    export_saved_model(model, str(tmp_path / "model"), loader.serve, function)
+    loaded = tf.saved_model.load(str(tmp_path / "model"))
+    files = list(FILES.values())
+    from_files = loaded.signatures["encoded"](bytes=tf.constant(files))["embedding"]
+    for file, embedding in zip(files, from_files):
+        image = tf.cast(loader.serve(tf.constant(file)), tf.float32)[None]
+        wanted = reference.multi_scale(model, image.numpy(), SCALES)
+        assert np.abs(wanted - unit_embeddings(model, image)).max() > 1e-2
+        wanted = whiten(wanted, WHITENING) if whitened else wanted
+        np.testing.assert_allclose(embedding, wanted[0], atol=2e-5)
+        from_image = loaded.signatures["serving_default"](images=image)["embedding"][0]
+        np.testing.assert_allclose(from_image, embedding, atol=1e-5)
+    for signature in loaded.signatures.values():
+        assert signature.structured_outputs["embedding"].shape.as_list() == [None, 3 if whitened else 5]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_what_is_served_is_of_unit_norm_whatever_the_function_gives_and_zeros_stay_zeros(
+    any_size, tmp_path, dtype
+):
+    model, loader = any_size
+
+    def first_pixel(images):
+        return tf.cast(images[:, 0, 0], dtype)
+
+    export_saved_model(model, str(tmp_path / "model"), loader.serve, first_pixel)
+    signatures = tf.saved_model.load(str(tmp_path / "model")).signatures
+    images = np.array([[[[0, 0, 0]]], [[[30, 0, 40]]]], np.uint8)
+    wanted = [[0, 0, 0], [0.6, 0, 0.8]]
+    from_images = signatures["serving_default"](images=tf.cast(images, tf.float32))["embedding"]
+    np.testing.assert_allclose(from_images, wanted, atol=1e-6)
+    from_files = signatures["encoded"](bytes=tf.stack([tf.io.encode_png(one) for one in images]))["embedding"]
+    np.testing.assert_allclose(from_files, wanted, atol=1e-6)
+    assert from_images.dtype == from_files.dtype == tf.float32
+
+
+def test_a_function_that_does_not_fit_leaves_the_export_before_and_is_said_in_one_line(images, tmp_path):
     model = small_model(seed=0)
     export_saved_model(model, str(tmp_path / "model"), serve)
-    wrong = whitening_layer(learn_whitening(RNG.normal(size=[30, 4])))
-    with pytest.raises(InputError, match="for embeddings of dim 4, and these have 5"):
+    wrong = whitened_by(learn_whitening(RNG.normal(size=[30, 4])), model)
+    with pytest.raises(InputError, match=r"^The whitening is for embeddings of dim 4, and these have 5.*$"):
         export_saved_model(model, str(tmp_path / "model"), serve, wrong)
     np.testing.assert_allclose(
         served(tmp_path / "model", images)["embedding"], unit_embeddings(model, images), atol=1e-5

@@ -15,9 +15,9 @@ def export_saved_model(
     model: keras.Model,
     folder: str,
     decode: Callable[[tf.Tensor], tf.Tensor],
-    transform: Callable[[tf.Tensor], tf.Tensor] | None = None,
+    function: Callable[[tf.Tensor], tf.Tensor] | None = None,
 ) -> None:
-    """Writes the model with two signatures, both giving `{"embedding": [batch, dim]}` of unit norm.
+    """Writes the model with two signatures, both giving `{"embedding": [batch, out]}`, L2-normalised float32.
 
     `serving_default` takes `images`, `[batch, height, width, 3]` float32 RGB 0-255 of the model's size.
     `encoded` takes `bytes`, `[batch]` strings, each an image file of any size.
@@ -27,36 +27,35 @@ def export_saved_model(
         folder: the SavedModel's; one that is there is replaced once the new one is whole.
         decode: from one image's bytes to `[height, width, 3]` of the model's size, 0-255, as in evaluation.
             Where the model takes any size, images are embedded one by one.
-        transform: what is done to embeddings last, such as whitening: from `[batch, dim]` float32 of unit
-            norm to `[batch, out]` of unit norm, in TensorFlow. What it holds becomes constants.
+        function: what is served where it is more than the model, such as the model at several scales or
+            whitened: from images as `serving_default` takes them to `[batch, out]` embeddings of any norm, in
+            TensorFlow. Its variables are the model's; whatever else it holds becomes constants. None: the
+            model.
     """
     height, width, channels = model.input_shape[1:]
-    image = tf.TensorSpec([height, width, channels], tf.float32)
-
-    def embed(images):
-        return l2_normalize(tf.cast(model(images, training=False), tf.float32))
+    images = tf.TensorSpec([None, height, width, channels], tf.float32, name="images")
+    embed = _normalized(function or (lambda images: model(images, training=False)), images)
 
     def embed_one(encoded):
         return embed(tf.cast(decode(encoded), tf.float32)[None])[0]
 
     def embed_encoded(encoded):
         if height is None:
-            embedding = tf.TensorSpec(model.output_shape[1:], tf.float32)
+            embedding = tf.TensorSpec(embed.output_shapes[1:], tf.float32)
             return tf.map_fn(embed_one, encoded, fn_output_signature=embedding)
+        image = tf.TensorSpec(images.shape[1:], tf.float32)
         return embed(
             tf.map_fn(lambda one: tf.cast(decode(one), tf.float32), encoded, fn_output_signature=image)
         )
 
-    def served(embeddings):
-        return {"embedding": transform(embeddings) if transform else embeddings}
-
     archive = keras.export.ExportArchive()
     archive.track(model)
-    images = tf.TensorSpec([None, height, width, channels], tf.float32, name="images")
-    archive.add_endpoint("serving_default", lambda images: served(embed(images)), input_signature=[images])
+    archive.add_endpoint(
+        "serving_default", lambda images: {"embedding": embed(images)}, input_signature=[images]
+    )
     archive.add_endpoint(
         "encoded",
-        lambda encoded: served(embed_encoded(encoded)),
+        lambda encoded: {"embedding": embed_encoded(encoded)},
         input_signature=[tf.TensorSpec([None], tf.string, name="bytes")],
     )
     folder = folder.rstrip("/")
@@ -70,3 +69,14 @@ def export_saved_model(
         raise
     shutil.rmtree(folder, ignore_errors=True)
     os.rename(temporary, folder)
+
+
+def _normalized(function, images):
+    """`function` with its embeddings L2-normalised in float32, traced for images of that spec."""
+
+    # AutoGraph would make several lines of the one that a user is told.
+    @tf.function(autograph=False)
+    def embed(images):
+        return l2_normalize(tf.cast(function(images), tf.float32))
+
+    return embed.get_concrete_function(images)
