@@ -40,10 +40,10 @@ def main(_):
         check(config, test, output_dir)
         with locked(output_dir):
             return measure(config, embeddings, test, None, output_dir, _EMBEDDINGS.value)
-    if _SAVED_MODEL.value and _EXPORT.value:
-        raise InputError("A SavedModel cannot be exported again. Give the run by --workdir.")
     workdir = _WORKDIR.value or trained.run_of(_SAVED_MODEL.value) or default_workdir(config)
     model = trained.open_model(config, workdir, _SAVED_MODEL.value)
+    if _EXPORT.value:
+        model.check_exportable()
     index, relevance = datasets.build_test_set(config, workdir)
     test = measuring.test_set_of(index, relevance)
     output_dir = _OUTPUT_DIR.value or os.path.join(model.evaluations, datasets.test_name(config))

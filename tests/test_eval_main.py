@@ -32,6 +32,12 @@ def start(*flags):
     return subprocess.Popen(command, cwd=ROOT, start_new_session=True, **pipes)
 
 
+def programmed(first, *flags):
+    """The command of a process that does something first."""
+    main = "import runpy; runpy.run_path('eval_main.py', run_name='__main__')"
+    return [sys.executable, "-c", f"{first}; {main}", *map(str, flags)]
+
+
 def evaluate(*flags):
     """Its output; it has to end well."""
     process = start(*flags)
@@ -218,7 +224,7 @@ def test_what_cannot_be_compared_is_said_before_anything_is_embedded(run, evalua
         (["--saved_model=RUN/saved_model", "--export"], "A SavedModel cannot be exported again"),
     ],
 )
-def test_what_cannot_be_done_is_said_before_anything_is_read(run, flags, message):
+def test_what_cannot_be_done_is_said_before_anything_is_embedded(run, flags, message):
     assert message in refused(*(flag.replace("RUN", str(run)) for flag in flags))
 
 
@@ -229,17 +235,37 @@ def test_embeddings_of_another_precision_are_computed_anew(run, evaluated):
     assert line not in evaluate(f"--workdir={run}")
 
 
+@pytest.mark.parametrize("scales", ["1.0", "1.0,0.5"])
+def test_two_devices_measure_what_one_does(run, tmp_path, scales):
+    for strategy in ("one_device", "mirrored"):
+        flags = (
+            f"--workdir={run}",
+            f"--config.evaluation.scales={scales}",
+            "--config.evaluation.batch_size=5",
+        )
+        flags += (f"--config.train.strategy={strategy}", f"--output_dir={tmp_path / strategy}", "--export")
+        command = programmed("from tests.programs import make_two_cpus; make_two_cpus()", *flags)
+        process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+        assert process.returncode == 0, process.stderr[-3000:]
+    one, two = (
+        np.load(tmp_path / strategy / "embeddings" / "embeddings.npy")
+        for strategy in ("one_device", "mirrored")
+    )
+    np.testing.assert_allclose(one, two, atol=1e-5)
+    assert ranking(tmp_path / "mirrored") == pytest.approx(ranking(tmp_path / "one_device"), abs=1e-4)
+    exported = f"--saved_model={tmp_path}/mirrored/saved_model", "--config.evaluation.scales=1.0"
+    evaluate(f"--workdir={run}", *exported, f"--output_dir={tmp_path}/exported")
+    rows = np.load(tmp_path / "exported" / "embeddings" / "embeddings.npy")
+    np.testing.assert_allclose(rows, two, atol=1e-5)
+
+
 def test_where_scann_cannot_be_loaded_all_metrics_are_exact_and_the_files_say_so(evaluated, tmp_path):
     (tmp_path / "scann").mkdir()
     (tmp_path / "scann" / "__init__.py").write_text("raise ImportError('built for another TensorFlow')")
     rows, labels = (np.load(evaluated / "embeddings" / f"{name}.npy") for name in ("embeddings", "labels"))
     np.savez(tmp_path / "x.npz", embeddings=rows, labels=labels)
-    # Not "-m": its folder comes first on the path, as here.
-    program = (
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import runpy; sys.argv[0] = 'eval_main.py'; "
-    )
-    command = [sys.executable, "-c", program + "runpy.run_path('eval_main.py', run_name='__main__')"]
-    command += [f"--embeddings={tmp_path}/x.npz", "--neighbors=scann"]
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r})"
+    command = programmed(program, f"--embeddings={tmp_path}/x.npz", "--neighbors=scann")
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert process.returncode == 0, process.stderr[-3000:]
     assert process.stdout.count("ScaNN cannot be imported") == 1

@@ -62,10 +62,14 @@ class TrainedModel:
         embeddings = self.embed(select(train, rows), folder)
         return learn_whitening(embeddings, power=options.whitening, dims=options.whitening_dim or None)
 
-    def export(self, folder: str, whitening: Whitening | None) -> str:
-        """Writes a SavedModel that embeds at the config's scales, whitened if told so; its path."""
+    def check_exportable(self) -> None:
+        """InputError where there is no Keras model to export."""
         if self.model is None:
             raise InputError("A SavedModel cannot be exported again. Give the run by --workdir.")
+
+    def export(self, folder: str, whitening: Whitening | None) -> str:
+        """Writes a SavedModel that embeds at the config's scales, whitened if told so; its path."""
+        self.check_exportable()
         scales = tuple(self.config.evaluation.scales)
         inference.export(self.config, self.model, folder, whitening, scales=scales)
         return folder
@@ -179,5 +183,5 @@ def _fingerprint_of_files(folder: str) -> str:
 def _fingerprint_of_weights(model: keras.Model) -> str:
     digest = hashlib.sha256()
     for variable in model.variables:
-        digest.update(np.ascontiguousarray(variable.value))
+        digest.update(np.ascontiguousarray(variable.value.numpy()))
     return digest.hexdigest()

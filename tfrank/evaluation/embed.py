@@ -108,6 +108,11 @@ def on_all_replicas(embed_fn: EmbedFn, strategy: tf.distribute.Strategy) -> Embe
     if replicas == 1:
         return embed_fn
 
+    # One graph of all replicas, and a function of what each has: one with a signature takes no such bundle.
+    @tf.function(reduce_retracing=True, autograph=False)
+    def on_replica(images):
+        return embed_fn(images)
+
     def embed_batch(images):
         count = len(images)
         share = -(-count // replicas)
@@ -116,7 +121,7 @@ def on_all_replicas(embed_fn: EmbedFn, strategy: tf.distribute.Strategy) -> Embe
         values = strategy.experimental_distribute_values_from_function(
             lambda context: parts[context.replica_id_in_sync_group]
         )
-        results = strategy.experimental_local_results(strategy.run(embed_fn, [values]))
+        results = strategy.experimental_local_results(strategy.run(on_replica, [values]))
         return tf.concat(results, axis=0)[:count]
 
     return embed_batch

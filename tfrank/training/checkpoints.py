@@ -127,4 +127,5 @@ def restore_model(folder: str, model: keras.Model, average: Sequence[tf.Variable
     # An average is kept of all that inference uses.
     weights = {"average": list(average)} if average else {"model": model}
     checkpoint = tf.train.Checkpoint(step=tf.Variable(0, dtype=tf.int64), **weights)
-    return int(checkpoint.step) if _restore_latest(checkpoint, folder) else 0
+    # Mirrored where it is made in a strategy's scope, which int() does not take.
+    return int(checkpoint.step.numpy()) if _restore_latest(checkpoint, folder) else 0
