@@ -26,7 +26,9 @@ _EMBEDDINGS = flags.DEFINE_string("embeddings", None, "An .npz of embeddings and
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Where to. Default: evaluation/<test set> of the run")
 _NEIGHBORS = flags.DEFINE_enum("neighbors", "exact", ["exact", "scann"], "How neighbours are searched")
 _COMPARE_WITH = flags.DEFINE_string("compare_with", "", "The output folder of an evaluation to compare with")
-_EXPORT = flags.DEFINE_bool("export", False, "Also write the run's model with its whitening as a SavedModel")
+_EXPORT = flags.DEFINE_bool(
+    "export", False, "Also write the run's model, as it was measured, as a SavedModel"
+)
 
 
 def main(_):

@@ -17,9 +17,9 @@ Then with the paper's whitening, learnt on images of Landmarks-clean, and on RPa
 Training ends with numbers without whitening. The million distractors of R1M, for the columns +1M, are added
 by --option=distractors=FOLDER of `prepare`. Queries are cut out by their boxes, and every image is embedded
 once, at its own size, as in the paper; several scales, as others have:
---config.evaluation.scales=0.7071,1.0,1.4142. --export writes a SavedModel that whitens. To see that training
-does what it should, on other images of the landmarks that were trained on: --config.data.test=val, and no
-test records.
+--config.evaluation.scales=0.7071,1.0,1.4142. --export writes a SavedModel that does the same, scales and
+whitening. To see that training does what it should, on other images of the landmarks that were trained on:
+--config.data.test=val, and no test records.
 
 Needs Landmarks-clean's lists and the images that you fetched by them, resnet101-63fe2227.pth, see
 `configs/papers.py`, a GPU, and 8 GB of memory for the images of a batch. Any loss, `:rll` too, takes the

@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 from tests import reference
-from tests.evaluation import LABELS, ROWS
+from tests.evaluation import LABELS, ROWS, on_circle
 from tests.reference import metrics as oracle
 from tfrank.checks import InputError
+from tfrank.evaluation import measure as module
 from tfrank.evaluation import metrics, neighbors
 from tfrank.evaluation.measure import NOTHING, PostProcessing, measure, measure_split
 from tfrank.evaluation.protocols import Split, TestSet, splits_of
-from tfrank.evaluation.ranks import by_list
+from tfrank.evaluation.ranks import by_label, by_list
+from tfrank.evaluation.scann_index import ScannIndex
 
 KS = (1, 3)
 DISTINCT = ROWS["distinct"]
@@ -105,6 +107,109 @@ def test_scann_gives_the_hits_of_exact_search_and_no_more(protocol, expansion):
         np.testing.assert_array_equal(found.per_query[name], exact.per_query[name])
     wanted = {name: exact.metrics[name] for name in (*names, "queries", "lone_queries")}
     assert found.metrics == {**wanted, "scann_recall": 1.0}
+
+
+# 12 rows of any floats, five times each: of one class, of five, and of either.
+REPEATED = DISTINCT[np.arange(60) % 12]
+CLASSES = {
+    "within": np.arange(60) % 12,
+    "across": np.arange(60) // 12,
+    "both": np.random.default_rng(5).integers(8, size=60),
+}
+
+
+def hashed(queries, gallery, k, self_index):
+    """By hashes, of which ScaNN compares so few rows all itself."""
+    return ScannIndex.build(gallery, k=k, method="hashing").search(queries, k, self_index)
+
+
+def rounded_by_place(queries, gallery, k, self_index):
+    """As ScaNN's products are: those of equal rows differ in their last bit, and the greater comes first."""
+    found = neighbors.exact(queries, gallery, len(gallery), self_index)
+    similarity = found.similarity - np.float32(1.2e-7) * (found.index // 12 % 3)
+    order = np.argsort(-similarity, axis=1, kind="stable")[:, :k]
+    return neighbors.Neighbors(
+        *(np.take_along_axis(part, order, axis=1) for part in (found.index, similarity))
+    )
+
+
+@pytest.mark.parametrize("search", [neighbors.scann, hashed, rounded_by_place])
+@pytest.mark.parametrize("leave_one_out", [True, False])
+@pytest.mark.parametrize("labels", CLASSES.values(), ids=CLASSES)
+@pytest.mark.parametrize("rows", [REPEATED, ROWS["tied"]], ids=["repeated", "tied"])
+def test_scann_gives_the_hits_of_exact_search_at_every_k_where_many_are_tied(
+    monkeypatch, search, leave_one_out, labels, rows
+):
+    """Whichever K the lists end at; of queries and a gallery some queries are in it."""
+    pytest.importorskip("scann")
+    monkeypatch.setitem(neighbors.SEARCHES, "scann", search)
+    queries = np.arange(60) if leave_one_out else np.arange(30)
+    gallery = np.arange(60) if leave_one_out else np.arange(20, 60)
+    own = queries if leave_one_out else np.where(queries < 20, -1, queries - 20)
+    both = labels[queries], labels[gallery]
+    split = Split(queries, gallery, own, {"": by_label(*both, own)}, both, leave_one_out)
+    exact = measure(rows, [split], range(1, split.ranked + 1))[""]
+    for most in (1, 2, 3, 4, 5, 8, 19, split.ranked - 1, split.ranked):
+        found = measure(rows, [split], range(1, most + 1), search="scann")[""]
+        for name, values in found.per_query.items():
+            np.testing.assert_array_equal(values, exact.per_query[name], err_msg=name)
+            assert found.metrics[name] == exact.metrics[name]
+
+
+def test_images_of_a_class_that_are_all_alike_find_each_other_by_scann():
+    pytest.importorskip("scann")
+    labels, own = np.arange(40) % 10, np.arange(40)
+    split = Split(own, own, own, {"": by_label(labels, labels, own)}, (labels, labels), True)
+    found = measure(on_circle(*labels * 9), [split], [1, 2, 3], search="scann")[""].metrics
+    for k in (1, 2, 3):
+        assert found[f"recall_at_{k}"] == found[f"precision_at_{k}"] == 1
+
+
+def test_only_queries_with_a_positive_in_a_tie_at_the_end_of_their_lists_are_ranked_exactly(monkeypatch):
+    """Seen from 0 degrees, 10 and -10 are tied; seen from 1, nothing is; from 180, two negatives are."""
+    asked = []
+
+    def spy(queries, gallery, truth):
+        asked.append(queries.tolist())
+        return positive_ranks(queries, gallery, truth)
+
+    positive_ranks = module.positive_ranks
+    monkeypatch.setattr(module, "positive_ranks", spy)
+    monkeypatch.setitem(neighbors.SEARCHES, "scann", neighbors.exact)
+    rows = on_circle(1, 0, 180, 0, 10, -10, 180, 170, 190)
+    labels = np.array([7, 7, 7]), np.array([8, 7, 8, 7, 8, 8])
+    split = Split(np.arange(3), np.arange(3, 9), np.full(3, -1), {"": by_label(*labels)}, labels)
+    found = measure(rows, [split], [2], search="scann")[""]
+    assert asked == [[rows[1].tolist()]]
+    # Of equals the negative is first.
+    assert found.per_query["recall_at_2"].tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_a_positive_that_rounding_puts_before_equal_negatives_is_after_them(monkeypatch, k):
+    def scann(queries, gallery, k, self_index):
+        index = np.arange(k)[None]
+        return neighbors.Neighbors(index, np.float32(1 - 1.2e-7 * index))
+
+    monkeypatch.setitem(neighbors.SEARCHES, "scann", scann)
+    labels = np.array([7]), np.array([7, 8, 8, 8])
+    split = Split(np.array([0]), np.arange(1, 5), np.array([-1]), {"": by_label(*labels)}, labels)
+    assert measure(on_circle(*[0] * 5), [split], [k], search="scann")[""].metrics[f"recall_at_{k}"] == 0
+
+
+def test_queries_with_too_few_found_are_ranked_exactly(monkeypatch):
+    def poor(queries, gallery, k, self_index):
+        found = neighbors.exact(queries, gallery, k, self_index)
+        gone = (np.arange(len(queries)) % 2 == 0)[:, None] & (np.arange(k) > 0)
+        return neighbors.Neighbors(np.where(gone, -1, found.index), np.where(gone, -np.inf, found.similarity))
+
+    monkeypatch.setitem(neighbors.SEARCHES, "scann", poor)
+    split = split_of("leave_one_out")
+    exact = measure(DISTINCT, [split], KS)["leave_one_out"]
+    found = measure(DISTINCT, [split], KS, search="scann")["leave_one_out"]
+    assert found.metrics["scann_recall"] < 1
+    for name, values in found.per_query.items():
+        np.testing.assert_array_equal(values, exact.per_query[name])
 
 
 def test_draws_of_an_approximate_search_are_averaged_with_its_own_recall(monkeypatch):

@@ -210,7 +210,7 @@ def test_where_scann_cannot_be_imported_search_is_exact_and_the_reason_is_said_o
     )
     assert done.returncode == 0, done.stderr[-2000:]
     (line,) = done.stdout.splitlines()
-    assert line.startswith("Searching exactly instead of by ScaNN. ScaNN cannot be imported (")
+    assert line.startswith("Searched exactly, not by ScaNN. ScaNN cannot be imported (")
     assert reason in line and "pip install 'scann>=1.4.2,<1.5'" in line
 
 
@@ -221,6 +221,24 @@ def test_without_scann_the_line_says_what_to_do(monkeypatch, capsys):
     scann_probe.scann_problem.cache_clear()
     assert_neighbors(found, brute_force(DISTINCT, DISTINCT, 3))
     assert "not installed). On Linux on x86-64: pip install 'scann>=1.4.2,<1.5'" in capsys.readouterr().out
+
+
+def test_the_usable_search_is_the_one_asked_for_or_exact_and_why(monkeypatch, capsys):
+    monkeypatch.setattr(neighbors, "scann_problem", lambda: "")
+    assert neighbors.usable("scann") == ("scann", "")
+    monkeypatch.setattr(neighbors, "scann_problem", lambda: "ScaNN is away.")
+    assert neighbors.usable("scann") == ("exact", "Searched exactly, not by ScaNN. ScaNN is away.")
+    assert neighbors.usable("exact") == ("exact", "")
+    assert neighbors.search("exact") is exact and not capsys.readouterr().out
+    for _ in range(2):
+        assert neighbors.search("scann") is exact
+    assert capsys.readouterr().out == "Searched exactly, not by ScaNN. ScaNN is away.\n"
+
+
+def test_a_search_is_built_to_the_recall_that_is_asked_for(monkeypatch):
+    monkeypatch.setattr(neighbors, "scann_problem", lambda: "")
+    search = neighbors.search("scann", target_recall=0.5)
+    assert search.func is neighbors.scann and search.keywords == {"target_recall": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -266,3 +284,5 @@ def test_any_of_the_rows_that_are_tied_at_the_last_place_is_right_but_not_twice_
 def test_an_unknown_search_is_refused():
     with pytest.raises(InputError, match=r'argument `neighbors`\. .*Did you mean "exact"\?'):
         neighbors.search("exakt")
+    with pytest.raises(InputError, match=r'argument `neighbors`\. .*Did you mean "exact"\?'):
+        neighbors.usable("exakt")

@@ -7,6 +7,7 @@ from tests import reference
 from tests.evaluation import LABELS, ROWS, on_circle
 from tests.reference import metrics as oracle
 from tfrank.checks import InputError
+from tfrank.evaluation import neighbors
 from tfrank.evaluation import one_call as module
 from tfrank.evaluation.measure import leave_one_out
 from tfrank.evaluation.one_call import evaluate, unit_rows
@@ -171,7 +172,7 @@ def test_an_embedding_that_is_not_finite_is_named(monkeypatch, value):
     with pytest.raises(InputError, match=r"^The embedding of 'image-40' is not finite"):
         evaluate(rows, LABELS, ids=names)
     with pytest.raises(InputError, match=r"^The embedding of 'image-40' is not finite"):
-        evaluate(DISTINCT, LABELS, **gallery, gallery_ids=names)
+        evaluate(DISTINCT, LABELS, **gallery, ids=names, gallery_ids=names)
 
 
 def test_zero_embeddings_and_galleries_of_one_class_are_noted():
@@ -228,6 +229,109 @@ def test_scann_gives_the_hits_of_exact_search():
         np.testing.assert_array_equal(found.per_query[name], wanted.per_query[name])
 
 
+def test_where_scann_cannot_run_all_is_found_exactly_and_a_note_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(neighbors, "scann_problem", lambda: "ScaNN is away.")
+    found, wanted = (evaluate(DISTINCT, LABELS, search=search) for search in ("scann", "exact"))
+    assert found.metrics == wanted.metrics and "map" in found.metrics
+    np.testing.assert_array_equal(found.ranks.rank, wanted.ranks.rank)
+    assert found.notes == ("Searched exactly, not by ScaNN. ScaNN is away.", *wanted.notes)
+    assert not capsys.readouterr().out
+
+
+ITSELF = (
+    "The gallery has the very embeddings of the queries, so each query finds itself first. Leave the gallery"
+    " out, or give ids and gallery_ids."
+)
+WIDE = DISTINCT.astype(np.float64) * 3
+AGAIN = DISTINCT.copy()
+AGAIN[-1] = DISTINCT[0]
+
+
+@pytest.mark.parametrize(
+    ("queries", "gallery", "noted"),
+    [
+        (DISTINCT, DISTINCT, True),
+        (DISTINCT, DISTINCT.copy(), True),
+        # The same but for their norms; and in blocks of which the last differs.
+        (DISTINCT, DISTINCT * 2, True),
+        (DISTINCT, AGAIN, False),
+        # Some of the gallery, or in another order, whether rows are copied to be normalised or not.
+        (DISTINCT[20:30], DISTINCT, True),
+        (DISTINCT, DISTINCT[::-1], True),
+        (WIDE[20:30], WIDE, True),
+        # Of copies, only all of them are seen.
+        (DISTINCT[:14].copy(), DISTINCT, False),
+        # In one array, and most of them apart.
+        (DISTINCT[:30], DISTINCT[30:], False),
+        (DISTINCT[:30], DISTINCT[20:], False),
+        (DISTINCT[:, :6], DISTINCT[:, 6:], False),
+        (DISTINCT[:, :6], DISTINCT[:, ::2], False),
+        (DISTINCT[::2], DISTINCT[1::2], False),
+    ],
+)
+def test_a_gallery_of_the_queries_themselves_is_noted(monkeypatch, queries, gallery, noted):
+    monkeypatch.setattr(module, "BLOCK", 7)
+    labels = np.arange(60) % 2
+    arrays = {"gallery_embeddings": gallery, "gallery_labels": labels[: len(gallery)], "ks": [1]}
+    assert evaluate(queries, labels[: len(queries)], **arrays).notes == ((ITSELF,) if noted else ())
+
+
+def test_queries_that_are_left_out_of_their_own_rankings_are_not_noted():
+    """By their ids, or as junk; ids without those of the gallery are for messages alone."""
+    gallery = {"gallery_embeddings": DISTINCT, "gallery_labels": LABELS, "ks": [1]}
+    names = np.arange(60)
+    for left_out in ({"ids": names, "gallery_ids": names}, {"junk": np.eye(60, dtype=bool)}):
+        found = evaluate(DISTINCT, LABELS, **gallery, **left_out)
+        assert found.notes == () and found.metrics["recall_at_1"] < 1
+    assert evaluate(DISTINCT, LABELS, **gallery, ids=names).notes == (ITSELF,)
+
+
+@pytest.mark.parametrize(
+    ("labels", "gallery_labels", "said"),
+    [
+        ([3, 1, 2, 1], [8, 7, 8, 8], "(queries have labels 1, 2, 3, the gallery 7, 8)"),
+        ([5, 4, 3, 2, 1], [-6] * 2, "(queries have labels 1, 2, 3, 4, 5, the gallery -6)"),
+        (
+            [5, 4, 3, 2, 1, 0],
+            range(6, 90),
+            "(queries have labels 0, 1, 2, 3, 4, ..., the gallery 6, 7, 8, 9, 10, ...)",
+        ),
+    ],
+)
+@pytest.mark.parametrize("search", ["exact", "scann"])
+def test_queries_whose_classes_the_gallery_lacks_are_refused_before_they_are_searched(
+    monkeypatch, search, labels, gallery_labels, said
+):
+    monkeypatch.setattr(module, "measure_split", None)
+    rows, others = on_circle(*range(len(labels))), on_circle(*range(len(gallery_labels)))
+    with pytest.raises(InputError) as error:
+        evaluate(
+            rows,
+            np.array(labels),
+            gallery_embeddings=others,
+            gallery_labels=np.array(gallery_labels),
+            search=search,
+        )
+    assert str(error.value) == f"No query's class is in the gallery {said}, so there is nothing to retrieve."
+
+
+def test_a_gallery_of_nothing_but_the_query_and_junk_is_refused(monkeypatch):
+    monkeypatch.setattr(module, "measure_split", None)
+    gallery = {"gallery_embeddings": ROWS_OF_4, "gallery_labels": np.arange(4)}
+    for left_out in ({"ids": list("abcd"), "gallery_ids": list("abcd")}, {"junk": np.eye(4, dtype=bool)}):
+        with pytest.raises(
+            InputError, match="anything to find in the gallery but itself or junk, so there is"
+        ):
+            evaluate(ROWS_OF_4, np.arange(4), **gallery, **left_out)
+
+
+def test_ids_that_are_no_text_are_told_apart():
+    for ids in ([b"a\xff", b"a\xfe", b"a", b"b"], ["a\udc80", "a\udc81", "a", "b"]):
+        assert evaluate(ROWS_OF_4, LABELS_OF_4, ids=ids, ks=[1]).metrics["queries"] == 4
+        with pytest.raises(InputError, match="more than once"):
+            evaluate(ROWS_OF_4, LABELS_OF_4, ids=[*ids[:3], ids[0]])
+
+
 ROWS_OF_4 = on_circle(0, 1, 2, 3)
 LABELS_OF_4 = np.array([1, 1, 2, 2])
 GALLERY = {"gallery_embeddings": ROWS_OF_4, "gallery_labels": LABELS_OF_4}
@@ -250,7 +354,11 @@ NO = np.zeros([4, 4], bool)
         ({"ids": [b"a", b"b", b"b", b"b"]}, r"`ids` has 'b' more than once \(2 repeated\)"),
         ({"ids": list("abc")}, r"`ids`. Expected 4 names. Received: ids=\(3,\)"),
         ({"ids": "abcd"}, "`ids`. Expected 4 names"),
-        ({**GALLERY, "gallery_ids": list("xyyz")}, "`gallery_ids` has 'y' more than once"),
+        (
+            {**GALLERY, "ids": list("abcd"), "gallery_ids": list("xyyz")},
+            "`gallery_ids` has 'y' more than once",
+        ),
+        ({**GALLERY, "gallery_ids": list("wxyz")}, "There are gallery_ids, but no ids to compare them with"),
         ({"gallery_embeddings": ROWS_OF_4}, "gallery_embeddings and gallery_labels together"),
         ({"gallery_labels": LABELS_OF_4}, "gallery_embeddings and gallery_labels together"),
         ({"gallery_ids": list("abcd")}, "gallery_embeddings and gallery_labels together"),

@@ -227,6 +227,15 @@ def test_graded_relevance_is_that_of_the_plain_loops():
                 assert got[f"capped_precision_at_{k}"][row] == pytest.approx(wanted)
 
 
+def test_ids_as_text_stay_different_and_can_be_written():
+    ids = [b"a\xff", b"a\xfe", b"a", "a\udc80", "a\udc81", "a?", "a\ufffd", 7, "caf\u00e9 \U0001f600"]
+    texts = list(map(text_of, ids))
+    assert len(set(texts)) == len(ids) and all(text.encode().decode() == text for text in texts)
+    assert texts[5:] == ["a?", "a\ufffd", "7", "caf\u00e9 \U0001f600"]
+    # One id, whether as bytes or as text.
+    assert text_of("caf\u00e9".encode()) == "caf\u00e9"
+
+
 @pytest.mark.parametrize(
     ("protocol", "changes", "message"),
     [

@@ -187,6 +187,12 @@ def _measure_neighbors(queries, gallery, split, ks, search, target_recall, post)
     find = neighbors.search(search, target_recall=target_recall)
     found = find(queries, gallery, min(max(ks) + 1, len(gallery)), split.self_index)
     per_query = metrics.per_query_of_neighbors(*found, *split.labels, split.self_index, ks)
+    tied = np.flatnonzero(_hang_on_ties(found, *split.labels, ks))
+    if len(tied):
+        truth = by_label(split.labels[0][tied], split.labels[1], split.self_index[tied])
+        exactly = metrics.per_query(positive_ranks(queries[tied], gallery, truth), ks)
+        for name, values in per_query.items():
+            values[tied] = exactly[name]
     recall = neighbors.recall_against_exact(found, queries, gallery, max(ks), split.self_index)
     means = {**metrics.summarize(per_query), f"{search}_recall": recall}
     return {name: Measured(means, per_query, split.queries, None, split) for name in split.truths}
@@ -206,6 +212,22 @@ def _some(labels: np.ndarray) -> str:
     """The first few of some labels."""
     values = np.unique(labels)
     return ", ".join(map(str, values[:5].tolist())) + (", ..." if len(values) > 5 else "")
+
+
+def _hang_on_ties(found, labels, gallery_labels, ks):
+    """`[queries]` whether a list does not tell what exact search gives, of few: the k-th and the next are as
+    good as tied, with a positive among the tied, or are none.
+    """
+    # As good as: ScaNN rounds equal rows by where they stand. And what is not listed may be a positive.
+    right = (gallery_labels[found.index] == labels[:, None]) | (found.index < 0)
+    hang = np.zeros(len(labels), bool)
+    for k in ks:
+        if k < found.similarity.shape[1]:
+            least = found.similarity[:, k - 1 : k]
+            tied = found.similarity >= least - neighbors.ROUNDING
+            tied &= found.similarity <= least + neighbors.ROUNDING
+            hang |= tied[:, k] & np.any(tied & right, axis=1)
+    return hang
 
 
 def rows_of(embeddings: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -293,7 +293,8 @@ def per_query_of_neighbors(
     """`recall_at_<k>` and `precision_at_<k>` as `per_query`, from lists of neighbours, of which -1 is none.
 
     Ties are ranked pessimistically here too: a positive as similar as the last of a list that does not hold
-    the whole gallery may be tied with a negative that is not in it, and is no hit.
+    the whole gallery may be tied with a negative that is not in it, and is no hit. Where the
+    two last are tied, a caller that wants what exact search gives ranks that query in the whole gallery.
 
     Args:
         index: `[queries, more than max(ks)]` gallery rows, nearest first, the query itself left out; as many

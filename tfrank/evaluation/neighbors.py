@@ -137,13 +137,28 @@ def search(name: str, *, target_recall: float = 0.99) -> Callable[..., Neighbors
     """The search of that name: "exact", or "scann" to a recall; exact, and a line that says so, where ScaNN
     cannot run.
     """
-    chosen = SEARCHES[checks.one_of("neighbors", name, SEARCHES)]
-    if chosen is not scann:
-        return chosen
-    if not (problem := scann_problem()):
-        return functools.partial(scann, target_recall=target_recall)
-    _say_once(f"Searching exactly instead of by ScaNN. {problem}")
-    return exact
+    name, why = usable(name)
+    if why:
+        _say_once(why)
+    chosen = SEARCHES[name]
+    return functools.partial(scann, target_recall=target_recall) if chosen is scann else chosen
+
+
+def usable(name: str) -> tuple[str, str]:
+    """The search that can be done here, and why where that is not the one asked for, or "".
+
+    Args:
+        name: a name of `SEARCHES`.
+
+    Raises:
+        InputError: it is none.
+
+    >>> usable("exact")
+    ('exact', '')
+    """
+    if SEARCHES[checks.one_of("neighbors", name, SEARCHES)] is not scann or not (problem := scann_problem()):
+        return name, ""
+    return "exact", f"Searched exactly, not by ScaNN. {problem}"
 
 
 @functools.cache

@@ -8,14 +8,18 @@ import numpy as np
 from tfrank import checks
 from tfrank.checks import InputError
 from tfrank.evaluation import metrics, report
-from tfrank.evaluation.measure import measure_split
-from tfrank.evaluation.neighbors import SEARCHES
+from tfrank.evaluation.measure import check_split, measure_split
+from tfrank.evaluation.neighbors import SEARCHES, usable
 from tfrank.evaluation.protocols import Split, text_of
 from tfrank.evaluation.ranks import Ranks, by_label
 from tfrank.normalize import l2_normalize
 
 # Rows that are looked at together.
 BLOCK = 65_536
+ITSELF = (
+    "The gallery has the very embeddings of the queries, so each query finds itself first. Leave the gallery"
+    " out, or give ids and gallery_ids."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,17 +65,18 @@ def evaluate(
         embeddings: `[queries, dim]` of any float dtype and norm, an array or a memory map.
         labels: `[queries]` or `[queries, 1]` integers.
         gallery_embeddings, gallery_labels: the same of the gallery, where it is another one.
-        ids: `[queries]` names, for messages; each once. With `gallery_ids`, a query is left out of its own
-            ranking by its id.
-        gallery_ids: `[gallery]` names, each once.
+        ids: `[queries]` names, each once. With `gallery_ids`, a query is left out of its own ranking by its
+            id; without them, ids are for messages alone, and no query is left out of a gallery.
+        gallery_ids: `[gallery]` names, each once; only with `ids`.
         junk: `[queries, gallery]` bool: rows that are neither right nor wrong for a query.
         ks: the Ks; one beyond the gallery is refused. None: 1, 10 and 100, or those that are possible.
         search: "exact", or "scann" for large galleries: Recall@K and precision@K alone, and `scann_recall`,
-            the share of the exact neighbours that it found.
+            the share of the exact neighbours that it found. Where ScaNN cannot run, as "exact", and a note
+            says so.
 
     Raises:
         InputError: an embedding is not finite (named by its id), shapes or labels do not fit, an id occurs
-            twice, there is nothing to retrieve.
+            twice, `gallery_ids` come without `ids`, there is nothing to retrieve.
 
     >>> found = evaluate(np.float32([[1, 0], [1, 0.1], [0, 1], [0.1, 1]]), np.array([5, 5, 7, 7]), ks=[1])
     >>> found.metrics["recall_at_1"], found.metrics["map"], found.metrics["queries"]
@@ -81,6 +86,8 @@ def evaluate(
     no_gallery = gallery_embeddings is None
     if no_gallery != (gallery_labels is None) or (no_gallery and gallery_ids is not None):
         raise InputError("Give gallery_embeddings and gallery_labels together, or nothing of a gallery.")
+    if ids is None and gallery_ids is not None:
+        raise InputError("There are gallery_ids, but no ids to compare them with. Give both, or neither.")
     given_labels = labels
     queries, labels, ids, notes = _checked("", embeddings, labels, ids)
     gallery, self_index, leave_one_out = queries, np.arange(len(queries)), junk is None
@@ -101,14 +108,19 @@ def evaluate(
                 f"Queries have {queries.shape[1]} numbers each, the gallery {gallery.shape[1]}. They must be"
                 " embeddings of one model."
             )
+        same = _stored_in(embeddings, gallery_embeddings) or _equal(queries, gallery)
+        # With junk, a query may be left out by that.
+        notes += (ITSELF if same and junk is None and np.all(self_index < 0) else "",)
     _check_junk(junk, len(queries), len(gallery), search)
     if np.all(both[1] == both[1][0]):
         notes += ("All images to be found are of one class: nothing can be ranked before a right one.",)
     truths = {"": by_label(*both, self_index, junk)}
     split = Split(np.arange(len(queries)), np.arange(len(gallery)), self_index, truths, both, leave_one_out)
+    check_split(split)
     ks, note = metrics.usable_ks(ks, split.ranked)
+    search, why = usable(search)
     found = measure_split(queries, gallery, split, ks, search=search)[""]
-    return Evaluation(found.metrics, found.per_query, found.ranks, tuple(filter(None, (note, *notes))))
+    return Evaluation(found.metrics, found.per_query, found.ranks, tuple(filter(None, (why, note, *notes))))
 
 
 def _checked(prefix, embeddings, labels, ids):
@@ -187,6 +199,21 @@ def _places(ids, gallery_ids, queries):
     order = np.argsort(gallery_ids)
     place = np.minimum(np.searchsorted(gallery_ids[order], ids), len(gallery_ids) - 1)
     return np.where(gallery_ids[order[place]] == ids, order[place], -1)
+
+
+def _stored_in(queries, gallery):
+    """Whether each query is a row of the gallery by where it is in memory."""
+    queries, gallery = np.asarray(queries), np.asarray(gallery)
+    starts = (rows.ctypes.data + rows.strides[0] * np.arange(len(rows)) for rows in (queries, gallery))
+    return queries.strides[1] == gallery.strides[1] and bool(np.isin(*starts).all())
+
+
+def _equal(queries, gallery):
+    """Whether both are the same rows in the same order; read in blocks, to the first difference."""
+    starts = range(0, len(queries), BLOCK)
+    return queries.shape == gallery.shape and all(
+        np.array_equal(queries[start : start + BLOCK], gallery[start : start + BLOCK]) for start in starts
+    )
 
 
 def _check_junk(junk, queries, gallery, search):

@@ -108,14 +108,14 @@ def splits_of(test: TestSet, protocol: str, *, seed: int = 0) -> list[Split]:
 
 
 def text_of(image_id: bytes | str | int) -> str:
-    """An image's id as text that can be written.
+    """An image's id as text that can be written; what cannot is escaped, so that ids stay different.
 
     >>> text_of(b"a\\xff"), text_of("a\\udc80"), text_of(7)
-    ('a\ufffd', 'a?', '7')
+    ('a\\\\xff', 'a\\\\udc80', '7')
     """
     if isinstance(image_id, bytes):
-        return image_id.decode(errors="replace")
-    return str(image_id).encode(errors="replace").decode()
+        return image_id.decode(errors="backslashreplace")
+    return str(image_id).encode(errors="backslashreplace").decode()
 
 
 def usual_protocol(test: TestSet) -> str:

@@ -99,7 +99,7 @@ def whiten(embeddings: np.ndarray, whitening: Whitening) -> np.ndarray:
 
 
 def whitening_layer(whitening: Whitening) -> Callable[[tf.Tensor], tf.Tensor]:
-    """`whiten` for a graph, with the whitening as constants: the `transform` of `export_saved_model`.
+    """`whiten` for a graph, such as that of an exported model, with the whitening as constants.
 
     From `[batch, dim]` to `[batch, out]` tensors, float32.
     """
