@@ -7,6 +7,7 @@ Killed and started again with the same command, it goes on from its last checkpo
 
 import contextlib
 import os
+import shutil
 
 from absl import flags
 from ml_collections import config_flags
@@ -71,6 +72,9 @@ def train_and_evaluate(config, workdir, strategy, data):
     done.evaluation.update(whitening=0.0, scales=(1.0,))
     about = measuring.about(done, test, model=workdir, search="exact")
     folder = os.path.join(workdir, "evaluation", datasets.test_name(config))
+    # Of the weights that an evaluation found here before.
+    for name in ("embeddings", "whitening"):
+        shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
     page = reporting.write_evaluation(folder, config, results, data.test, about=about, title=workdir)[-1]
     print("\n".join([*paths.values(), page]))
 

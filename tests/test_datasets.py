@@ -143,6 +143,33 @@ def test_records_in_the_workdir_that_are_divided_in_another_way_are_not_measured
         datasets.build_test_set(config, str(tmp_path / "run"))
 
 
+def test_named_records_that_are_divided_in_another_way_are_not_measured(tmp_path):
+    config = digits.get_config()
+    config.data.update(train=(0,), test=(8, 9))
+    build(config, tmp_path)
+    config.data.records = str(tmp_path / "run" / "records")
+    assert len(datasets.build_test_set(config, str(tmp_path / "other"))[0])
+    config.data.test = (7,)
+    with pytest.raises(InputError, match="has records of digits with"):
+        datasets.build_test_set(config, str(tmp_path / "other"))
+    config.data.update(test=(8,), test_records=config.data.records)
+    with pytest.raises(InputError, match="has no records of a split 8"):
+        datasets.build_test_set(config, str(tmp_path / "other"))
+
+
+@pytest.mark.parametrize("classes", [1, 2])
+def test_a_validation_part_that_cannot_be_measured_is_refused_before_training(tmp_path, classes):
+    """One class, or two classes of one image each."""
+    for number in range(6):
+        (tmp_path / f"{number}.png").write_bytes(picture(number))
+    lines = [f"{n}.png,{n // 2 if classes == 1 else n},{'test' if n > 3 else 'train'}" for n in range(6)]
+    (tmp_path / "x.csv").write_text("\n".join(["path,label,split", *lines]))
+    config = importlib.import_module("configs.own_images").get_config()
+    config.data.update(name="csv", source=str(tmp_path / "x.csv"), validation_classes=classes)
+    with pytest.raises(InputError, match=f"of {classes} validation classes no weights can be chosen"):
+        build(config, tmp_path)
+
+
 @pytest.mark.parametrize(
     "test, test_records, name",
     [

@@ -226,9 +226,11 @@ def test_a_dry_run_in_the_folder_of_a_run_changes_nothing_of_it(run):
     workdir, flags, _ = run
     before = (state_hashes(workdir), logged_steps(workdir), event_hashes(workdir))
     cost = (workdir / "cost.json").read_text()
-    status, output, errors = finish(workdir, *flags, "--config.dry_run")
+    config = (workdir / "config.json").read_text()
+    status, output, errors = finish(workdir, *flags, "--config.dry_run", "--config.evaluation.rerank=True")
     assert status == 0, errors
     assert "Nothing was trained" in output
+    assert (workdir / "config.json").read_text() == config
     assert (state_hashes(workdir), logged_steps(workdir), event_hashes(workdir)) == before
     assert (workdir / "cost.json").read_text() == cost
 

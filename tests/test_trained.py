@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import json
 import os
 import subprocess
 import sys
@@ -139,7 +140,7 @@ def test_a_damaged_file_is_refused_or_what_it_was(tmp_path, save):
         (["--saved_model=RUN/saved_model"], "RUN"),
         (["--saved_model=RUN/saved_model/"], "RUN"),
         (["--saved_model", "RUN/saved_model"], "RUN"),
-        (["--saved_model=EMPTY/saved_model"], None),
+        (["--saved_model=RUN/evaluation/test/saved_model"], "RUN"),
         (["--saved_model=EMPTY/saved_model", "--workdir=RUN"], "RUN"),
         (["--saved_model=OTHER/saved_model", "--workdir=RUN"], "RUN"),
         (["--workdir=EMPTY"], None),
@@ -157,6 +158,14 @@ def test_the_config_is_that_of_the_run_that_a_command_line_names(tmp_path, monke
         (tmp_path / name / "config.json").touch()
     wanted = f"root/configs/of_run.py:{folder}/config.json" if folder else "root/configs/digits.py"
     assert config_of_run(arguments, "root") == wanted
+
+
+@pytest.mark.parametrize("place", ["EMPTY/saved_model", "EMPTY/evaluation/test/saved_model"])
+def test_a_saved_model_of_no_run_is_not_measured_by_any_config(tmp_path, monkeypatch, place):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").touch()
+    with pytest.raises(InputError, match=f"{place} lies in no run, so its images are not known"):
+        config_of_run([f"--saved_model={place}"], "root")
 
 
 def test_a_saved_model_lies_in_its_run(tmp_path, monkeypatch):
@@ -357,6 +366,33 @@ def test_a_model_of_one_size_is_not_exported_at_other_scales(run, tmp_path):
     inference.export(config, model, str(tmp_path / "model"), scales=[1])
 
 
+def test_a_saved_model_of_images_of_another_size_is_refused(run):
+    folder, _, _ = run
+    load_saved_model(f"{folder}/saved_model", 8)
+    with pytest.raises(InputError, match=r"its images are of \(8, 8\) pixels, not of 16"):
+        load_saved_model(f"{folder}/saved_model", 16)
+    with pytest.raises(InputError, match=r"its images are of \(8, 8\) pixels, not of any size"):
+        load_saved_model(f"{folder}/saved_model", None)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "nothing"), [("whitening", 0.25, "0.0"), ("scales", (1.0, 0.5), "1.0")]
+)
+def test_what_an_exported_model_does_itself_is_not_done_twice(tmp_path, field, value, nothing):
+    config = small_config()
+    config.evaluation[field] = value
+    contents = {"whitening": 0.0, "scales": [1.0]} | {field: list(value) if field == "scales" else value}
+    (tmp_path / "tfrank.json").write_text(json.dumps(contents))
+    with pytest.raises(InputError, match=f"done twice. Set config.evaluation.{field} to {nothing}"):
+        trained.check_contents(str(tmp_path), config)
+    trained.check_contents(str(tmp_path), small_config())
+    (tmp_path / "tfrank.json").write_text("{")
+    with pytest.raises(InputError, match=r"is damaged \(tfrank.json"):
+        trained.check_contents(str(tmp_path), config)
+    (tmp_path / "tfrank.json").unlink()
+    trained.check_contents(str(tmp_path), config)
+
+
 def saved_module(folder, function):
     module = tf.Module()
     spec = tf.TensorSpec([None, 8, 8, 3], tf.float32, name="images")
@@ -382,7 +418,7 @@ def test_what_is_no_saved_model_of_an_embedding_model_is_refused(tmp_path):
     tf.saved_model.save(module, str(tmp_path / "signature"), signatures={"other": module.serve})
     for name in ("nothing", "empty", "output", "input", "signature"):
         with pytest.raises(InputError, match=f"{name} is not a SavedModel of an embedding model"):
-            load_saved_model(str(tmp_path / name))
+            load_saved_model(str(tmp_path / name), None)
 
 
 def test_a_run_that_is_not_there_is_said(tmp_path):

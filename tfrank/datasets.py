@@ -112,15 +112,16 @@ def _open_train(data, workdir):
 
 def _records_folder(data, workdir):
     """Where the prepared records are, which are written to the workdir if no other place is named."""
-    if data.records:
-        return data.records
-    folder = os.path.join(workdir, "records")
+    folder = data.records or os.path.join(workdir, "records")
     options: dict[str, Any] = {}
     if data.name in DIVIDED_BY_CONFIG:
         options = {"train": list(data.train), "test": list(data.test)}
+    elif data.records:
+        return folder
     before = prepared(folder)
     if before is None:
-        _prepare(data, folder, options)
+        if not data.records:
+            _prepare(data, folder, options)
     elif before["source"] != data.name or (options and before["options"] != options):
         raise InputError(
             f"{folder} has records of {before['source']} with {before['options']}, not of {data.name} with"
@@ -161,6 +162,12 @@ def _relabelled(config: ConfigDict, train: RecordIndex) -> tuple[RecordIndex, Re
     if data.validation_classes:
         rows, held_out = hold_out(train.label, data.validation_classes, seed=config.seed)
         train, validation = select(train, rows), select(train, held_out)
+        _, sizes = np.unique(validation.label, return_counts=True)
+        if len(sizes) < 2 or sizes.max() < 2:
+            raise InputError(
+                f"By {len(validation)} images of {len(sizes)} validation classes no weights can be chosen: it"
+                " takes two classes, one of them of two images. Set a higher config.data.validation_classes."
+            )
     labels = train.label
     if data.merge_classes > 1:
         labels = merge_classes(labels, data.merge_classes, seed=config.seed)

@@ -92,7 +92,7 @@ def check_config(config: ConfigDict) -> None:
 
 def check_weights(config: ConfigDict, workdir: str) -> None:
     """InputError where a run would begin with weights that are not there; found before the data is read."""
-    if not saved_checkpoints(os.path.join(workdir, "checkpoints")):
+    if not saved_checkpoints(os.path.join(workdir, "checkpoints")) or config.evaluation.baselines:
         check_exists(config.model.weights)
 
 
@@ -166,7 +166,8 @@ def build_training(
     no_decay = settings.parts("train.no_decay", train.no_decay)
     with strategy.scope():
         model, optimizer = build_model(config), _build_optimizer(config, steps)
-        if not saved_checkpoints(folder):
+        # The untrained model is measured as it began.
+        if not saved_checkpoints(folder) or config.evaluation.baselines:
             load_backbone_weights(model, config.model.weights)
         objective = build_objective(config, model, labels, optimizer.iterations)
         check_names(objective.model.variables, no_decay, "config.train.no_decay")

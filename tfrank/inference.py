@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 
@@ -24,6 +25,8 @@ from tfrank.models.preprocessing import preprocess
 from tfrank.normalize import l2_normalize
 
 GRID_QUERIES, GRID_NEIGHBORS = 8, 8
+# The file in a SavedModel that says what it does beside embedding.
+CONTENTS = "tfrank.json"
 
 
 def load_best(model: keras.Model, path: str) -> None:
@@ -110,4 +113,17 @@ def export(
         # Whitening is learnt on embeddings of unit norm.
         return whitening_layer(whitening)(l2_normalize(tf.cast(function(images), tf.float32)))
 
-    export_saved_model(model, folder, build_loader(config).serve, whitened if whitening else function)
+    contents = {"whitening": config.evaluation.whitening if whitening else 0.0, "scales": list(scales)}
+    served = whitened if whitening else function
+    export_saved_model(model, folder, build_loader(config).serve, served, {CONTENTS: json.dumps(contents)})
+
+
+def exported_contents(saved_model: str) -> dict:
+    """The `whitening` and the `scales` that are part of a SavedModel; nothing where it does not say."""
+    try:
+        with open(os.path.join(saved_model, CONTENTS)) as file:
+            return dict(json.load(file))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"{saved_model} is damaged ({CONTENTS}: {error}). Export it again.") from None

@@ -70,11 +70,30 @@ class Question(NamedTuple):
     gallery: dict[str, int | str]
 
 
+def distinct_ids(index: RecordIndex) -> np.ndarray:
+    """`[images]` the ids of records, those that repeat as text with the numbers of their records."""
+    ids = np.asarray(index.id)
+    _, place, counts = np.unique(ids, return_inverse=True, return_counts=True)
+    repeated = np.flatnonzero(counts[place] > 1)
+    if not len(repeated):
+        return ids
+    texts = np.array([text_of(image) for image in ids], object)
+    texts[repeated] = [f"{texts[number]}#{number}" for number in repeated]
+    return texts.astype(str)
+
+
 def test_set_of(index: RecordIndex, relevance: Mapping | None) -> TestSet:
     """What the records say of their images, for protocols."""
+    ids = distinct_ids(index)
+    if ids.dtype != np.asarray(index.id).dtype:
+        print(
+            "Several images have one id: the numbers of their records are added. Has another feature their"
+            " names? --config.data.features.id.",
+            flush=True,
+        )
     return TestSet(
         labels=np.asarray(index.label),
-        ids=_distinct(np.asarray(index.id)),
+        ids=ids,
         role=np.array(ROLES)[index.role],
         group=np.asarray(index.group),
         relevance=relevance,
@@ -202,22 +221,6 @@ def _galleries(test, splits):
             sizes[name] = len(split.gallery)
             digests.setdefault(name, hashlib.sha256()).update(lines.encode())
     return {name: {"images": sizes[name], "sha256": digests[name].hexdigest()} for name in sizes}
-
-
-def _distinct(ids):
-    """Ids, those that repeat with the numbers of their records."""
-    _, place, counts = np.unique(ids, return_inverse=True, return_counts=True)
-    repeated = np.flatnonzero(counts[place] > 1)
-    if not len(repeated):
-        return ids
-    print(
-        f"{len(repeated):,} images have the id of another, such as {text_of(ids[repeated[0]])!r}: the number"
-        " of its record is added to each. Has another feature their names? --config.data.features.id.",
-        flush=True,
-    )
-    texts = np.array([text_of(image) for image in ids], object)
-    texts[repeated] = [f"{texts[number]}#{number}" for number in repeated]
-    return texts.astype(str)
 
 
 def _ks(config, splits):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import json
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from tfrank import experiment, files, inference, settings
+from tfrank import experiment, files, inference, measuring, settings
 from tfrank.checks import InputError
 from tfrank.data.index import RecordIndex, select
 from tfrank.data.sources.image import ROLES
@@ -51,13 +52,15 @@ class TrainedModel:
             return inference.image_batches(self.config, select(index, np.arange(start, len(index))))
 
         key = hashlib.sha256(what.encode()).hexdigest()
-        return embed_into(folder, self.function, batches_from, ids=index.id, labels=index.label, key=key)
+        ids = measuring.distinct_ids(index)
+        return embed_into(folder, self.function, batches_from, ids=ids, labels=index.label, key=key)
 
     def learn_whitening(self, train: RecordIndex, folder: str) -> Whitening:
         """PCA whitening as the config says, learnt on images of the training set, or on a sample of them."""
         options = self.config.evaluation
         count = min(len(train), options.whitening_images)
-        rows = np.sort(np.random.default_rng(self.config.seed).permutation(len(train))[:count])
+        # The same for runs of any seed, which are compared.
+        rows = np.sort(np.random.default_rng(0).permutation(len(train))[:count])
         print(f"Whitening is learnt on {count:,} of {len(train):,} training images.")
         embeddings = self.embed(select(train, rows), folder)
         return learn_whitening(embeddings, power=options.whitening, dims=options.whitening_dim or None)
@@ -80,7 +83,9 @@ def open_model(config: ConfigDict, workdir: str, saved_model: str | None) -> Tra
     strategy = experiment.build_evaluation_strategy(config)
     with strategy.scope():
         if saved_model:
-            model, function = None, load_saved_model(saved_model, any_size=settings.any_size(config))
+            check_contents(saved_model, config)
+            size = None if settings.any_size(config) else config.data.image_size
+            model, function = None, load_saved_model(saved_model, size)
             fingerprint = _fingerprint_of_files(saved_model)
             evaluations = f"{saved_model.rstrip('/')}_evaluation"
         else:
@@ -93,9 +98,21 @@ def open_model(config: ConfigDict, workdir: str, saved_model: str | None) -> Tra
     return TrainedModel(config, on_all_replicas(function, strategy), fingerprint, evaluations, model)
 
 
-def load_saved_model(folder: str, *, any_size: bool = False) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The `serving_default` signature of a SavedModel as an embedding function, of images of any size if so
-    told.
+def check_contents(saved_model: str, config: ConfigDict) -> None:
+    """InputError where an exported model does by itself what the config says is to be done."""
+    contents = inference.exported_contents(saved_model)
+    for field, nothing in (("whitening", 0.0), ("scales", [1.0])):
+        asked = json.loads(config.to_json())["evaluation"][field]
+        if contents.get(field, nothing) != nothing and asked != nothing:
+            raise InputError(
+                f"{saved_model} was exported with {field} {contents[field]}, which would be done twice. Set"
+                f" config.evaluation.{field} to {'1.0' if field == 'scales' else '0.0'}."
+            )
+
+
+def load_saved_model(folder: str, size: int | None) -> Callable[[tf.Tensor], tf.Tensor]:
+    """The `serving_default` signature of a SavedModel as an embedding function, of square images of that
+    size, or of any for None.
     """
     try:
         loaded = tf.saved_model.load(folder)
@@ -105,8 +122,9 @@ def load_saved_model(folder: str, *, any_size: bool = False) -> Callable[[tf.Ten
             raise ValueError(f"from {sorted(inputs)} to {sorted(outputs)}, not from images to embedding")
         if inputs["images"].dtype != tf.float32 or outputs["embedding"].shape.rank != 2:
             raise ValueError("not from float32 images to [batch, dim]")
-        if any_size and None not in inputs["images"].shape[1:3]:
-            raise ValueError(f"its images are of {inputs['images'].shape[1:3]} pixels, not of any size")
+        takes = inputs["images"].shape[1:3]
+        if not takes.is_compatible_with([size, size]) or (size is None and None not in takes):
+            raise ValueError(f"its images are of {takes} pixels, not of {size or 'any size'}")
         # Kept with it: the signature alone does not keep the variables.
         return lambda batch, model=loaded: model.signatures["serving_default"](images=batch)["embedding"]
     except (OSError, KeyError, IndexError, ValueError, tf.errors.OpError) as error:
@@ -156,16 +174,28 @@ def run_of(saved_model: str | None) -> str | None:
     if not saved_model:
         return None
     folder = os.path.dirname(os.path.abspath(saved_model))
-    return os.path.relpath(folder) if os.path.exists(os.path.join(folder, "config.json")) else None
+    # One that an evaluation exported lies in its folder.
+    of_evaluation = os.path.dirname(folder)
+    places = [folder, *([os.path.dirname(of_evaluation)] if of_evaluation.endswith("evaluation") else [])]
+    runs = [place for place in places if os.path.exists(os.path.join(place, "config.json"))]
+    return os.path.relpath(runs[0]) if runs else None
 
 
 def config_of_run(arguments: Sequence[str], root: str) -> str:
-    """The config of the run that a command line names, or that of the digits."""
+    """The config of the run that a command line names, or that of the digits.
+
+    Raises:
+        InputError: it names a SavedModel of no run, so that nobody knows which images it is for.
+    """
     flags = dict(re.findall(r"^--?(workdir|saved_model)[=\n](.+)$", "\n".join(arguments), re.MULTILINE))
     folder = flags.get("workdir") or run_of(flags.get("saved_model"))
     path = os.path.join(folder or "", "config.json")
     if folder and os.path.exists(path):
         return f"{os.path.join(root, 'configs', 'of_run.py')}:{path}"
+    if flags.get("saved_model"):
+        raise InputError(
+            f"{flags['saved_model']} lies in no run, so its images are not known. Give --config or --workdir."
+        )
     return os.path.join(root, "configs", "digits.py")
 
 

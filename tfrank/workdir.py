@@ -39,6 +39,8 @@ def default_workdir(config: ConfigDict) -> str:
 def check_config_of(workdir: str, config: ConfigDict) -> None:
     """Saves the resolved config in a new workdir; with one that is there it must agree.
 
+    A dry run leaves the one that is there.
+
     Raises:
         InputError: a field differs that a resume may not change; all such fields are named.
     """
@@ -49,6 +51,8 @@ def check_config_of(workdir: str, config: ConfigDict) -> None:
             _compare(path, config, lambda field: not _among(field, CHANGEABLE))
         else:
             _compare(path, config, lambda field: _among(field, RECORD_FIELDS))
+        if config.dry_run:
+            return
     files.write_json(path, json.loads(config.to_json()))
 
 

@@ -152,6 +152,12 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
         write(tmp_path / "file")
 
 
+def test_rankings_of_an_evaluation_before_do_not_stand_beside_those_of_this(tmp_path):
+    write(tmp_path, per_query={"easy": PER_QUERY, "hard": PER_QUERY})
+    write(tmp_path)
+    assert [path.name for path in (tmp_path / "per_query").iterdir()] == ["easy.csv"]
+
+
 def test_common_queries_are_found_by_id_in_the_order_of_the_first():
     one = np.array(list("dxab"))
     rows, places = common_queries(one, np.array(list("abcd")))

@@ -156,6 +156,13 @@ def test_a_first_checkpoint_that_does_not_fit_does_not_speak_of_one_before_it(tm
     assert saved_step(tmp_path) == 0
 
 
+@pytest.mark.parametrize("chief", [True, False])
+def test_the_best_weights_of_an_earlier_run_are_not_those_of_one_begun_anew(tmp_path, chief):
+    (tmp_path / "best.weights.h5").write_bytes(b"of an earlier run")
+    Setup(tmp_path).fit(2, evaluate=(lambda: evaluation(0.9)) if chief else None)
+    assert (tmp_path / "best.weights.h5").exists() != chief
+
+
 def test_best_weights_that_do_not_fit_leave_those_before_them(tmp_path):
     setup = Setup(tmp_path)
     setup.fit(4, **EVALUATIONS)

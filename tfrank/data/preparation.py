@@ -141,7 +141,7 @@ def open_split(folder: str, split: str) -> RecordIndex:
     if split not in splits:
         known = sorted(splits)
         raise InputError(
-            f"{folder} has no records of a split {split!r}.{checks.did_you_mean(split, known)}"
+            f"{folder} has no records of a split {split!r}.{checks.did_you_mean(str(split), known)}"
             + (
                 f" It has {', '.join(known)}."
                 if known

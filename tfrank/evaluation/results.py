@@ -17,6 +17,7 @@ a query without a positive. `curves.json` has what is drawn of each ranking: {ra
 
 import contextlib
 import csv
+import glob
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -61,6 +62,8 @@ def write_results(
     files.make_folder(os.path.join(folder, "per_query"))
     with contextlib.suppress(FileNotFoundError):
         os.remove(os.path.join(folder, "metrics.json"))
+    for path in glob.glob(os.path.join(glob.escape(folder), "per_query", "*.csv")):
+        os.remove(path)
     for name, found in per_query.items():
         with files.atomic_write(_path_of(folder, name), "w") as file:
             # Texts in quotes: an id may hold line ends of any kind.

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import keras
 import tensorflow as tf
@@ -16,6 +16,7 @@ def export_saved_model(
     folder: str,
     decode: Callable[[tf.Tensor], tf.Tensor],
     function: Callable[[tf.Tensor], tf.Tensor] | None = None,
+    texts: Mapping[str, str] | None = None,
 ) -> None:
     """Writes the model with two signatures, both giving `{"embedding": [batch, out]}`, L2-normalised float32.
 
@@ -31,6 +32,7 @@ def export_saved_model(
             whitened: from images as `serving_default` takes them to `[batch, out]` embeddings of any norm, in
             TensorFlow. Its variables are the model's; whatever else it holds becomes constants. None: the
             model.
+        texts: files to be written beside, by name.
     """
     height, width, channels = model.input_shape[1:]
     images = tf.TensorSpec([None, height, width, channels], tf.float32, name="images")
@@ -64,6 +66,9 @@ def export_saved_model(
     try:
         with files.naming(temporary):
             archive.write_out(temporary, verbose=False)
+            for name, text in (texts or {}).items():
+                with open(os.path.join(temporary, name), "w") as file:
+                    file.write(text)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise

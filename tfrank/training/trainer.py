@@ -1,5 +1,6 @@
 """The training loop: progress, checkpoints, exact resume, the best weights."""
 
+import contextlib
 import datetime
 import math
 import os
@@ -125,6 +126,10 @@ class Trainer:
             Interrupted: Ctrl-C or SIGTERM; the state is saved.
         """
         start = self._done = int(self._checkpoints.step)
+        if not start and evaluate:
+            # Of a run that was begun anew here.
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(self.best_weights)
         self._log.begin(start, config)
         progress = Progress("step", steps, done=start)
         iterator = iter(self._distribute(lambda context: batches(start, context)))
