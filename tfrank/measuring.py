@@ -13,7 +13,7 @@ from tfrank.data.index import RecordIndex
 from tfrank.data.sources.image import ROLES
 from tfrank.evaluation import clusters, metrics
 from tfrank.evaluation import verification as verifying
-from tfrank.evaluation.measure import Measured, PostProcessing, check_split, measure
+from tfrank.evaluation.measure import Measured, PostProcessing, answerable, measure
 from tfrank.evaluation.one_call import zero_note
 from tfrank.evaluation.protocols import (
     PROTOCOLS,
@@ -109,7 +109,7 @@ def check_measurable(config: ConfigDict, test: TestSet, *, search: str = "exact"
     for of_protocol in splits:
         _ks(config, of_protocol)
         for split in of_protocol:
-            check_split(split, PostProcessing(query_expansion=options.query_expansion, rerank=options.rerank))
+            answerable(split, _post_processing(config))
     if (options.nmi or options.verification) and np.any(test.labels == UNKNOWN):
         raise InputError(
             "Images of the test set have no class (label -1), by which NMI and verification are measured."
@@ -142,13 +142,7 @@ def measure_all(
     options = config.evaluation
     notes = [_note_on_roles(config, test)]
     embeddings, test, images = average_groups(embeddings, test)
-    post = PostProcessing(
-        query_expansion=options.query_expansion,
-        database_augmentation=options.database_augmentation,
-        alpha=options.expansion_alpha,
-        rerank=options.rerank,
-    )
-    rankings, galleries = {}, {}
+    post, rankings, galleries = _post_processing(config), {}, {}
     for name in _protocols(config, test):
         splits = splits_of(test, name)
         ks, note = _ks(config, splits)
@@ -203,6 +197,16 @@ def about(config: ConfigDict, test: TestSet, *, model: str, search: str) -> dict
 
 def _protocols(config, test):
     return tuple(config.evaluation.protocols) or (usual_protocol(test),)
+
+
+def _post_processing(config):
+    options = config.evaluation
+    return PostProcessing(
+        query_expansion=options.query_expansion,
+        database_augmentation=options.database_augmentation,
+        alpha=options.expansion_alpha,
+        rerank=options.rerank,
+    )
 
 
 def _all_splits(config, test):

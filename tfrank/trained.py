@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import json
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -100,9 +99,11 @@ def open_model(config: ConfigDict, workdir: str, saved_model: str | None) -> Tra
 
 def check_contents(saved_model: str, config: ConfigDict) -> None:
     """InputError where an exported model does by itself what the config says is to be done."""
-    contents = inference.exported_contents(saved_model)
-    for field, nothing in (("whitening", 0.0), ("scales", [1.0])):
-        asked = json.loads(config.to_json())["evaluation"][field]
+    contents, options = inference.exported_contents(saved_model), config.evaluation
+    for field, asked, nothing in (
+        ("whitening", options.whitening, 0.0),
+        ("scales", list(options.scales), [1.0]),
+    ):
         if contents.get(field, nothing) != nothing and asked != nothing:
             raise InputError(
                 f"{saved_model} was exported with {field} {contents[field]}, which would be done twice. Set"

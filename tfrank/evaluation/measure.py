@@ -10,7 +10,7 @@ from tfrank.evaluation import metrics, neighbors
 from tfrank.evaluation.expansion import augment_database, expand_queries
 from tfrank.evaluation.leave_one_out import leave_one_out_ranks
 from tfrank.evaluation.protocols import Split
-from tfrank.evaluation.ranks import Ranks, Truth, by_label, positive_ranks, ranks_of_blocks
+from tfrank.evaluation.ranks import Ranks, by_label, positive_ranks, ranks_of_blocks
 from tfrank.evaluation.reranking import k_reciprocal_blocks
 
 # Those of the revisited protocol (Radenovic et al., CVPR 2018).
@@ -99,9 +99,7 @@ def measure_split(
     post: PostProcessing = NOTHING,
 ) -> dict[str, Measured]:
     """As `measure`, of one split, given its rows: `[queries, dim]` and `[gallery, dim]`."""
-    check_split(split, post)
-    if (truths := _with_positives(split)).keys() != split.truths.keys():
-        split = split._replace(truths=truths)
+    split = answerable(split, post)
     if post.database_augmentation:
         gallery = augment_database(gallery, k=post.database_augmentation, alpha=post.alpha)
         queries = gallery if split.leave_one_out else queries
@@ -122,26 +120,37 @@ def measure_split(
     return measured
 
 
-def check_split(split: Split, post: PostProcessing = NOTHING) -> None:
-    """InputError where no query has anything to find, or the post-processing does not fit the split."""
+def answerable(split: Split, post: PostProcessing = NOTHING) -> Split:
+    """The split with those rankings in which a query has something to find.
+
+    Raises:
+        InputError: there is none, or the post-processing does not fit the split.
+    """
     if post.rerank and post.query_expansion and np.any(split.self_index >= 0):
         raise InputError(
             "Re-ranking takes a query that is in the gallery as it is there, not expanded. Take database"
             " augmentation in place of query expansion, or one of the two."
         )
-    if _with_positives(split):
-        return
-    reason = "No image has another of its class"
+    queries = range(len(split.queries))
+    truths = {
+        name: truth
+        for name, truth in split.truths.items()
+        if any(len(truth.positives(query)) for query in queries)
+    }
+    if truths:
+        return split if len(truths) == len(split.truths) else split._replace(truths=truths)
+    raise InputError(f"{_why_unanswerable(split)}, so there is nothing to retrieve.")
+
+
+def _why_unanswerable(split: Split) -> str:
     if split.labels is None:
-        reason = "No query has an image that its graded relevance counts"
-    elif not split.leave_one_out and len(split.queries):
-        reason = "No query has anything to find in the gallery but itself or junk"
-        if not len(np.intersect1d(*split.labels)):
-            queries, gallery = map(_some, split.labels)
-            reason = (
-                f"No query's class is in the gallery (queries have labels {queries}, the gallery {gallery})"
-            )
-    raise InputError(f"{reason}, so there is nothing to retrieve.")
+        return "No query has an image that its graded relevance counts"
+    if split.leave_one_out or not len(split.queries):
+        return "No image has another of its class"
+    if len(np.intersect1d(*split.labels)):
+        return "No query has anything to find in the gallery but itself or junk"
+    queries, gallery = map(_some, split.labels)
+    return f"No query's class is in the gallery (queries have labels {queries}, the gallery {gallery})"
 
 
 def leave_one_out(
@@ -196,16 +205,6 @@ def _measure_neighbors(queries, gallery, split, ks, search, target_recall, post)
     recall = neighbors.recall_against_exact(found, queries, gallery, max(ks), split.self_index)
     means = {**metrics.summarize(per_query), f"{search}_recall": recall}
     return {name: Measured(means, per_query, split.queries, None, split) for name in split.truths}
-
-
-def _with_positives(split: Split) -> dict[str, Truth]:
-    """The rankings in which a query has something to find."""
-    queries = range(len(split.queries))
-    return {
-        name: truth
-        for name, truth in split.truths.items()
-        if any(len(truth.positives(query)) for query in queries)
-    }
 
 
 def _some(labels: np.ndarray) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from tfrank import checks
 from tfrank.checks import InputError
 from tfrank.evaluation import metrics, report
-from tfrank.evaluation.measure import check_split, measure_split
+from tfrank.evaluation.measure import answerable, measure_split
 from tfrank.evaluation.neighbors import SEARCHES, usable
 from tfrank.evaluation.protocols import Split, text_of
 from tfrank.evaluation.ranks import Ranks, by_label
@@ -116,7 +116,7 @@ def evaluate(
         notes += ("All images to be found are of one class: nothing can be ranked before a right one.",)
     truths = {"": by_label(*both, self_index, junk)}
     split = Split(np.arange(len(queries)), np.arange(len(gallery)), self_index, truths, both, leave_one_out)
-    check_split(split)
+    split = answerable(split)
     ks, note = metrics.usable_ks(ks, split.ranked)
     search, why = usable(search)
     found = measure_split(queries, gallery, split, ks, search=search)[""]
