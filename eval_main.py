@@ -12,7 +12,7 @@ import os
 from absl import flags
 from ml_collections import config_flags
 
-from tfrank import commands, comparing, datasets, experiment, measuring, reporting, trained
+from tfrank import commands, comparing, datasets, experiment, measuring, reporting, settings, trained
 from tfrank.checks import InputError
 from tfrank.evaluation import neighbors, report
 from tfrank.evaluation.whitening import save_whitening, whiten
@@ -20,7 +20,7 @@ from tfrank.workdir import default_workdir, locked
 
 _ROOT = os.path.dirname(os.path.abspath(__file__))
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The config. Default: that of the run")
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run. Default: runs/<name of config>_<loss>")
+_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run. Default: runs/<config>_<data>_<loss>")
 _SAVED_MODEL = flags.DEFINE_string("saved_model", None, "A SavedModel to measure, not the run's checkpoint")
 _EMBEDDINGS = flags.DEFINE_string("embeddings", None, "An .npz of embeddings and labels to measure")
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Where to. Default: evaluation/<test set> of the run")
@@ -32,7 +32,7 @@ _EXPORT = flags.DEFINE_bool(
 
 
 def main(_):
-    config = _CONFIG.value
+    config = settings.resolved(_CONFIG.value)
     experiment.check_config(config)
     if _EMBEDDINGS.value:
         if config.evaluation.whitening or len(config.evaluation.scales) > 1 or _EXPORT.value:
@@ -41,7 +41,7 @@ def main(_):
         output_dir = _OUTPUT_DIR.value or f"{os.path.splitext(_EMBEDDINGS.value)[0]}_evaluation"
         check(config, test, output_dir)
         with locked(output_dir):
-            return measure(config, embeddings, test, None, output_dir, _EMBEDDINGS.value)
+            return measure(config, embeddings, test, None, output_dir, _EMBEDDINGS.value, "")
     workdir = _WORKDIR.value or trained.run_of(_SAVED_MODEL.value) or default_workdir(config)
     model = trained.open_model(config, workdir, _SAVED_MODEL.value)
     if _EXPORT.value:
@@ -57,7 +57,8 @@ def main(_):
             whitening = model.learn_whitening(train, os.path.join(output_dir, "whitening"))
             save_whitening(os.path.join(output_dir, "whitening.npz"), whitening)
             embeddings = whiten(embeddings, whitening)
-        measure(config, embeddings, test, index, output_dir, _SAVED_MODEL.value or workdir)
+        run = trained.run_of(_SAVED_MODEL.value) or "" if _SAVED_MODEL.value else workdir
+        measure(config, embeddings, test, index, output_dir, _SAVED_MODEL.value or workdir, run)
         if _EXPORT.value:
             print(model.export(os.path.join(output_dir, "saved_model"), whitening))
 
@@ -70,7 +71,7 @@ def check(config, test, output_dir):
         comparing.earlier_rankings(_COMPARE_WITH.value, output_dir, questions)
 
 
-def measure(config, embeddings, test, index, output_dir, name):
+def measure(config, embeddings, test, index, output_dir, name, run):
     search, why = neighbors.usable(_NEIGHBORS.value)
     results = measuring.measure_all(config, embeddings, test, search=search)
     print(report.listing(results.metrics(), reporting.DEFINITIONS))
@@ -78,7 +79,11 @@ def measure(config, embeddings, test, index, output_dir, name):
         print(note)
     about = measuring.about(config, test, model=name, search=why or search)
     paths = reporting.write_evaluation(
-        output_dir, config, results, index, about=about, title=name, compare_with=_COMPARE_WITH.value
+        *(output_dir, config, results, index),
+        about=about,
+        title=name,
+        compare_with=_COMPARE_WITH.value,
+        training=run,
     )
     print("\n".join(paths))
 

@@ -14,18 +14,18 @@ from ml_collections import config_flags
 
 from tfrank import commands, datasets, experiment, files, inference, measuring, reporting, settings
 from tfrank.evaluation import report
-from tfrank.training import cluster
+from tfrank.training import cluster, verdict
 from tfrank.workdir import check_config_of, check_same_config, default_workdir, locked
 
 _DEFAULT_CONFIG = os.path.join(os.path.dirname(os.path.abspath(__file__)), "configs", "digits.py")
 _CONFIG = config_flags.DEFINE_config_file(
     "config", None, "The config, and its loss: configs/digits.py:smooth_ap"
 )
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run. Default: runs/<name of config>_<loss>")
+_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run. Default: runs/<config>_<data>_<loss>")
 
 
 def main(_):
-    config = _CONFIG.value
+    config = settings.resolved(_CONFIG.value)
     strategy = experiment.build_strategy(config)
     workdir = _WORKDIR.value or default_workdir(config)
     chief = cluster.is_chief(strategy)
@@ -42,30 +42,37 @@ def main(_):
 def train_and_evaluate(config, workdir, strategy, data):
     test = measuring.test_set_of(data.test, data.relevance)
     measuring.check_measurable(config, test)
+    config = settings.fitted(config, data.train.label)
     steps = settings.total_steps(config, len(data.train))
-    training = experiment.build_training(config, workdir, strategy, steps, data.train.label)
+    training = experiment.build_training(config, workdir, strategy, steps, data.train)
     if config.dry_run:
         return experiment.dry_run(config, training, data, steps)
-    model, rows = inference.embed_fn(training.serving), {}
+    model, baselines = inference.embed_fn(training.serving), {}
 
     def measure(function):
         return measuring.measure_all(config, inference.embed_all(config, function, data.test)[0], test)
 
     if config.evaluation.baselines and cluster.is_chief(strategy):
-        rows["raw pixels"] = measure(inference.raw_pixels(config)).metrics()
-        rows["untrained"] = measure(model).metrics()
+        baselines["raw pixels"] = measure(inference.raw_pixels(config)).without_embeddings()
+        baselines["start"] = measure(model).without_embeddings()
     experiment.train(config, training, data, steps)
     if not cluster.is_chief(strategy):
         return
     paths = {name: os.path.join(workdir, name) for name in ("metrics.json", "saved_model")}
     inference.export(config, training.serving, paths["saved_model"])
     results = measure(model)
-    rows["trained"] = results.metrics()
-    rows = {name: next(iter(rankings.values())) for name, rankings in rows.items()}
+    rows = (baselines | {"trained": results}).items()
+    rows = {name: next(iter(one.metrics().values())) for name, one in rows}
 
     print(report.table(rows))
     for note in results.notes:
         print(note)
+    best = training.trainer.best
+    weights = verdict.best_sentence(best, steps) if best else f"Those of the last step, {steps:,}."
+    print(weights)
+    warnings = verdict.warnings_of(rows, best, verdict.read_losses(workdir))
+    for warning in warnings:
+        print(f"\nWARNING: {warning}")
     files.write_json(paths["metrics.json"], rows)
     # Whitening and several scales are for eval_main.
     done = config.copy_and_resolve_references()
@@ -75,7 +82,14 @@ def train_and_evaluate(config, workdir, strategy, data):
     # Of the weights that an evaluation found here before.
     for name in ("embeddings", "whitening"):
         shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
-    page = reporting.write_evaluation(folder, config, results, data.test, about=about, title=workdir)[-1]
+    *_, page = reporting.write_evaluation(
+        *(folder, config, results, data.test),
+        about=about | {"weights": weights},
+        title=workdir,
+        warnings=warnings,
+        baselines=baselines,
+        training=workdir,
+    )
     print("\n".join([*paths.values(), page]))
 
 

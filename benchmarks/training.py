@@ -117,7 +117,7 @@ def measure_loop(name: str, source: str, stretch: int, rounds: int) -> None:
     with tempfile.TemporaryDirectory() as workdir:
         data = datasets.build_data(config, workdir)
         strategy = experiment.build_strategy(config)
-        training = experiment.build_training(config, workdir, strategy, total, data.train.label)
+        training = experiment.build_training(config, workdir, strategy, total, data.train)
 
         def by_trainer(start):
             batches, explain = datasets.build_batches(config, data.train, start + stretch)

@@ -6,9 +6,12 @@ A config file calls `get_config` here and changes what its data set needs. On th
 
 from ml_collections import ConfigDict
 
+from tfrank.checks import did_you_mean
+
 # The fields of each loss, with the paper's values: what `config.loss` holds beside `name`.
 LOSS_RECIPES = {
-    "pnp": dict(variant="dq", alpha=4.0, b=4.0, temperature=0.01, include_self=False),
+    # warmup_steps: of "dq" from random weights, see `PNPLoss`; -1: 500 from random weights, else 0.
+    "pnp": dict(variant="dq", alpha=4.0, b=4.0, temperature=0.01, include_self=False, warmup_steps=0),
     "smooth_ap": dict(temperature=0.01, include_self=False),
     "map_q": dict(num_bins=20, tie_aware=False, class_weights=False, include_self=False),
     "rll": dict(
@@ -95,7 +98,8 @@ def get_config(loss: str = "") -> ConfigDict:
     # a field of several words is given several times: --config.data.train=Greek --config.data.train=Latin.
     config.data.train = ("train",)
     config.data.test = ("test",)
-    # How many of the training classes are held out to choose the best checkpoint by; 0 for none.
+    # How many of the training classes are held out to choose the best weights by; 0 for none, -1 for a fifth
+    # of them, where there are at least 12.
     config.data.validation_classes = 0
     # So many training classes, drawn by the seed, become one, as PNP measures robustness; 1 leaves them.
     config.data.merge_classes = 1
@@ -107,7 +111,7 @@ def get_config(loss: str = "") -> ConfigDict:
     # "category_pairs", classes of two categories in each batch, half of each (FastAP); or "uniform".
     config.data.sampler = "class_balanced"
     # Distinct classes in a batch, and distinct images of each; their product is the batch size, and all that
-    # counts with "all_classes" and "uniform".
+    # counts with "all_classes" and "uniform". -1 classes: as many as fit the data, the images with them.
     config.data.classes_per_batch = 32
     config.data.examples_per_class = 4
     # Classes with fewer images than that: "repeat" images within the batch, or "drop" the class.
@@ -120,11 +124,11 @@ def get_config(loss: str = "") -> ConfigDict:
     # share of its width and height, half on either side (VGGFace2: 0.875 and 0.3).
     config.data.box_min_aspect = 0.0
     config.data.box_margin = 0.0
-    # Side of the square that the model sees, in pixels.
+    # Side of the square that the model sees, in pixels. -1: 160 for pretrained weights, 64 for random ones.
     config.data.image_size = 28
     # Images are first warped to a square of this side, in pixels, of which testing takes the centre; 0 for
     # `image_size`, which leaves nothing to crop. With "scaled" they are not warped: it is their shorter side,
-    # and 0 leaves it as it is in training.
+    # and 0 leaves it as it is in training. -1: `image_size`.
     config.data.resize = 0
     # What training takes of it: "warp", a random square of `image_size` (PNP, Smooth-AP); "random_resized", a
     # part of random area and proportions, resized (RLL); or "scaled", a random square of `image_size` of the
@@ -159,10 +163,11 @@ def get_config(loss: str = "") -> ConfigDict:
 
     config.model = ConfigDict()
     # "convnet" (a small one), "resnet50", "resnet101" (v1.5), "se_resnet50", "bn_inception", or a network of
-    # keras.applications, such as "keras/EfficientNetB0".
+    # keras.applications, such as "keras/EfficientNetB0". "auto": "keras/MobileNetV2" for pretrained
+    # weights ("mobilenet_v2" for a PyTorch file), the convnet for random ones.
     config.model.backbone = "convnet"
     # Its first weights: "random"; "imagenet", Keras' download for keras/...; or the path of a file: a PyTorch
-    # state dict (.pth), .weights.h5, .keras or .npz.
+    # state dict (.pth), .weights.h5, .keras or .npz. A file in an installed package: package:NAME/PATH.
     config.model.weights = "random"
     # What the model does to RGB 0-255 first: "auto", what the backbone expects ("rgb", to 0-1, for the
     # convnet); for the convnet also "grey" (one channel, 0-1) or "inverted_grey" (one channel, 1 for black).
@@ -179,7 +184,10 @@ def get_config(loss: str = "") -> ConfigDict:
     # "frozen" (statistics, scales and offsets), "trained" (statistics of the whole batch, over all devices),
     # or "auto": frozen where weights are given, trained where they are random.
     config.model.batch_norm = "auto"
-    # Numbers in an embedding.
+    # From the pooled features to an embedding: "none", they are the embedding; "pca", a linear layer that
+    # begins as the PCA of the training images' features; "random", a linear layer of random weights.
+    config.model.head = "random"
+    # Dimensions of an embedding; unused with head "none".
     config.model.embedding_dim = 64
 
     config.loss = loss_recipe(loss)
@@ -189,6 +197,7 @@ def get_config(loss: str = "") -> ConfigDict:
     # machines that the environment's TF_CONFIG names.
     config.train.strategy = "one_device"
     # How long: steps (batches), or epochs (as many images as the training part has). One of them is 0.
+    # -1 steps: as long as fits the data.
     config.train.steps = 0
     config.train.epochs = 0.0
     # Images that a device embeds at once; a batch of any size then takes the memory of so many (its images
@@ -197,6 +206,7 @@ def get_config(loss: str = "") -> ConfigDict:
     # "adam", "adamw" (with decoupled weight decay), or "sgd" with its momentum.
     config.train.optimizer = "adam"
     config.train.momentum = 0.9
+    # -1: 3e-5 for pretrained weights, 3e-4 for a head on frozen ones, 1e-3 for random ones.
     config.train.learning_rate = 1e-3
     # How the rate goes on: "constant", "linear" (to zero at the last step), "cosine" (likewise), or "steps":
     # times `schedule_factor` at each of `schedule_steps`. In the first `warmup_steps` it rises linearly.
@@ -219,6 +229,10 @@ def get_config(loss: str = "") -> ConfigDict:
     config.train.decoupled = 0.0
     # Variables without decay of either kind, by parts of their paths: "bias, gamma, beta"; "" for none.
     config.train.no_decay = ""
+    # The backbone stays as it is: its features of the training images are computed once, of so many views of
+    # each, and the head alone is trained on them. Minutes become seconds.
+    config.train.frozen_backbone = False
+    config.train.feature_views = 4
     # The gradient of the whole batch is scaled down to this norm where it is above; 0: it is not.
     config.train.clip_norm = 0.0
     # Momentum of a moving average of the weights, say 0.999, which is then what is evaluated and exported;
@@ -232,7 +246,13 @@ def get_config(loss: str = "") -> ConfigDict:
     config.train.deterministic = False
     # Let GPUs that can multiply in TF32 in training. Evaluation never does.
     config.train.tf32 = True
-    # Steps between checkpoints, between evaluations of the validation part, between lines of progress.
+    # Share of the weights before training in those that are evaluated and exported, from 0 to below 1.
+    # -1: 0.5 of pretrained weights, 0 of random ones.
+    config.train.start_share = 0.0
+    # Training ends early after so many evaluations of the validation part without a better one; 0: never.
+    config.train.patience = 0
+    # Steps between checkpoints, between evaluations of the validation part (-1: a tenth of all steps), and
+    # between lines of progress.
     config.train.checkpoint_every = 500
     config.train.evaluate_every = 500
     config.train.log_every = 50
@@ -267,7 +287,7 @@ def get_config(loss: str = "") -> ConfigDict:
     # Normalised mutual information of k-means clusters and classes; ROC-AUC and TAR at FAR of pairs.
     config.evaluation.nmi = False
     config.evaluation.verification = False
-    # Whether raw pixels and the untrained model are evaluated too; for small images and test sets.
+    # Whether raw pixels and the model before training are evaluated too; for small images and test sets.
     config.evaluation.baselines = False
     # Results to stand beside ours in the report: {name: {metric: share}}; a name has no dot.
     config.evaluation.published = ConfigDict()
@@ -279,6 +299,7 @@ def loss_recipe(name: str) -> ConfigDict:
     name = name or "pnp"
     if name not in LOSS_RECIPES:
         raise ValueError(
-            f"Unknown loss {name!r} after the colon of --config. Expected one of {list(LOSS_RECIPES)}."
+            f"Unknown loss {name!r} after the colon of --config.{did_you_mean(name, LOSS_RECIPES)}"
+            f" Expected one of {list(LOSS_RECIPES)}."
         )
     return ConfigDict({"name": name, **LOSS_RECIPES[name]})

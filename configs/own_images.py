@@ -1,32 +1,30 @@
-"""Your own photos: a start that a laptop without a GPU can take.
+"""Your own photos: better than the network they begin with, on a laptop without a GPU.
 
     python train_main.py --config=configs/own_images.py --config.data.source=photos
 
 `photos` has one folder of images a class: half of the classes, drawn at random, are tested on, so as to
 measure on things never seen. Or it has folders `train` and `test` with the classes inside, none in both. A
-CSV file with the columns path, label and split will do too: --config.data.name=csv
---config.data.source=photos.csv.
+CSV file with the columns path and label will do too: --config.data.name=csv --config.data.source=photos.csv.
 
-A small network learns from nothing, on 64 x 64 pixels: some minutes, no other file needed. It is there to
-see that the data is as you think, and what raw pixels achieve on it (of tens of thousands of photos that
-takes much memory: --config.evaluation.baselines=False). Where photos that are mirrored mean something else
-(text, left and right hands), --config.data.flip=0.
+Training begins with MobileNetV2 and its ImageNet weights, which Keras downloads once (9 MB), on 160 x 160
+pixels. The head begins as a PCA of your images' features, so that nothing is lost at the start. A fifth of
+the training classes chooses the best weights, the start among them. Batch shape and steps follow from the
+number of classes and images, and are printed with the reason.
 
-A batch takes 4 classes and 8 images of each, of a smaller class some twice. That needs 4 classes to train
-on, 8 in all where half are tested on. From 4 in all: --config.data.classes_per_batch=2. With dozens:
---config.data.classes_per_batch=16 --config.data.examples_per_class=4.
-
-Better embeddings begin with a network that has seen ImageNet, on a GPU: `configs/own_records.py`, or
+- Minutes become seconds: --config.train.frozen_backbone=True trains the head alone.
+- Without ImageNet weights: --config.model.weights=random trains a small network from nothing, on 64 x 64
+  pixels. It is there to see that the data is as you think; pretrained weights are far better.
+- Where photos that are mirrored mean something else (text, left and right hands): --config.data.flip=0.
+- On a GPU, larger networks and images: --config.model.backbone=keras/EfficientNetV2B0
+  --config.data.image_size=224, or PNP's ResNet-50:
 
     python train_main.py --config=configs/own_images.py --config.data.source=photos \
         --config.model.backbone=resnet50 --config.model.weights=resnet50-0676ba61.pth \
-        --config.data.image_size=224 --config.data.resize=256 --config.data.crop=warp \
-        --config.data.classes_per_batch=28 --config.data.examples_per_class=4 \
-        --config.train.learning_rate=1e-5 --config.train.steps=5000
+        --config.data.image_size=224 --config.data.classes_per_batch=28 --config.train.learning_rate=1e-5 \
+        --config.train.steps=5000
 
-which are PNP's settings; `configs/papers.py` says where the file is from. Nothing is published on your
-photos. Hold out some training classes to choose the best checkpoint by:
---config.data.validation_classes=10.
+`configs/papers.py` says where the file is from. The raw pixels that are measured beside the network take much
+memory where tens of thousands of photos are tested on: --config.evaluation.baselines=False.
 """
 
 from configs import default
@@ -36,15 +34,25 @@ def get_config(loss: str = ""):
     config = default.get_config(loss)
     config.name = "own_images"
     config.data.name = "folder"
-    config.data.resize = 72
-    config.data.image_size = 64
-    config.data.crop = "random_resized"
+    config.data.validation_classes = -1
+    config.data.classes_per_batch = -1
+    config.data.image_size = -1
+    config.data.resize = -1
+    config.data.crop = "scaled"
+    config.data.scale = (1.0, 1.4)
     config.data.flip = 0.5
-    config.data.classes_per_batch = 4
-    config.data.examples_per_class = 8
-    config.model.pooling = "average"
-    config.model.embedding_dim = 128
-    config.train.steps = 1000
-    config.train.l2 = 4e-4
+    config.model.backbone = "auto"
+    config.model.weights = "imagenet"
+    config.model.head = "pca"
+    config.model.embedding_dim = 256
+    if config.loss.name == "pnp":
+        config.loss.warmup_steps = -1
+    config.train.learning_rate = -1.0
+    config.train.start_share = -1.0
+    config.train.patience = 4
+    config.train.steps = -1
+    config.train.evaluate_every = -1
+    config.train.checkpoint_every = 100
+    config.train.log_every = 10
     config.evaluation.baselines = True
     return config

@@ -149,21 +149,72 @@ def test_ks_prefix_and_the_search_are_the_users():
     assert scann == {"scann_recall_at_2": wanted["val_recall_at_2"], "scann_scann_recall": 1.0}
 
 
-@pytest.mark.parametrize("structure", [list, lambda outputs: dict(zip("ab", outputs))])
-def test_several_outputs_are_normalised_and_laid_side_by_side(structure):
+def two_outputs(structure):
+    """A model of a half of the image that tells the class, and of the other; with one loss for each."""
     inputs = keras.Input([16])
-    levels = [inputs[:, :8] * 1000.0, inputs[:, 8:]]
-    model = keras.Model(inputs, structure(levels))
+    halves = [
+        keras.layers.Lambda(lambda x: x[:, :8] * 1000.0, name="low")(inputs),
+        keras.layers.Lambda(lambda x: x[:, 8:], name="high")(inputs),
+    ]
+    model = keras.Model(inputs, structure(halves))
     model.compile("sgd", loss=structure([tfrank.PNPLoss("dq")] * 2))
-    history = model.fit(
-        IMAGES,
-        structure([LABELS] * 2),
-        callbacks=[RetrievalEvaluation((IMAGES, LABELS))],
-        verbose=0,
-    ).history
-    parts = [part / np.linalg.norm(part, axis=1, keepdims=True) for part in np.split(IMAGES, 2, axis=1)]
-    wanted = by_hand(np.concatenate(parts, axis=1))
-    assert {key: history[key][-1] for key in wanted} == approximately(wanted)
+    return model
+
+
+def as_dict(outputs):
+    return dict(zip("ab", outputs))
+
+
+@pytest.mark.parametrize(
+    ("structure", "names"), [(list, ("low", "high")), (tuple, ("low", "high")), (as_dict, ("a", "b"))]
+)
+def test_of_several_outputs_the_named_one_is_evaluated_or_several_side_by_side(structure, names):
+    low, high = np.split(IMAGES, 2, axis=1)
+    unit = [half / np.linalg.norm(half, axis=1, keepdims=True) for half in (low, high)]
+    cases = {names[0]: low, names[1]: high, names: np.concatenate(unit, axis=1)}
+    model = two_outputs(structure)
+    for output, embeddings in cases.items():
+        evaluation = RetrievalEvaluation((IMAGES, LABELS), output=output)
+        history = model.fit(IMAGES, structure([LABELS] * 2), callbacks=[evaluation], verbose=0).history
+        wanted = by_hand(embeddings)
+        assert {key: history[key][-1] for key in wanted} == approximately(wanted)
+
+
+class Pair(keras.Model):
+    """A model of a class of its own, whose outputs have no names."""
+
+    def call(self, images):
+        return images[:, :8], images[:, 8:]
+
+
+def test_outputs_without_names_are_chosen_by_their_number():
+    low, high = np.split(IMAGES, 2, axis=1)
+    for number, half in enumerate([low, high]):
+        logs = evaluate(Pair(), RetrievalEvaluation((IMAGES, LABELS), output=number))
+        assert logs == approximately(by_hand(half))
+
+
+@pytest.mark.parametrize(
+    ("structure", "names", "first"), [(list, r"\['low', 'high'\]", "low"), (as_dict, r"\['a', 'b'\]", "a")]
+)
+def test_several_outputs_of_which_none_is_chosen_are_refused_before_an_epoch_is_trained(
+    structure, names, first
+):
+    model, epochs = two_outputs(structure), []
+    counting = keras.callbacks.LambdaCallback(on_epoch_begin=lambda *_: epochs.append(1))
+    callbacks = [counting, RetrievalEvaluation((IMAGES, LABELS))]
+    message = rf"The model has 2 outputs, {names}\. Say which is the embedding: .*\(data, output='{first}'\)"
+    with pytest.raises(InputError, match=message):
+        model.fit(IMAGES, structure([LABELS] * 2), callbacks=callbacks, verbose=0)
+    assert not epochs
+
+
+def test_an_output_that_the_model_does_not_have_is_refused_with_those_that_it_has():
+    model, evaluation = two_outputs(list), RetrievalEvaluation((IMAGES, LABELS), output="hihg")
+    with pytest.raises(InputError, match=r"Expected one of \['low', 'high'\].*Did you mean \"high\"\?"):
+        model.fit(IMAGES, [LABELS] * 2, callbacks=[evaluation], verbose=0)
+    with pytest.raises(InputError, match=r"The model has 2 outputs, \[0, 1\].*output=0"):
+        evaluate(Pair(), RetrievalEvaluation((IMAGES, LABELS)))
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "float64", "int32"])
@@ -328,7 +379,7 @@ def test_an_embedding_that_is_not_finite_is_named_by_its_number(value, outputs):
     images[23, 0] = value
     model = keras.Model(inputs, [keras.layers.Dense(4)(inputs) for _ in range(outputs)])
     model.compile("sgd", loss=[tfrank.PNPLoss("dq")] * outputs)
-    evaluation = RetrievalEvaluation((images, LABELS), batch_size=10)
+    evaluation = RetrievalEvaluation((images, LABELS), batch_size=10, output=model.output_names)
     with pytest.raises(InputError, match="embedding of image 23 is not finite"):
         model.fit(IMAGES, [LABELS] * outputs, verbose=0, callbacks=[evaluation])
 

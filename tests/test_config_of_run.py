@@ -6,7 +6,7 @@ import pytest
 
 from configs import default, of_run, sop
 from tests.test_configs import CLASSES, CONFIGS, config_of
-from tfrank import experiment
+from tfrank import experiment, settings
 from tfrank.losses import ADDONS
 from tfrank.objective import build_loss
 from tfrank.workdir import check_config_of
@@ -23,7 +23,7 @@ def test_a_run_has_its_config_again(name, tmp_path):
     config = config_of(name)
     again = of_run.get_config(saved(config, tmp_path))
     assert again.to_dict() == config.to_dict()
-    experiment.check_config(again)
+    experiment.check_config(settings.resolved(again))
 
 
 @pytest.mark.parametrize("loss", [*CLASSES, *ADDONS])

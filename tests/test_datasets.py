@@ -82,9 +82,10 @@ def test_several_splits_are_tested_on_side_by_side(config, records, tmp_path):
 
 def test_records_without_classes_are_refused(config, tmp_path, monkeypatch):
     manifest = tmp_path / "list.csv"
-    (tmp_path / "a.png").write_bytes(picture(1))
-    (tmp_path / "b.png").write_bytes(picture(2))
-    manifest.write_text("path,label,split\na.png,1,train\nb.png,-1,test\n")
+    for number in range(9):
+        (tmp_path / f"{number}.png").write_bytes(picture(number))
+    lines = [f"{n}.png,{n // 2},train" for n in range(8)]
+    manifest.write_text("\n".join(["path,label,split", *lines, "8.png,-1,test"]))
     config.data.update(name="csv", source=str(manifest))
     with pytest.raises(InputError, match="Records to test on have no class"):
         build(config, tmp_path)
@@ -110,7 +111,7 @@ def test_merged_and_noisy_labels_are_trained_on_and_the_validation_part_keeps_it
 def test_a_handful_of_own_images_can_be_measured_and_an_impossible_k_is_refused(name, train, test, tmp_path):
     source = write_images(tmp_path / "images", classes=4)
     prepare("folder", str(source), str(tmp_path / "records"))
-    config = importlib.import_module(f"configs.{name}").get_config()
+    config = settings.resolved(importlib.import_module(f"configs.{name}").get_config())
     config.data.update(records=str(tmp_path / "records"), train=(train,), test=(test,))
     data = build(config, tmp_path)
     test_set = measuring.test_set_of(data.test, data.relevance)
@@ -160,11 +161,12 @@ def test_named_records_that_are_divided_in_another_way_are_not_measured(tmp_path
 @pytest.mark.parametrize("classes", [1, 2])
 def test_a_validation_part_that_cannot_be_measured_is_refused_before_training(tmp_path, classes):
     """One class, or two classes of one image each."""
-    for number in range(6):
+    for number in range(9):
         (tmp_path / f"{number}.png").write_bytes(picture(number))
-    lines = [f"{n}.png,{n // 2 if classes == 1 else n},{'test' if n > 3 else 'train'}" for n in range(6)]
+    labels = [0, 0, 1, 1, 2, 2, 3, 3, 4] if classes == 1 else [0, 0, 1, 2, 3, 4, 5, 6, 6]
+    lines = [f"{n}.png,{label},{'test' if n > 5 else 'train'}" for n, label in enumerate(labels)]
     (tmp_path / "x.csv").write_text("\n".join(["path,label,split", *lines]))
-    config = importlib.import_module("configs.own_images").get_config()
+    config = settings.resolved(importlib.import_module("configs.own_images").get_config())
     config.data.update(name="csv", source=str(tmp_path / "x.csv"), validation_classes=classes)
     with pytest.raises(InputError, match=f"of {classes} validation classes no weights can be chosen"):
         build(config, tmp_path)

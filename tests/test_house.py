@@ -14,7 +14,15 @@ ROOT = pathlib.Path(tfrank.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 FOLDERS = sorted(path.name for path in ROOT.iterdir() if (path / "__init__.py").exists())
 COMPOSERS = (
-    *("datasets.py", "experiment.py", "objective.py", "inference.py", "trained.py", "measuring.py"),
+    *(
+        "datasets.py",
+        "experiment.py",
+        "objective.py",
+        "frozen.py",
+        "inference.py",
+        "trained.py",
+        "measuring.py",
+    ),
     *("pictures.py", "comparing.py", "reporting.py", "callbacks.py", "__init__.py"),
 )
 MODULES = sorted(m.name for m in pkgutil.walk_packages([str(ROOT)], "tfrank."))

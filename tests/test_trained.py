@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from tfrank.trained import config_of_run, load_embeddings, load_saved_model, ope
 from tfrank.workdir import check_config_of
 
 RNG = np.random.default_rng(0)
+TRAIN_IMAGES = types.SimpleNamespace(label=np.array([0, 1]))
 ROWS = RNG.normal(size=[6, 4]) * 100
 ARRAYS = {"embeddings": ROWS, "labels": np.array([5, 5, 2**40, -1, 0, 0])}
 
@@ -189,7 +191,7 @@ def run(tmp_path_factory):
     """A run of one saved step, its SavedModel, and what saves other weights as a further step."""
     folder, config = tmp_path_factory.mktemp("run"), small_config()
     check_config_of(str(folder), config)
-    training = experiment.build_training(config, str(folder), tf.distribute.get_strategy(), 1, [0, 1])
+    training = experiment.build_training(config, str(folder), tf.distribute.get_strategy(), 1, TRAIN_IMAGES)
     training.checkpoints.save(1)
     model = open_model(config, str(folder), None)
     model.export(str(folder / "saved_model"), None)
@@ -301,7 +303,7 @@ def any_size_run(tmp_path_factory):
     """The folder of a run of one saved step."""
     folder, config = str(tmp_path_factory.mktemp("any_size")), any_size_config(1.0)
     check_config_of(folder, config)
-    training = experiment.build_training(config, folder, tf.distribute.get_strategy(), 1, [0, 1])
+    training = experiment.build_training(config, folder, tf.distribute.get_strategy(), 1, TRAIN_IMAGES)
     training.checkpoints.save(1)
     return folder
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from configs import digits
+from configs import digits, own_images
 from tfrank import workdir
 from tfrank.checks import InputError
 from tfrank.workdir import check_config_of, check_model_of, check_records_of, check_same_config, locked
@@ -90,3 +90,21 @@ def test_one_at_a_time_works_in_a_folder_and_leaves_it_to_the_next_whatever_happ
 def test_a_run_goes_to_a_folder_of_its_name_and_loss():
     config = digits.get_config("addons/n_pairs")
     assert workdir.default_workdir(config) == "runs/digits_addons_n_pairs"
+
+
+@pytest.mark.parametrize(
+    "data, folder",
+    [
+        (dict(), "own_images_pnp"),
+        (dict(records="records/photos"), "own_images_photos_pnp"),
+        (dict(records="gs://bucket/my photos/"), "own_images_my_photos_pnp"),
+        (dict(source="photos.v2"), "own_images_photos.v2_pnp"),
+        (dict(source="elsewhere/photos.CSV", name="csv"), "own_images_photos_pnp"),
+        (dict(source="photos.tar.gz"), "own_images_photos_pnp"),
+        (dict(records="records/sop", name="sop"), "own_images_pnp"),
+    ],
+)
+def test_runs_on_two_data_sets_of_a_user_go_to_two_folders(data, folder):
+    config = own_images.get_config()
+    config.data.update(data)
+    assert workdir.default_workdir(config) == f"runs/{folder}"

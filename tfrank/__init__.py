@@ -5,6 +5,7 @@ import os
 # Without a GPU TensorFlow would begin with a page of messages about it. Before its first import.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1" if os.path.exists("/dev/nvidiactl") else "3")
 
+from tfrank import callbacks, data, tensorflow_log
 from tfrank.losses import (
     LOSSES,
     BlackboxAPLoss,
@@ -40,6 +41,8 @@ from tfrank.losses.proxies import (
 )
 from tfrank.training.multi_stage_model import MultiStageModel
 
+tensorflow_log.follow_level()
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -73,5 +76,7 @@ __all__ = [
     "TripletLoss",
     "WeightedSum",
     "__version__",
+    "callbacks",
+    "data",
     "metrics",
 ]

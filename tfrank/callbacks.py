@@ -1,6 +1,7 @@
 """For users of Keras' `fit`: retrieval numbers at the end of an epoch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -49,13 +50,17 @@ class RetrievalEvaluation(keras.callbacks.Callback):
             overwrite the best model, and `CSVLogger` forget the columns.
         prefix: of the names in the logs.
         batch_size: images embedded at a time, where `data` are arrays.
+        output: which output is the embedding, for a model of several: the key of a dict, the name of an
+            output of a functional model, or its number from 0 where outputs have no names. Of several
+            names, the outputs are L2-normalised and laid side by side, in that order.
         neighbors: "exact", or "scann" for large data: without `val_map`, and with `val_scann_recall`, the
             share of the exact neighbours that ScaNN found.
 
     Raises:
-        InputError: for a bad argument; and out of `fit`, where an embedding is NaN or infinite, naming the
-            image by its number from 0, where a model's output is not `[batch, dim]`, or where no
-            class has two images.
+        InputError: for a bad argument; and out of `fit`, where the model has several outputs and `output`
+            does not say which; where it has not the one that `output` names; where an embedding is NaN or
+            infinite, naming the image by its number from 0; where an embedding is not `[batch, dim]`; or
+            where no class has two images.
 
     >>> images, labels = np.eye(4, dtype="float32").repeat(2, axis=0), np.arange(8) // 2
     >>> model = keras.Sequential([keras.Input([4]), keras.layers.Dense(3)])
@@ -74,6 +79,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         every: int = 1,
         prefix: str = "val_",
         batch_size: int = 256,
+        output: str | int | Sequence[str | int] | None = None,
         neighbors: str = "exact",
     ):
         super().__init__()
@@ -83,12 +89,15 @@ class RetrievalEvaluation(keras.callbacks.Callback):
             raise checks.invalid("prefix", "a string", prefix)
         self._prefix = prefix
         self._batch_size = checks.integer("batch_size", batch_size, at_least=1)
+        self._output = [output] if isinstance(output, str | int) else output
         self._neighbors = checks.one_of("neighbors", neighbors, SEARCHES)
         self._data, self._dtype = _checked(data)
 
     def on_train_begin(self, logs=None):
         self._values = {}
         self._outputs = tf.function(self._outputs_of, reduce_retracing=True)
+        if len(getattr(self.model, "outputs", None) or []) > 1:
+            self._chosen(self.model.output)  # What cannot be chosen is said before an epoch is trained.
 
     def on_epoch_end(self, epoch, logs=None):
         is_last = epoch + 1 == (self.params or {}).get("epochs")
@@ -101,14 +110,27 @@ class RetrievalEvaluation(keras.callbacks.Callback):
 
     def _outputs_of(self, images):
         # The dtype of the data again, as `fit` gives it to the model; `embed` works with float32.
-        return tf.nest.flatten(self.model(tf.cast(images, self._dtype), training=False))
+        return self.model(tf.cast(images, self._dtype), training=False)
 
     def _embeddings(self, images):
-        outputs = self._outputs(images)
+        outputs = self._chosen(self._outputs(images))
         for output in outputs:
             if len(output.shape) != 2:
                 raise InputError(f"The model's output is not [batch, dim]. Its shape is {output.shape}.")
         return outputs[0] if len(outputs) == 1 else side_by_side(outputs)
+
+    def _chosen(self, outputs):
+        """The list of those outputs that are the embedding."""
+        named = _named(outputs, getattr(self.model, "output_names", []))
+        if self._output is not None:
+            return [named[checks.one_of("output", name, named)] for name in self._output]
+        if len(named) > 1:
+            raise InputError(
+                f"The model has {len(named)} outputs, {list(named)}. Say which is the embedding:"
+                f" RetrievalEvaluation(data, output={next(iter(named))!r}); or give several names to lay them"
+                f" side by side: output={list(named)}."
+            )
+        return list(named.values())
 
     def _batches(self) -> Iterator[dict]:
         pairs = self._data if isinstance(self._data, tf.data.Dataset) else self._slices()
@@ -121,6 +143,14 @@ class RetrievalEvaluation(keras.callbacks.Callback):
     def _slices(self):
         for start in range(0, len(self._data[0]), self._batch_size):
             yield tuple(array[start : start + self._batch_size] for array in self._data)
+
+
+def _named(outputs: Any, names: Sequence[str]) -> dict:
+    """Outputs of a model by their keys, else their names, else their numbers."""
+    if isinstance(outputs, Mapping):
+        return dict(outputs)
+    outputs = tf.nest.flatten(outputs)
+    return dict(zip(names if len(set(names)) == len(outputs) else range(len(outputs)), outputs))
 
 
 def _checked(data):

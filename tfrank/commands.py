@@ -1,7 +1,9 @@
-"""How a command starts and ends: flags, clear errors, exit status."""
+"""How a command starts and ends: flags, help, clear errors, exit status."""
 
 import functools
+import inspect
 import logging
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -10,7 +12,10 @@ from typing import Any
 from absl import app, flags
 from absl import logging as absl_logging
 
+from tfrank import config_help
 from tfrank.checks import InputError, did_you_mean
+
+_HELP = {f"{dashes}{word}" for dashes in ("-", "--") for word in ("h", "help", "helpshort")}
 
 
 def run(
@@ -54,7 +59,11 @@ def _parse(argv):
 
 def _parse_with_config(default_config, argv):
     path, argv = _config_first(default_config, argv)
+    _check_loss(path, argv)
     try:
+        if _HELP & set(argv):
+            _print_help(path)
+            sys.exit(0)
         left = flags.FLAGS(argv)
         flags.FLAGS.config.keys()  # A config that could not be loaded says so when it is first used.
         return left
@@ -65,6 +74,36 @@ def _parse_with_config(default_config, argv):
         # A config that fails to load is reported with its traceback inside; its last line says why.
         reason = str(error).strip().splitlines()[-1].strip()
         raise InputError(re.sub(r"^(\w+Error|\[Errno \d+\]):? ", "", reason)) from None
+
+
+def _check_loss(path, argv):
+    """InputError for a loss that is set as if it were a field."""
+    for argument in argv:
+        name = argument.removeprefix("--config.loss=")
+        if name != argument:
+            raise InputError(
+                "Losses differ in their fields, so a loss is chosen with the config. Write"
+                f" --config={_file_of(path)}:{name} in place of {argument}"
+            )
+
+
+def _print_help(path):
+    """What the command does, its flags, the losses and all fields of the config."""
+    config = flags.FLAGS["config"].parser.parse(path)
+    fields = config.to_dict()  # A config that could not be loaded says so here.
+    app.usage(shorthelp=True, writeto_stdout=True)
+    defaults = sys.modules.get("configs.default")
+    if defaults:
+        print(f"\n{config_help.losses_text(defaults.LOSS_RECIPES, _file_of(path))}")
+        print(f"\nFields of {_file_of(path)}, for any of which another value may be given:\n")
+        print(config_help.fields_text(fields, inspect.getsource(defaults.get_config)))
+
+
+def _file_of(path):
+    """The path of a config without the loss, relative where it lies below."""
+    file = re.sub(r"(\.py):.*$", r"\1", path)
+    relative = os.path.relpath(file)
+    return file if relative.startswith("..") else relative
 
 
 def _config_first(default_config, argv):

@@ -1,22 +1,38 @@
-"""The composition root of comparisons: an evaluation beside an earlier one of the same gallery."""
+"""The composition root of comparisons: an evaluation beside its baselines, and an earlier one of the same
+gallery."""
 
 import dataclasses
 import os
+import shutil
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
+import tfrank
 from tfrank.checks import InputError
 from tfrank.evaluation.charts import line_charts
 from tfrank.evaluation.comparison import paired_bootstrap
 from tfrank.evaluation.html_report import Comparison, Grid
 from tfrank.evaluation.metrics import MEANS, main_metric
-from tfrank.evaluation.protocols import UNKNOWN
-from tfrank.evaluation.results import PerQuery, common_queries, load_curves, load_metrics, load_per_query
+from tfrank.evaluation.protocols import UNKNOWN, text_of
+from tfrank.evaluation.results import (
+    PerQuery,
+    common_queries,
+    load_curves,
+    load_metrics,
+    load_per_query,
+    write_results,
+)
+from tfrank.evaluation.standings import Standing, standings
 from tfrank.measuring import Question, Results
 from tfrank.pictures import Images, grid_rows
 
+BASELINES = "baselines"
+# Metrics of queries by which models stand side by side in the first table.
+FIRST = ("recall_at_1", "ap", "trapezoid_ap")
+# What `measuring.about` says that is not how embeddings were made and ranked.
+OTHER_FACTS = ("model", "images", "classes", "protocols", "search")
 MOST_CHANGED = 4
 # Of an AP, that a query is shown for.
 LEAST_CHANGE = 5e-4
@@ -34,6 +50,94 @@ class Earlier(NamedTuple):
     per_query: PerQuery
     rows: np.ndarray
     places: np.ndarray
+
+
+def per_query_of(results: Results) -> dict[str, PerQuery]:
+    """The queries of each ranking."""
+    test, found = results.test, {}
+    for name, one in results.rankings.items():
+        ids = np.array([text_of(image) for image in test.ids[one.queries]])
+        found[name] = PerQuery(ids, test.labels[one.queries], one.per_query)
+    return found
+
+
+def questions_of_results(results: Results) -> dict[str, Question]:
+    """What each ranking asked."""
+    queries = per_query_of(results)
+    return {name: Question(one.ids, one.labels, results.galleries[name]) for name, one in queries.items()}
+
+
+def write_baselines(folder: str, baselines: Mapping[str, Results], about: Mapping[str, object]) -> None:
+    """Keeps the baselines of an evaluation in its folder, each as an evaluation; others there are deleted.
+
+    Args:
+        folder: of the evaluation.
+        baselines: by name.
+        about: of the evaluation.
+    """
+    if os.path.exists(place := os.path.join(folder, BASELINES)):
+        shutil.rmtree(place)
+    for name, results in baselines.items():
+        write_results(
+            os.path.join(place, name),
+            about={**about, "model": name},
+            rankings={ranking: one.metrics for ranking, one in results.rankings.items()},
+            galleries=results.galleries,
+            extras=results.extras,
+            notes=results.notes,
+            per_query=per_query_of(results),
+            curves={},
+            version=tfrank.__version__,
+        )
+
+
+def load_baselines(
+    folder: str, about: Mapping[str, object], questions: Mapping[str, Question]
+) -> tuple[dict[str, dict[str, Earlier]], list[str]]:
+    """The rankings of each baseline in an evaluation's folder that was measured as the evaluation is; and
+    sentences on those that were not.
+
+    Args:
+        folder: of the evaluation.
+        about: of the evaluation.
+        questions: of the evaluation.
+    """
+    place, found, notes = os.path.join(folder, BASELINES), {}, []
+    for name in sorted(os.listdir(place)) if os.path.isdir(place) else ():
+        try:
+            before = load_metrics(os.path.join(place, name))["about"]
+            other = [fact for fact in {**before, **about} if before.get(fact) != about.get(fact)]
+            if other := [fact for fact in other if fact not in OTHER_FACTS]:
+                raise InputError(f"it was measured with other {', '.join(other)}.")
+            found[name] = earlier_rankings(os.path.join(place, name), folder, questions)
+        except InputError as error:
+            notes.append(f"The baseline “{name}” is left out of the first table: {error}")
+    return found, notes
+
+
+def first_tables(
+    results: Results, beside: Mapping[str, Mapping[str, Earlier]], name: str
+) -> list[tuple[str, str, list[Standing]]]:
+    """(ranking, metric, models) of each table that opens a report.
+
+    Args:
+        results: of the model that the report is about.
+        beside: the rankings of other models by their names.
+        name: of the model that the report is about; it comes last.
+    """
+    tables = []
+    for ranking, this in per_query_of(results).items():
+        labels = this.labels if np.all(this.labels != UNKNOWN) else None
+        for metric in (one for one in FIRST if one in this.metrics):
+            values = {}
+            for other, rankings in beside.items():
+                if ranking in rankings and metric in rankings[ranking].per_query.metrics:
+                    earlier, rows, places = rankings[ranking]
+                    values[other] = np.full(len(this.ids), np.nan)
+                    values[other][rows] = earlier.metrics[metric][places]
+            models = standings({**values, name: this.metrics[metric]}, labels)
+            tables.append((ranking, MEANS.get(metric, metric), models))
+    return tables
 
 
 def earlier_rankings(before: str, now: str, questions: Mapping[str, Question]) -> dict[str, Earlier]:
@@ -82,7 +186,6 @@ def compare(
     before: str,
     now: str,
     results: Results,
-    per_query: Mapping[str, PerQuery],
     lines: Mapping[str, Mapping],
     images: Images,
 ) -> list[Comparison]:
@@ -92,17 +195,14 @@ def compare(
         before: folder of the earlier evaluation.
         now: folder of this one.
         results: of this one.
-        per_query: of each of its rankings.
         lines: the curves of its rankings, as in `curves.json`.
         images: its pictures.
 
     Raises:
         InputError: see `earlier_rankings`.
     """
-    questions = {
-        name: Question(one.ids, one.labels, results.galleries[name]) for name, one in per_query.items()
-    }
-    found = earlier_rankings(before, now, questions)
+    found = earlier_rankings(before, now, questions_of_results(results))
+    per_query = per_query_of(results)
     curves = load_curves(before), lines
     comparisons = []
     for name, earlier in found.items():

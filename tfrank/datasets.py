@@ -159,8 +159,8 @@ def _note_common_labels(train, test):
 def _relabelled(config: ConfigDict, train: RecordIndex) -> tuple[RecordIndex, RecordIndex | None]:
     """The part to train on, its labels merged and spoilt as the config says, and the part held out of it."""
     data, validation = config.data, None
-    if data.validation_classes:
-        rows, held_out = hold_out(train.label, data.validation_classes, seed=config.seed)
+    if held_out_classes := settings.held_out_classes(config, train.label):
+        rows, held_out = hold_out(train.label, held_out_classes, seed=config.seed)
         train, validation = select(train, rows), select(train, held_out)
         _, sizes = np.unique(validation.label, return_counts=True)
         if len(sizes) < 2 or sizes.max() < 2:

@@ -6,15 +6,16 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterable
 
 import keras
+import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from tfrank import checks, inference, settings
+from tfrank import checks, frozen, inference, settings
 from tfrank.checks import InputError
 from tfrank.data import pipeline, records
+from tfrank.data.index import RecordIndex, select
 from tfrank.data.samplers import SHORT_CLASSES
 from tfrank.data.sources import SOURCES
 from tfrank.datasets import FOREIGN, Data, build_batches, build_loader
@@ -22,8 +23,14 @@ from tfrank.evaluation.measure import leave_one_out
 from tfrank.evaluation.metrics import DEFAULT_KS
 from tfrank.evaluation.protocols import PROTOCOLS
 from tfrank.losses.proxies import PROXY_LOSSES
-from tfrank.losses.summary import batch_summary
-from tfrank.models.embedding import concatenated, embedding_model, resolve_options
+from tfrank.losses.summary import batch_summary, loss_slope
+from tfrank.models.embedding import (
+    concatenated,
+    embedding_model,
+    resolve_options,
+    split_at_head,
+    start_head_as_pca,
+)
 from tfrank.models.weights import check_exists, load_backbone_weights
 from tfrank.normalize import side_by_side
 from tfrank.objective import build_loss, build_objective
@@ -38,6 +45,9 @@ from tfrank.training.step import build_step
 from tfrank.training.trainer import Evaluation, Trainer, best_weights_of
 from tfrank.workdir import check_model_of
 
+# The most training images that the head's PCA is learnt on.
+PCA_IMAGES = 5000
+
 
 @dataclasses.dataclass(frozen=True)
 class Training:
@@ -47,6 +57,7 @@ class Training:
         model: what is trained, on all devices.
         copy: the same model on one device, which is evaluated and exported; see `update_copy`.
         optimizer, average, checkpoints, trainer, strategy: `average` is None where there is none.
+        workdir: folder of the run.
     """
 
     model: keras.Model
@@ -56,6 +67,7 @@ class Training:
     checkpoints: Checkpoints
     trainer: Trainer
     strategy: tf.distribute.Strategy
+    workdir: str
 
     @functools.cached_property
     def serving(self) -> keras.Model:
@@ -87,13 +99,14 @@ def check_config(config: ConfigDict) -> None:
     options = ("backbone", "preprocessing", "pooling", "levels", "batch_norm")
     resolve_options(**{name: config.model[name] for name in options})
     build_loss(config, labels=[0])
+    frozen.check_frozen(config)
     _build_optimizer(config, max(1, config.train.steps, config.train.warmup_steps))
 
 
 def check_weights(config: ConfigDict, workdir: str) -> None:
     """InputError where a run would begin with weights that are not there; found before the data is read."""
     if not saved_checkpoints(os.path.join(workdir, "checkpoints")) or config.evaluation.baselines:
-        check_exists(config.model.weights)
+        check_exists(config.model.weights, config.model.backbone)
 
 
 def build_model(config: ConfigDict, *, any_size: bool = False) -> keras.Model:
@@ -157,27 +170,27 @@ def build_training(
     workdir: str,
     strategy: tf.distribute.Strategy,
     steps: int,
-    labels: Iterable[int],
+    images: RecordIndex,
 ) -> Training:
-    """Model, loss, optimizer, checkpoints and trainer: for so many steps, on images of these labels."""
+    """Model, loss, optimizer, checkpoints and trainer: for so many steps, on these images."""
     settings.check_memory(config, steps)
     train, batch_size = config.train, settings.batch_size(config)
+    strategies.check_divides(batch_size, strategy)
     folder = os.path.join(workdir, "checkpoints")
     no_decay = settings.parts("train.no_decay", train.no_decay)
+    copy = build_model(config, any_size=settings.any_size(config))
+    # The start is measured as it began.
+    if not saved_checkpoints(folder) or config.evaluation.baselines:
+        _load_start(config, copy, images)
     with strategy.scope():
         model, optimizer = build_model(config), _build_optimizer(config, steps)
-        # The untrained model is measured as it began.
-        if not saved_checkpoints(folder) or config.evaluation.baselines:
-            load_backbone_weights(model, config.model.weights)
-        objective = build_objective(config, model, labels, optimizer.iterations)
+        for to, source in zip(model.variables, copy.variables):
+            to.assign(source.numpy())
+        part = split_at_head(model)[1] if train.frozen_backbone else model
+        objective = build_objective(config, part, images.label, optimizer.iterations)
         check_names(objective.model.variables, no_decay, "config.train.no_decay")
         optimizer.build(objective.model.trainable_variables)
-        average = None
-        if train.weight_average:
-            average = WeightAverage(
-                model, train.weight_average, iterations=optimizer.iterations, strategy=strategy
-            )
-
+        average = _build_average(train, model, optimizer, strategy)
     step = build_step(
         objective.model,
         objective.loss,
@@ -195,7 +208,7 @@ def build_training(
         folder,
         model,
         optimizer,
-        objective.state,
+        [*objective.state, *(average.start if average else [])],
         average.variables if average else [],
         writes=chief,
     )
@@ -203,16 +216,53 @@ def build_training(
         workdir if chief else tempfile.mkdtemp(),
         model=objective.model,
         step=step,
-        summary=lambda labels, outputs: batch_summary(labels, side_by_side(outputs[0])),
+        summary=_build_summary(config, objective),
         checkpoints=checkpoints,
         strategy=strategy,
         batch_size=batch_size,
         micro_batch_size=train.micro_batch_size,
     )
-    copy = build_model(config, any_size=settings.any_size(config))
-    training = Training(model, copy, optimizer, average, checkpoints, trainer, strategy)
+    training = Training(model, copy, optimizer, average, checkpoints, trainer, strategy, workdir)
     training.update_copy()
     return training
+
+
+def _build_summary(config, objective):
+    """A function of labels and outputs: the batch at a glance, and how steep the loss is there."""
+
+    def summary(labels, outputs):
+        numbers = batch_summary(labels, side_by_side(outputs[0]))
+        # A memory would take the batch in a second time; what proxies give are no embeddings.
+        if config.train.memory_size or config.loss.name in PROXY_LOSSES:
+            return numbers
+        slope = loss_slope(lambda labels, asked: objective.loss(labels, (None, asked)), labels, outputs[1])
+        return numbers | {"slope": slope}
+
+    return summary
+
+
+def _build_average(train, model, optimizer, strategy):
+    """The average of the weights that is measured and exported; None where it is the weights themselves."""
+    if not (train.weight_average or train.start_share):
+        return None
+    return WeightAverage(
+        model,
+        train.weight_average,
+        share=train.start_share,
+        iterations=optimizer.iterations,
+        strategy=strategy,
+    )
+
+
+def _load_start(config, model, images):
+    """Gives a model the weights that training begins with."""
+    load_backbone_weights(model, config.model.weights)
+    if config.model.head != "pca":
+        return
+    rows = np.sort(np.random.default_rng(config.seed).permutation(len(images))[:PCA_IMAGES])
+    print(f"The head begins as the PCA of the features of {len(rows):,} training images.", flush=True)
+    function = inference.embed_fn(split_at_head(model)[0])
+    start_head_as_pca(model, inference.embed_all(config, function, select(images, rows))[0])
 
 
 def train(config: ConfigDict, training: Training, data: Data, steps: int) -> None:
@@ -220,12 +270,11 @@ def train(config: ConfigDict, training: Training, data: Data, steps: int) -> Non
     start = training.checkpoints.restore()
     if start:
         print(f"Going on from step {start:,}")
-    batches, explain = build_batches(config, data.train, steps)
-    function = inference.embed_fn(training.serving)
+    batches, explain, embed_validation = _inputs(config, training, data, steps)
 
     def validate():
         training.update_copy()
-        embeddings, labels = inference.embed_all(config, function, data.validation)
+        embeddings, labels = embed_validation()
         metrics = leave_one_out(embeddings, labels, sorted({1, *(config.evaluation.recall_at or DEFAULT_KS)}))
         return Evaluation(metrics, inference.draw_neighbors(config, embeddings, labels, data.validation))
 
@@ -236,13 +285,43 @@ def train(config: ConfigDict, training: Training, data: Data, steps: int) -> Non
         log_every=config.train.log_every,
         explain=explain,
         evaluate=validate if is_chief(training.strategy) else None,
-        evaluate_every=config.train.evaluate_every if data.validation else 0,
+        evaluate_every=settings.evaluate_every(config, steps) if data.validation else 0,
+        patience=config.train.patience,
         save_best=training.copy.save_weights,
         config=str(config),
     )
     print(training.trainer.report())
     training.update_copy()
-    inference.load_best(training.copy, training.trainer.best_weights)
+    if data.validation:
+        inference.load_best(training.copy, training.trainer.best_weights)
+
+
+def _inputs(config, training, data, steps):
+    """Batches, what explains a bad one, and what embeds the validation part: of images, or of stored features
+    where the backbone is frozen.
+    """
+    if not config.train.frozen_backbone:
+        batches, explain = build_batches(config, data.train, steps)
+        function = inference.embed_fn(training.serving)
+        return batches, explain, lambda: inference.embed_all(config, function, data.validation)
+    # As restored, where a run goes on: averages of what stays as it is could differ in the last bit.
+    for to, source in zip(training.copy.variables, training.model.variables):
+        to.assign(source.value)
+    features_of, head = split_at_head(training.copy)
+    function, weights = inference.embed_fn(features_of), inference.fingerprint_of_weights(features_of)
+
+    def store(index, part, views):
+        folder = os.path.join(training.workdir, "features", part)
+        return frozen.store_features(config, function, index, folder, views=views, weights=weights)
+
+    train = store(data.train, "train", config.train.feature_views)
+    validation = store(data.validation, "validation", 1) if data.validation else None
+    batches = frozen.feature_batches(config, train, data.train, steps)
+    return (
+        batches,
+        lambda step: None,
+        lambda: frozen.embed_features(config, head, validation, data.validation),
+    )
 
 
 def dry_run(config: ConfigDict, training: Training, data: Data, steps: int) -> None:
@@ -266,7 +345,7 @@ def dry_run(config: ConfigDict, training: Training, data: Data, steps: int) -> N
     (batch,) = pipeline.evaluation_batches(reader, build_loader(config), batch_size=images_at_once).take(1)
     inference.embed_fn(training.serving)(tf.cast(batch["image"], tf.float32))
     per_image = (time.monotonic() - started) / len(batch["label"])
-    evaluations = -(-steps // config.train.evaluate_every) if data.validation else 0
+    evaluations = 1 + -(-steps // settings.evaluate_every(config, steps)) if data.validation else 0
     seconds = {
         "the first step": first,
         "a step": second,
@@ -282,7 +361,8 @@ def load_trained(config: ConfigDict, workdir: str) -> keras.Model:
     """The model of a workdir's best weights, or of its latest checkpoint where none were held out for."""
     check_model_of(workdir, config)
     model = build_model(config, any_size=settings.any_size(config))
-    averages = averaged_variables(model) if config.train.weight_average else []
+    averaged = config.train.weight_average or config.train.start_share
+    averages = averaged_variables(model) if averaged else []
     step = restore_model(os.path.join(workdir, "checkpoints"), model, averages)
     if not step:
         raise InputError(f"There is no checkpoint in {workdir} yet.")

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,7 @@ from tfrank.models.embedding import resolve_options
 from tfrank.models.preprocessing import preprocess
 from tfrank.normalize import l2_normalize
 
+RAW_SIDE = 64
 GRID_QUERIES, GRID_NEIGHBORS = 8, 8
 # The file in a SavedModel that says what it does beside embedding.
 CONTENTS = "tfrank.json"
@@ -39,16 +41,31 @@ def load_best(model: keras.Model, path: str) -> None:
         print(f"Best weights on the validation classes: {path}")
 
 
-def embed_fn(model: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
-    """From images to embeddings, compiled, in inference mode."""
-    return tf.function(lambda batch: model(batch, training=False), reduce_retracing=True)
+def embed_fn(model: keras.Model) -> Callable[[tf.Tensor], tf.Tensor]:
+    """From images to embeddings, compiled once for batches of any size, in inference mode."""
+    images = tf.TensorSpec(model.input_shape, tf.float32)
+    return tf.function(lambda batch: model(batch, training=False), input_signature=[images])
+
+
+def fingerprint_of_weights(model: keras.Model) -> str:
+    """A text that is the same for the same weights."""
+    digest = hashlib.sha256()
+    for variable in model.variables:
+        digest.update(np.ascontiguousarray(variable.value.numpy()))
+    return digest.hexdigest()
 
 
 def raw_pixels(config: ConfigDict) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The embedding to be better than: the preprocessed image itself."""
+    """The embedding to be better than: the preprocessed image itself, of at most `RAW_SIDE` pixels a side."""
     model = config.model
     mode = resolve_options(backbone=model.backbone, preprocessing=model.preprocessing)["preprocessing"]
-    return lambda batch: tf.reshape(preprocess(batch, mode), [len(batch), -1])
+    side = min(config.data.image_size, RAW_SIDE)
+
+    def embed(batch):
+        small = tf.image.resize(batch, [side, side], antialias=True) if side < batch.shape[1] else batch
+        return tf.reshape(preprocess(small, mode), [len(batch), -1])
+
+    return embed
 
 
 def embed_all(

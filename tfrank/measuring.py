@@ -54,6 +54,10 @@ class Results:
         next(iter(rows.values())).update(self.extras)
         return rows
 
+    def without_embeddings(self) -> "Results":
+        """The same without what takes memory: those of raw pixels are as large as the images."""
+        return dataclasses.replace(self, embeddings=np.empty([0, 0], np.float32))
+
 
 class Question(NamedTuple):
     """What a ranking asks.

@@ -49,6 +49,7 @@ def build_objective(
     parts = [build_loss(config, labels) for _ in model.outputs]
     for loss in parts:
         loss.iteration = iterations
+        loss.warns = False  # The trainer does.
     # Each with first proxies of its own.
     seeds = [(config.seed + place) % 2**32 for place in range(len(parts))]
     heads = [loss.proxies(seed=s) if isinstance(loss, ProxyLoss) else None for loss, s in zip(parts, seeds)]

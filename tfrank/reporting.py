@@ -1,7 +1,11 @@
 """The composition root of what is shown of an evaluation: from results and images to files and a page."""
 
+import csv
+import datetime
+import math
 import os
-from collections.abc import Mapping
+import types
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,18 +13,27 @@ from ml_collections import ConfigDict
 
 import tfrank
 from tfrank import files
-from tfrank.comparing import compare
+from tfrank.comparing import (
+    compare,
+    earlier_rankings,
+    first_tables,
+    load_baselines,
+    per_query_of,
+    questions_of_results,
+    write_baselines,
+)
 from tfrank.data.index import RecordIndex
-from tfrank.evaluation import charts, clusters, curves, metrics, verification
-from tfrank.evaluation.html_report import Grid, Report, render
+from tfrank.evaluation import by_class, charts, clusters, curves, metrics, verification
+from tfrank.evaluation.html_report import FirstTable, Report, render
 from tfrank.evaluation.measure import rows_of
 from tfrank.evaluation.neighbors import exact
-from tfrank.evaluation.protocols import text_of
-from tfrank.evaluation.results import PerQuery, write_results
+from tfrank.evaluation.protocols import UNKNOWN
+from tfrank.evaluation.results import write_results
 from tfrank.measuring import Results
-from tfrank.pictures import Images, grid_rows
+from tfrank.pictures import Images, query_grids
 
-QUERIES = 8
+# Of the classes that most queries are of, so many are named.
+NAMED = 5
 CURVE_KS = 1000
 DEFINITIONS = metrics.DEFINITIONS | clusters.DEFINITIONS | verification.DEFINITIONS
 
@@ -34,6 +47,9 @@ def write_evaluation(
     about: Mapping[str, Any],
     title: str,
     compare_with: str = "",
+    baselines: Mapping[str, Results] = types.MappingProxyType({}),
+    warnings: Sequence[str] = (),
+    training: str = "",
 ) -> list[str]:
     """Writes metrics, per-query results, curves and the report; their paths.
 
@@ -45,22 +61,37 @@ def write_evaluation(
         about: what was measured how, for a reader.
         title: of the report.
         compare_with: folder of another evaluation to compare with; "" for none.
+        baselines: what else was measured on the same test set, such as raw pixels, by name. They are kept in
+            the folder: without any, those that are there stand in the first table, unless the config says
+            that there are none, or they were measured in another way.
+        warnings: what stands at the top of the page, before everything.
+        training: folder of the run, whose loss is drawn; "" for none.
     """
+    questions, per_query = questions_of_results(results), per_query_of(results)
     lines = {name: _curves_of(one) for name, one in results.rankings.items() if one.ranks is not None}
-    per_query = {name: _per_query_of(results, name) for name in results.rankings}
     with Images(config, results, index) as images:
-        comparisons = compare(compare_with, folder, results, per_query, lines, images) if compare_with else ()
+        comparisons = compare(compare_with, folder, results, lines, images) if compare_with else ()
+        if baselines or not config.evaluation.baselines:
+            write_baselines(folder, baselines, about)
+        beside, left_out = load_baselines(folder, about, questions)
+        if compare_with:
+            beside["earlier run"] = earlier_rankings(compare_with, folder, questions)
+        notes = [*results.notes, *_note_on_classes(results, images), *left_out]
         page = Report(
             title=title,
-            facts=list(about.items()),
+            warnings=warnings,
+            facts=_facts(about, title),
+            first=_first_tables(results, beside, "embeddings" if index is None else "trained"),
             metrics=results.metrics(),
             published={name: dict(row) for name, row in config.evaluation.published.items()},
             definitions=_definitions(results),
-            notes=[*results.notes, *_note_on_pictures(config)],
+            notes=[*notes, *_note_on_pictures(config)],
             grids=_grids(results, images),
-            charts=_charts(results, lines, images),
+            charts=[*_charts(results, lines, images), *_charts_of_training(training)],
             worst_classes=_worst_classes(results, images),
             comparisons=comparisons,
+            made=[("date", _now()), ("tfrank", tfrank.__version__)],
+            config=config.to_json(indent=2),
         )
         html = render(page)
     write_results(
@@ -69,7 +100,7 @@ def write_evaluation(
         rankings={name: one.metrics for name, one in results.rankings.items()},
         galleries=results.galleries,
         extras=results.extras,
-        notes=results.notes,
+        notes=notes,
         per_query=per_query,
         curves=lines,
         version=tfrank.__version__,
@@ -77,6 +108,62 @@ def write_evaluation(
     with files.atomic_write(os.path.join(folder, "report.html"), "w") as file:
         file.write(html)
     return [os.path.join(folder, name) for name in ("metrics.json", "per_query", "report.html")]
+
+
+def _now():
+    return f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _facts(about, title):
+    """What was measured how, but for what the title says."""
+    facts = {name: f"{fact:,}" if isinstance(fact, int) else fact for name, fact in about.items()}
+    return [(name, fact) for name, fact in facts.items() if fact != title]
+
+
+def _first_tables(results, beside, name):
+    tables = first_tables(results, beside, name)
+    several = len(results.rankings) > 1
+    return [FirstTable(metric, models, ranking if several else "") for ranking, metric, models in tables]
+
+
+def _note_on_classes(results, images):
+    """That few classes are many of the queries of the first ranking, if they are."""
+    found = next(iter(results.rankings.values()))
+    scores, labels = found.per_query.get("recall_at_1"), results.test.labels[found.queries]
+    if scores is None or np.any(labels == UNKNOWN):
+        return []
+    labels = labels[np.isfinite(scores)]
+    largest, sizes = by_class.dominant_classes(labels)
+    if not len(largest):
+        return []
+    names = [f"{images.class_name(label)} ({size:,})" for label, size in zip(largest[:NAMED], sizes)]
+    names += [f"{len(largest) - NAMED:,} more"] if len(largest) > NAMED else []
+    are = f"{len(np.unique(labels)):,} classes {'is' if len(largest) == 1 else 'are'}"
+    means = (found.metrics[name] for name in ("recall_at_1", "recall_at_1" + metrics.BY_CLASS))
+    shares = map(charts.percent, (sizes.sum() / len(labels), *means))
+    return [
+        "{} of {} {} of the queries: {}. They weigh most in a mean over queries: Recall@1 is {} over queries,"
+        " {} over classes.".format(len(largest), are, next(shares), ", ".join(names), *shares)
+    ]
+
+
+def _charts_of_training(folder):
+    """The loss of a run and its Recall@1 on validation classes, as far as they were written down."""
+    path = os.path.join(folder, "training.csv")
+    if not folder or not os.path.exists(path):
+        return []
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    drawn = []
+    for column, draw in (
+        ("loss", charts.loss_of_training),
+        ("validation_recall_at_1", charts.validation_of_training),
+    ):
+        points = [(int(row["step"]), float(row[column])) for row in rows if row.get(column)]
+        points = [point for point in points if math.isfinite(point[1])]
+        if len(points) > 1:
+            drawn.append(draw(*map(np.array, zip(*points))))
+    return drawn
 
 
 def _definitions(results):
@@ -104,12 +191,6 @@ def _curves_of(found):
     return {name: [axis.tolist() for axis in pair] for name, pair in pairs.items()}
 
 
-def _per_query_of(results, name):
-    found, test = results.rankings[name], results.test
-    ids = np.array([text_of(image) for image in test.ids[found.queries]])
-    return PerQuery(ids, test.labels[found.queries], found.per_query)
-
-
 def _first_split(results):
     """The first ranking's name and result, where it is one of a single split."""
     name, found = next(iter(results.rankings.items()))
@@ -118,16 +199,7 @@ def _first_split(results):
 
 def _grids(results, images):
     name, found = _first_split(results)
-    if not images or name is None:
-        return []
-    labels = found.split.labels and found.split.labels[0]
-    scores = found.per_query[metrics.main_metric(found.per_query)]
-    chosen = curves.choose_queries(scores, labels, count=QUERIES)
-    return [
-        Grid(title.capitalize(), grid_rows(results, found, name, queries, images))
-        for title, queries in chosen.items()
-        if len(queries)
-    ]
+    return query_grids(results, found, name, images) if images and found is not None else []
 
 
 def _charts(results, lines, images):

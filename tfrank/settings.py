@@ -1,5 +1,8 @@
 """What the fields of a config mean, and which values they may have."""
 
+import types
+
+import numpy as np
 from ml_collections import ConfigDict
 
 from tfrank import checks
@@ -25,6 +28,8 @@ LEAST = {
     "train.memory_warm_up": 0,
     "train.checkpoint_every": 1,
     "train.evaluate_every": 1,
+    "train.feature_views": 1,
+    "train.patience": 0,
     "train.log_every": 1,
     "evaluation.batch_size": 1,
     "evaluation.whitening_dim": 0,
@@ -33,6 +38,31 @@ LEAST = {
     "evaluation.database_augmentation": 0,
 }
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+# A number that is left open, to follow from the weights or from the data.
+OPEN = -1
+# What a field that is left open becomes, for pretrained weights and for random ones.
+BY_WEIGHTS = types.MappingProxyType(
+    {
+        "data.image_size": (160, 64),
+        "train.learning_rate": (3e-5, 1e-3),
+        "train.start_share": (0.5, 0.0),
+        "loss.warmup_steps": (0, 500),
+    }
+)
+# What follows from the training images, where it is left open.
+BY_DATA = ("data.validation_classes", "data.classes_per_batch", "train.steps", "train.evaluate_every")
+# The backbone "auto": of Keras' weights, of a PyTorch file, of random weights.
+KERAS_BACKBONE, PYTORCH_BACKBONE, SMALL_BACKBONE = "keras/MobileNetV2", "mobilenet_v2", "convnet"
+# A batch of this many images where the shape is left open, and the most classes in it.
+IMAGES_IN_A_BATCH, MOST_CLASSES = 64, 16
+# How often a run of open length sees each image, from pretrained weights and from random ones.
+PASSES = (6, 40)
+# The same of a head on a frozen backbone, whose steps cost next to nothing, and its rate.
+FROZEN_PASSES, FROZEN_RATE = 24, 3e-4
+FEWEST_STEPS, MOST_STEPS = 100, 5000
+EVALUATIONS = 10
+# Classes that are held out for validation by default, and how many it takes for that.
+HELD_OUT_SHARE, FEWEST_HELD_OUT, FEWEST_TO_HOLD_OUT = 0.2, 4, 12
 SAMPLERS = ("class_balanced", "all_classes", "category_pairs", "uniform")
 
 
@@ -40,15 +70,94 @@ def check_ranges(config: ConfigDict) -> None:
     """InputError for the first field out of its range; views and regions: see `datasets.build_loader`."""
     flat = flatten(config.to_dict())
     for field, least in LEAST.items():
-        checks.integer(f"config.{field}", flat[field], at_least=least)
+        if field not in BY_DATA or flat[field] != OPEN:
+            checks.integer(f"config.{field}", flat[field], at_least=least)
     for field in ("train.epochs", "train.l2", "train.clip_norm", "train.proxy_multiplier"):
         checks.number(f"config.{field}", flat[field], at_least=0)
     checks.number("config.train.weight_average", config.train.weight_average, at_least=0, below=1)
     checks.one_of("config.train.precision", config.train.precision, PRECISIONS)
+    checks.number("config.train.start_share", config.train.start_share, at_least=0, below=1)
+    if config.train.patience and config.train.strategy == "multi_worker":
+        raise InputError(
+            "Only one of several machines evaluates, so the others do not know when to stop. Set"
+            " config.train.patience=0."
+        )
     if config.seed >= 2**32:
         raise checks.invalid("config.seed", "an integer below 2^32", config.seed)
     _check_data(config.data)
     _check_evaluation(config.evaluation)
+
+
+def resolved(config: ConfigDict) -> ConfigDict:
+    """The config with the fields that depend on whether it begins with pretrained or random weights."""
+    config = config.copy_and_resolve_references()
+    random = config.model.weights == "random"
+    if config.train.frozen_backbone and config.train.learning_rate == OPEN:
+        config.train.learning_rate = FROZEN_RATE
+    for field, values in BY_WEIGHTS.items():
+        group, name = field.split(".")
+        if config[group].get(name) == OPEN:
+            config[group][name] = values[random]
+    if config.model.backbone == "auto":
+        pretrained = PYTORCH_BACKBONE if config.model.weights.endswith((".pth", ".pt")) else KERAS_BACKBONE
+        config.model.backbone = SMALL_BACKBONE if random else pretrained
+    if config.data.resize == OPEN:
+        config.data.resize = config.data.image_size
+    return config
+
+
+def held_out_classes(config: ConfigDict, labels: np.ndarray) -> int:
+    """How many training classes are held out for validation; where that is left open, prints why."""
+    count = config.data.validation_classes
+    if count != OPEN:
+        return count
+    classes = len(np.unique(labels))
+    if classes < FEWEST_TO_HOLD_OUT:
+        print(
+            f"No validation: {classes} training classes are too few to hold some out; {FEWEST_TO_HOLD_OUT}"
+            " are enough. The last weights are taken."
+        )
+        return 0
+    count = max(FEWEST_HELD_OUT, round(HELD_OUT_SHARE * classes))
+    print(f"{count} of {classes} training classes are held out, to choose the best weights by.")
+    return count
+
+
+def fitted(config: ConfigDict, labels: np.ndarray) -> ConfigDict:
+    """The config with batch shape and steps by the training images, where they are left open; prints why."""
+    config = config.copy_and_resolve_references()
+    data, train = config.data, config.train
+    classes, images = len(np.unique(labels)), len(labels)
+    if data.classes_per_batch == OPEN:
+        most = min(MOST_CLASSES, classes)
+        if most < 2:
+            raise InputError(f"It takes at least 2 classes to train on; there is {classes}.")
+        # A power of two divides among devices.
+        data.classes_per_batch = 1 << (most.bit_length() - 1)
+        data.examples_per_class = 4 if data.classes_per_batch == MOST_CLASSES else 8
+        print(
+            f"A batch has {data.classes_per_batch} classes x {data.examples_per_class} images, which fits"
+            f" {classes} training classes."
+        )
+    if train.steps == OPEN and not train.epochs:
+        passes = FROZEN_PASSES if train.frozen_backbone else PASSES[config.model.weights == "random"]
+        steps = round(passes * images / batch_size(config))
+        train.steps = min(max(FEWEST_STEPS, steps), MOST_STEPS)
+        whole = train.steps == steps
+        why = (
+            f"{passes} passes over {images:,} images"
+            if whole
+            else f"between {FEWEST_STEPS} and {MOST_STEPS:,}"
+        )
+        begin = "random" if config.model.weights == "random" else "pretrained"
+        print(f"The run has {train.steps:,} steps: {why}, from {begin} weights.")
+    return config
+
+
+def evaluate_every(config: ConfigDict, steps: int) -> int:
+    """Steps between evaluations of the validation part."""
+    every = config.train.evaluate_every
+    return max(1, steps // EVALUATIONS) if every == OPEN else every
 
 
 def _check_data(data):
@@ -91,8 +200,8 @@ def check_memory(config: ConfigDict, steps: int) -> None:
 
 
 def batch_size(config: ConfigDict) -> int:
-    """Images in a batch, of all devices together."""
-    return config.data.classes_per_batch * config.data.examples_per_class
+    """Images in a batch, of all devices together; 0 while it is left open."""
+    return max(0, config.data.classes_per_batch) * config.data.examples_per_class
 
 
 def any_size(config: ConfigDict) -> bool:

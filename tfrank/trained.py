@@ -89,7 +89,7 @@ def open_model(config: ConfigDict, workdir: str, saved_model: str | None) -> Tra
             evaluations = f"{saved_model.rstrip('/')}_evaluation"
         else:
             model = experiment.load_trained(config, workdir)
-            function, fingerprint = inference.embed_fn(model), _fingerprint_of_weights(model)
+            function, fingerprint = inference.embed_fn(model), inference.fingerprint_of_weights(model)
             evaluations = os.path.join(workdir, "evaluation")
     scales = tuple(config.evaluation.scales)
     if scales != (1.0,):
@@ -208,11 +208,4 @@ def _fingerprint_of_files(folder: str) -> str:
             digest.update(name.encode())
             with open(os.path.join(place, name), "rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()
-
-
-def _fingerprint_of_weights(model: keras.Model) -> str:
-    digest = hashlib.sha256()
-    for variable in model.variables:
-        digest.update(np.ascontiguousarray(variable.value.numpy()))
     return digest.hexdigest()

@@ -5,6 +5,7 @@ import fcntl
 import glob
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 
 from ml_collections import ConfigDict
@@ -12,6 +13,9 @@ from ml_collections import ConfigDict
 from tfrank import files
 from tfrank.checks import InputError
 
+# What `config.data.name` is for data of which a config's name says nothing, and what ends its path.
+OWN_DATA = ("folder", "csv", "tfrecords")
+ENDS = r"\.(csv|zip|tgz|tar(\.\w+)?)$"
 # Where records are or come from: they are compared by content.
 PATHS = ("data.source", "data.records", "data.test_records")
 # What a resumed run may change: how long it goes on, what it prints, how many devices it has; paths; and what
@@ -32,8 +36,16 @@ MODEL_FIELDS = ("model.",)
 
 
 def default_workdir(config: ConfigDict) -> str:
-    """Where a run goes that was given no folder."""
-    return os.path.join("runs", f"{config.name}_{config.loss.name}".replace("/", "_"))
+    """Where a run goes that was given no folder: named after its config, a user's own data, and its loss.
+
+    Runs on `--config.data.records=records/photos` and on `--config.data.source=photos.zip` go to
+    `runs/own_images_photos_pnp`.
+    """
+    names = [config.name, config.loss.name]
+    path = config.data.records or config.data.source
+    if path and config.data.name in OWN_DATA:
+        names.insert(1, re.sub(ENDS, "", os.path.basename(os.path.abspath(path)), flags=re.IGNORECASE))
+    return os.path.join("runs", re.sub(r"[^\w.-]+", "_", "_".join(names)))
 
 
 def check_config_of(workdir: str, config: ConfigDict) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import ExifTags, Image, ImageFile, PngImagePlugin
+from sklearn.datasets import load_sample_image
 
 from tests.programs import ROOT
 from tfrank.data import image_files
@@ -398,3 +399,49 @@ def test_the_limits_are_what_tensorflow_decodes():
         for format in ("JPEG", "PNG", "TIFF"):
             image = checked_image(file(Image.new("L", (width, height)), format))
             assert decoded(image.encoded).shape == (height, width, 3)
+
+
+PHOTO = Image.fromarray(load_sample_image("china.jpg"))  # 640 x 427.
+
+
+def psnr(one, other):
+    return -10 * np.log10(np.mean((np.subtract(one, other, dtype=float) / 255) ** 2))
+
+
+@pytest.mark.parametrize(
+    "format, gives", [("JPEG", "jpeg"), ("PNG", "png"), ("WEBP", "png"), ("TIFF", "png")]
+)
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_a_large_image_is_shrunk_upright_to_its_shorter_side(format, gives, orientation):
+    data = file(PHOTO, format, **({"exif": exif(orientation)} if format != "TIFF" else {}))
+    image = checked_image(data, shorter_side=100)
+    turned = orientation == 6 and format != "TIFF"
+    assert (image.format, (image.width, image.height)) == (gives, (427, 640) if turned else (640, 427))
+    assert image.changes == ("converted",) * (format == "TIFF") + ("shrunk",) + ("turned",) * turned
+    pixels = np.rot90(decoded(image.encoded)) if turned else decoded(image.encoded)
+    assert pixels.shape == (100, 150, 3)
+    assert psnr(pixels, PHOTO.resize((150, 100), Image.Resampling.LANCZOS)) > 33
+
+
+@pytest.mark.parametrize("shorter_side", [0, 427, 1000])
+def test_an_image_that_is_not_larger_is_kept(shorter_side):
+    data = file(PHOTO, "JPEG")
+    image = checked_image(data, shorter_side=shorter_side)
+    assert image.encoded == data and image.changes == ()
+
+
+@pytest.mark.parametrize("size", [(640, 427), (427, 640), (2000, 301), (301, 300)])
+@pytest.mark.parametrize("shorter_side", [1, 77, 128, 299])
+def test_the_shorter_side_is_exact(size, shorter_side):
+    image = checked_image(file(PHOTO.resize(size), "JPEG"), shorter_side=shorter_side)
+    assert min(decoded(image.encoded).shape[:2]) == shorter_side
+
+
+def test_a_large_image_that_is_damaged_is_refused():
+    with pytest.raises(BadImage, match="truncated or damaged"):
+        checked_image(file(PHOTO, "JPEG")[:-9000], shorter_side=50)
+
+
+def test_heic_is_told_to_be_converted_whatever_its_name():
+    with pytest.raises(BadImage, match="convert it to JPEG"):
+        checked_image(b"\0\0\0\x18ftypheic" + bytes(100))

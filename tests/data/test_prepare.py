@@ -1,10 +1,13 @@
 """Data sets to records: whole, interrupted, with bad images, and from a command line."""
 
 import csv
+import errno
 import io
 import json
+import math
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -22,7 +25,7 @@ from tfrank.checks import InputError
 from tfrank.data import preparation
 from tfrank.data.listing import list_images
 from tfrank.data.preparation import open_split, prepare, prepared
-from tfrank.data.prepare import table
+from tfrank.data.prepare import next_command, table
 from tfrank.data.records import BOX_SIDES, RecordReader
 from tfrank.data.sources.image import Count, Source, SourceImage
 
@@ -99,7 +102,8 @@ def test_only_records_indexes_and_what_was_skipped_are_left(images, output):
 
 def test_boxes_are_kept_as_shares_of_the_image(images, tmp_path, output):
     manifest = tmp_path / "list.csv"
-    manifest.write_text("path,label,split,x,y,w,h\nimages/class 0/0.png,1,train,3,1,6,5\n")
+    lines = [f"images/class {c}/{n}.png,{c},train,3,1,6,5" for c in range(4) for n in range(2)]
+    manifest.write_text("\n".join(["path,label,split,x,y,w,h", *lines]))
     prepare("csv", str(manifest), output)
     (data,) = RecordReader(open_split(output, "train")).read([0])
     features = tf.train.Example.FromString(data).features.feature
@@ -252,11 +256,11 @@ def test_bad_images_are_left_out_and_listed_with_the_reason(images, output):
 
 def test_more_bad_images_than_may_be_are_refused_by_name_and_nothing_is_taken_for_done(images, output):
     add_bad(images)
-    message = r"4 of 35 images cannot be used, and 2 may be .* --max_skipped=0\.12\. .* such as\n  class 1/"
+    message = r"4 of 35 images cannot be used, and 2 may be .* --max_skipped=0\.115; .* such as\n  class 1/"
     with pytest.raises(InputError, match=message):
         prepare_folder(images, output, max_skipped=0.05)
     assert prepared(output) is None and skipped_in(output)
-    prepare_folder(images, output, max_skipped=0.12)
+    prepare_folder(images, output, max_skipped=0.115)
     assert len(skipped_in(output)) == len(BAD)
 
 
@@ -267,13 +271,39 @@ def test_one_bad_image_of_a_few_may_be_unless_none_is_allowed(images, output):
     assert len(prepare_folder(images, output)["splits"]) == 2
 
 
-def test_with_very_many_bad_images_the_rest_is_not_looked_at(images, output, monkeypatch):
-    monkeypatch.setattr(preparation, "_MANY_BAD", 5)
-    in_source(monkeypatch, *(listed(f"gone {number}.png") for number in range(100)))
-    with pytest.raises(
-        InputError, match=r"of 100 images .*the rest were not looked at\). .* --max_skipped\. "
-    ):
-        prepare("folder", str(images), output, num_shards=2)
+@pytest.mark.parametrize("bad, total", [(1, 3), (4, 35), (29, 100), (33, 1000), (341, 9999)])
+def test_the_number_that_is_named_lets_the_bad_images_through_and_a_lesser_one_does_not(bad, total):
+    enough = preparation._enough(bad, total)
+    assert math.ceil(enough * total) >= bad > (enough - 0.0011) * total
+
+
+def test_the_same_command_with_more_allowed_looks_at_no_image_again(images, output, monkeypatch):
+    add_bad(images)
+    with pytest.raises(InputError, match="what is done is kept"):
+        prepare_folder(images, output, max_skipped=0)
+    monkeypatch.setattr(preparation.shards, "write", None)
+    prepare_folder(images, output, max_skipped=0.115)
+    assert len(skipped_in(output)) == len(BAD)
+
+
+def test_paths_that_lead_nowhere_stop_before_any_image_is_read_and_say_where_it_looked(
+    images, output, monkeypatch
+):
+    in_source(monkeypatch, listed("class 0/0.png"), *(listed(f"x/{number}.png") for number in range(57)))
+    monkeypatch.setattr(preparation.shards, "write", None)
+    with pytest.raises(InputError) as error:
+        prepare("folder", str(images), output)
+    assert str(error.value) == (
+        "57 of 58 images are not where the list says. The first, x/0.png, was looked for at"
+        f" {images}/x/0.png, since paths are relative to {images}. Correct the paths, or leave those images"
+        " out: `python -m tfrank.data.prepare` --max_skipped=0.983."
+    )
+
+
+def test_paths_with_backslashes_are_told_of(images, output, monkeypatch):
+    in_source(monkeypatch, listed("class 0\\0.png"))
+    with pytest.raises(InputError, match=r"Correct the paths, with / in place of \\\.$"):
+        prepare("folder", str(images), output, max_skipped=0)
 
 
 def in_source(monkeypatch, *listed):
@@ -352,6 +382,158 @@ def test_listing_takes_a_few_bytes_an_image(tmp_path):
         tracemalloc.stop()
 
 
+# What a person is told.
+
+
+def test_a_photo_in_train_and_in_test_or_in_two_classes_is_told_and_listed(images, output, capsys):
+    prepare_folder(images, output)
+    train, test = ([name.decode() for name in open_split(output, split).id] for split in ("train", "test"))
+    assert not os.path.exists(os.path.join(output, "duplicates.csv"))
+    copies = {
+        os.path.dirname(test[0]): "test",
+        os.path.dirname(train[-1]): "train",
+        os.path.dirname(train[0]): 0,
+    }
+    for folder in copies:
+        (images / folder / "z.png").write_bytes((images / train[0]).read_bytes())
+    capsys.readouterr()
+    again = f"{output} again"
+    prepare_folder(images, again)
+    said = [line for line in capsys.readouterr().out.splitlines() if "byte for byte" in line]
+    assert said[0].startswith(
+        f"Warning: 1 photo is both in train and in test, byte for byte: {os.path.dirname(test[0])}/z.png is"
+        f" {train[0]}. The test asks for what was trained on. Delete one of each, then the records"
+    )
+    assert said[1].startswith("Warning: 1 photo is both in two classes, byte for byte: ")
+    assert said[2] == "Note: 1 photo is there again in the same class, byte for byte."
+    with open(os.path.join(again, "duplicates.csv"), newline="") as file:
+        assert [row["image"] for row in csv.DictReader(file)] == [
+            f"{name}/z.png" for name in list(copies)[:2]
+        ]
+
+
+def test_the_same_photo_with_another_box_is_not_a_copy(images, tmp_path, output, capsys):
+    lines = [f"images/class {c}/{n}.png,{c},{n},0,5,5" for c in range(4) for n in range(2)]
+    for c in range(1, 4):
+        (images / f"class {c}" / "0.png").write_bytes((images / "class 0" / "0.png").read_bytes())
+    manifest = tmp_path / "list.csv"
+    manifest.write_text(
+        "\n".join(["path,label,x,y,w,h", *(line for line in lines if "0.png" not in line[-9:])])
+    )
+    prepare("csv", str(manifest), output)
+    assert "Warning: " in capsys.readouterr().out
+    boxes = [f"images/class {c}/{n}.png,{c},{n + c},0,5,5" for c in range(4) for n in range(2)]
+    manifest.write_text("\n".join(["path,label,x,y,w,h", *boxes]))
+    prepare("csv", str(manifest), f"{output} again")
+    assert "Warning: " not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("classes, images, of", [(3, 4, "3, of 13 images"), (1, 1, "1, of 2 images")])
+def test_fewer_than_four_classes_are_refused_before_anything_is_read(tmp_path, output, classes, images, of):
+    folder = write_images(tmp_path / "few", classes=classes, images=images)
+    with pytest.raises(InputError, match=rf"It takes 4 classes, two to train on and .* has {of}\. Add"):
+        prepare("folder", str(folder), output)
+    assert not list(pathlib.Path(output).glob("*.tfrecord"))
+
+
+def test_one_image_of_each_class_is_too_few(tmp_path, output):
+    folder = write_images(tmp_path / "few", classes=4, images=1)
+    (folder / "class 0" / "1.png").unlink()
+    with pytest.raises(InputError, match=r"The 2 classes of test in .* have one image each"):
+        prepare("folder", str(folder), output)
+
+
+def test_a_photo_that_changes_while_it_is_read_is_left_out(images, output, monkeypatch):
+    changing, fstat = images / "class 0" / "0.png", os.fstat
+
+    def write_meanwhile(number):
+        status = fstat(number)
+        if os.path.samestat(status, os.stat(changing)):
+            os.utime(changing, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+        return status
+
+    monkeypatch.setattr(os, "fstat", write_meanwhile)
+    prepare_folder(images, output)
+    assert skipped_in(output)[0][1:] == ("class 0/0.png", "changed while it was read")
+
+
+def test_a_full_disk_is_told_in_one_line_and_loses_nothing(images, output, monkeypatch):
+    save, saved = np.save, []
+
+    def fill(file, array):
+        if len(saved) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        saved.append(file.name)
+        save(file, array)
+
+    monkeypatch.setattr(np, "save", fill)
+    with pytest.raises(
+        InputError, match=r"^The disk of .* is full\. Make room and give the same command again"
+    ):
+        prepare_folder(images, output)
+    monkeypatch.undo()
+    done = list(pathlib.Path(output, ".unfinished").glob("*.done.json"))
+    times = {path: path.stat().st_mtime_ns for path in done}
+    assert len(done) == 3
+    monkeypatch.setattr(preparation.shutil, "rmtree", lambda *_, **__: None)
+    prepare_folder(images, output)
+    assert times == {path: path.stat().st_mtime_ns for path in done}
+
+
+def test_own_photos_are_shrunk_with_their_boxes_and_published_ones_are_not(tmp_path, output):
+    large = picture(0, (1200, 900))
+    lines = []
+    for number in range(8):
+        (tmp_path / f"{number}.png").write_bytes(large if number == 0 else picture(number))
+        lines.append(f"{number}.png,{number // 2},train" + (",300,90,600,450" if number == 0 else ",,,,"))
+    (tmp_path / "list.csv").write_text("\n".join(["path,label,split,x,y,w,h", *lines]))
+    summary = prepare("csv", str(tmp_path / "list.csv"), output)
+    assert summary["images"] == {"kept": 7, "shrunk": 1}
+    assert (summary["shorter_side"], summary["jpeg_quality"]) == (512, 95)
+    index = open_split(output, "train")
+    (data,) = RecordReader(index).read([index.id.tolist().index(b"0.png")])
+    features = tf.train.Example.FromString(data).features.feature
+    box = [features[f"image/object/bbox/{side}"].float_list.value[0] for side in BOX_SIDES]
+    np.testing.assert_allclose(box, [0.25, 0.1, 0.75, 0.6], rtol=1e-6)
+    assert tf.io.decode_image(features["image/encoded"].bytes_list.value[0]).shape == (512, 683, 3)
+    with pytest.raises(
+        InputError, match=r"'shorter_side': 512.*, not of csv with options .*'shorter_side': 0"
+    ):
+        prepare("csv", str(tmp_path / "list.csv"), output, options={"shorter_side": 0})
+    kept = prepare("csv", str(tmp_path / "list.csv"), f"{output} kept", options={"shorter_side": 0})
+    assert kept["images"] == {"kept": 8}
+
+
+def test_a_published_data_set_keeps_its_bytes(tmp_path, output, monkeypatch):
+    (tmp_path / "large.png").write_bytes(picture(0, (1200, 900)))
+    in_source(monkeypatch, listed("large.png"))
+    assert prepare("folder", str(tmp_path), output)["images"] == {"kept": 1}
+
+
+@pytest.mark.parametrize(
+    "source, splits, wanted",
+    [
+        (
+            "folder",
+            ["train", "test"],
+            "train_main.py --config=configs/own_images.py --config.data.records='my p'",
+        ),
+        ("csv", ["test"], "eval_main.py --workdir=RUN --config.data.test_records='my p'"),
+        ("cub", ["train", "test"], "train_main.py --config=configs/cub.py --config.data.records='my p'"),
+        (
+            "ijb_c",
+            ["test"],
+            "eval_main.py --workdir=runs/vgg_face2_smooth_ap --config.data.test_records='my p'",
+        ),
+    ],
+)
+def test_the_next_command_is_of_the_source(source, splits, wanted):
+    summary = {"splits": {split: {"classes": 4} for split in splits}}
+    assert next_command(source, "my p", summary) == f"python {wanted}"
+    config = re.search(r"configs/\w+\.py", wanted)
+    assert not config or (pathlib.Path(ROOT) / config[0]).exists()
+
+
 # Interrupted, and in several processes.
 
 
@@ -418,6 +600,12 @@ def whole(many, tmp_path_factory):
     done = run(many, output, "--processes=1", "--shards=40")
     assert done.returncode == 0, done.stderr
     assert "a class: least" in done.stdout and not done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"Reading {many}"
+    assert lines[-2:] == [
+        f"Records: {output}",
+        f"Next: python train_main.py --config=configs/own_images.py --config.data.records={output}",
+    ]
     return files_of(output)
 
 
@@ -449,10 +637,10 @@ def test_killed_while_writing_it_goes_on_and_ends_with_the_same_files(many, whol
 
 @pytest.mark.slow
 def test_bad_input_ends_with_one_message_and_status_1(many, tmp_path):
-    (tmp_path / "images" / "a").mkdir(parents=True)
-    (tmp_path / "images" / "a" / "x.jpg").write_text("no image")
+    write_images(tmp_path / "images", classes=4, images=2)
+    (tmp_path / "images" / "class 0" / "x.jpg").write_text("no image")
     for flags, message in (
-        (["--max_skipped=0"], "1 of 1 images cannot be used"),
+        (["--max_skipped=0"], "1 of 10 images cannot be used"),
         (["--option=test_share"], "Expected something like test_share=0.2"),
         (["--source=sop"], "Ebay_train.txt"),
     ):

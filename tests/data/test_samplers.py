@@ -303,7 +303,7 @@ def test_a_uniform_batch_holds_the_next_images_of_a_shuffle_and_none_twice(case)
 
 @pytest.mark.parametrize("kind", [ClassBalancedSampler, CategoryPairsSampler])
 def test_a_batch_of_384_from_a_hundred_thousand_classes_takes_under_two_milliseconds(kind):
-    """In the first epoch of the images and, which takes longest, where they straddle epochs.
+    """In the first epoch of the images, and in a later one.
 
     By the clock of the thread: what else the machine does is no part of it.
     """

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfrank.checks import InputError
 from tfrank.data import views
+from tfrank.data.decoding import whole
 from tfrank.data.views import View, training_view
 
 rng = np.random.default_rng(0)
@@ -103,7 +104,9 @@ def test_a_window_is_what_warping_all_and_slicing_gives():
         image = rng.integers(0, 256, [*rng.integers(1, 500, 2), 3], np.uint8)
         y, x = rng.integers(0, 33, 2)
         all_of_it = tf.image.resize(image, [256, 256], antialias=True)
-        got = views._window(tf.constant(image), tf.constant([256, 256]), tf.constant([y, x]), [224, 224])
+        got = views._window(
+            whole(tf.constant(image)), tf.constant([256, 256]), tf.constant([y, x]), [224, 224]
+        )
         np.testing.assert_allclose(got, all_of_it[y : y + 224, x : x + 224], atol=0.002)
 
 

@@ -97,7 +97,7 @@ def test_similarities_are_drawn_where_there_are_any():
         (RIGHT, BOTTOM),
     ]
     assert ticks(chart, "mid")["\u22120.4"] == pytest.approx(LEFT + 0.1 * (RIGHT - LEFT), abs=0.06)
-    assert "similarity of 0.25, negative pairs of 0.00; the two areas share 50.0\u00a0%" in chart.caption
+    assert "similarity of 0.250, negative pairs of 0.000; the two areas share 50.0\u00a0%" in chart.caption
     assert [name for _, name in chart.legend] == ["positive pairs", "negative pairs"]
 
 
@@ -111,36 +111,100 @@ def places_of(path):
 
 
 def test_map_shows_every_point_in_the_style_of_its_class():
-    """Twelve classes of 12, 11, ... 1 images: the two smallest are grey."""
-    labels = np.repeat(np.arange(12), np.arange(12, 0, -1))
+    """32 classes of 32, 31, ... 1 images: the two smallest are grey, and styles come again."""
+    labels = np.repeat(np.arange(32), np.arange(32, 0, -1))
     places = np.random.default_rng(0).normal(size=[len(labels), 2])
     chart = charts.embedding_map(places, labels, names="class {}".format)
     paths = elements(chart, "path", "dot")
-    wanted = [("dot rest", 10), ("dot rest", 11)] + [(f"dot p{n}", n) for n in range(10)]
+    wanted = [("dot rest", 30), ("dot rest", 31)] + [(f"dot p{n % 10}", n) for n in range(30)]
     assert [(path.get("class"), path.find("title").text) for path in paths] == [
         (style, f"class {label}") for style, label in wanted
     ]
-    assert [len(places_of(path)) for path in paths] == [2, 1, *range(12, 2, -1)]
+    assert [len(places_of(path)) for path in paths] == [2, 1, *range(32, 2, -1)]
     drawn = np.concatenate([places_of(path) for path in [*paths[2:], *paths[:2]]])
-    scale = (charts.MAP_SIZE - 24) / np.ptp(places, axis=0).max()
-    np.testing.assert_allclose(drawn - drawn[0], (places - places[0]) * scale, atol=0.11)
-    assert drawn.min() >= 12 - 0.05 and drawn.max() <= charts.MAP_SIZE - 12 + 0.05
-    assert [name for _, name in chart.legend] == [*(f"class {n}" for n in range(10)), "2 other classes"]
-    numbers = elements(chart, "text", "halo")
-    assert [number.text for number in numbers] == [str(n) for n in range(1, 11)]
-    np.testing.assert_allclose(
-        [[float(number.get(axis)) for axis in "xy"] for number in numbers],
-        [np.median(places_of(path), axis=0) for path in paths[2:]],
-        atol=0.11,
-    )
+    # Nothing is stretched.
+    scale = np.ptp(drawn, axis=0) / np.ptp(places, axis=0)
+    assert scale[0] == pytest.approx(scale[1], rel=1e-3)
+    np.testing.assert_allclose(drawn - drawn[0], (places - places[0]) * scale, atol=0.2)
+    assert drawn.min() >= charts.MARGIN - 0.05 and (drawn.max(axis=0) <= np.array(charts.MAP) - 11.9).all()
+    assert "The 30 largest classes are in colours, 2 others grey." in chart.caption and not chart.legend
+
+
+def test_names_of_classes_stand_at_their_points_on_either_map():
+    """Three islands far from each other, a name of one of which is too long."""
+    middles, labels = np.array([[0, 0], [10, 0], [5, 8]]), np.arange(60) % 3
+    places = middles[labels] + np.random.default_rng(0).normal(size=[60, 2]) / 9
+    names = ["cat", "a name much longer than there is room for", "dog"]
+    chart = charts.embedding_map(places, labels, names=names.__getitem__)
+    for svg, size in ((chart.svg, charts.MAP), (chart.narrow, charts.NARROW_MAP)):
+        drawn = chart._replace(svg=svg)
+        texts = {text.text: text for text in elements(drawn, "text", "halo")}
+        assert {"cat", "dog"} <= set(texts) <= {"cat", "dog", "a name much longer th…"}
+        for name, text in texts.items():
+            points = places_of(
+                elements(drawn, "path", f"p{['cat', 'a name much longer th…', 'dog'].index(name)}")[0]
+            )
+            apart = np.array([float(text.get(axis)) for axis in "xy"]) - np.median(points, axis=0)
+            assert abs(apart[1]) < 20 and abs(apart[0]) < 150
+        width, height = map(int, ElementTree.fromstring(svg).get("viewBox").split()[2:])
+        assert width == size[0] and size[0] / 2 <= height <= size[1]
+
+
+def boxes(placed):
+    for name, x, y in placed:
+        half = charts.LETTER_WIDTH * len(name) / 2
+        yield x - half, y - charts.NAME_HEIGHT / 2, x + half, y + charts.NAME_HEIGHT / 2
+
+
+def test_no_two_names_overlap_and_none_leaves_the_map():
+    rng = np.random.default_rng(0)
+    names = [("n" * rng.integers(1, 22), *rng.uniform(0, 400, 2)) for _ in range(200)]
+    found = list(boxes(charts.place_names(names, (400, 400))))
+    assert 20 < len(found) < 200
+    for one in found:
+        assert min(one) >= 0 and max(one) <= 400
+        for other in found:
+            apart = one[0] >= other[2] or other[0] >= one[2] or one[1] >= other[3] or other[1] >= one[3]
+            assert one is other or apart
+    # A name that finds room stands at its place.
+    assert charts.place_names(names[:1], (1000, 1000)) == names[:1]
 
 
 def test_map_of_few_classes_has_no_others_and_of_one_spot_is_drawn():
     chart = charts.embedding_map(np.zeros([3, 2]), np.array([7, 7, 8]), names=lambda label: HOSTILE)
-    middle = charts.MAP_SIZE / 2
-    assert places_of(elements(chart, "path", "dot")[0]) == [(middle, middle)] * 2
-    assert len(chart.legend) == 2
+    ((x, y), again) = places_of(elements(chart, "path", "dot")[0])
+    assert (x, y) == again and x == charts.MAP[0] / 2
     assert {title.text for title in elements(chart, "title")} == {charts.plain(HOSTILE)}
+    assert "grey" not in chart.caption
+
+
+def test_the_loss_of_a_run_is_drawn_against_the_step():
+    steps = np.arange(1, 401)
+    chart = charts.loss_of_training(steps, np.linspace(1, 0.5, 400))
+    (line,) = elements(chart, "polyline")
+    drawn = points(line)
+    assert len(drawn) == charts.CURVE_POINTS and drawn[-1][0] == pytest.approx(RIGHT, abs=0.5)
+    assert all(LEFT <= x <= RIGHT and TOP <= y <= BOTTOM for x, y in drawn)
+    assert [y for _, y in drawn] == sorted(y for _, y in drawn)
+    assert chart.caption == "From 1.000 at step 1 to 0.500 at step 400. Each point is the mean of 2 steps."
+    assert ticks(chart, "mid")["0"] == LEFT
+
+
+@pytest.mark.parametrize("loss", [[0.5, 0.5], [-1e-9, 1e-9], [3.0, 2.0]])
+def test_a_run_of_two_steps_is_drawn_too(loss):
+    chart = charts.loss_of_training(np.array([1, 2]), np.array(loss))
+    assert len(points(elements(chart, "polyline")[0])) == 2 and ticks(chart, "end")
+
+
+def test_recall_on_validation_classes_is_drawn_with_its_highest():
+    chart = charts.validation_of_training(np.array([100, 200, 300]), np.array([0.5, 0.75, 0.6]))
+    assert "Highest at step 200: 75.0\u00a0%" in chart.caption
+    drawn = points(elements(chart, "polyline")[0])
+    assert drawn[1][1] < drawn[2][1] < drawn[0][1]
+    low, high = (
+        float(text) for text in (min(ticks(chart, "end"), key=float), max(ticks(chart, "end"), key=float))
+    )
+    assert 45 <= low < high <= 80
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,28 @@ def test_worst_and_best_queries_are_those_of_the_plain_loops(ties, count):
     assert chosen["best"].tolist() == oracle.choose_queries(ap, LABELS, count, highest=True)
 
 
+@pytest.mark.parametrize("count", [1, 8, 59])
+def test_worst_queries_are_those_of_most_wrong_on_top_and_then_of_the_surest_mistakes(count):
+    rng, ap = np.random.default_rng(6), precisions(True)
+    wrong = np.where(np.isnan(ap), np.nan, rng.integers(0, 3, 60))
+    similarity = np.where(wrong > 0, np.round(rng.random(60), 1), np.nan)
+    chosen = curves.choose_queries(ap, LABELS, wrong=wrong, similarity=similarity, count=count)
+    wanted = oracle.choose_queries(ap, LABELS, count, highest=False, wrong=wrong, similarity=similarity)
+    assert chosen["worst"].tolist() == wanted
+    # The best are as they were.
+    assert chosen["best"].tolist() == oracle.choose_queries(ap, LABELS, count, highest=True)
+
+
+def test_at_most_two_queries_of_a_class_are_among_the_worst_and_the_best():
+    chosen = curves.choose_queries(np.linspace(0, 1, 9), np.array([4] * 6 + [5] * 3), count=8)
+    assert chosen["worst"].tolist() == [0, 1, 6, 7] and chosen["best"].tolist() == [8, 7, 5, 4]
+
+
+def test_wrong_images_on_top_are_those_before_the_first_right_one():
+    ranks = Ranks(np.array([0, 2, 2, 3, 5]), np.array([4, 5, 1, 900, 901]))
+    np.testing.assert_array_equal(curves.wrong_on_top(ranks, 8), [3, np.nan, 0, 8])
+
+
 def test_random_queries_are_seeded_and_never_lone():
     ap = precisions(False)
     chosen = [curves.choose_queries(ap, LABELS, count=8, seed=seed)["random"] for seed in range(20)]

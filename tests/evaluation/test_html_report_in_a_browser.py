@@ -81,7 +81,7 @@ parent.document.body.setAttribute("measured", [
 
 @pytest.mark.slow
 @needs_chromium
-@pytest.mark.parametrize("width", [1280, 800, 360])
+@pytest.mark.parametrize("width", [1280, 800, 390, 360])
 def test_the_page_is_no_wider_than_the_window_and_its_text_no_smaller_than_14_pixels(tmp_path, width):
     text = html_report.render(report_of(HOSTILE))
     # The test's own script, which the page's policy would not run.
@@ -99,11 +99,32 @@ def test_the_page_is_no_wider_than_the_window_and_its_text_no_smaller_than_14_pi
 
 @pytest.mark.slow
 @needs_chromium
-def test_the_policy_of_the_page_runs_no_script_and_loads_nothing(tmp_path):
+def test_the_policy_of_the_page_runs_its_own_script_alone_and_loads_nothing(tmp_path):
     text = html_report.render(report_of(["name"]))
     added = '<script>document.title = "ran"</script><img id="out" src="https://example.org/x.png"></body>'
     page = tmp_path / "report.html"
     page.write_text(text.replace("</body>", added))
     dom, log = chromium(tmp_path, "--dump-dom", page.as_uri())
-    assert "<title>name</title>" in dom
+    assert "<title>name</title>" in dom and '<html lang="en" class="enlarges">' in dom
     assert log.count("violates the following Content Security Policy directive") == 2
+
+
+# Clicks the second picture, then what is open, and says what was seen.
+CLICK = """<script>
+const second = document.querySelectorAll("button.frame")[1];
+second.click();
+const shown = dialog.open && large.src == second.querySelector("img").src;
+const seen = [shown, large.getBoundingClientRect().height > 200, words.textContent];
+large.click();
+document.body.setAttribute("seen", [...seen, dialog.open].join("|"));
+</script></body>"""
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_a_click_enlarges_a_picture_and_says_its_file_and_another_closes_it(tmp_path):
+    text = html_report.render(report_of(["cat"], ["comparisons"]))
+    page = tmp_path / "report.html"
+    page.write_text(re.sub("<meta http-equiv.*?>", "", text).replace("</body>", CLICK))
+    dom, _ = chromium(tmp_path, "--dump-dom", page.as_uri())
+    assert re.search('seen="(.*?)"', dom)[1] == "true|true|cat · Rank 1, right: cat, similarity 0.900|false"

@@ -11,6 +11,7 @@ from tests.reference import metrics as oracle
 from tfrank.checks import InputError
 from tfrank.evaluation import measure as module
 from tfrank.evaluation import metrics, neighbors
+from tfrank.evaluation.by_class import class_means
 from tfrank.evaluation.measure import NOTHING, PostProcessing, measure, measure_split
 from tfrank.evaluation.protocols import Split, TestSet, splits_of
 from tfrank.evaluation.ranks import by_label, by_list
@@ -105,7 +106,9 @@ def test_scann_gives_the_hits_of_exact_search_and_no_more(protocol, expansion):
     assert list(found.per_query) == names
     for name in names:
         np.testing.assert_array_equal(found.per_query[name], exact.per_query[name])
-    wanted = {name: exact.metrics[name] for name in (*names, "queries", "lone_queries")}
+    wanted = {
+        name: exact.metrics[name] for name in (*names, "recall_at_1_by_class", "queries", "lone_queries")
+    }
     assert found.metrics == {**wanted, "scann_recall": 1.0}
 
 
@@ -236,14 +239,14 @@ def test_a_query_that_is_lone_in_one_draw_has_the_values_of_the_others():
             np.array([1, 2, 3]),
             np.array([-1]),
             {"": by_list([[0]], nothing)},
-            (LABELS, LABELS),
+            (LABELS[:1], LABELS[1:4]),
         ),
         Split(
             np.array([0, 2]),
             np.array([1, 2, 3]),
             np.array([-1, -1]),
             {"": by_list([nothing[0], np.array([0, 1])], nothing * 2)},
-            (LABELS, LABELS),
+            (LABELS[[0, 2]], LABELS[1:4]),
         ),
     ]
     found = measure(rows, draws, [1])[""]
@@ -271,4 +274,7 @@ def test_a_split_is_measured_from_its_rows_alone():
     rows = DISTINCT[split.queries], DISTINCT[split.gallery]
     found = measure_split(*rows, split, KS)["query_gallery"]
     assert found.metrics == measure(DISTINCT, [split], KS)["query_gallery"].metrics
-    assert found.metrics == metrics.summarize(metrics.per_query(found.ranks, KS))
+    per_query = metrics.per_query(found.ranks, KS)
+    by_class = class_means(per_query, split.labels[0])
+    assert found.metrics == metrics.summarize(per_query) | by_class
+    assert [*found.metrics][-2:] == ["queries", "lone_queries"]

@@ -1,5 +1,6 @@
 """The SavedModel in a process of its own, which has no tfrank."""
 
+import io
 import json
 import os
 import subprocess
@@ -7,11 +8,14 @@ import sys
 
 import keras
 import numpy as np
+import PIL.Image
 import pytest
 import tensorflow as tf
+from sklearn.datasets import load_sample_image
 
 from tests import reference
 from tfrank.checks import InputError
+from tfrank.data.image_files import checked_image
 from tfrank.data.images import ImageLoader
 from tfrank.data.views import View
 from tfrank.evaluation.multi_scale import multi_scale
@@ -107,6 +111,29 @@ def test_a_process_without_tfrank_gets_the_same_embedding_from_images_and_from_f
             np.testing.assert_allclose(from_images, [wanted[name] for name in names], atol=1e-5)
             np.testing.assert_allclose(np.linalg.norm(from_files, axis=1), 1, atol=1e-6)
             assert from_images.dtype == from_files.dtype == np.float32
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_photo_that_a_phone_turned_has_the_embedding_of_its_record(turning_model, orientation):
+    exif, file = PIL.Image.Exif(), io.BytesIO()
+    exif[0x0112] = orientation
+    PIL.Image.fromarray(load_sample_image("china.jpg")).save(file, "JPEG", quality=90, exif=exif.tobytes())
+    record = checked_image(file.getvalue(), shorter_side=300).encoded
+    embed = tf.saved_model.load(turning_model).signatures["encoded"]
+    one, other = embed(bytes=tf.constant([file.getvalue(), record]))["embedding"]
+    assert np.dot(one, other) > 0.999
+
+
+@pytest.fixture(scope="module")
+def turning_model(tmp_path_factory):
+    """A SavedModel whose embedding is the image itself, about its mean, as different as turned photos are."""
+    folder = str(tmp_path_factory.mktemp("turning") / "model")
+
+    def pixels(images):
+        return tf.reshape(images - tf.reduce_mean(images, [1, 2], keepdims=True), [-1, 3 * SIZE**2])
+
+    export_saved_model(small_model(seed=0), folder, serve, pixels)
+    return folder
 
 
 def test_both_signatures_give_only_the_embedding(tmp_path):

@@ -3,15 +3,19 @@
 import pathlib
 import subprocess
 import sys
+import warnings
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from configs import default
 from tests.losses.fresh_process import FEATURES, LABELS, train_one_step
 from tfrank import losses
 from tfrank.checks import InputError
+from tfrank.losses.ranking_loss import NO_POSITIVES
+from tfrank.objective import build_objective
 
 every_name = pytest.mark.parametrize("name", losses.LOSSES)
 
@@ -120,3 +124,33 @@ def trained(tmp_path_factory):
 def test_a_step_after_save_and_load_in_a_fresh_process_gives_the_same_bits(trained, name):
     here, there = trained
     assert [weight.tobytes() for weight in here[name]] == [w.tobytes() for w in there[name]]
+
+
+def warnings_of(act):
+    """The messages of the warnings that it gives of batches without positives."""
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        act()
+    return [str(one.message) for one in given if str(one.message) == NO_POSITIVES]
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_fit_on_batches_without_positives_warns_once(eager):
+    def fit(labels):
+        small_model(losses.get("pnp"), run_eagerly=eager).fit(FEATURES, labels, 4, epochs=3, verbose=0)
+
+    assert warnings_of(lambda: fit(np.arange(12))) == [NO_POSITIVES]
+    assert "tfrank.data.balanced_batches" in NO_POSITIVES
+    assert warnings_of(lambda: fit(np.zeros(12, int))) == []
+
+
+def test_a_loss_that_xla_compiles_trains_without_positives_and_cannot_warn():
+    model = small_model(losses.get("pnp"), jit_compile=True)
+    assert warnings_of(lambda: model.fit(FEATURES, np.arange(12), 4, verbose=0)) == []
+
+
+def test_a_trainer_with_a_warning_of_its_own_is_not_warned_twice():
+    model = keras.Sequential([keras.Input([6]), keras.layers.Dense(4)])
+    objective = build_objective(default.get_config("pnp"), model, [0, 1], keras.Variable(0, dtype="int64"))
+    labels, outputs = tf.range(12), objective.model(FEATURES)
+    assert warnings_of(lambda: tf.function(objective.loss)(labels, outputs)) == []

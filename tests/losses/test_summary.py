@@ -7,8 +7,9 @@ import pytest
 import tensorflow as tf
 
 from tests.reference import unit
-from tfrank import metrics
-from tfrank.losses.summary import BINS, MOST_QUERIES, batch_summary
+from tfrank import MultiSimilarityLoss, PNPLoss, SmoothAPLoss, metrics
+from tfrank.losses.summary import BINS, MOST_QUERIES, batch_summary, loss_slope
+from tfrank.training.trainer import FLAT_SLOPE
 
 AXES = np.eye(4)
 
@@ -167,3 +168,31 @@ def test_a_nan_shows_in_the_numbers_and_is_in_no_histogram():
     summary = batch_summary([0, 0, 1, 1], embeddings)
     assert math.isnan(summary["positive_similarity"]) and math.isnan(summary["spread"])
     assert int(tf.reduce_sum(summary["positive_histogram"])) == 2
+
+
+@pytest.mark.parametrize("norms", [1.0, 5.0])
+def test_the_slope_is_the_turn_of_embeddings_and_not_of_their_norms(norms):
+    labels, embeddings = random_batch(12, 4, 0)
+    scaled = tf.constant(norms * embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True))
+    slope = float(loss_slope(lambda labels, parts: SmoothAPLoss(0.1)(labels, parts[0]), labels, [scaled]))
+    total = 0.0
+    for i, row in enumerate(scaled.numpy()):
+        for axis in range(3):
+            moved = [scaled.numpy(), scaled.numpy()]
+            moved[0][i, axis] += 1e-6 * norms
+            moved[1][i, axis] -= 1e-6 * norms
+            up, down = (float(SmoothAPLoss(0.1)(labels, one)) for one in moved)
+            total += ((up - down) / 2e-6 / norms) ** 2 * (row @ row)
+    assert slope == pytest.approx(math.sqrt(12 * total), rel=1e-5)
+
+
+def test_pnp_dq_at_a_high_temperature_is_flat_and_multi_similarity_is_not():
+    """All similarities near 1, as from random weights: every positive stands behind many negatives."""
+    random = np.random.default_rng(0)
+    rows = tf.constant(1 + 0.2 * random.normal(size=(64, 32)))
+    labels = np.arange(64) // 4
+
+    def slope(loss):
+        return float(loss_slope(lambda labels, parts: loss(labels, parts[0]), labels, [rows]))
+
+    assert slope(PNPLoss(temperature=0.1)) < FLAT_SLOPE < slope(MultiSimilarityLoss())

@@ -9,13 +9,14 @@ import zlib
 import numpy as np
 
 # The sides are such that borders matter where they may.
-SIDES = {"resnet50": 64, "resnet101": 64, "se_resnet50": 65, "bn_inception": 99}
+SIDES = {"resnet50": 64, "resnet101": 64, "se_resnet50": 65, "bn_inception": 99, "mobilenet_v2": 65}
 # Of the last map of one image: mean, standard deviation, and the largest number at the first pixel.
 SUMMARIES = {
     "resnet50": (4181.820589066576, 5047.255004728944, 24024.70689014065),
     "resnet101": (20406969.224758387, 24935011.791877642, 119709542.15922362),
     "se_resnet50": (211.0619055269479, 288.9701567540108, 1607.8384838881968),
     "bn_inception": (4.196409575895793, 6.682172109170505, 43.8570813039907),
+    "mobilenet_v2": (1.5126692252366698, 2.096196812039608, 6.0),
 }
 
 

@@ -23,6 +23,7 @@ PUBLISHED = {
     "resnet101": (44_549_160, 2048),
     "se_resnet50": (28_088_024, 2048),
     "bn_inception": (11_295_240, 1024),
+    "mobilenet_v2": (3_504_872, 1280),
 }
 # The first of each family in alphabetical order, or a small one.
 FAMILIES = [
@@ -62,9 +63,11 @@ def recorded_weight(variable):
     _, layer, name = variable.path.split("/")
     names = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "kernel": "weight"}
     names["moving_variance"] = "running_var"
-    shape = [variable.shape[axis] for axis in (3, 2, 0, 1)] if name == "kernel" else variable.shape
+    # A depthwise kernel has its channels third, where others have their inputs.
+    axes = (2, 3, 0, 1) if variable.shape[-1] == 1 else (3, 2, 0, 1)
+    shape = [variable.shape[axis] for axis in axes] if name == "kernel" else variable.shape
     array = recorded.weight(f"{layer}.{names.get(name, name)}", tuple(shape))
-    return array.transpose(2, 3, 1, 0) if name == "kernel" else array
+    return array.transpose(np.argsort(axes)) if name == "kernel" else array
 
 
 @pytest.mark.parametrize("name", recorded.SIDES)

@@ -145,17 +145,59 @@ class BNInception(nn.Module):
         return maps
 
 
+class InvertedResidual(nn.Module):
+    def __init__(self, inputs, outputs, expansion, stride):
+        super().__init__()
+        inner = inputs * expansion
+        self.shortcut = stride == 1 and inputs == outputs
+        self.conv = nn.Sequential(
+            *([relu6_unit(inputs, inner, 1)] if expansion > 1 else []),
+            relu6_unit(inner, inner, 3, stride, inner),
+            nn.Conv2d(inner, outputs, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
+
+    def forward(self, x):
+        return self.conv(x) + (x if self.shortcut else 0)
+
+
+def relu6_unit(inputs, outputs, size, stride=1, groups=1):
+    conv = nn.Conv2d(inputs, outputs, size, stride, size // 2, groups=groups, bias=False)
+    return nn.Sequential(conv, nn.BatchNorm2d(outputs), nn.ReLU6())
+
+
+class MobileNetV2(nn.Module):
+    """torchvision's: expansion, filters, blocks and stride of each stage."""
+
+    stages = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2))
+
+    def __init__(self):
+        super().__init__()
+        features, inputs = [relu6_unit(3, 32, 3, 2)], 32
+        for expansion, outputs, blocks, stride in (*self.stages, (6, 320, 1, 1)):
+            for block in range(blocks):
+                features.append(InvertedResidual(inputs, outputs, expansion, 1 if block else stride))
+                inputs = outputs
+        self.features = nn.Sequential(*features, relu6_unit(inputs, 1280, 1))
+        self.classifier = nn.Sequential(nn.Dropout(0.2), nn.Linear(1280, 1000))
+
+    def forward(self, x):
+        return [self.features(x)]
+
+
 NETWORKS = {
     "resnet50": lambda: ResNet((3, 4, 6, 3)),
     "resnet101": lambda: ResNet((3, 4, 23, 3)),
     "se_resnet50": lambda: ResNet((3, 4, 6, 3), squeeze=True),
     "bn_inception": BNInception,
+    "mobilenet_v2": MobileNetV2,
 }
 PUBLISHED_COUNTS = {
     "resnet50": 25_557_032,
     "resnet101": 44_549_160,
     "se_resnet50": 28_088_024,
     "bn_inception": 11_295_240,
+    "mobilenet_v2": 3_504_872,
 }
 
 

@@ -15,7 +15,7 @@ from tfrank.models.applications import APPLICATIONS
 from tfrank.models.backbones import NETWORKS
 from tfrank.models.embedding import embedding_model
 from tfrank.models.resnet import resnet, se_resnet
-from tfrank.models.weights import PUBLISHED, load_backbone_weights
+from tfrank.models.weights import PUBLISHED, check_exists, load_backbone_weights
 
 
 @pytest.fixture
@@ -194,8 +194,15 @@ def test_imagenet_without_a_network_says_what_to_do(monkeypatch):
         )
 
     monkeypatch.setitem(APPLICATIONS, "MobileNet", offline)
-    with pytest.raises(InputError, match=r"could not download .*keras/MobileNet .*no_top\.h5.*give its path"):
+    ways = r"\(unreachable\).*\(1\) fetch https://storage/mobilenet_\S*no_top\.h5.*\(2\).*\(3\).*=random"
+    with pytest.raises(InputError, match=f"keras/MobileNet are not in .*{ways}") as caught:
         load_backbone_weights(model, "imagenet")
+    assert "\n" not in str(caught.value)
+
+
+def test_imagenet_for_the_convnet_is_refused_before_the_data_is_read():
+    with pytest.raises(InputError, match="'random' for the convnet"):
+        check_exists("imagenet", "convnet")
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -35,18 +35,26 @@ def similarity_histogram(similarity, query_labels, gallery_labels, self_index, b
     return [[count / (max(1, sum(kind)) * width) for count in kind] for kind in counts]
 
 
-def choose_queries(average_precision, labels, count, highest):
-    """The queries of lowest, or highest, AP, of different classes while there are classes, in order of AP."""
-    order = [q for q, ap in enumerate(average_precision) if not math.isnan(ap)]
-    order.sort(key=lambda q: (-average_precision[q] if highest else average_precision[q], q))
-    chosen, seen = [], set()
-    for q in order:
-        if len(chosen) < count and labels[q] not in seen:
-            chosen.append(q)
-            seen.add(labels[q])
-    for q in order:
-        if len(chosen) < count and q not in chosen:
-            chosen.append(q)
+def choose_queries(average_precision, labels, count, highest, wrong=None, similarity=None):
+    """The queries of lowest, or highest, AP, of different classes while there are classes, then second ones.
+
+    With `wrong` and `similarity` the lowest are first those of most wrong, then those of highest similarity.
+    """
+
+    def key(query):
+        if highest:
+            return -average_precision[query], query
+        wrongs = 0 if wrong is None else -wrong[query]
+        unlike = 0 if similarity is None else -similarity[query]
+        return wrongs, math.inf if math.isnan(unlike) else unlike, average_precision[query], query
+
+    order = sorted((q for q, ap in enumerate(average_precision) if not math.isnan(ap)), key=key)
+    chosen, seen = [], []
+    for times in (0, 1):
+        for q in order:
+            if len(chosen) < count and q not in chosen and seen.count(labels[q]) == times:
+                chosen.append(q)
+                seen.append(labels[q])
     return sorted(chosen, key=order.index)
 
 

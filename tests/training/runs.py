@@ -66,9 +66,10 @@ def saved_step(workdir) -> int:
 
 
 def logged_steps(workdir) -> list[str]:
-    """The lines of training.csv, header left out; none where there is no such file yet."""
+    """The lines of training.csv of the steps taken, not of the start; none where there is no file yet."""
     path = pathlib.Path(workdir, "training.csv")
-    return path.read_text().splitlines()[1:] if path.exists() else []
+    lines = path.read_text().splitlines()[1:] if path.exists() else []
+    return [line for line in lines if not line.startswith("0,")]
 
 
 def events(workdir) -> dict[str, list[tuple[int, np.ndarray]]]:
@@ -96,7 +97,8 @@ def event_hashes(workdir) -> dict[str, list[tuple[int, str]]]:
 def evaluation(recall_at_1: float) -> Evaluation:
     """An evaluation that found this."""
     picture = tf.io.encode_png(tf.fill([2, 3, 3], tf.cast(255 * recall_at_1, tf.uint8))).numpy()
-    return Evaluation({"recall_at_1": recall_at_1, "map_at_r": recall_at_1 / 2}, picture)
+    metrics = {"recall_at_1": recall_at_1, "map": recall_at_1, "map_at_r": recall_at_1 / 2}
+    return Evaluation(metrics, picture)
 
 
 class CountingLoss(PNPLoss):

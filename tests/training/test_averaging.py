@@ -29,10 +29,12 @@ def values_of(model):
 class Run:
     """A model, its average, and some made-up steps."""
 
-    def __init__(self, momentum):
+    def __init__(self, momentum, share=0.0):
         self.model = network()
         self.iterations = keras.Variable(0, dtype="int64", trainable=False)
-        self.average = WeightAverage(self.model, momentum, iterations=self.iterations, strategy=ONE_DEVICE)
+        self.average = WeightAverage(
+            self.model, momentum, share=share, iterations=self.iterations, strategy=ONE_DEVICE
+        )
 
     def steps(self, first, last):
         """Moves every variable and updates; what the variables were after each step."""
@@ -47,12 +49,13 @@ class Run:
         return seen
 
 
-def by_hand(start, seen, momentum):
+def by_hand(start, seen, momentum, share=0.0):
     averages = {path: value.copy() for path, value in start.items()}
     for t, values in enumerate(seen, 1):
         m = min(momentum, t / (t + 9))
         for path in averages:
-            averages[path] = m * averages[path] + (1 - m) * values[path]
+            mixed = share * start[path] + (1 - share) * values[path]
+            averages[path] = m * averages[path] + (1 - m) * mixed
     return averages
 
 
@@ -71,6 +74,17 @@ def test_weights_and_moving_statistics_are_averaged_by_the_formula(momentum):
     seen = run.steps(1, 12)
     assert_averages(run.average, run.model, by_hand(start, seen, momentum))
     assert any("moving_variance" in path for path in start)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_the_weights_before_training_keep_their_share(momentum):
+    run = Run(momentum, share=0.25)
+    start = values_of(run.model)
+    seen = run.steps(1, 4)
+    assert_averages(run.average, run.model, by_hand(start, seen, momentum, 0.25))
+    if not momentum:
+        last = {path: 0.25 * start[path] + 0.75 * seen[-1][path] for path in start}
+        assert_averages(run.average, run.model, last)
 
 
 def test_states_of_random_numbers_are_not_averaged():
@@ -122,7 +136,7 @@ def test_a_step_takes_the_weights_it_ends_with_into_the_average(micro_batch_size
     assert all(np.abs(seen[0][path] - seen[2][path]).max() > 1e-5 for path in start if "bias" not in path)
 
 
-@pytest.mark.parametrize("momentum", [0, 1, -0.5, float("nan"), "0.9", None])
+@pytest.mark.parametrize("momentum", [1, -0.5, float("nan"), "0.9", None])
 def test_a_momentum_outside_0_to_1_is_refused(momentum):
     with pytest.raises(InputError, match="Invalid value for argument `momentum`"):
         Run(momentum)

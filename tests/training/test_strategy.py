@@ -44,7 +44,7 @@ def train(strategy_name, loss, folder):
         config.train.micro_batch_size = micro_batch_size
         workdir = os.path.join(folder, f"{strategy_name}_{micro_batch_size}")
         data = datasets.build_data(config, workdir)
-        training = experiment.build_training(config, workdir, strategy, STEPS, data.train.label)
+        training = experiment.build_training(config, workdir, strategy, STEPS, data.train)
         variables = training.model.trainable_variables
         weights |= {f"{micro_batch_size}/before/{v.path}": v.numpy() for v in variables}
         experiment.train(config, training, data, STEPS)

@@ -1,11 +1,13 @@
 """What a person sees of training: a line of progress, warnings in words, and an answer to Ctrl-C."""
 
+import itertools
 import os
 import pty
 import re
 import signal
 import time
 
+import numpy as np
 import pytest
 
 from tests.training.runs import (
@@ -40,8 +42,9 @@ def test_a_line_of_progress_has_what_the_log_has(tmp_path, capsys):
     output = capsys.readouterr().out
     assert "\r" not in output
     lines = [line for line in output.splitlines() if line.startswith("step")]
-    first, last = lines[0], lines[-2]
-    assert lines[-1] == "step 4: validation 0.5000"
+    first, last = lines[1], lines[-2]
+    assert lines[0] == "step 0: validation Recall@1 0.5000, mAP 0.5000"
+    assert lines[-1] == f"{lines[0].replace('0', '4', 1)} (best before: 0.5000 at step 0)"
     curves = {tag: dict(rows) for tag, rows in events(tmp_path).items()}
     for line, step in ((first, 2), (last, 4)):
         (found,) = shown(line)
@@ -109,9 +112,11 @@ def test_a_terminal_shows_one_line_rewritten_in_place_and_a_pipe_whole_lines(tmp
     rows = [row.split("\r")[-1] for row in output.split("\r\n")]
     assert [int(found[STEP]) for found in shown(output)] == [2, 4, 6, 8, 10, 12]
     steps = [row for row in rows if row.startswith("step ")]
-    assert [bool(shown(row)) for row in steps] == [False, True, False]
-    assert steps[0].startswith("step 6: validation ") and steps[2].startswith("step 12: validation ")
-    assert steps[1].startswith("step 12/12  loss ") and steps[1].endswith("ETA 0:00:00\x1b[K")
+    assert [bool(shown(row)) for row in steps] == [False, False, True, False]
+    start, middle, last, end = steps
+    assert start.startswith("step 0: validation ") and middle.startswith("step 6: validation ")
+    assert end.startswith("step 12: validation ")
+    assert last.startswith("step 12/12  loss ") and last.endswith("ETA 0:00:00\x1b[K")
     assert output.count("\x1b[K") >= 8
     for found in shown(output):
         assert int(found[HOURS]) == 0 and int(found[MINUTES]) < 10
@@ -154,15 +159,58 @@ def test_a_batch_that_is_neither_is_not_warned_of(tmp_path, capsys):
 
 
 def interrupting(*numbers):
-    """An evaluation in which these signals arrive, one directly after the other."""
+    """An evaluation in which these signals arrive, one directly after the other; not the one of the start."""
+    calls = itertools.count()
 
     def evaluate():
-        for number in numbers:
+        for number in numbers if next(calls) else ():
             os.kill(os.getpid(), number)
             time.sleep(0.01)
         return evaluation(0.5)
 
     return evaluate
+
+
+def scores(*values):
+    """Evaluations of these scores, one after another."""
+    left = iter(values)
+    return lambda: evaluation(next(left))
+
+
+def test_the_model_before_training_is_a_candidate_for_the_best_weights(tmp_path):
+    setup = Setup(tmp_path)
+    start = setup.model.get_weights()
+    setup.fit(4, evaluate=scores(0.5, 0.4, 0.3), evaluate_every=2)
+    assert setup.trainer.best == pytest.approx((0, 0.5, 0.5))
+    setup.model.load_weights(setup.trainer.best_weights)
+    for before, best in zip(start, setup.model.get_weights()):
+        np.testing.assert_array_equal(before, best)
+
+
+def test_without_evaluations_there_are_no_best_weights(tmp_path):
+    setup = Setup(tmp_path)
+    setup.fit(4)
+    assert setup.trainer.best is None
+
+
+def test_training_ends_early_when_patience_runs_out_and_goes_on_no_further(tmp_path, capsys):
+    """The best is step 2, so with a patience of 2 evaluations of every 2 steps the end is step 6."""
+    setup = Setup(tmp_path)
+    options = dict(evaluate_every=2, checkpoint_every=100, patience=2)
+    state = setup.fit(20, evaluate=scores(0.1, 0.5, 0.4, 0.3), **options)
+    assert (setup.trainer.done, saved_step(tmp_path), setup.trainer.best.step) == (6, 6, 2)
+    assert "Ended at step 6: no better validation for 4 steps." in capsys.readouterr().out
+    again = Setup(tmp_path)
+    assert again.fit(20, evaluate=scores(), **options) == state
+    assert again.trainer.best == setup.trainer.best
+
+
+def test_patience_counts_over_a_resume(tmp_path):
+    options = dict(evaluate_every=2, checkpoint_every=100, patience=2)
+    Setup(tmp_path).fit(4, evaluate=scores(0.1, 0.5, 0.4), **options)
+    setup = Setup(tmp_path)
+    setup.fit(20, evaluate=scores(0.3), **options)
+    assert setup.trainer.done == 6
 
 
 EVERY = dict(evaluate_every=3, checkpoint_every=2)

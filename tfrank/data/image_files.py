@@ -15,17 +15,22 @@ and the few that it would show differently than a viewer does are written again:
 | alpha, or a colour that is transparent | over white, as PNG |
 | animated GIF, WebP, PNG; TIFF of several pages | the first image, as PNG |
 | GIF, BMP, TIFF, PPM | as PNG |
+| a shorter side above `shorter_side` | shrunk to it; a JPEG as JPEG, others as PNG |
 | 12 and 32-bit integers, floats, 16-bit inks or separate planes | `BadImage` |
+| HEIC | `BadImage`, which says to convert it |
 | empty, of another format, truncated, damaged | `BadImage` |
 | a side above `MAX_SIDE`, more than `MAX_PIXELS` | `BadImage`, before any memory is taken |
 
-A JPEG is written again with quality 95 and without chroma subsampling. ICC profiles and gamma are ignored,
+A JPEG is written again with quality 95 and without chroma subsampling. One that is shrunk is decoded at 1/2,
+1/4 or 1/8 by the JPEG itself where that leaves at least twice the pixels that are wanted, and brought to size
+by Lanczos' filter. ICC profiles and gamma are ignored,
 as TensorFlow ignores them; a file written again has neither, nor other metadata.
 """
 
 import contextlib
 import dataclasses
 import io
+import math
 import re
 import struct
 import sys
@@ -43,6 +48,10 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 MAX_PIXELS = 89_478_485
 # What a JPEG can have. TensorFlow reads no PNG beyond a million.
 MAX_SIDE = 65_500
+# Of a JPEG that is written again.
+JPEG_QUALITY = 95
+# The brands of ISO files that hold HEIC.
+_HEIC = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -69,20 +78,23 @@ class ImageFile:
     Attributes:
         encoded: bytes that `tf.io.decode_image(channels=3, expand_animations=False)` decodes.
         format: "jpeg", "png" or "webp".
-        width, height: of the decoded image, in pixels.
+        width, height: of the whole upright image, in pixels, before it was shrunk.
+        changes: what was done to it, of "converted", "turned" and "shrunk"; none: kept byte for byte.
     """
 
     encoded: bytes
     format: str
     width: int
     height: int
+    changes: tuple[str, ...] = ()
 
 
-def checked_image(data: bytes) -> ImageFile:
+def checked_image(data: bytes, *, shorter_side: int = 0) -> ImageFile:
     """The image of a file, decoded once to check it, and written again where the module says so.
 
     Args:
         data: the bytes of the file.
+        shorter_side: an image whose shorter side has more pixels is shrunk to this; 0: none is.
 
     Raises:
         BadImage: where there is no whole image in it, or one of a kind that is refused.
@@ -90,27 +102,30 @@ def checked_image(data: bytes) -> ImageFile:
     >>> buffer = io.BytesIO()
     >>> Image.new("RGBA", (3, 2)).save(buffer, "PNG")
     >>> image = checked_image(buffer.getvalue())
-    >>> image.format, image.width, image.height
-    ('png', 3, 2)
+    >>> image.format, image.width, image.height, image.changes
+    ('png', 3, 2, ('converted',))
     >>> checked_image(b"")
     Traceback (most recent call last):
     tfrank.data.image_files.BadImage: the file is empty
     """
     if not data:
         raise BadImage("the file is empty")
+    if data[4:8] == b"ftyp" and data[8:12] in _HEIC:
+        raise BadImage("HEIC, whatever its name says: convert it to JPEG")
     with _reasons():
         image = _open(data)
         if image.format in ("JPEG", "MPO"):
-            return _checked_jpeg(image, data)
+            return _checked_jpeg(image, data, shorter_side)
         if image.format == "PNG":
             _check_png(data)
         depth = _rawmode(image)
         image.load()
-        upright = _orientation(image) not in _UPRIGHT
-        if upright and ";16" not in depth and _kept(image, data):
+        convert = ";16" in depth or not _kept(image, data)
+        if not (convert or _orientation(image) in _UPRIGHT or _is_large(image, shorter_side)):
             return ImageFile(data, image.format.lower(), *image.size)
         pixels = _eight_bits(image, depth, data) if ";16" in depth else image
-        return _written(_flat(_turned(pixels, image)), "PNG")
+        changes = ("converted",) * convert
+        return _written(_flat(pixels), _orientation(image), shorter_side, "PNG", changes)
 
 
 @contextlib.contextmanager
@@ -142,16 +157,21 @@ def _open(data: bytes) -> Image.Image:
     return image
 
 
-def _checked_jpeg(image: Image.Image, data: bytes) -> ImageFile:
+def _checked_jpeg(image: Image.Image, data: bytes, shorter_side: int) -> ImageFile:
     if not _has_end(data):
         raise BadImage("truncated or damaged: the end of the JPEG is missing")
-    size = image.size
-    if image.mode == "CMYK" or _orientation(image) in _UPRIGHT:
-        return _written(_flat(_turned(image, image)), "JPEG")
+    size, orientation = image.size, _orientation(image)
+    if image.mode == "CMYK" or orientation in _UPRIGHT or _is_large(image, shorter_side):
+        changes = ("converted",) * (image.mode == "CMYK")
+        return _written(image, orientation, shorter_side, "JPEG", changes)
     # All of the file is read, but few of the pixels are computed.
     image.draft(image.mode, (max(1, size[0] // 8), max(1, size[1] // 8)))
     image.load()
     return ImageFile(data, "jpeg", *size)
+
+
+def _is_large(image: Image.Image, shorter_side: int) -> bool:
+    return 0 < shorter_side < min(image.size)
 
 
 def _has_end(data: bytes) -> bool:
@@ -230,12 +250,6 @@ def _orientation(image: Image.Image) -> int:
         return 1
 
 
-def _turned(pixels: Image.Image, image: Image.Image) -> Image.Image:
-    """`pixels` upright, by the orientation of `image`."""
-    orientation = _orientation(image)
-    return pixels.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else pixels
-
-
 def _kept(image: Image.Image, data: bytes) -> bool:
     """Whether TensorFlow shows a PNG or WebP as a viewer does."""
     if image.has_transparency_data or getattr(image, "is_animated", False):
@@ -293,9 +307,23 @@ def _flat(image: Image.Image) -> Image.Image:
     return image.convert("L" if image.mode in ("1", "L") else "RGB")
 
 
-def _written(image: Image.Image, format: str) -> ImageFile:
+def _written(
+    image: Image.Image, orientation: int, shorter_side: int, format: str, changes: tuple[str, ...]
+) -> ImageFile:
+    """The image shrunk if it is large, in grayscale or RGB, upright, and written."""
+    size = image.size
+    if _is_large(image, shorter_side):
+        # The shorter side is exact; the other is rounded by `thumbnail`, to at most this.
+        bounds = [math.ceil(side * shorter_side / min(size)) for side in size]
+        image.thumbnail(bounds, Image.Resampling.LANCZOS)
+        changes = (*changes, "shrunk")
+    image = _flat(image)
+    if orientation in _UPRIGHT:
+        image, changes = image.transpose(_UPRIGHT[orientation]), (*changes, "turned")
+        size = size[::-1] if orientation > 4 else size
     # Pillow would write the profile of the old file into the new one.
     image.info = {}
     buffer = io.BytesIO()
-    image.save(buffer, format, **({"quality": 95, "subsampling": 0} if format == "JPEG" else {}))
-    return ImageFile(buffer.getvalue(), format.lower(), *image.size)
+    options = {"quality": JPEG_QUALITY, "subsampling": 0} if format == "JPEG" else {}
+    image.save(buffer, format, **options)
+    return ImageFile(buffer.getvalue(), format.lower(), *size, changes)

@@ -5,23 +5,13 @@ import dataclasses
 import tensorflow as tf
 
 from tfrank import checks
+from tfrank.data.decoding import decode, decode_reduced, exif_orientation, upright, whole
 from tfrank.data.records import BOX_SIDES
 from tfrank.data.regions import align_face, crop_to_box
 from tfrank.data.views import View, test_view, training_view
 
 REGIONS = ("image", "box", "face")
 _LANDMARKS = 5
-
-
-def decode(encoded: tf.Tensor) -> tf.Tensor:
-    """`[height, width, 3]` uint8 RGB of the bytes of a JPEG, PNG, WebP, GIF or BMP file, a scalar string.
-
-    TensorFlow ignores transparency, EXIF orientation and colour profiles. In records that `prepare` wrote,
-    `image_files.checked_image` has dealt with them; records made elsewhere, and images to serve, are taken as
-    they are.
-    """
-    image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
-    return tf.ensure_shape(image, [None, None, 3])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,19 +44,23 @@ class ImageLoader:
 
     def train(self, serialized: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         """`[size, size, 3]` uint8 of a serialised example, random by a seed `[2]` int64."""
-        return training_view(self._look(serialized, self.region), self.view, seed)
+        picture = self._look(serialized, self.region, self.view.training_side())
+        return training_view(picture, self.view, seed)
 
     def test(self, serialized: tf.Tensor) -> tf.Tensor:
         """`[size, size, 3]` uint8 of a serialised example; `[height, width, 3]` at full size."""
-        image = self._look(serialized, self.test_region)
-        return image if self.full_size else test_view(image, self.view)
+        picture = self._look(serialized, self.test_region, self._test_side())
+        return picture.pixels if self.full_size else test_view(picture, self.view)
 
     def serve(self, encoded: tf.Tensor) -> tf.Tensor:
-        """The same of the bytes of an image, all of which is looked at."""
-        image = decode(encoded)
-        return image if self.full_size else test_view(image, self.view)
+        """The same of the bytes of an image, turned as its EXIF says, all of which is looked at."""
+        picture = upright(_decoded(encoded, self._test_side()), exif_orientation(encoded))
+        return picture.pixels if self.full_size else test_view(picture, self.view)
 
-    def _look(self, serialized, region):
+    def _test_side(self):
+        return None if self.full_size else self.view.test_side()
+
+    def _look(self, serialized, region, least_side):
         floats = tf.io.FixedLenSequenceFeature([], tf.float32, allow_missing=True)
         names = {
             "image": [],
@@ -75,19 +69,25 @@ class ImageLoader:
         }[region]
         schema = {self.encoded: tf.io.FixedLenFeature([], tf.string)} | dict.fromkeys(names, floats)
         features = tf.io.parse_single_example(serialized, schema)
+        if region == "image":
+            return _decoded(features[self.encoded], least_side)
         image = decode(features[self.encoded])
         if region == "box":
             # Of several boxes the first; NaN stands for none.
             box = tf.stack([tf.concat([features[name], [float("nan")]], 0)[0] for name in names])
             message = "the record's box is not xmin < xmax, ymin < ymax in shares of the image"
             with tf.control_dependencies([tf.debugging.Assert(_is_box(box), [message])]):
-                return crop_to_box(image, box, margin=self.box_margin, min_aspect=self.box_min_aspect)
-        if region == "face":
-            landmarks = tf.stack([features[name] for name in names], axis=1)
-            count, message = tf.shape(landmarks)[0], "the record has no five landmarks of a face"
-            with tf.control_dependencies([tf.debugging.assert_equal(count, _LANDMARKS, message)]):
-                return align_face(image, tf.ensure_shape(landmarks, [_LANDMARKS, 2]), size=self.view.size)
-        return image
+                return whole(crop_to_box(image, box, margin=self.box_margin, min_aspect=self.box_min_aspect))
+        landmarks = tf.stack([features[name] for name in names], axis=1)
+        count, message = tf.shape(landmarks)[0], "the record has no five landmarks of a face"
+        with tf.control_dependencies([tf.debugging.assert_equal(count, _LANDMARKS, message)]):
+            landmarks = tf.ensure_shape(landmarks, [_LANDMARKS, 2])
+            return whole(align_face(image, landmarks, size=self.view.size))
+
+
+def _decoded(encoded, least_side):
+    """The picture of a file, of which `least_side` pixels are enough; None: all."""
+    return whole(decode(encoded)) if least_side is None else decode_reduced(encoded, least_side)
 
 
 def _is_box(box):

@@ -16,6 +16,8 @@ from tfrank.checks import InputError
 from tfrank.data.index import UNKNOWN
 from tfrank.data.sources.image import Count, SourceImage
 
+# Two to train on, so that there are negatives, and two to test on.
+FEWEST_CLASSES = 4
 _IMAGES_BETWEEN_LINES = 500_000
 
 
@@ -29,6 +31,8 @@ class Listing:
         repeated: numbers of the images whose id an earlier one has.
         labels: of the classes and what they are called, by role.
         images: how many, by role.
+        missing: how many have no file.
+        first_missing: path of the first of them, as the source gives it.
     """
 
     path: str
@@ -36,6 +40,8 @@ class Listing:
     repeated: np.ndarray
     labels: dict[str, dict[int, str]]
     images: dict[str, int]
+    missing: int = 0
+    first_missing: str = ""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -48,8 +54,14 @@ class Listing:
         }
 
 
-def list_images(images: Iterable[SourceImage], folder: str) -> dict[str, Listing]:
+def list_images(images: Iterable[SourceImage], folder: str, *, root: str | None = None) -> dict[str, Listing]:
     """Writes a list for each split to `<folder>/<split>.images`.
+
+    Args:
+        images: of all splits.
+        folder: where the lists go.
+        root: the folder that paths of images are relative to, in which they are looked for; None: they are
+            not.
 
     Raises:
         InputError: there are no images.
@@ -59,7 +71,7 @@ def list_images(images: Iterable[SourceImage], folder: str) -> dict[str, Listing
         for number, image in enumerate(images):
             if image.split not in writers:
                 path = os.path.join(folder, f"{image.split}.images")
-                writers[image.split] = _Writer(path, stack.enter_context(open(path, "wb")))
+                writers[image.split] = _Writer(path, stack.enter_context(open(path, "wb")), root)
             writers[image.split].add(image)
             if number and number % _IMAGES_BETWEEN_LINES == 0:
                 print(f"{number:,} images listed so far", flush=True)
@@ -71,8 +83,9 @@ def list_images(images: Iterable[SourceImage], folder: str) -> dict[str, Listing
 class _Writer:
     """Writes one list; of an image it keeps in memory where its line begins, and a hash of its id."""
 
-    def __init__(self, path, file):
-        self._path, self._file = path, file
+    def __init__(self, path, file, root):
+        self._path, self._file, self._root = path, file, root
+        self._missing, self._first_missing = 0, ""
         self._starts, self._ids, self._end = array.array("q"), array.array("q"), 0
         self._labels, self._images = {}, {}
 
@@ -85,13 +98,18 @@ class _Writer:
         self._ids.append(int.from_bytes(digest, "little", signed=True))
         self._labels.setdefault(image.role, {})[image.label] = image.text
         self._images[image.role] = self._images.get(image.role, 0) + 1
+        looked_for = self._root is not None and image.encoded is None
+        if looked_for and not os.path.exists(os.path.join(self._root, image.path)):
+            self._first_missing = self._first_missing or image.path
+            self._missing += 1
 
     def listing(self):
         ids = np.frombuffer(self._ids, np.int64)
         order = np.argsort(ids, kind="stable")
         repeated = np.sort(order[1:][ids[order[1:]] == ids[order[:-1]]])
         starts = np.frombuffer(self._starts, np.int64)
-        return Listing(self._path, starts, repeated, self._labels, self._images)
+        found = self._missing, self._first_missing
+        return Listing(self._path, starts, repeated, self._labels, self._images, *found)
 
 
 def _as_text(encoded: bytes) -> str:
@@ -117,6 +135,26 @@ def image_of(line: bytes) -> SourceImage:
     if fields["encoded"] is not None:
         fields["encoded"] = base64.b64decode(fields["encoded"])
     return SourceImage(**fields)
+
+
+def check_enough(listings: dict[str, Listing], where: str) -> None:
+    """InputError for fewer than four classes, or one image of each, in images of `where` to train on."""
+    if "train" not in listings:
+        return
+    classes = {split: len(_classes(listing).keys() - {UNKNOWN}) for split, listing in listings.items()}
+    total = len(set().union(*map(_classes, listings.values())) - {UNKNOWN})
+    if total < FEWEST_CLASSES:
+        images = sum(map(len, listings.values()))
+        raise InputError(
+            f"It takes {FEWEST_CLASSES} classes, two to train on and two to test on. {where} has {total}, of"
+            f" {images:,} image{'s' * (images != 1)}. Add classes."
+        )
+    for split, listing in listings.items():
+        if len(listing) <= classes[split]:
+            raise InputError(
+                f"The {classes[split]:,} classes of {split} in {where} have one image each. It takes two of a"
+                " class to learn or to measure what is alike. Add images."
+            )
 
 
 def check_disjoint(listings: dict[str, Listing]) -> None:

@@ -81,6 +81,34 @@ def evaluation_batches(reader: RecordReader, loader: ImageLoader, *, batch_size:
     return images.batch(1 if loader.full_size else batch_size).prefetch(2)
 
 
+def view_batches(
+    reader: RecordReader, loader: ImageLoader, *, views: int, seed: int, batch_size: int, start: int = 0
+) -> tf.data.Dataset:
+    """Every record in order, all of them `views` times, from the image `start` on of these.
+
+    The first time as at test, then as random views in training, keyed by (seed, view, record). Elements as
+    `train_batches`; the last batch may be smaller.
+    """
+    count = len(reader.index)
+    total = count * views
+    steps = tf.data.Dataset.range(-(-(total - start) // batch_size))
+
+    def places_of(step):
+        first = start + step * batch_size
+        return np.arange(first, min(first + batch_size, total))
+
+    def load(serialized, step, place):
+        place += start + step * batch_size
+        return tf.cond(
+            place < count,
+            lambda: loader.test(serialized),
+            lambda: loader.train(serialized, tf.stack([tf.cast(seed, tf.int64), place])),
+        )
+
+    images = _batches(reader, lambda step: places_of(step) % count, steps, load)
+    return images.batch(batch_size).prefetch(2)
+
+
 def check_batch(reader: RecordReader, numbers: np.ndarray, loader: ImageLoader) -> None:
     """Reads and decodes records one by one; InputError names the first that fails.
 

@@ -4,8 +4,11 @@ Until all is there, everything is in a folder `.unfinished` of that folder, from
 preparation goes on.
 """
 
+import collections
+import contextlib
 import csv
 import dataclasses
+import errno
 import inspect
 import io
 import itertools
@@ -25,8 +28,10 @@ from tfrank import checks, files
 from tfrank.checks import InputError
 from tfrank.data import shards
 from tfrank.data.archives import is_archive, unpack
+from tfrank.data.duplicates import find_duplicates, sentences, write_duplicates
+from tfrank.data.image_files import JPEG_QUALITY
 from tfrank.data.index import RecordIndex, concatenate, index_path, load_index
-from tfrank.data.listing import check_disjoint, list_images
+from tfrank.data.listing import check_disjoint, check_enough, list_images
 from tfrank.data.scan import scan
 from tfrank.data.shards import Skipped
 from tfrank.data.sources import SOURCES
@@ -37,13 +42,14 @@ from tfrank.workdir import locked
 
 # What stands in a folder of records beside shards and their index.
 PREPARED, SKIPPED, GROUND_TRUTH = "prepared.json", "skipped.csv", "ground_truth.json"
+DUPLICATES = "duplicates.csv"
 UNFINISHED = ".unfinished"
+# Pixels to which the shorter side of a user's own photos is shrunk: twice what networks commonly look at.
+SHORTER_SIDE = 512
 IMAGES_IN_A_SHARD = 10_000
 FEWEST_SHARDS = 4
 # Fewer images than that are not worth starting processes for.
 _FEW_IMAGES = 4_000
-# With so many bad images, and more than may be, the rest is not looked at.
-_MANY_BAD = 1_000
 _SHOWN = 5
 
 
@@ -68,8 +74,9 @@ def prepare(
         source_dir: its folder, or an archive (zip, tar), which is unpacked meanwhile; "" where the data comes
             with a package.
         output_dir: gets `<split>-00000-of-00004.tfrecord` and so on, `<split>.index.npz`, `skipped.csv` and
-            `prepared.json`.
-        options: of the source's function.
+            `prepared.json`; and `duplicates.csv` where photos are in train and in test or in two classes.
+        options: of the source's function; and `shorter_side`, to which larger images are shrunk, in pixels,
+            0 to keep them (512 of folders and CSV files, 0 of published data sets).
         num_shards: of each split; 0: one for each 10,000 images, at least 4.
         processes: that work at once; 0: one a core.
         max_skipped: the share of images, rounded up to a number, that may be left out: missing, damaged, no
@@ -86,39 +93,74 @@ def prepare(
     checks.integer("num_shards", num_shards, at_least=0)
     checks.number("max_skipped", max_skipped, at_least=0, at_most=1)
     processes = checks.integer("processes", processes, at_least=0) or os.cpu_count()
+    options = dict(options)
+    shorter_side = options.pop("shorter_side", None)
     source = _source(name, options)
-    about = json.loads(json.dumps({"source": name, "options": dict(options)}, default=list))
+    if shorter_side is None:
+        shorter_side = SHORTER_SIDE if source.own else 0
+    checks.integer("shorter_side", shorter_side, at_least=0)
+    about = {"source": name, "options": options, "shorter_side": shorter_side}
+    about = json.loads(json.dumps(about, default=list))
     if source_dir and os.path.realpath(source_dir) == os.path.realpath(output_dir):
         raise InputError(f"{output_dir} is the source itself. Choose another folder for the records.")
     if files.is_remote(output_dir):
         raise InputError(f"Records are written to local folders; copy them to {output_dir} afterwards.")
-    with locked(output_dir):
+    with locked(output_dir), _naming_a_full_disk(output_dir):
         summary = prepared(output_dir)
         if summary is None:
-            where = {"source_dir": os.path.realpath(source_dir) if source_dir else ""}
             work = files.make_folder(os.path.join(output_dir, UNFINISHED))
+            if source_dir:
+                print(f"Reading {os.path.abspath(source_dir)}", flush=True)
             folder = _unpacked(source_dir, work)
-            listings = list_images(source.read(folder, **options), work)
-            print(f"{sum(map(len, listings.values())):,} images listed", flush=True)
-            if not allow_common_classes:
-                check_disjoint(listings)
-            _say_counts(source, listings)
             # Paths of a manifest are relative to where it is.
             root = os.path.dirname(folder) if os.path.isfile(folder) else folder
-            tasks = _tasks(listings, root, work, num_shards)
-            skipped = _write_shards(tasks, output_dir, processes, max_skipped)
+            listings = list_images(source.read(folder, **options), work, root=root)
+            _check_listings(source, listings, source_dir, root, max_skipped, allow_common_classes)
+            tasks = _tasks(listings, root, work, num_shards, shorter_side)
+            skipped, changes = _write_shards(tasks, output_dir, processes, max_skipped)
+            if source.own:
+                _say_duplicates(tasks, os.path.join(output_dir, DUPLICATES))
             splits = {split: _join(split, tasks[split], skipped, output_dir) for split in listings}
             if source.ground_truth:
                 files.write_json(os.path.join(output_dir, GROUND_TRUTH), source.ground_truth(folder))
-            summary = about | where | {"tfrank": tfrank.__version__, "splits": splits}
+            summary = about | {
+                "source_dir": os.path.realpath(source_dir) if source_dir else "",
+                "tfrank": tfrank.__version__,
+                "images": changes,
+                "jpeg_quality": JPEG_QUALITY,
+                "splits": splits,
+            }
             files.write_json(os.path.join(output_dir, PREPARED), summary)
-        elif {key: summary[key] for key in about} != about:
-            raise InputError(
-                f"{output_dir} has records of {summary['source']} with options {summary['options']}, not of"
-                f" {name} with {about['options']}. Choose another folder."
-            )
+        else:
+            _check_same(summary, about, output_dir)
         shutil.rmtree(os.path.join(output_dir, UNFINISHED), ignore_errors=True)
     return summary
+
+
+def _check_same(summary, about, output_dir):
+    """InputError where records were prepared from something else, or in another way."""
+    before = {"shorter_side": 0} | summary  # Versions that shrank nothing did not say so.
+    if {key: before[key] for key in about} != about:
+        of, now = (f"{one['source']} with options {_all_options(one)}" for one in (before, about))
+        raise InputError(f"{output_dir} has records of {of}, not of {now}. Choose another folder.")
+
+
+def _all_options(about):
+    return about["options"] | {"shorter_side": about["shorter_side"]}
+
+
+@contextlib.contextmanager
+def _naming_a_full_disk(output_dir):
+    """Says of a disk that fills what to do; what is written already is kept."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise InputError(
+            f"The disk of {output_dir} is full. Make room and give the same command again: it goes on with"
+            " what is missing."
+        ) from None
 
 
 def prepared(folder: str) -> dict[str, Any] | None:
@@ -197,15 +239,49 @@ def _unpacked(source_dir, work):
     return unpack(source_dir, os.path.join(work, f"unpacked-{zlib.crc32(os.fsencode(about)):08x}"))
 
 
-def _say_counts(source, listings):
+def _check_listings(source, listings, source_dir, root, max_skipped, allow_common_classes):
+    """Says what was listed, and raises InputError for what can be known before any image is read."""
+    print(f"{sum(map(len, listings.values())):,} images listed", flush=True)
+    if source.own:
+        check_enough(listings, source_dir)
+    if not allow_common_classes:
+        check_disjoint(listings)
     counts = {}
     for split, listing in listings.items():
         counts |= listing.counts(split)
     for difference in compare_counts(source, counts):
         print(f"Note: {difference}")
+    _check_missing(listings, root, max_skipped)
 
 
-def _tasks(listings, folder, work, num_shards):
+def _check_missing(listings, root, max_skipped):
+    """InputError where more files are missing than may be: mostly the paths are wrong."""
+    total, missing = (sum(counts) for counts in zip(*((len(x), x.missing) for x in listings.values())))
+    if missing <= math.ceil(max_skipped * total):
+        return
+    path = next(listing.first_missing for listing in listings.values() if listing.missing)
+    looked_for = os.path.join(os.path.abspath(root), path)
+    relative = "" if os.path.isabs(path) else f", since paths are relative to {os.path.abspath(root)}"
+    message = (
+        f"{missing:,} of {total:,} images are not where the list says. The first, {path}, was looked for at"
+        f" {looked_for}{relative}. Correct the paths"
+    )
+    if "\\" in path:
+        message += ", with / in place of \\"
+    if missing < total:
+        message += (
+            ", or leave those images out: `python -m tfrank.data.prepare`"
+            f" --max_skipped={_enough(missing, total)}"
+        )
+    raise InputError(f"{message}.")
+
+
+def _enough(bad, total):
+    """The least --max_skipped, of three digits, that lets so many bad images through."""
+    return math.ceil(1000 * bad / total) / 1000
+
+
+def _tasks(listings, folder, work, num_shards, shorter_side):
     return {
         split: shards.shard_tasks(
             listing,
@@ -213,23 +289,28 @@ def _tasks(listings, folder, work, num_shards):
             folder,
             work,
             num_shards=num_shards or max(FEWEST_SHARDS, math.ceil(len(listing) / IMAGES_IN_A_SHARD)),
+            shorter_side=shorter_side,
         )
         for split, listing in listings.items()
     }
 
 
 def _write_shards(tasks, output_dir, processes, max_skipped):
-    """Writes the shards that are not there yet; InputError where more images are bad than may be."""
-    total = sum(len(task.starts) for task in itertools.chain(*tasks.values()))
-    most_bad = math.ceil(max_skipped * total)
-    counts, skipped, left = Counts(stop_above=max(most_bad, _MANY_BAD)), [], []
-    for task in itertools.chain(*tasks.values()):
+    """Writes the shards that are not there yet: what was skipped, and how many images were changed how.
+
+    All images are looked at before it is decided whether too many are bad: so the message has the number that
+    would do, and as all shards are there by then, the same command with it has nothing left to do.
+    """
+    tasks = list(itertools.chain(*tasks.values()))
+    total = sum(len(task.starts) for task in tasks)
+    counts, results, left = Counts(), [], []
+    for task in tasks:
         done = shards.finished(task)
         if done is None:
             left.append(task)
         else:
-            skipped += done
-            counts.add(len(task.starts) - len(done), bad=len(done))
+            results.append(done)
+            counts.add(len(task.starts) - len(done.skipped), bad=len(done.skipped))
     begun = counts.done + counts.bad
     progress = None
 
@@ -242,23 +323,44 @@ def _write_shards(tasks, output_dir, processes, max_skipped):
             progress.show(counts.done + counts.bad, f"{counts.bad} skipped  " * (counts.bad > 0))
 
     processes = min(processes, len(left)) if total >= _FEW_IMAGES else 1
-    for bad in run(shards.write, left, counts=counts, processes=processes, watch=show):
-        skipped += bad
-    path = os.path.join(output_dir, SKIPPED)
+    results += run(shards.write, left, counts=counts, processes=processes, watch=show)
+    skipped = sorted(one for result in results for one in result.skipped)
+    _write_skipped(skipped, total, os.path.join(output_dir, SKIPPED), max_skipped)
+    changes = collections.Counter()
+    for result in results:
+        changes.update(result.changes)
+    return skipped, dict(sorted(changes.items()))
+
+
+def _write_skipped(skipped, total, path, max_skipped):
+    """Lists the images that were left out; InputError where they are more than may be."""
     with files.atomic_write(path) as file:
         rows = io.StringIO(newline="")
-        csv.writer(rows).writerows([Skipped._fields, *sorted(skipped)])
+        csv.writer(rows).writerows([Skipped._fields, *skipped])
         file.write(rows.getvalue().encode(errors="surrogateescape"))
-    if len(skipped) > most_bad:
-        first = "".join(f"\n  {one.path}: {one.reason}" for one in sorted(skipped)[:_SHOWN])
-        rest = "the rest were not looked at" if counts.stopped else "all were looked at"
-        enough = "" if counts.stopped else f"={math.ceil(100 * len(skipped) / total) / 100}"
+    most = math.ceil(max_skipped * total)
+    if len(skipped) > most:
+        first = "".join(f"\n  {one.path}: {one.reason}" for one in skipped[:_SHOWN])
         raise InputError(
-            f"{len(skipped):,} of {total:,} images cannot be used, and {most_bad:,} may be left out ({rest})."
-            f" For more give `python -m tfrank.data.prepare` --max_skipped{enough}. {path} lists them, such"
+            f"{len(skipped):,} of {total:,} images cannot be used, and {most:,} may be left out. To leave"
+            " them out give `python -m tfrank.data.prepare`"
+            f" --max_skipped={_enough(len(skipped), total)}; what is done is kept. {path} lists them, such"
             f" as{first}"
         )
-    return skipped
+
+
+def _say_duplicates(tasks, path):
+    """Prints and lists which photos are there twice and should not be."""
+    indexes = {
+        split: concatenate([load_index(shards.index_path(task)) for task in some])
+        for split, some in tasks.items()
+    }
+    hashes = {split: np.concatenate(list(map(shards.load_hashes, some))) for split, some in tasks.items()}
+    found = find_duplicates(indexes, hashes)
+    for sentence in sentences(found, path):
+        print(sentence, flush=True)
+    if found.divided or found.mixed:
+        write_duplicates(found, path)
 
 
 def _join(split, tasks, skipped, output_dir):

@@ -7,6 +7,7 @@ Killed and started again with the same command, it goes on with the shards that 
 
 import json
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,6 +34,18 @@ _OPTION = flags.DEFINE_multi_string(
 )
 
 
+# The config of a source, and flags, where the config is not called as the source is.
+TRAINED_BY = {
+    "folder": ("own_images.py",),
+    "csv": ("own_images.py",),
+    "landmarks_clean": ("landmarks.py", "--config.data.test_records=records/roxford5k"),
+    "vgg_face2": ("vgg_face2.py:smooth_ap",),
+}
+# The run that is measured on a source without images to train on.
+RUNS = {"ijb_c": "vgg_face2_smooth_ap", "roxford5k": "landmarks_map_q", "rparis6k": "landmarks_map_q"}
+# Of configs/own_images.py.
+
+
 def table(summary: Mapping[str, Any]) -> str:
     """The splits of prepared records: classes, images, images of a class (least, mean, most), skipped."""
     lines = [
@@ -45,6 +58,38 @@ def table(summary: Mapping[str, Any]) -> str:
             f"{row['skipped']:>10,}"
         )
     return "\n".join(lines)
+
+
+def changes(summary: Mapping[str, Any]) -> str:
+    """What was done to the images, in words.
+
+    >>> changes({"images": {"kept": 7, "shrunk": 20, "turned": 3}, "shorter_side": 512, "jpeg_quality": 95})
+    '7 kept byte for byte, 20 shrunk (shorter side 512 pixels, JPEG quality 95), 3 turned upright'
+    """
+    words = {
+        "kept": "kept byte for byte",
+        "converted": "converted",
+        "shrunk": f"shrunk (shorter side {summary['shorter_side']} pixels, JPEG quality"
+        f" {summary['jpeg_quality']})",
+        "turned": "turned upright",
+    }
+    images = summary["images"]
+    return ", ".join(f"{images[name]:,} {said}" for name, said in words.items() if name in images)
+
+
+def next_command(source: str, folder: str, summary: Mapping[str, Any]) -> str:
+    """What to do with prepared records: train on them, or measure a run on them where they only test.
+
+    >>> next_command("sop", "records/sop", {"splits": {"train": {"classes": 11_318}, "test": {}}})
+    'python train_main.py --config=configs/sop.py --config.data.records=records/sop'
+    """
+    folder, splits = shlex.quote(folder), summary["splits"]
+    if "train" not in splits:
+        run = f"runs/{RUNS[source]}" if source in RUNS else "RUN"
+        return f"python eval_main.py --workdir={run} --config.data.test_records={folder}"
+    config, *flags = TRAINED_BY.get(source, (f"{source}.py",))
+    command = f"python train_main.py --config=configs/{config} --config.data.records={folder}"
+    return " ".join([command, *flags])
 
 
 def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
@@ -88,6 +133,10 @@ def main(_: Sequence[str]) -> None:
         print(f"Skipped: {os.path.join(output_dir, SKIPPED)}")
     if before:
         print(f"All of it was there before, nothing was written. To prepare it anew delete {output_dir}.")
+    else:
+        print(f"Images: {changes(summary)}")
+        print(f"Records: {os.path.abspath(output_dir)}")
+    print(f"Next: {next_command(_SOURCE.value, output_dir, summary)}")
 
 
 if __name__ == "__main__":

@@ -88,9 +88,11 @@ def draw(seed: int, key: int, turn: int, size: int, take: int) -> tuple[np.ndarr
     begin, end = turn * take, (turn + 1) * take
     parts = []
     for epoch in range(begin // size, (end - 1) // size + 1):
-        repeats = size < take
-        order = permutation(seed, key, epoch, size) if repeats else epoch_order(seed, key, epoch, size, take)
-        parts.append(order[max(begin - epoch * size, 0) : end - epoch * size])
+        first, last = max(begin - epoch * size, 0), end - epoch * size
+        # Beyond its first `take` places an epoch's order is the plain permutation, found in half the time.
+        plain = size < take or first >= take
+        order = permutation(seed, key, epoch, size) if plain else epoch_order(seed, key, epoch, size, take)
+        parts.append(order[first:last])
     return np.concatenate(parts), np.arange(begin, end) // size
 
 

@@ -11,6 +11,7 @@ import math
 import tensorflow as tf
 
 from tfrank import checks
+from tfrank.data.decoding import Picture, whole
 
 CROPS = ("warp", "random_resized", "scaled")
 # As usual: windows drawn until one fits, in place of which the largest central one is taken at last.
@@ -77,6 +78,20 @@ class View:
         if self.crop != "scaled" and tuple(self.scale) != (1, 1):
             raise checks.invalid("scale", "(1, 1), or crop=scaled, which alone scales images", self.scale)
 
+    def test_side(self) -> int:
+        """Pixels that the shorter side of an image is brought to at test."""
+        return self.resize or self.size
+
+    def training_side(self) -> int | None:
+        """The most pixels that the shorter side is brought to in training; None: it may stay as it is."""
+        if self.crop != "scaled":
+            return self.test_side()
+        if not self.resize:
+            return None
+        # A square that is turned by 45 degrees is as wide as its diagonal.
+        window = self.size * (math.sqrt(2) if self.rotation else 1)
+        return math.ceil(max(self.resize * self.scale[1], window + 1))
+
 
 def _check_range(name, value, **bounds):
     ends = checks.sequence(name, value, checks.number, above=0, **bounds)
@@ -84,11 +99,11 @@ def _check_range(name, value, **bounds):
         raise checks.invalid(name, "two numbers, the lesser first", value)
 
 
-def training_view(image: tf.Tensor, view: View, seed: tf.Tensor) -> tf.Tensor:
+def training_view(image: tf.Tensor | Picture, view: View, seed: tf.Tensor) -> tf.Tensor:
     """A random view.
 
     Args:
-        image: `[height, width, 3]` uint8, of any size.
+        image: `[height, width, 3]` uint8, of any size, or a picture in such an array.
         view: which views there are.
         seed: `[2]` int64 or int32; the same seed gives the same view.
 
@@ -99,6 +114,7 @@ def training_view(image: tf.Tensor, view: View, seed: tf.Tensor) -> tf.Tensor:
     >>> training_view(tf.zeros([300, 400, 3], tf.uint8), view, tf.constant([0, 7])).shape
     TensorShape([224, 224, 3])
     """
+    image = image if isinstance(image, Picture) else whole(image)
     numbers = tf.random.stateless_uniform([7 + 2 * TRIES], seed)
     if view.crop == "warp":
         result = _warped(image, view, numbers[_PLACE])
@@ -112,16 +128,16 @@ def training_view(image: tf.Tensor, view: View, seed: tf.Tensor) -> tf.Tensor:
     return _mirrored(result, numbers[_FLIP] < view.flip) if view.flip else result
 
 
-def test_view(image: tf.Tensor, view: View) -> tf.Tensor:
+def test_view(image: tf.Tensor | Picture, view: View) -> tf.Tensor:
     """The central view; shapes as `training_view`.
 
     >>> test_view(tf.zeros([300, 400, 3], tf.uint8), View(size=227, resize=256)).shape
     TensorShape([227, 227, 3])
     """
-    resize = view.resize or view.size
+    image = image if isinstance(image, Picture) else whole(image)
+    resize = view.test_side()
     if view.crop == "scaled":
-        shorter = tf.cast(tf.reduce_min(tf.shape(image)[:2]), tf.float32)
-        resized = _enlarged(image, resize / shorter)
+        resized = _enlarged(image, resize / tf.reduce_min(image.extent))
     else:
         resized = tf.constant([resize, resize])
     window = _window(image, resized, (resized - view.size) // 2, [view.size, view.size])
@@ -134,12 +150,12 @@ def _window(image, resized, offset, size):
     All three are (height, width). Pixels outside the window are not computed. It equals resizing all and
     slicing but for the rounding of float32 coordinates: to 0.002 of 255, and exactly at offset 0.
     """
-    scale = tf.cast(resized, tf.float32) / tf.cast(tf.shape(image)[:2], tf.float32)
+    scale = tf.cast(resized, tf.float32) / image.extent
     return tf.raw_ops.ScaleAndTranslate(
-        images=image[tf.newaxis],
+        images=image.pixels[tf.newaxis],
         size=size,
         scale=scale,
-        translation=-tf.cast(offset, tf.float32),
+        translation=-tf.cast(offset, tf.float32) - scale * image.first,
         kernel_type="triangle",
         antialias=True,
     )[0]
@@ -151,13 +167,13 @@ def _place(place, free):
 
 
 def _warped(image, view, place):
-    resize = view.resize or view.size
+    resize = view.test_side()
     offset = _place(place, tf.constant(resize - view.size))
     return _window(image, tf.constant([resize, resize]), offset, [view.size, view.size])
 
 
 def _random_part(image, view, place, shape):
-    resize = view.resize or view.size
+    resize = view.test_side()
     area = _between(view.crop_area, shape[:TRIES]) * resize**2
     ratio = tf.exp(_between([math.log(end) for end in view.crop_ratio], shape[TRIES:]))
     tries = tf.round(tf.sqrt(tf.stack([area / ratio, area * ratio], axis=1)))
@@ -173,7 +189,7 @@ def _random_part(image, view, place, shape):
 
 
 def _scaled(image, view, place, shape):
-    shorter = tf.cast(tf.reduce_min(tf.shape(image)[:2]), tf.float32)
+    shorter = tf.reduce_min(image.extent)
     factor = _between(view.scale, shape[0])
     if view.resize:
         factor *= view.resize / shorter
@@ -191,7 +207,7 @@ def _scaled(image, view, place, shape):
 
 def _enlarged(image, factor):
     """Height and width of the image times `factor`, rounded."""
-    return tf.cast(tf.round(tf.cast(tf.shape(image)[:2], tf.float32) * factor), tf.int32)
+    return tf.cast(tf.round(image.extent * factor), tf.int32)
 
 
 def _turned(image, angle, size):

@@ -18,14 +18,9 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 
 
 class Counts:
-    """What all processes have done so far; any of them can tell all to stop.
+    """What all processes have done so far; any of them can tell all to stop."""
 
-    Args:
-        stop_above: with more bad ones than that they stop; None: never.
-    """
-
-    def __init__(self, *, stop_above: int | None = None):
-        self._stop_above = stop_above
+    def __init__(self):
         self._done, self._bad = _CONTEXT.Value("q", 0), _CONTEXT.Value("q", 0)
         self._stopped = _CONTEXT.Event()
 
@@ -50,8 +45,6 @@ class Counts:
             if more:
                 with value.get_lock():
                     value.value += more
-        if self._stop_above is not None and self.bad > self._stop_above:
-            self.stop()
 
     def stop(self) -> None:
         """Tells all processes to end early."""

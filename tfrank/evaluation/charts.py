@@ -11,10 +11,16 @@ from markupsafe import Markup
 from tfrank.evaluation.curves import Histogram
 
 # In units of a chart, which are pixels on a phone, where a chart is as wide as the window.
-WIDTH, HEIGHT, MAP_SIZE = 340, 270, 340
+WIDTH, HEIGHT = 340, 270
+# Of a map on a screen, and on a phone: its width, and its greatest height.
+MAP, NARROW_MAP, MARGIN = (720, 620), (340, 400), 12
 LEFT, RIGHT, TOP, BOTTOM = 44, 14, 34, 50
 # The style sheet has so many styles of lines, and of points: five colours, round and square.
 LINE_STYLES, POINT_STYLES = 4, 10
+# Classes of a map that have a colour, and a name as far as there is room; and the most letters of a name.
+NAMED, LETTERS = 30, 22
+# How high a name is and about how wide its letters are; those of Chinese, Japanese, Korean twice as wide.
+NAME_HEIGHT, LETTER_WIDTH = 17, 10.2
 MINUS = "\N{MINUS SIGN}"
 # A curve over all K is drawn through so many.
 CURVE_POINTS = 200
@@ -28,7 +34,8 @@ class Chart(NamedTuple):
         svg: an `<svg>` element.
         caption: what one sees, in a sentence or two.
         legend: (key, name) of what is drawn; none where there is one thing only.
-        wide: whether it takes a row of the page for itself.
+        wide: whether it takes the place of four charts.
+        narrow: an `<svg>` element for a phone, where the other is too wide for one.
     """
 
     title: str
@@ -36,6 +43,7 @@ class Chart(NamedTuple):
     caption: str
     legend: tuple[tuple[Markup, str], ...] = ()
     wide: bool = False
+    narrow: Markup = Markup()
 
 
 def plain(value: Any) -> str:
@@ -142,14 +150,59 @@ def similarities(histogram: Histogram) -> Chart:
     return Chart(
         title,
         _frame(title, "cosine similarity", "density", x_ticks, y_ticks, drawn),
-        f"Positive pairs have a mean similarity of {means[0]:.2f}, negative pairs of {means[1]:.2f};"
+        f"Positive pairs have a mean similarity of {means[0]:.3f}, negative pairs of {means[1]:.3f};"
         f" the two areas share {percent(overlap)}. The less they overlap, the better.",
         _line_legend(["positive pairs", "negative pairs"]),
     )
 
 
+def loss_of_training(steps: np.ndarray, loss: np.ndarray) -> Chart:
+    """The loss of a run against the step; of long runs means of so many steps that a line is still seen.
+
+    Args:
+        steps: `[n]` ascending.
+        loss: `[n]` finite.
+    """
+    group = math.ceil(len(steps) / CURVE_POINTS)
+    starts = np.arange(0, len(steps), group)
+    sizes = np.diff([*starts, len(steps)])
+    means = [np.add.reduceat(values, starts) / sizes for values in (steps.astype(float), loss)]
+    each = f" Each point is the mean of {group} steps." if group > 1 else ""
+    said = f"From {loss[0]:.3f} at step {steps[0]:,} to {loss[-1]:.3f} at step {steps[-1]:,}.{each}"
+    return _against_step("Loss of training", "loss", means, said, share=False)
+
+
+def validation_of_training(steps: np.ndarray, recall: np.ndarray) -> Chart:
+    """Recall@1 of the validation classes against the step.
+
+    Args:
+        steps: `[n]` ascending.
+        recall: `[n]` shares.
+    """
+    best = int(np.argmax(recall))
+    said = f"Highest at step {steps[best]:,}: {percent(recall[best])}."
+    title = "Validation during training"
+    return _against_step(title, "Recall@1 in %", [steps.astype(float), recall], said, share=True)
+
+
+def _against_step(title, y_name, curve, caption, *, share) -> Chart:
+    steps, values = curve
+    low, high = float(values.min()), float(values.max())
+    margin = 0.05 * (high - low) or max(abs(high), 1e-6) * 0.05
+    low, high = low - margin, high + margin
+    first, last = float(min(0, steps[0])), float(max(steps[-1], 1))
+    x_ticks = [((tick - first) / (last - first), _short(tick)) for tick in _ticks(first, last)[::2]]
+    y_ticks = [
+        ((tick - low) / (high - low), _short(round(100 * tick, 8) if share else tick))
+        for tick in _ticks(low, high)
+    ]
+    line = _lines([((steps - first) / (last - first), (values - low) / (high - low))])
+    return Chart(title, _frame(title, "step", y_name, x_ticks, y_ticks, line), caption)
+
+
 def embedding_map(places: np.ndarray, labels: np.ndarray, names: Callable[[int], str]) -> Chart:
-    """The map of embeddings: the largest classes in colours and with numbers, the others grey.
+    """The map of embeddings: the largest classes in colours, with their names where there is room, the
+    others grey.
 
     Args:
         places: `[n, 2]`, as of `curves.map_2d`.
@@ -157,33 +210,79 @@ def embedding_map(places: np.ndarray, labels: np.ndarray, names: Callable[[int],
         names: gives the name of a label.
     """
     classes, sizes = np.unique(labels, return_counts=True)
-    largest = classes[np.argsort(-sizes, kind="stable")][:POINT_STYLES]
+    largest = classes[np.argsort(-sizes, kind="stable")][:NAMED]
     others = classes[~np.isin(classes, largest)]
-    spread = max(np.ptp(places, axis=0).max(), 1e-9)
-    centered = (places - (places.max(axis=0) + places.min(axis=0)) / 2) / spread
-    places = MAP_SIZE / 2 + centered * (MAP_SIZE - 24)
-    groups = [_group("rest", places[labels == label], names(int(label))) for label in others]
-    numbers, legend = [], []
-    for number, label in enumerate(largest):
-        points, name = places[labels == label], names(int(label))
-        groups.append(_group(f"p{number}", points, name))
-        x, y = np.median(points, axis=0)
-        text = Markup('<text class="halo" x="{:.1f}" y="{:.1f}" dy="5">{}</text>')
-        numbers.append(text.format(x, y, number + 1))
-        key = _key(f"dot p{number}", "M14 7h.1") + Markup("<b>{}</b>").format(number + 1)
-        legend.append((key, name))
-    if len(others):
-        legend.append((_key("dot rest", "M14 7h.1"), f"{len(others):,} other classes"))
-    svg = _svg("Map of embeddings", MAP_SIZE, MAP_SIZE, Markup().join([*groups, *numbers]))
+    known = {int(label): plain(names(int(label))) for label in classes}
+    wide, narrow = (_map(places, labels, others, largest, known, size) for size in (MAP, NARROW_MAP))
+    grey = (
+        f" The {len(largest)} largest classes are in colours, {len(others):,} others grey."
+        if len(others)
+        else ""
+    )
     return Chart(
         "Map of embeddings",
-        svg,
+        wide,
         f"{len(labels):,} images; those that lie near each other have similar embeddings (t-SNE; the axes"
-        " have no meaning, nor have large distances). A good model makes an island of each class. Numbers"
-        f" stand at the middle of the {len(largest)} largest classes; point at a dot for its class.",
-        tuple(legend),
+        " have no meaning, nor have large distances). A good model makes an island of each class. Names"
+        f" stand at the middle of their class where there is room; point at a dot for its class.{grey}",
         wide=True,
+        narrow=narrow,
     )
+
+
+def _map(places, labels, others, largest, names, size) -> Markup:
+    """A map as wide as `size` and at most as high, on which nothing is stretched."""
+    extent = np.maximum(np.ptp(places, axis=0), 1e-9)
+    scale = ((np.array(size) - 2 * MARGIN) / extent).min()
+    size = size[0], int(np.clip(scale * extent[1] + 2 * MARGIN, size[0] / 2, size[1]))
+    centered = places - (places.max(axis=0) + places.min(axis=0)) / 2
+    places = np.array(size) / 2 + centered * scale
+    points = {int(label): places[labels == label] for label in (*others, *largest)}
+    groups = [_group("rest", points[int(label)], names[int(label)]) for label in others]
+    groups += [_group(f"p{n % POINT_STYLES}", points[int(c)], names[int(c)]) for n, c in enumerate(largest)]
+    middles = [(shortened(names[int(c)]), *np.median(points[int(c)], axis=0)) for c in largest]
+    text = Markup('<text class="halo" x="{:.1f}" y="{:.1f}" dy="5">{}</text>')
+    written = [text.format(x, y, name) for name, x, y in place_names(middles, size)]
+    return _svg("Map of embeddings", *size, Markup().join([*groups, *written]))
+
+
+def shortened(name: str) -> str:
+    """A name that a map has room for.
+
+    >>> shortened("Great Crested Flycatcher of the East")
+    'Great Crested Flycatc…'
+    """
+    return name if len(name) <= LETTERS else f"{name[: LETTERS - 1].rstrip()}…"
+
+
+def place_names(
+    names: Sequence[tuple[str, float, float]], size: tuple[int, int]
+) -> list[tuple[str, float, float]]:
+    """The names that find room, each at or beside its place; no two overlap, and none leaves the chart.
+
+    Args:
+        names: (name, x, y), those that matter most first.
+        size: width and height of the chart.
+
+    >>> place_names([("cat", 50, 50), ("dog", 50, 50), ("far", 300, 50)], (400, 100))
+    [('cat', 50.0, 50), ('dog', 50.0, 33), ('far', 300.0, 50)]
+    """
+    placed, taken = [], []
+    for name, x, y in names:
+        width = LETTER_WIDTH * sum(1 + (unicodedata.east_asian_width(char) in "WF") for char in name)
+        for across, down in ((0, 0), (0, -1), (0, 1), (-0.6, 0), (0.6, 0)):
+            at = x + across * width, y + down * NAME_HEIGHT
+            box = at[0] - width / 2, at[1] - NAME_HEIGHT / 2, at[0] + width / 2, at[1] + NAME_HEIGHT / 2
+            inside = box[0] >= 0 and box[1] >= 0 and box[2] <= size[0] and box[3] <= size[1]
+            if inside and not any(_overlap(box, other) for other in taken):
+                placed.append((name, *at))
+                taken.append(box)
+                break
+    return placed
+
+
+def _overlap(one, other) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def _group(style: str, points: np.ndarray, name: str) -> Markup:

@@ -17,6 +17,8 @@ BLOCK_SIMILARITIES = 2**22
 COMPONENTS = 50
 # Fewer points than this have no neighbourhoods to keep.
 FEW_POINTS = 10
+# Queries of one class among the worst, and among the best.
+MOST_OF_A_CLASS = 2
 
 
 def precision_recall(ranks: Ranks, levels: int = 101) -> tuple[np.ndarray, np.ndarray]:
@@ -183,16 +185,39 @@ def map_2d(embeddings: np.ndarray, *, at_most: int = 2000, seed: int = 0) -> tup
         return rows, TSNE(perplexity=perplexity, init=start).fit_transform(points)
 
 
-def choose_queries(
-    average_precision: np.ndarray, labels: np.ndarray | None = None, *, count: int = 8, seed: int = 0
-) -> dict[str, np.ndarray]:
-    """Queries to look at: those of lowest AP, those of highest AP, and any.
+def wrong_on_top(ranks: Ranks, most: int) -> np.ndarray:
+    """`[queries]` the wrong images before the first right one, `most` at most; NaN for a lone query.
 
-    Worst and best are of different classes as far as there are so many. Of equals the first is taken.
+    >>> wrong_on_top(Ranks(np.array([0, 1, 1, 2]), np.array([3, 9])), 4)
+    array([ 2., nan,  4.])
+    """
+    wrong = np.full(len(ranks.positives), np.nan)
+    known = ranks.positives > 0
+    wrong[known] = np.minimum(ranks.rank[ranks.start[:-1][known]] - 1, most)
+    return wrong
+
+
+def choose_queries(
+    average_precision: np.ndarray,
+    labels: np.ndarray | None = None,
+    *,
+    wrong: np.ndarray | None = None,
+    similarity: np.ndarray | None = None,
+    count: int = 8,
+    seed: int = 0,
+) -> dict[str, np.ndarray]:
+    """Queries to look at: those that are worst on top, those of highest AP, and any.
+
+    Worst are those with most wrong images before the first right one; of equals those whose nearest image is
+    most similar, the surest mistakes; then those of lowest AP. Worst and best are of different classes as far
+    as there are so many, and at most two of a class. Of equals the first is taken.
 
     Args:
         average_precision: `[queries]`; NaN for a lone query, which is never chosen.
         labels: `[queries]` integers. None: each query is of a class of its own.
+        wrong: `[queries]` as of `wrong_on_top`. None: by AP alone.
+        similarity: `[queries]` of the nearest image; NaN, which comes last, where it is not known. None: is
+            not looked at.
         count: so many of each at most.
         seed: of the random ones.
 
@@ -206,22 +231,40 @@ def choose_queries(
     count = checks.integer("count", count, at_least=1)
     queries = np.flatnonzero(~np.isnan(average_precision))
     classes = np.arange(len(average_precision)) if labels is None else np.asarray(labels)
+    equal = np.zeros(len(average_precision))
 
     def first_of(order):
-        _, firsts = np.unique(classes[order], return_index=True)
-        again = np.ones(len(order), bool)
-        again[firsts] = False
-        # The first of each class, and others only where there are too few classes.
-        return order[np.sort(np.argsort(again, kind="stable")[:count])]
+        times = _times_before(classes[order])
+        # The first of each class, then the second.
+        return order[np.sort(np.argsort(times, kind="stable")[: min(count, np.sum(times < MOST_OF_A_CLASS))])]
 
-    ascending = np.argsort(average_precision[queries], kind="stable")
-    descending = np.argsort(-average_precision[queries], kind="stable")
+    # NaN sorts last.
+    keys = (
+        average_precision,
+        -(equal if similarity is None else similarity),
+        -(equal if wrong is None else wrong),
+    )
+    worst_first = np.lexsort([key[queries] for key in keys])
+    best_first = np.argsort(-average_precision[queries], kind="stable")
     drawn = np.random.default_rng(seed).permutation(queries)[:count]
     return {
-        "worst": first_of(queries[ascending]),
-        "best": first_of(queries[descending]),
+        "worst": first_of(queries[worst_first]),
+        "best": first_of(queries[best_first]),
         "random": np.sort(drawn),
     }
+
+
+def _times_before(values: np.ndarray) -> np.ndarray:
+    """`[n]` how often each value stands before its place.
+
+    >>> _times_before(np.array([7, 8, 7, 7]))
+    array([0, 0, 1, 2])
+    """
+    order = np.argsort(values, kind="stable")
+    _, starts, sizes = np.unique(values[order], return_index=True, return_counts=True)
+    times = np.empty(len(values), int)
+    times[order] = np.arange(len(values)) - np.repeat(starts, sizes)
+    return times
 
 
 class ClassScore(NamedTuple):

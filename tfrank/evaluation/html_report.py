@@ -4,6 +4,8 @@ Everything that comes from data is escaped, and the file loads nothing from outs
 """
 
 import base64
+import hashlib
+import importlib.resources
 import io
 import math
 import numbers
@@ -13,20 +15,22 @@ from typing import Any
 
 import jinja2
 import numpy as np
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from PIL import Image
 
 from tfrank import checks
 from tfrank.evaluation.charts import MINUS, Chart, percent, plain
+from tfrank.evaluation.comparison import FEWEST_GROUPS
 from tfrank.evaluation.curves import ClassScore
 from tfrank.evaluation.metrics import COUNTS, metric_title
+from tfrank.evaluation.standings import Standing
 
-# The big numbers on top are the first of these that there are.
-HEADLINES = (
-    *("recall_at_1", "map", "trapezoid_map", "capped_precision_at_10", "map_at_r", "r_precision"),
-    *("recall_at_10", "mrr", "ndcg", "roc_auc"),
-)
-HEADLINE_COUNT = 4
+# Thumbnails have twice the pixels that they are shown with, and some more, to be enlarged; images as small as
+# `SMALL` are shown pixel by pixel.
+THUMBNAIL, QUALITY, SMALL = 256, 78, 64
+# Proportions that rows are laid out by: narrower and wider images have a margin.
+NARROWEST_PLACE, WIDEST_PLACE = 0.5, 2.5
+PLACES_PER_ONE = 50
 # Neither good nor bad when they grow, and no shares.
 DISTANCES = ("dists_intra", "dists_inter")
 NONE = "\N{EN DASH}"
@@ -42,6 +46,9 @@ class Picture:
         correct: whether it is of the query's class; None where that is not known, and for a query.
         similarity: to the query.
         rank: from 1.
+        file: its name, such as that of a file.
+        aspect: width / height.
+        small: whether it has so few pixels that each is to be seen.
     """
 
     jpeg: bytes
@@ -49,6 +56,9 @@ class Picture:
     correct: bool | None = None
     similarity: float | None = None
     rank: int | None = None
+    file: str | bytes = ""
+    aspect: float = 1.0
+    small: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,10 +72,26 @@ class GridRow:
 
 @dataclass(frozen=True)
 class Grid:
-    """Queries to look at, under a title such as "Worst"."""
+    """Queries to look at, under a title such as "Worst", and a sentence on how they were chosen."""
 
     title: str
     rows: Sequence[GridRow]
+    words: str = ""
+
+
+@dataclass(frozen=True)
+class FirstTable:
+    """Models side by side by one metric.
+
+    Attributes:
+        metric: its name.
+        models: as of `standings.standings`; the last one is the model that the page is about.
+        ranking: what was ranked; "" where there is one ranking only.
+    """
+
+    metric: str
+    models: Sequence[Standing]
+    ranking: str = ""
 
 
 @dataclass(frozen=True)
@@ -99,19 +125,24 @@ class Report:
     Attributes:
         title: of the page.
         facts: (name, value), such as the data set, the model, the protocol and the search.
-        metrics: from the name of a protocol to its metrics by name; shares from 0 to 1. The big numbers are
-            those of the first protocol.
+        warnings: what a reader has to know before anything else.
+        first: the tables that open the page.
+        metrics: from the name of a protocol to its metrics by name; shares from 0 to 1.
         published: from the name of a published result to its metrics, shares from 0 to 1.
         definitions: what a metric, or a family such as `recall_at_<k>`, is, in a sentence.
-        notes: sentences on top.
+        notes: sentences below the first tables.
         grids: queries and their nearest images.
         charts: as of `charts`.
         worst_classes: as of `curves.worst_classes`.
         comparisons: of two runs, a ranking each.
+        made: (name, value) of how the page was made, such as its date.
+        config: as text.
     """
 
     title: str
     facts: Sequence[tuple[str, Any]] = ()
+    warnings: Sequence[str] = ()
+    first: Sequence[FirstTable] = ()
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     definitions: Mapping[str, str] = field(default_factory=dict)
@@ -120,6 +151,8 @@ class Report:
     charts: Sequence[Chart] = ()
     worst_classes: Sequence[ClassScore] = ()
     comparisons: Sequence[Comparison] = ()
+    made: Sequence[tuple[str, Any]] = ()
+    config: str = ""
 
 
 def render(report: Report) -> str:
@@ -142,15 +175,23 @@ def render(report: Report) -> str:
         value_of=metric_text,
         data_uri=_data_uri,
         alt=_alt,
+        detail=_detail,
         percent=percent,
         differences=_differences,
+        standing=_standing,
+        breakable=_breakable,
+        definition=_definition,
+        place=_place,
     )
     template = environment.get_template("report.html.jinja")
-    first = next(iter(report.metrics.values()), {})
+    script = importlib.resources.files("tfrank.evaluation").joinpath("report.js").read_text()
     return template.render(
         report=report,
-        headlines=[name for name in HEADLINES if name in first][:HEADLINE_COUNT],
-        first=first,
+        script=Markup(script),
+        # The page runs this script and no other.
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        interval_words=_interval_words(report.first),
+        places=[n / PLACES_PER_ONE for n in _places()],
         names=_names(report.metrics.values()),
         published=_published(report),
         results=[
@@ -160,31 +201,45 @@ def render(report: Report) -> str:
     )
 
 
-def thumbnail(image: np.ndarray, size: int = 128) -> bytes:
-    """An image as a small JPEG: its longer side has `size` pixels, its aspect stays.
+def picture_of(image: np.ndarray, **fields: Any) -> Picture:
+    """The picture of an image, `[height, width, 3]` uint8, with these other fields."""
+    encoded = thumbnail(image)
+    height, width = np.shape(image)[:2]
+    return Picture(encoded, aspect=width / height, small=max(height, width) <= SMALL, **fields)
+
+
+def thumbnail(image: np.ndarray, height: int = THUMBNAIL) -> bytes:
+    """An image as a small JPEG in its own proportions.
+
+    It has at most `height` rows of pixels and 2.5 times as many columns; an image as small as `SMALL` at
+    least `height` rows or columns, each of its pixels being a square of them.
 
     Args:
         image: `[height, width, 3]` uint8.
-        size: in pixels.
+        height: in pixels.
 
     Raises:
         InputError: the image has another shape or type.
 
-    >>> Image.open(io.BytesIO(thumbnail(np.zeros([30, 60, 3], np.uint8)))).size
-    (128, 64)
+    >>> Image.open(io.BytesIO(thumbnail(np.zeros([512, 1024, 3], np.uint8)))).size
+    (512, 256)
+    >>> Image.open(io.BytesIO(thumbnail(np.zeros([8, 8, 3], np.uint8), 100))).size
+    (104, 104)
     """
-    size = checks.integer("size", size, at_least=1)
+    most = checks.integer("height", height, at_least=1)
     image = np.asarray(image)
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
         received = f"{image.dtype} of shape {image.shape}"
         raise checks.invalid("image", "uint8 pixels [height, width, 3]", received)
     height, width, _ = image.shape
-    scale = size / max(height, width)
-    small = (max(1, round(width * scale)), max(1, round(height * scale)))
-    # Whole pixels where an image is enlarged: its few pixels are what the model saw.
-    resample = Image.Resampling.LANCZOS if scale < 1 else Image.Resampling.NEAREST
+    if max(height, width) <= SMALL:
+        times = math.ceil(most / max(height, width))
+        small = Image.fromarray(image).resize((width * times, height * times), Image.Resampling.NEAREST)
+    else:
+        small = Image.fromarray(image)
+        small.thumbnail((round(most * WIDEST_PLACE), most), Image.Resampling.LANCZOS)
     file = io.BytesIO()
-    Image.fromarray(image).resize(small, resample).save(file, "JPEG", quality=80, optimize=True)
+    small.save(file, "JPEG", quality=QUALITY, optimize=True)
     return file.getvalue()
 
 
@@ -220,8 +275,71 @@ def _alt(picture: Picture) -> str:
     """What a picture shows, in words."""
     place = "Query" if picture.rank is None else f"Rank {picture.rank}"
     verdict = {True: ", right", False: ", wrong", None: ""}[picture.correct]
-    near = f", similarity {picture.similarity:.2f}" if _is_finite(picture.similarity) else ""
+    near = f", similarity {picture.similarity:.3f}" if _is_finite(picture.similarity) else ""
     return f"{place}{verdict}: {plain(picture.caption)}{near}"
+
+
+def _detail(picture: Picture) -> str:
+    """What stands below a picture's caption."""
+    if picture.rank is None:
+        return "query"
+    if picture.similarity is None:
+        return f"#{picture.rank}"
+    return f"{picture.similarity:.3f}" if _is_finite(picture.similarity) else NONE
+
+
+def _places() -> range:
+    return range(round(NARROWEST_PLACE * PLACES_PER_ONE), round(WIDEST_PLACE * PLACES_PER_ONE) + 1)
+
+
+def _place(picture: Picture) -> int:
+    """The number of the style of a picture's proportions."""
+    places = _places()
+    return min(max(round(picture.aspect * PLACES_PER_ONE), places[0]), places[-1]) - places[0]
+
+
+def _breakable(text: Any) -> Markup:
+    """A name whose lines may end after an underscore."""
+    return escape(_text(text)).replace("_", Markup("_<wbr>"))
+
+
+def _definition(sentence: Any) -> tuple[str, str]:
+    """What a sentence defines, which is what stands before its first colon, and the rest of it."""
+    head, colon, rest = plain(sentence).partition(":")
+    return (head, colon + rest) if colon else ("", head)
+
+
+def _interval_words(tables: Sequence[FirstTable]) -> str:
+    """What the intervals of the first tables are, or why there are none."""
+    if any(math.isinf(model.mean.low) for table in tables for model in table.models):
+        return (
+            f"No intervals: they are drawn from whole classes, since queries of a class are found or missed"
+            f" together, and it takes {FEWEST_GROUPS} classes at least. Differences in percentage points."
+        )
+    by_class = any(model.by_class is not None for table in tables for model in table.models)
+    drawn = "whole classes" if by_class else "queries"
+    words = f"Below each number its 95\u00a0% interval, by bootstrap of {drawn}."
+    if any(len(table.models) > 1 for table in tables):
+        words += (
+            " Differences are in percentage points, on the same queries; one is clear where its interval"
+            " leaves out zero."
+        )
+    return words
+
+
+def _standing(one: Standing) -> dict:
+    """The cells of a line of a first table."""
+    low, high = one.mean.low, one.mean.high
+    found = one.difference
+    return {
+        "name": one.name,
+        "mean": percent(one.mean.difference, 2),
+        "interval": "" if math.isinf(low) else f"{100 * low:.2f} to {100 * high:.2f}",
+        "by_class": None if one.by_class is None else percent(one.by_class, 2),
+        "difference": _signed(found.difference, "") if found else "",
+        "difference_interval": _interval(found.low, found.high, "", "") if found else "",
+        "verdict": _verdict(found.low, found.high) if found else "",
+    }
 
 
 def _names(rows) -> list[str]:
@@ -250,17 +368,17 @@ def _differences(comparison: Comparison) -> list[dict]:
                 "first": first,
                 "second": second,
                 "difference": _signed(second - first, name) if known and name not in COUNTS else NONE,
-                "interval": _interval(low, high, name),
+                "interval": _interval(low, high, name, "too few classes"),
                 "verdict": "" if name in DISTANCES else _verdict(low, high),
             }
         )
     return lines
 
 
-def _interval(low: float, high: float, name: str) -> str:
-    """The bounds of a difference; why there are none, or nothing if nobody asked for them."""
+def _interval(low: float, high: float, name: str, none: str) -> str:
+    """The bounds of a difference; `none` where none can be given, nothing if nobody asked for them."""
     if math.isinf(low):
-        return "too few classes"
+        return none
     return f"{_signed(low, name)} to {_signed(high, name)}" if low <= high else ""
 
 

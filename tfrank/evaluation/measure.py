@@ -7,6 +7,7 @@ import numpy as np
 
 from tfrank.checks import InputError
 from tfrank.evaluation import metrics, neighbors
+from tfrank.evaluation.by_class import class_means
 from tfrank.evaluation.expansion import augment_database, expand_queries
 from tfrank.evaluation.leave_one_out import leave_one_out_ranks
 from tfrank.evaluation.protocols import Split
@@ -40,7 +41,7 @@ class Measured(NamedTuple):
     """The result of a ranking.
 
     Attributes:
-        metrics: means over the queries that have a positive, and their number.
+        metrics: means over the queries that have a positive, also by class, and their number.
         per_query: `[queries]` by name, NaN for queries without a positive. Of several draws the mean.
         queries: `[queries]` rows of the test set.
         ranks: of the positives; None of several draws, and of an approximate search.
@@ -116,7 +117,7 @@ def measure_split(
             per_query = metrics.per_query_revisited(ranks, GRADED_KS)
         else:
             per_query = metrics.per_query(ranks, ks)
-        measured[name] = Measured(metrics.summarize(per_query), per_query, split.queries, ranks, split)
+        measured[name] = Measured(_means(per_query, split), per_query, split.queries, ranks, split)
     return measured
 
 
@@ -175,8 +176,8 @@ def leave_one_out(
     ks = [k for k in ks if k < len(labels)] or [1]
     split = Split(own, own, own, {"": by_label(labels, labels, own)}, (labels, labels), leave_one_out=True)
     found = measure_split(embeddings, embeddings, split, ks, search=neighbors)[""].metrics
-    kept = ("map", "queries", "lone_queries", f"{neighbors}_recall")
-    return {name: found[name] for name in found if name.startswith("recall_at_") or name in kept}
+    kept = (*(f"recall_at_{k}" for k in ks), "map", "queries", "lone_queries", f"{neighbors}_recall")
+    return {name: found[name] for name in found if name in kept}
 
 
 def _all_ranks(queries, gallery, split, post):
@@ -203,7 +204,7 @@ def _measure_neighbors(queries, gallery, split, ks, search, target_recall, post)
         for name, values in per_query.items():
             values[tied] = exactly[name]
     recall = neighbors.recall_against_exact(found, queries, gallery, max(ks), split.self_index)
-    means = {**metrics.summarize(per_query), f"{search}_recall": recall}
+    means = {**_means(per_query, split), f"{search}_recall": recall}
     return {name: Measured(means, per_query, split.queries, None, split) for name in split.truths}
 
 
@@ -232,6 +233,14 @@ def _hang_on_ties(found, labels, gallery_labels, ks):
 def rows_of(embeddings: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """These rows of the embeddings; all of them in their order are not copied."""
     return embeddings if np.array_equal(rows, np.arange(len(embeddings))) else embeddings[rows]
+
+
+def _means(per_query: dict[str, np.ndarray], split: Split) -> dict[str, float]:
+    """The means over queries, those over classes where these are known, and the counts, which stay last."""
+    means = metrics.summarize(per_query)
+    counts = {name: means.pop(name) for name in metrics.COUNTS if name in means}
+    by_class = {} if split.labels is None else class_means(per_query, split.labels[0])
+    return {**means, **by_class, **counts}
 
 
 def _mean(draws: list[Measured]) -> Measured:

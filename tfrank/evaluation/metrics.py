@@ -38,7 +38,11 @@ DEFINITIONS = {
     " precision-recall curve, by trapezoids.",
     "capped_precision_at_<k>": "mP@K of the revisited Oxford and Paris protocol: precision among the K"
     " nearest images, or down to the last positive where that comes before.",
+    "by_class": "By class: mean over classes of the mean of each class's queries. Each class counts the same,"
+    " however many queries it has; in a mean over queries large classes count more.",
 }
+# The end of the name of a mean over classes.
+BY_CLASS = "_by_class"
 
 # Metrics as papers write them; others by their own names.
 TITLES = {
@@ -72,6 +76,8 @@ def metric_title(name: str) -> str:
     >>> metric_title("recall_at_10"), metric_title("recall_at_<k>"), metric_title("new_one")
     ('Recall@10', 'Recall@K', 'New one')
     """
+    if name.endswith(BY_CLASS):
+        return f"{metric_title(name.removesuffix(BY_CLASS))} by class"
     for prefix, (title, _) in FAMILIES.items():
         if name.startswith(prefix):
             return title + name.removeprefix(prefix).replace("<k>", "K").replace("<far>", "x")
@@ -84,6 +90,8 @@ def family_of(name: str) -> str:
     >>> family_of("recall_at_10"), family_of("map")
     ('recall_at_<k>', 'map')
     """
+    if name.endswith(BY_CLASS):
+        return "by_class"
     for prefix, (_, parameter) in FAMILIES.items():
         if name.startswith(prefix):
             return prefix + parameter

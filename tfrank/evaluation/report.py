@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from tfrank.evaluation.metrics import COUNTS, DEFINITIONS, family_of, metric_title
+from tfrank.evaluation.metrics import BY_CLASS, COUNTS, DEFINITIONS, family_of, metric_title
 
 # Of the metrics, those that a line for each model has room for.
 SHORT = ("recall_at_", "map", "trapezoid_map", "scann_recall")
@@ -13,7 +13,11 @@ SHORT = ("recall_at_", "map", "trapezoid_map", "scann_recall")
 
 def table(rows: Mapping[str, Mapping[str, float]]) -> str:
     """Recall@K and mAP of several models, a line each, and what they mean."""
-    keys = [key for key in next(iter(rows.values())) if key.startswith(SHORT[0]) or key in SHORT[1:]]
+    keys = [
+        key
+        for key in next(iter(rows.values()))
+        if (key.startswith(SHORT[0]) and not key.endswith(BY_CLASS)) or key in SHORT[1:]
+    ]
     width = max(map(len, rows))
     lines = [" " * width + "".join(f"{metric_title(key):>16}" for key in keys)]
     for name, row in rows.items():
@@ -34,12 +38,12 @@ def listing(rankings: Mapping[str, Mapping[str, float]], definitions: Mapping[st
     lone queries             1
     """
     names = list(dict.fromkeys(name for row in rankings.values() for name in row))
-    width = max([14, *(len(title) + 2 for title in rankings)])
-    lines = [" " * 12 + "".join(f"{title:>{width}}" for title in rankings)] if any(rankings) else []
-    for name in names:
+    titles = [name.replace("_", " ") if name in COUNTS else metric_title(name) for name in names]
+    first, width = max([12, *map(len, titles)]), max([14, *(len(title) + 2 for title in rankings)])
+    lines = [" " * first + "".join(f"{title:>{width}}" for title in rankings)] if any(rankings) else []
+    for title, name in zip(titles, names):
         cells = (_cell(row.get(name)) for row in rankings.values())
-        title = name.replace("_", " ") if name in COUNTS else metric_title(name)
-        lines.append(f"{title:<12}" + "".join(f"{cell:>{width}}" for cell in cells))
+        lines.append(f"{title:<{first}}" + "".join(f"{cell:>{width}}" for cell in cells))
     return "\n".join([*lines, *_definitions(names, definitions)])
 
 

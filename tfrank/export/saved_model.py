@@ -21,7 +21,8 @@ def export_saved_model(
     """Writes the model with two signatures, both giving `{"embedding": [batch, out]}`, L2-normalised float32.
 
     `serving_default` takes `images`, `[batch, height, width, 3]` float32 RGB 0-255 of the model's size.
-    `encoded` takes `bytes`, `[batch]` strings, each an image file of any size.
+    `encoded` takes `bytes`, `[batch]` strings, each an image file of any size; a JPEG is turned upright where
+    `decode` does so in TensorFlow, as `data.images.ImageLoader.serve` by its EXIF orientation.
 
     Args:
         model: from images to embeddings.

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -30,6 +31,16 @@ def _kernel(variant, alpha, b, temperature):
     return penalty_kernel(penalty(variant, alpha, b), sigmoid_step(temperature))
 
 
+@functools.cache
+def _warming_kernel(alpha, temperature):
+    """Dq on the way from Ds, see `PNPLoss`; its scalar is the exponent a."""
+
+    def warming(R, exponent):
+        return -alpha / exponent * tf.math.expm1(-exponent * tf.math.log1p(R))
+
+    return penalty_kernel(warming, sigmoid_step(temperature))
+
+
 def pnp_loss(
     query_labels: tf.Tensor,
     query_embeddings: tf.Tensor,
@@ -42,12 +53,16 @@ def pnp_loss(
     b: float = 4.0,
     temperature: float = 0.01,
     include_self: bool = False,
+    exponent: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """PNP loss of each query, `[queries]`, and which queries count, `[queries]` bool.
 
-    The formula is `PNPLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
+    Takes the arguments of `score_rows`, embeddings of unit norm, and those of `PNPLoss`, whose formula it is.
+    `exponent` is a of the warm-up, a scalar; None: there is none.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
+    if exponent is not None:
+        return score_rows(_warming_kernel(alpha, temperature), *rows, exponent, include_self=include_self)
     return score_rows(_kernel(variant, alpha, b, temperature), *rows, include_self=include_self)
 
 
@@ -67,6 +82,13 @@ class PNPLoss(RankingLoss):
 
     "i": the derivative increases, hard positives are pulled harder; "d": it decreases, positives
     behind many negatives are taken for another cluster and left alone, which ranks best in the paper.
+    From random weights every positive stands behind many negatives, so "dq" leaves nearly all of them alone
+    and learns nothing. `warmup_steps` = W (ours, not the paper's) lets it grow out of "ds": at step t
+
+        f(R) = alpha / a (1 - (1 + R)^-a),   f'(R) = alpha (1 + R)^-(a+1),   a = alpha min((t + 1) / W, 1)
+
+    which is alpha log(1 + R) for a -> 0, and "dq" from step W - 1 on.
+
     "iu" is eq. 7 as printed and as published; its derivative is one more than eq. 6 says.
 
     Args:
@@ -76,6 +98,8 @@ class PNPLoss(RankingLoss):
         b: bound of "ib", positive; f' stays below 1/b. Default 4: best on SOP (same section).
         temperature: of the sigmoid, positive. Default 0.01 (section "Experimental Setup").
         include_self: whether the query is one more positive of itself, as in the published code.
+        warmup_steps: W of "dq", at least 0; 0 for none. Tell the loss what counts the steps:
+            `loss.iteration = optimizer.iterations`.
         reduction: "mean" or None, see `RankingLoss`.
         name: of the loss.
 
@@ -101,6 +125,7 @@ class PNPLoss(RankingLoss):
         b: float = 4.0,
         temperature: float = 0.01,
         include_self: bool = False,
+        warmup_steps: int = 0,
         reduction: str | None = "mean",
         name: str = "pnp",
     ):
@@ -112,3 +137,16 @@ class PNPLoss(RankingLoss):
             "include_self": checks.boolean("include_self", include_self),
         }
         super().__init__(pnp_loss, hyper_parameters, reduction=reduction, name=name)
+        self.warmup_steps = checks.integer("warmup_steps", warmup_steps, at_least=0)
+
+    def score(self, *rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The core with this loss's hyper-parameters at this step: queries against any gallery."""
+        if not self.warmup_steps or self.hyper_parameters["variant"] != "dq":
+            return super().score(*rows)
+        steps = tf.cast(tf.minimum(self.steps_taken() + 1, self.warmup_steps), tf.float64)
+        exponent = self.hyper_parameters["alpha"] * steps / self.warmup_steps
+        return pnp_loss(*rows, **self.hyper_parameters, exponent=exponent)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        return {**super().get_config(), "warmup_steps": self.warmup_steps}

@@ -1,13 +1,21 @@
 """RankingLoss: what every loss here shares as a `keras.losses.Loss`."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
+from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 from tfrank import checks, distributed
 from tfrank.normalize import l2_normalize
+
+NO_POSITIVES = (
+    "No image of this batch has another of its class, so its loss is 0 and nothing is learnt from it. That"
+    " is usual of shuffled batches of many classes. tfrank.data.balanced_batches gives batches in which every"
+    " image has others of its class."
+)
 
 
 class RankingLoss(keras.losses.Loss):
@@ -36,17 +44,20 @@ class RankingLoss(keras.losses.Loss):
             below 1e-6 has similarity 0 to everything and no gradient.
         sample_weight: `[batch]` or `[batch, 1]` w_q, at least 0; 1 where absent.
 
-    A batch without a query that counts gives 0 and zero gradients. First derivatives only: a gradient of
-    the gradient is not the second derivative.
+    A batch without a query that counts gives 0 and zero gradients. The first such batch gives a UserWarning,
+    but where XLA compiles the loss, whose programs call no Python, and with reduction None. First derivatives
+    only: a gradient of the gradient is not the second derivative.
 
     Attributes:
         normalize: whether embeddings are L2-normalised before anything else. True, unless a loss says.
         iteration: the variable that counts training steps, say `optimizer.iterations`, for losses that
             change with the step; None till it is set, also after loading a model. Being the optimizer's,
             it is in every checkpoint.
+        warns: whether it gives that warning. True, unless a trainer has one of its own.
     """
 
     normalize: bool = True
+    warns: bool = True
     iteration: tf.Variable | keras.Variable | None = None
 
     def __init__(
@@ -109,26 +120,40 @@ class RankingLoss(keras.losses.Loss):
                 distributed.gather_rows(queries),
                 own_row,
             )
-            return global_mean(losses, self.weigh(labels, counts, weights), self.reduction)
+            weights = self.weigh(labels, counts, weights)
+            return global_mean(losses, weights, self.reduction, self._warn if self.warns else None)
+
+    def _warn(self):
+        if self.warns:
+            self.warns = False
+            warnings.warn(NO_POSITIVES, UserWarning, stacklevel=1)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor."""
         return {**super().get_config(), **self.hyper_parameters}
 
 
-def global_mean(losses: tf.Tensor, weights: tf.Tensor, reduction: str | None) -> tf.Tensor:
+def global_mean(
+    losses: tf.Tensor,
+    weights: tf.Tensor,
+    reduction: str | None,
+    of_nothing: Callable[[], None] | None = None,
+) -> tf.Tensor:
     """sum_q w_q L_q over this replica's queries / sum_q w_q over the global batch's; 0 / 0 is 0.
 
     Args:
         losses: `[queries]`.
         weights: `[queries]`, 0 where a query does not count.
         reduction: "mean", or None for the `[queries]` terms w_q L_q.
+        of_nothing: called where the mean is 0 / 0, unless XLA compiles it.
     """
     losses = weights * losses
     if reduction is None:
         return losses
     # The divisor is the whole global batch's, so summed replicas need no second 1/R.
     divisor = distributed.sum_over_replicas(tf.reduce_sum(weights))
+    if of_nothing and not GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        tf.cond(divisor > 0, tf.no_op, lambda: tf.numpy_function(of_nothing, [], []))
     return tf.math.divide_no_nan(tf.reduce_sum(losses), divisor)
 
 

@@ -38,12 +38,12 @@ def penalty_kernel(penalty: Callable[..., tf.Tensor], negative: Step, positive: 
     """L = 1/|P| sum_{i in P} penalty(R(i, S_N)), or penalty(R(i, S_N), R(i, S_P)).
 
     Args:
-        penalty: elementwise function of the counts, `[rows]` -> `[rows]`.
+        penalty: elementwise function of the counts, `[rows]` -> `[rows]`, and of the kernel's scalars.
         negative: the step by which negatives are counted.
         positive: the step by which other positives are counted, for a penalty of two counts.
     """
 
-    def kernel(block: Block):
+    def kernel(block: Block, *scalars: tf.Tensor):
         zero = tf.zeros_like(block.s)
 
         def visit(i, exists, losses, slopes):
@@ -57,7 +57,9 @@ def penalty_kernel(penalty: Callable[..., tf.Tensor], negative: Step, positive: 
 
             with tf.GradientTape() as tape:
                 tape.watch(counts)
-                loss = tf.where(exists, penalty(*counts) / block.positives, tf.zeros_like(counts[0]))
+                loss = tf.where(
+                    exists, penalty(*counts, *scalars) / block.positives, tf.zeros_like(counts[0])
+                )
             rates = tape.gradient(loss, counts)
 
             slope = tf.where(block.same, zero, rates[0][:, None] * slope)

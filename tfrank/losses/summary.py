@@ -1,5 +1,7 @@
 """A batch at a glance, for the progress of training."""
 
+from collections.abc import Callable, Sequence
+
 import tensorflow as tf
 
 from tfrank import distributed
@@ -63,3 +65,36 @@ def batch_summary(labels: tf.Tensor, embeddings: tf.Tensor) -> dict[str, tf.Tens
         "positive_histogram": histogram(positive),
         "negative_histogram": histogram(~same),
     }
+
+
+def loss_slope(
+    loss: Callable[[tf.Tensor, Sequence[tf.Tensor]], tf.Tensor],
+    labels: tf.Tensor,
+    embeddings: Sequence[tf.Tensor],
+) -> tf.Tensor:
+    """How steep a loss is for the embeddings of the global batch, whatever their norms; a scalar.
+
+        sqrt(N sum_i |e_i|^2 |dL/de_i|^2),   N the images of the global batch
+
+    It is the root mean square, over images, of N times the change of the loss by a turn of one embedding by
+    one radian. Losses that a network learns from begin at 0.2 or more; below 0.05 hardly any positive is
+    pulled.
+
+    Args:
+        loss: of labels and embeddings; of several replicas it is each one's share.
+        labels: `[batch]` integers, this replica's.
+        embeddings: of each output of the model, `[batch, dim]`, this replica's.
+    """
+    embeddings = [tf.stop_gradient(one) for one in embeddings]
+    with tf.GradientTape() as tape:
+        tape.watch(embeddings)
+        value = loss(labels, embeddings)
+    gradients = tape.gradient(value, embeddings, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    total = tf.add_n(
+        [
+            tf.reduce_sum(tf.reduce_sum(e**2, axis=1) * tf.reduce_sum(g**2, axis=1))
+            for e, g in zip(embeddings, gradients)
+        ]
+    )
+    count = distributed.sum_over_replicas(tf.cast(tf.shape(labels)[0], total.dtype))
+    return tf.sqrt(count * distributed.sum_over_replicas(total))

@@ -9,6 +9,7 @@ from tfrank import checks
 from tfrank.models import normalization
 from tfrank.models.applications import APPLICATIONS, application, preprocessing_of
 from tfrank.models.bn_inception import LEVELS, bn_inception
+from tfrank.models.mobilenet import mobilenet_v2
 from tfrank.models.resnet import resnet, se_resnet
 
 # Those whose layers are named after PyTorch's modules: what builds them, and what they expect.
@@ -17,6 +18,7 @@ NETWORKS = {
     "resnet101": (functools.partial(resnet, blocks=(3, 4, 23, 3)), "imagenet_rgb"),
     "se_resnet50": (functools.partial(se_resnet, blocks=(3, 4, 6, 3)), "imagenet_rgb"),
     "bn_inception": (bn_inception, "inception_bgr"),
+    "mobilenet_v2": (mobilenet_v2, "imagenet_rgb"),
 }
 BACKBONES = ("convnet", *NETWORKS, *(f"keras/{name}" for name in APPLICATIONS))
 SMALLEST_IMAGE = 32

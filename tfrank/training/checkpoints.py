@@ -25,7 +25,8 @@ class Checkpoints:
 
     Attributes:
         step: variable, steps taken.
-        best: variable, the best value of the metric that the best weights are chosen by.
+        best, best_step: variables, the highest validation score so far, -1 before the first, and its step.
+        start: variable, the validation score of the model before training, -1 where there is none.
     """
 
     def __init__(
@@ -40,6 +41,8 @@ class Checkpoints:
         self.folder = folder
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
         self.best = tf.Variable(-1.0, trainable=False, name="best")
+        self.best_step = tf.Variable(0, dtype=tf.int64, trainable=False, name="best_step")
+        self.start = tf.Variable(-1.0, trainable=False, name="start")
         # Keras counts seeds among a model's variables but TensorFlow does not track them.
         seeds = [v.value for v in model.variables if "seed_generator" in v.path]
         self._checkpoint = tf.train.Checkpoint(
@@ -50,6 +53,8 @@ class Checkpoints:
             average=list(average),
             step=self.step,
             best=self.best,
+            best_step=self.best_step,
+            start=self.start,
         )
         self._saved_step = None
         self._manager = None

@@ -34,12 +34,17 @@ def build_strategy(name: str, batch_size: int) -> tf.distribute.Strategy:
     else:
         devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
         strategy = tf.distribute.MirroredStrategy([device.name for device in devices])
+    check_divides(batch_size, strategy)
+    return strategy
+
+
+def check_divides(batch_size: int, strategy: tf.distribute.Strategy) -> None:
+    """InputError where replicas would not get equal shares of a batch."""
     if batch_size % strategy.num_replicas_in_sync:
         raise InputError(
             f"A batch of {batch_size} images does not divide by {strategy.num_replicas_in_sync} replicas."
             " Change classes_per_batch or examples_per_class."
         )
-    return strategy
 
 
 def _join_workers():

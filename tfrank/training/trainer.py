@@ -22,6 +22,10 @@ from tfrank.training.step import Step
 
 # Below this spread all embeddings of a batch are nearly one point; similarities are above 0.9999.
 COLLAPSED_SPREAD = 0.01
+# Below this slope of the loss, see `loss_slope`, a run that begins learns next to nothing.
+FLAT_SLOPE = 0.05
+# mAP counts every positive, so it varies less between draws of a few validation classes than Recall@1.
+CHOSEN_BY = "map"
 
 
 class Interrupted(KeyboardInterrupt):
@@ -32,12 +36,26 @@ class Evaluation(NamedTuple):
     """What an evaluation during training gives.
 
     Attributes:
-        metrics: numbers by name; by `recall_at_1` the best weights are chosen.
+        metrics: numbers by name; by the one named `CHOSEN_BY` the best weights are chosen.
         picture: a PNG of queries and their nearest neighbours.
     """
 
     metrics: Mapping[str, float]
     picture: bytes
+
+
+class Best(NamedTuple):
+    """The best weights of a run.
+
+    Attributes:
+        step: after which they were found; 0 for the model before training.
+        value: their validation score.
+        start: that of the model before training.
+    """
+
+    step: int
+    value: float
+    start: float
 
 
 def best_weights_of(folder: str) -> str:
@@ -62,6 +80,10 @@ class Trainer:
         batch_size: of all replicas together.
         micro_batch_size: whether, if above 0, batches are left on the host, and each image is embedded
             twice.
+
+    Attributes:
+        best_weights: path of the best weights.
+        done: steps taken.
     """
 
     def __init__(
@@ -84,7 +106,8 @@ class Trainer:
         self._strategy, self._batch_size = strategy, batch_size
         self._input = tf.distribute.InputOptions(experimental_fetch_to_device=not micro_batch_size)
         self._pending = []  # Losses of steps that are still on the device.
-        self._done, self._stop_signal, self._said = 0, None, set()
+        self.done, self._stop_signal, self._said = 0, None, set()
+        self._looked = False
 
         @tf.function
         def summarize(labels, embeddings):
@@ -103,6 +126,7 @@ class Trainer:
         explain: Callable[[int], None],
         evaluate: Callable[[], Evaluation] | None = None,
         evaluate_every: int = 0,
+        patience: int = 0,
         save_best: Callable[[str], None] | None = None,
         config: str = "",
     ) -> None:
@@ -117,7 +141,9 @@ class Trainer:
             explain: called with the step whose batch could not be made; raises an error that names
                 the bad record.
             evaluate: measures the present weights; None on a machine that leaves it to another.
-            evaluate_every: steps between evaluations; 0 for none.
+            evaluate_every: steps between evaluations; 0 for none. The first one is before the first step, so
+                that the model as it began is a candidate for the best weights.
+            patience: training ends early after so many evaluations in a row without a better one; 0: never.
             save_best: writes the weights that `evaluate` measured to a path.
             config: to be shown in TensorBoard.
 
@@ -125,39 +151,67 @@ class Trainer:
             InputError: the loss is not finite, or a batch cannot be made.
             Interrupted: Ctrl-C or SIGTERM; the state is saved.
         """
-        start = self._done = int(self._checkpoints.step)
-        if not start and evaluate:
-            # Of a run that was begun anew here.
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(self.best_weights)
+        start = self.done = int(self._checkpoints.step)
+        self._looked = start > 0
         self._log.begin(start, config)
         progress = Progress("step", steps, done=start)
+        if not start and evaluate:
+            self._forget_best()
+            if evaluate_every:
+                self._keep_best(evaluate(), 0, progress, save_best)
+        # In steps. Derived from what is in the checkpoint, so a resumed run ends where it would have.
+        patience *= evaluate_every
+        if self._is_exhausted(patience):
+            return
         iterator = iter(self._distribute(lambda context: batches(start, context)))
         with _signals_to(self._on_signal):
             for step in range(start, steps):
                 batch = self._next(iterator, step, explain)
                 loss, embeddings = self._step(batch)
                 self._pending.append(loss)
-                done = self._done = step + 1
+                done = self.done = step + 1
                 # The same on all machines, of which one evaluates: to look at a batch takes all of them.
                 evaluates = evaluate_every and (done % evaluate_every == 0 or done == steps)
-                if done % log_every == 0 or done == steps or evaluates:
+                looks = done % log_every == 0 or done == steps or evaluates
+                if looks:
                     seen = self._look(batch["label"], embeddings, done, progress)
                     always = done == steps or done - start == log_every
                     progress.show(done, seen, images_per_step=self._batch_size, always=always)
                 if evaluates and evaluate:
                     self._keep_best(evaluate(), done, progress, save_best)
-                if done % log_every == 0 or evaluates:
+                if looks:
                     self._log.flush()
-                if done % checkpoint_every == 0 or done == steps or self._stop_signal:
+                ends = done == steps or self._is_exhausted(patience)
+                if done % checkpoint_every == 0 or ends or self._stop_signal:
                     self._save()
-                if self._stop_signal and done < steps:
+                if ends:
+                    break
+                if self._stop_signal:
                     progress.say(f"Stopped and saved at step {done}. The same command goes on from there.")
                     raise Interrupted
+        if self.done < steps:
+            progress.say(f"Ended at step {self.done:,}: no better validation for {patience:,} steps.")
+
+    def _forget_best(self):
+        """Removes the best weights of a run that was begun anew here."""
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(self.best_weights)
+
+    @property
+    def best(self) -> Best | None:
+        """The best weights so far; None where nothing was evaluated."""
+        value = float(self._checkpoints.best)
+        if value < 0:
+            return None
+        return Best(int(self._checkpoints.best_step), value, float(self._checkpoints.start))
+
+    def _is_exhausted(self, patience):
+        """Whether the last better evaluation is `patience` steps ago; never for 0."""
+        return bool(patience) and self.done - int(self._checkpoints.best_step) >= patience
 
     def report(self) -> str:
         """What the steps so far have cost (as in Revaud et al., Table 1), and where the curves are."""
-        cost = self._log.save_cost(self._done)
+        cost = self._log.save_cost(self.done)
         time_taken = datetime.timedelta(seconds=round(cost["wall_seconds"]))
         return (
             f"{cost['updates']:,} updates, {cost['forward_images']:,} images forward,"
@@ -203,7 +257,7 @@ class Trainer:
         """Logs the pending losses and returns the last; InputError if one is not finite."""
         losses = [float(loss) for loss in self._pending]
         self._pending.clear()
-        first = self._done - len(losses) + 1
+        first = self.done - len(losses) + 1
         for step, loss in enumerate(losses, first):
             self._log.add(step, {"loss": loss})
         for step, loss in enumerate(losses, first):
@@ -228,15 +282,24 @@ class Trainer:
                 " weights, or a higher temperature of the loss."
             )
 
+        # At the end of a good run the loss is flat too.
+        first, self._looked = not self._looked, True
+        if first and numbers.get("slope", 1.0) < FLAT_SLOPE:
+            progress.say(
+                f"Warning: the loss is flat (slope {numbers['slope']:.1e}): it pulls hardly any positive, so"
+                " next to nothing is learnt. Try a temperature nearer to the paper's, a warm-up"
+                " (--config.loss.warmup_steps=500 for PNP), or --config=FILE.py:multi_similarity."
+            )
+
     def _save(self):
         """Logs and saves all steps taken; InputError where loss or weights are not finite."""
         self._fetch()
         self._log.flush()
         for variable in self._model.variables:
             if not np.all(np.isfinite(variable.numpy())):
-                self._diverged(f"Weights of {variable.path} are not finite at step {self._done}")
-        self._checkpoints.save(self._done)
-        self._log.save_cost(self._done)
+                self._diverged(f"Weights of {variable.path} are not finite at step {self.done}")
+        self._checkpoints.save(self.done)
+        self._log.save_cost(self.done)
 
     def _diverged(self, what):
         folder = self._checkpoints.folder
@@ -247,10 +310,12 @@ class Trainer:
         )
 
     def _keep_best(self, evaluation, step, progress, save_best):
-        value, best = evaluation.metrics["recall_at_1"], float(self._checkpoints.best)
-        progress.say(
-            f"step {step}: validation {value:.4f}" + (f" (best before: {best:.4f})" if best >= 0 else "")
+        value, best = evaluation.metrics[CHOSEN_BY], float(self._checkpoints.best)
+        before = (
+            f" (best before: {best:.4f} at step {int(self._checkpoints.best_step):,})" if best >= 0 else ""
         )
+        recall = evaluation.metrics["recall_at_1"]
+        progress.say(f"step {step:,}: validation Recall@1 {recall:.4f}, mAP {value:.4f}{before}")
         self._log.add(step, {f"validation_{name}": value for name, value in evaluation.metrics.items()})
         self._log.picture(step, "validation_neighbors", evaluation.picture)
         if value > best:
@@ -262,6 +327,9 @@ class Trainer:
                 save_best(temporary)
             os.replace(temporary, self.best_weights)
             self._checkpoints.best.assign(value)
+            self._checkpoints.best_step.assign(step)
+        if not step:
+            self._checkpoints.start.assign(value)
 
     def _on_signal(self, number, _):
         if self._stop_signal:

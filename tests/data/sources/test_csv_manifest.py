@@ -2,12 +2,14 @@
 
 import csv
 import tracemalloc
+import unicodedata
 
 import pytest
 
 from tests.data.sources.trees import touch
 from tfrank.checks import InputError
 from tfrank.data.sources.csv_manifest import read_csv
+from tfrank.data.sources.folder import read_folder
 from tfrank.data.sources.image import SourceImage
 
 MANIFEST = """\
@@ -65,8 +67,14 @@ def test_columns_come_in_any_order_and_others_are_ignored(tmp_path):
         lambda text: text.rstrip("\n"),
         lambda text: text.replace("\n", "\n\n"),
         lambda text: text.replace(",", " , ").replace(".jpg ", ".jpg"),
+        lambda text: "\ufeff" + text.replace(",", ";").replace("27.5", "27,5").replace("\n", "\r\n"),
+        lambda text: text.replace(",", "\t"),
+        lambda text: text + ",,,,,,,,\n,,,,,,,,\n",
     ],
-    ids=["byte order mark", "Windows line ends", "no last line end", "blank lines", "blanks"],
+    ids=[
+        *("byte order mark", "Windows line ends", "no last line end", "blank lines", "blanks"),
+        *("Excel's semicolons and decimal commas", "tabs", "rows of empty cells"),
+    ],
 )
 def test_other_ways_to_write_a_manifest_change_nothing(tmp_path, change):
     assert list(read_csv(write(tmp_path, change(MANIFEST)))) == IMAGES
@@ -101,6 +109,29 @@ def test_numbers_are_kept_and_words_are_numbered_in_order(tmp_path, words, numbe
     assert [getattr(image, column) for image in images] == numbers
 
 
+def test_without_the_column_split_classes_are_divided_as_folders_are(tmp_path, capsys):
+    names = [f"class{c:02d}" for c in range(9)]
+    touch(tmp_path, *(f"photos/{name}/{n}.jpg" for name in names for n in range(2)))
+    path = write(tmp_path, "path,label\n" + "".join(f"{n}.jpg,{names[n % 9]}\n" for n in range(18)))
+    for options in ({}, {"test_share": 0.2}, {"seed": 3}):
+        wanted = {image.text: image.split for image in read_folder(str(tmp_path / "photos"), **options)}
+        got = {(image.text, image.split) for image in read_csv(path, **options)}
+        assert got == set(wanted.items())
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == f"{path} has no column split: 4 of 9 classes, drawn at random, are tested on."
+
+
+def test_labels_that_look_the_same_are_one_class(tmp_path, capsys):
+    one, other = (unicodedata.normalize(form, "café") for form in ("NFC", "NFD"))
+    images = list(
+        read_csv(write(tmp_path, f"path,label,split\n1.jpg,{one},train\n2.jpg,{other},train\n3.jpg,b,test"))
+    )
+    assert [(image.label, image.text) for image in images] == [(1, one), (1, one), (0, "b")]
+    assert capsys.readouterr().out == (
+        f"Note: 'cafe\\u0301' and 'caf\\xe9' look the same, {one}, and are one class.\n"
+    )
+
+
 HEADER = "path,label,split,role,x,y,w,h\n"
 BOX = r"the columns x \(a number\), y \(a number\), w \(a positive number\), h \(a positive number\), but"
 SPLIT = "a split of letters, digits and _ alone"
@@ -115,7 +146,12 @@ SPLIT = "a split of letters, digits and _ alone"
             r"the column label, but the line is 'path,lable,split'\. .* mean \"label\"\?$",
         ),
         ("label,split\na,train\n", 1, r"the column path, but the line is 'label,split'\.$"),
-        ("path;label;split\n1.jpg;a;train\n", 1, r"the column path, but the line is 'path;label;split'\.$"),
+        (
+            "path;lable;split\n1.jpg;a;train\n",
+            1,
+            r"the column label, but the line is 'path;lable;split'\. .*",
+        ),
+        ("path,label,spilt\n1.jpg,a,train\n", 1, r"the column split, but .* Did you mean \"split\"\?$"),
         ("", 1, r"the column path, but the line is ''\.$"),
         ("path,label,split,path\n1.jpg,a,train,2.jpg\n", 1, "each column once, and path is there 2 times"),
         ("path,label,split,x,y\n1.jpg,a,train,1,2\n", 2, BOX),

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import unicodedata
 
 import pytest
 
@@ -134,15 +135,28 @@ def test_files_with_the_suffix_of_an_image_are_images(tmp_path):
     assert paths(touch(tmp_path, *names)) == names
 
 
+HEIC = (
+    "HEIC, a format of phones, cannot be read. Convert it to JPEG, such as with ImageMagick in the folder of"
+    " photos: find . -iname '*.hei[cf]' -exec mogrify -format jpg {} +"
+)
+
+
 @pytest.mark.parametrize(
     "names, line",
     [
         ([], ""),
         (["a/.DS_Store", ".cache/x.txt", "loose.txt"], ""),
+        (["1.jpg"], "1 image is in no class's folder and left out: 1.jpg. Move it into one.\n"),
+        (
+            ["1.heic", "2.jpg", "3.png"],
+            "2 images are in no class's folder and left out, such as 2.jpg. Move each into the folder of its"
+            f" class.\n1 file is left out, which is no image by its name: .heic 1.\n{HEIC}\n",
+        ),
         (["a/2.txt"], "1 file is left out, which is no image by its name: .txt 1.\n"),
         (
             ["a/0.HEIC", "a/b/3.heic", "notes/4.md", "a/jpg", "b/5.jpg", "b/6.md"],
-            "5 files are left out, which are no images by their names: .heic 2, .md 2, no suffix 1.\n",
+            "5 files are left out, which are no images by their names: .heic 2, .md 2, no suffix 1.\n"
+            f"{HEIC}\n",
         ),
         (
             [f"a/x.{number}" for number in range(9)],
@@ -152,13 +166,15 @@ def test_files_with_the_suffix_of_an_image_are_images(tmp_path):
         (["a/x.caf\udce9"], "1 file is left out, which is no image by its name: .caf\\udce9 1.\n"),
     ],
 )
-def test_files_that_are_no_images_by_their_names_are_counted_in_one_line(tmp_path, capsys, names, line):
+def test_what_is_left_out_is_counted_and_what_to_do_is_said(tmp_path, capsys, names, line):
     paths(touch(tmp_path, "a/1.jpg", *names))
     assert capsys.readouterr().out == line
 
 
 def test_a_folder_of_other_files_alone_is_refused_with_their_number(tmp_path):
-    with pytest.raises(InputError, match=r"has no images\..* \.pgm\. 2 files are left out, .*: \.heic 2\.$"):
+    with pytest.raises(
+        InputError, match=r"has no images\..* \.pgm\. 2 files are left out, .*: \.heic 2\. HEIC, .* JPEG"
+    ):
         paths(touch(tmp_path, "a/1.heic", "b/2.heic"))
 
 
@@ -227,12 +243,44 @@ def test_the_order_of_the_file_system_does_not_matter(tmp_path, monkeypatch):
     assert [image.path for image in orders[0]] == [f"{a}/{n}.jpg" for a in "abc" for n in (1, 10, 2)]
 
 
-@pytest.mark.parametrize("names", [[], ["1.jpg"], ["a/notes.txt"], ["train/1.jpg", "test/2.jpg"]])
-def test_a_folder_without_images_is_refused_with_the_layout_expected(tmp_path, names):
+LOOSE = "2 images and no folder with images. It takes one a class"
+
+
+@pytest.mark.parametrize(
+    "names, has",
+    [
+        ([], "no images"),
+        (["1.jpg"], "1 image and no folder with images. It takes one a class"),
+        (["a/notes.txt"], "no images"),
+        (["train/1.jpg", "test/2.jpg"], LOOSE),
+        (["1.jpg", "2.jpg"], LOOSE),
+    ],
+)
+def test_a_folder_without_classes_is_refused_with_the_layout_expected(tmp_path, names, has):
     with pytest.raises(InputError) as error:
         paths(touch(tmp_path, *names))
-    assert str(error.value).startswith(
-        f"{tmp_path} has no images. Expected {tmp_path}/<class>/<image>, or the "
+    assert str(error.value).startswith(f"{tmp_path} has {has}. Expected {tmp_path}/<class>/<image>, or the ")
+
+
+def test_images_beside_the_classes_of_a_division_are_counted(tmp_path, capsys):
+    paths(touch(tmp_path, "train/a/1.jpg", "train/2.jpg", "test/b/3.jpg", "4.jpg"))
+    assert capsys.readouterr().out.startswith(
+        "2 images are in no class's folder and left out, such as 4.jpg."
+    )
+
+
+def test_folders_whose_names_look_the_same_are_one_class(tmp_path, capsys):
+    one, other = (unicodedata.normalize(form, "café") for form in ("NFC", "NFD"))
+    images = list(
+        read_folder(str(touch(tmp_path, f"{one}/1.jpg", f"{other}/2.jpg", "b/3.jpg")), test_share=0)
+    )
+    assert [(image.label, image.text, image.id) for image in images] == [
+        (0, "b", "b/3.jpg"),
+        (1, one, f"{other}/2.jpg"),
+        (1, one, f"{one}/1.jpg"),
+    ]
+    assert capsys.readouterr().out == (
+        f"Note: 'cafe\\u0301' and 'caf\\xe9' look the same, {one}, and are one class.\n"
     )
 
 

@@ -21,8 +21,8 @@ from tfrank.data.sources.vgg_face2 import read_vgg_face2
 SOURCES: dict[str, Source] = {
     "digits": Source(read_digits),
     "omniglot": Source(read_omniglot),
-    "folder": Source(read_folder),
-    "csv": Source(read_csv),
+    "folder": Source(read_folder, own=True),
+    "csv": Source(read_csv, own=True),
     "sop": Source(read_sop, {"train": Count(11_318, 59_551), "test": Count(11_316, 60_502)}),
     "in_shop": Source(
         read_in_shop,

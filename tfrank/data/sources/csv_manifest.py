@@ -4,9 +4,11 @@
     photos/1.jpg,mallard,train,,duck,60,27,325,304
     photos/2.jpg,robin,test,query,songbird,,,,
 
-Columns come in any order. All from role on may be left out, and others are ignored.
+Excel's ; and tabs will do for commas. Columns come in any order. All from split on may be left out, and
+others are ignored.
 
 - Paths are relative to the manifest's folder, or absolute.
+- Without the column split, classes are divided into train and test by chance.
 - Splits are train and test. Others, of letters, digits and _, are written too, but looked at only where
   they are asked for, as with --config.data.train=... or --config.data.test=...
 - A box is its corner x, y, width and height in pixels of the upright image, as viewers show it: turned as
@@ -20,10 +22,13 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from tfrank.checks import InputError, did_you_mean
+from tfrank.data.sources.classes import drawn_to_test, unified
 from tfrank.data.sources.image import ROLES, SourceImage
-from tfrank.data.sources.lists import Line, coordinate, read_table, size
+from tfrank.data.sources.lists import Line, coordinate, decode_lines, read_table, size
 
-NEEDED = ("path", "label", "split")
+NEEDED = ("path", "label")
+# Excel writes ; where the comma is in numbers.
+DELIMITERS = ",;\t"
 BOX = {"x": coordinate, "y": coordinate, "w": size, "h": size}
 
 
@@ -36,7 +41,7 @@ class _Row(NamedTuple):
     box: tuple[float, float, float, float] | None
 
 
-def read_csv(manifest: str) -> Iterator[SourceImage]:
+def read_csv(manifest: str, *, test_share: float = 0.5, seed: int = 0) -> Iterator[SourceImage]:
     """The images that a manifest lists, in its order.
 
     Labels and categories are words or whole numbers. Where all labels are numbers, written without
@@ -45,6 +50,9 @@ def read_csv(manifest: str) -> Iterator[SourceImage]:
 
     Args:
         manifest: path of the CSV file, or of a folder with exactly one.
+        test_share: of the classes that go to "test", 0 to 1, where there is no column split; at least one
+            goes to "train".
+        seed: of that division, at least 0.
 
     Raises:
         InputError: where there is no such file or it is not UTF-8, a column is missing, or a row has too
@@ -52,17 +60,27 @@ def read_csv(manifest: str) -> Iterator[SourceImage]:
             a box that is not four numbers with positive width and height.
     """
     path = _find(manifest)
-    labels, categories = set(), set()
+    labels, categories, divided = set(), set(), True
     for row in _rows(path):
         labels.add(row.label)
         categories.add(row.category)
-    label_numbers, category_numbers = _numbers(labels), _numbers(categories - {""})
+        divided = bool(row.split)
+    classes = unified(labels)
+    label_numbers, category_numbers = _numbers(set(classes.values())), _numbers(categories - {""})
+    tests = drawn_to_test(label_numbers, test_share=test_share, seed=seed)
+    if not divided:
+        print(
+            f"{path} has no column split: {len(tests):,} of {len(label_numbers):,} classes, drawn at random,"
+            " are tested on.",
+            flush=True,
+        )
     for row in _rows(path):
+        text = classes[row.label]
         yield SourceImage(
-            split=row.split,
+            split=row.split or ("test" if text in tests else "train"),
             path=row.path,
-            label=label_numbers[row.label],
-            text=row.label,
+            label=label_numbers[text],
+            text=text,
             id=row.path,
             category=category_numbers.get(row.category),
             box=row.box,
@@ -96,22 +114,37 @@ def _is_number(word: str) -> bool:
 
 
 def _rows(path: str) -> Iterator[_Row]:
-    """The rows of a manifest, checked."""
-    for line, cells in read_table(path, NEEDED):
+    """The rows of a manifest, checked; their split is "" where there is no such column."""
+    delimiter, needed = _form(path)
+    for line, cells in read_table(path, needed, delimiter=delimiter):
         # All but the path, which may begin or end with a blank, are meant without the blanks around them.
         cells = {name: cell if name == "path" else cell.strip() for name, cell in cells.items()}
-        for name in NEEDED:
+        for name in needed:
             if not cells[name]:
                 raise line.error(f"a {name}")
-        if not re.fullmatch(r"\w+", cells["split"]):
+        split = cells.get("split", "")
+        if not re.fullmatch(r"\w*", split):
             raise line.error("a split of letters, digits and _ alone, since files are named after it")
         role = cells.get("role", "")
         if role not in ROLES:
             raise line.error(f"a role of {', '.join(ROLES[1:])}, or none", did_you_mean(role, ROLES))
-        yield _Row(*(cells[name] for name in NEEDED), role, cells.get("category", ""), _box(line, cells))
+        box = _box(line, cells, "." if delimiter == "," else ",")
+        yield _Row(cells["path"], cells["label"], split, role, cells.get("category", ""), box)
 
 
-def _box(line: Line, cells: Mapping[str, str]) -> tuple[float, float, float, float] | None:
-    """The box of a row, if it has one."""
-    sides = [cells.get(name, "") for name in BOX]
+def _form(path: str) -> tuple[str, tuple[str, ...]]:
+    """What stands between the cells of a manifest, and the columns that it needs, by its header."""
+    header = next(decode_lines(path), "")
+    columns = {
+        delimiter: {name.strip(' "\r\n') for name in header.split(delimiter)} for delimiter in DELIMITERS
+    }
+    delimiter = max(DELIMITERS, key=lambda one: len(columns[one].intersection(NEEDED)))
+    # A column that is called nearly so is a slip of the pen: the classes are not divided by chance.
+    meant = "split" in columns[delimiter] or did_you_mean("split", columns[delimiter])
+    return delimiter, (*NEEDED, "split") if meant else NEEDED
+
+
+def _box(line: Line, cells: Mapping[str, str], point: str) -> tuple[float, float, float, float] | None:
+    """The box of a row, if it has one; its numbers are written with that decimal point, or with a dot."""
+    sides = [cells.get(name, "").replace(point, ".") for name in BOX]
     return tuple(line.convert(sides, BOX)) if any(sides) else None

@@ -6,16 +6,16 @@
 """
 
 import collections
+import itertools
 import os
 from collections.abc import Iterator
 
-import numpy as np
-
-from tfrank import checks
 from tfrank.checks import InputError
+from tfrank.data.sources.classes import drawn_to_test, unified
 from tfrank.data.sources.image import SourceImage
 
 JPEG = (".jpg", ".jpeg", ".jpe", ".jfif")
+HEIC = (".heic", ".heif")
 SUFFIXES = (*JPEG, ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
 # Of each folder's images, split and role.
 LAYOUTS = (
@@ -32,12 +32,13 @@ def read_folder(folder: str, *, test_share: float = 0.5, seed: int = 0) -> Itera
     """The images of the classes' folders and of all folders inside those, sorted by path.
 
     Where `folder` has the folders of a division, as above, the classes are inside them, and what else
-    it has is left out; the same name in two of them is the same class. Classes are numbered by name.
+    it has is left out; the same name in two of them is the same class. Classes are numbered by name. Names
+    that differ only in how Unicode writes a letter are one class, and a line says so.
 
     Where `folder` has nothing but a folder of such folders, that one is read. Hidden files and folders,
     files without the suffix of an image, and images outside of the classes' folders are left out. Links to
-    folders are followed, but never in a circle. Of files without the suffix of an image, a line printed at
-    the end has the number, and the suffixes.
+    folders are followed, but never in a circle. Lines printed at the end count the images outside of
+    classes' folders, and the files without the suffix of an image by suffix.
 
     Args:
         folder: path.
@@ -48,51 +49,70 @@ def read_folder(folder: str, *, test_share: float = 0.5, seed: int = 0) -> Itera
     Raises:
         InputError: where there is no such folder, a folder cannot be read, or none has images.
     """
-    checks.number("test_share", test_share, at_least=0, at_most=1)
-    checks.integer("seed", seed, at_least=0)
     outer, folder = folder, _inner(folder)
     layout = next((layout for layout in LAYOUTS if _has_all(folder, layout)), UNDIVIDED)
     left_out = collections.Counter()
     names = {part: _class_names(folder, part, left_out) for part in layout}
+    loose = [path for part in sorted({"", *layout}) for path in _loose(folder, part, left_out)]
     if layout is UNDIVIDED and (parts := PARTS & set(names[""])):
         raise InputError(
             f"{folder} has the folders {', '.join(sorted(parts))}. Is it divided? A division is train and"
             " test, or train, query and gallery; all of them, and named so. Else rename those classes."
         )
-    labels = {name: label for label, name in enumerate(sorted(set().union(*names.values())))}
+    classes = unified(itertools.chain(*names.values()))
+    labels = {name: label for label, name in enumerate(sorted(set(classes.values())))}
     if not labels:
-        raise InputError(
-            f"{folder} has no images. Expected {folder}/<class>/<image>, or the same inside its folders"
-            f" train and test, or train, query and gallery, where an image ends in {', '.join(SUFFIXES)}."
-            f" {_sentence(left_out)}".rstrip()
-        )
-    order = np.random.default_rng(seed).permutation(len(labels))
-    tests = set(order[: min(round(test_share * len(labels)), len(labels) - 1)].tolist())
+        raise InputError(_nothing(folder, loose, left_out))
+    tests = drawn_to_test(labels, test_share=test_share, seed=seed)
     for part, (split, role) in layout.items():
         for name in names[part]:
-            label = labels[name]
-            drawn = "test" if label in tests else "train"
+            text = classes[name]
+            drawn = "test" if text in tests else "train"
             for inside in _images(folder, part, name, left_out):
                 path = os.path.relpath(os.path.join(folder, inside), outer)
                 yield SourceImage(
-                    split=split or drawn, path=path, label=label, text=name, id=inside, role=role
+                    split=split or drawn, path=path, label=labels[text], text=text, id=inside, role=role
                 )
-    if left_out:
-        print(_sentence(left_out), flush=True)
+    for line in _sentences(loose, left_out):
+        print(line, flush=True)
 
 
-def _sentence(left_out):
-    """How many files were left out, by suffix; "" for none."""
-    if not left_out:
-        return ""
+def _nothing(folder, loose, left_out):
+    """What is said of a folder without classes."""
+    has = "no images"
+    if loose:
+        has = f"{len(loose):,} image{'s' * (len(loose) > 1)} and no folder with images. It takes one a class"
+    expected = (
+        f"{folder} has {has}. Expected {folder}/<class>/<image>, or the same inside its folders train and"
+        f" test, or train, query and gallery, where an image ends in {', '.join(SUFFIXES)}."
+    )
+    return " ".join([expected, *_sentences([], left_out)])
+
+
+def _sentences(loose, left_out):
+    """Which files were left out, and what to do: images outside of classes, and other files by suffix."""
+    sentences = []
+    if len(loose) == 1:
+        sentences = [f"1 image is in no class's folder and left out: {loose[0]}. Move it into one."]
+    elif loose:
+        sentences = [
+            f"{len(loose):,} images are in no class's folder and left out, such as {loose[0]}. Move each into"
+            " the folder of its class."
+        ]
     suffixes = sorted(left_out, key=lambda suffix: (-left_out[suffix], suffix))
     shown = [f"{suffix or 'no suffix'} {left_out[suffix]:,}" for suffix in suffixes[:SHOWN]]
-    what = "1 file is left out, which is no image by its name"
-    if (total := left_out.total()) > 1:
-        what = f"{total:,} files are left out, which are no images by their names"
-    sentence = f"{what}: {', '.join(shown)}{', ...' * (len(suffixes) > SHOWN)}."
+    if left_out:
+        what = "1 file is left out, which is no image by its name"
+        if (total := left_out.total()) > 1:
+            what = f"{total:,} files are left out, which are no images by their names"
+        sentences.append(f"{what}: {', '.join(shown)}{', ...' * (len(suffixes) > SHOWN)}.")
+    if any(left_out[suffix] for suffix in HEIC):
+        sentences.append(
+            "HEIC, a format of phones, cannot be read. Convert it to JPEG, such as with ImageMagick in the"
+            " folder of photos: find . -iname '*.hei[cf]' -exec mogrify -format jpg {} +"
+        )
     # A name may hold bytes that are no text, and could not be printed.
-    return sentence.encode(errors="backslashreplace").decode()
+    return [sentence.encode(errors="backslashreplace").decode() for sentence in sentences]
 
 
 def _inner(folder):
@@ -120,6 +140,16 @@ def _class_names(folder, part, left_out):
             else:
                 left_out += others
     return names
+
+
+def _loose(folder, part, left_out):
+    """The images that lie in a folder of classes itself, sorted; HEIC files are added to `left_out`."""
+    for entry in _entries(os.path.join(folder, part)):
+        suffix = os.path.splitext(entry.name)[1].lower()
+        if not _is_folder(entry) and _is_image(entry):
+            yield os.path.join(part, entry.name)
+        elif not _is_folder(entry) and suffix in HEIC:
+            left_out[suffix] += 1
 
 
 def _images(folder, part, name, left_out):

@@ -55,9 +55,11 @@ class Source(NamedTuple):
         counts: official ones, by split, or "split role" where roles are counted apart: "test query".
         remark: where papers print other counts than the official files have.
         ground_truth: from the folder to what labels cannot say, as JSON, by id of the query.
+        own: whether these are a user's own images, which may be too few or larger than is of use.
     """
 
     read: Callable[..., Iterator[SourceImage]]
     counts: Mapping[str, Count] = {}
     remark: str = ""
     ground_truth: Callable[[str], dict] | None = None
+    own: bool = False

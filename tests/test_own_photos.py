@@ -1,0 +1,236 @@
+"""Own photos: what a config leaves open, the head that begins as a PCA, the fast road, and what is said."""
+
+import json
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+from configs import default, own_images
+from tests.programs import ROOT
+from tfrank import settings
+from tfrank.checks import InputError
+from tfrank.models.embedding import embedding_model, split_at_head, start_head_as_pca
+from tfrank.training.trainer import Best
+from tfrank.training.verdict import best_sentence, warnings_of
+
+
+def labels_of(classes, images):
+    return np.repeat(np.arange(classes), images)
+
+
+@pytest.mark.parametrize(
+    "weights, backbone, size, rate, share",
+    [
+        ("imagenet", "keras/MobileNetV2", 160, 3e-5, 0.5),
+        ("net.pth", "mobilenet_v2", 160, 3e-5, 0.5),
+        ("random", "convnet", 64, 1e-3, 0.0),
+    ],
+)
+def test_what_is_left_open_follows_from_the_weights(weights, backbone, size, rate, share):
+    config = own_images.get_config()
+    config.model.weights = weights
+    found = settings.resolved(config)
+    assert (found.model.backbone, found.data.image_size) == (backbone, size)
+    assert (found.train.learning_rate, found.train.start_share) == (rate, share)
+    assert found.data.resize == size
+    assert found.loss.warmup_steps == (500 if weights == "random" else 0)
+
+
+def test_what_is_given_stays():
+    config = own_images.get_config()
+    config.model.backbone, config.data.image_size, config.train.learning_rate = "resnet50", 224, 1e-5
+    config.data.classes_per_batch, config.data.examples_per_class, config.train.steps = 7, 3, 11
+    found = settings.fitted(settings.resolved(config), labels_of(30, 10))
+    assert (found.model.backbone, found.data.image_size, found.train.learning_rate) == ("resnet50", 224, 1e-5)
+    assert (settings.batch_size(found), found.train.steps) == (21, 11)
+
+
+@pytest.mark.parametrize(
+    "classes, images, batch, steps",
+    [
+        (2, 5, (2, 8), 100),
+        (7, 5, (4, 8), 100),
+        (15, 5, (8, 8), 100),
+        (16, 80, (16, 4), 120),
+        (16, 5000, (16, 4), 5000),
+    ],
+)
+def test_batches_and_steps_follow_from_the_data_and_the_reason_is_printed(
+    classes, images, batch, steps, capsys
+):
+    config = own_images.get_config()
+    found = settings.fitted(settings.resolved(config), labels_of(classes, images))
+    assert (found.data.classes_per_batch, found.data.examples_per_class) == batch
+    assert found.train.steps == steps
+    said = capsys.readouterr().out
+    shape = f"{batch[0]} classes x {batch[1]} images"
+    assert f"A batch has {shape}, which fits {classes} training classes." in said
+    assert f"The run has {steps:,} steps: " in said
+
+
+def test_a_head_on_a_frozen_backbone_learns_faster_and_longer():
+    config = own_images.get_config()
+    config.train.frozen_backbone = True
+    found = settings.fitted(settings.resolved(config), labels_of(16, 80))
+    assert (found.train.learning_rate, found.train.steps) == (3e-4, 480)
+
+
+def test_one_class_is_too_few_to_train_on():
+    with pytest.raises(InputError, match="at least 2 classes to train on; there is 1"):
+        settings.fitted(settings.resolved(own_images.get_config()), labels_of(1, 9))
+
+
+@pytest.mark.parametrize("classes, held_out", [(11, 0), (12, 4), (25, 5), (100, 20)])
+def test_a_fifth_of_the_classes_is_held_out_where_there_are_enough(classes, held_out, capsys):
+    assert settings.held_out_classes(own_images.get_config(), labels_of(classes, 3)) == held_out
+    assert f"{classes} training classes" in capsys.readouterr().out
+
+
+def test_published_settings_hold_out_none():
+    assert settings.held_out_classes(default.get_config(), labels_of(100, 3)) == 0
+
+
+def test_a_patience_on_several_machines_is_refused():
+    config = default.get_config()
+    config.train.update(steps=1, patience=1, strategy="multi_worker")
+    with pytest.raises(InputError, match=r"config\.train\.patience=0"):
+        settings.check_ranges(config)
+
+
+def test_a_head_that_begins_as_pca_keeps_what_the_features_say():
+    """The similarities of the embeddings are the best approximation of their rank: NumPy's, by the SVD."""
+    keras.utils.set_random_seed(0)
+    model = embedding_model(image_size=8, blocks=1, filters=4, head="pca", embedding_dim=6)
+    features_of, head = split_at_head(model)
+    images = np.random.default_rng(0).uniform(0, 255, [30, 8, 8, 3]).astype("float32")
+    features = np.asarray(features_of(images), np.float64)
+    start_head_as_pca(model, features)
+    left, values, _ = np.linalg.svd(features, full_matrices=False)
+    wanted = (left[:, :6] * values[:6] ** 2) @ left[:, :6].T
+    embeddings = np.asarray(model(images), np.float64)
+    np.testing.assert_allclose(embeddings @ embeddings.T, wanted, rtol=1e-4, atol=1e-4 * wanted.max())
+    np.testing.assert_allclose(head(features), embeddings, rtol=1e-4, atol=1e-4)
+
+
+def test_without_a_head_the_features_are_the_embedding():
+    model = embedding_model(image_size=8, blocks=1, filters=4, head="none", embedding_dim=6)
+    assert model.output_shape == (None, 64)
+    assert [variable.path.split("/")[-2] for variable in model.trainable_variables][-1] != "embedding"
+
+
+def test_a_pca_of_more_dimensions_than_features_is_refused():
+    with pytest.raises(InputError, match=r"`embedding_dim`.*at most the backbone's 64 features"):
+        embedding_model(image_size=8, blocks=1, filters=4, head="pca", embedding_dim=65)
+
+
+ROWS = {"start": {"recall_at_1": 0.5, "map": 0.4}, "trained": {"recall_at_1": 0.6, "map": 0.5}}
+FALLING = np.linspace(1.0, 0.5, 100)
+
+
+def test_a_good_run_has_no_warning():
+    assert warnings_of(ROWS, Best(150, 0.63, 0.59), FALLING) == []
+    assert warnings_of({"trained": ROWS["trained"]}, None, []) == []
+
+
+def test_a_result_below_the_start_is_said_with_what_to_try():
+    worse = {**ROWS, "trained": {"recall_at_1": 0.4, "map": 0.5}}
+    (warning,) = warnings_of(worse, None, FALLING)
+    assert "worse on the test set: Recall@1 0.5000 before, 0.4000 now. Try a lower learning rate" in warning
+
+
+def test_a_start_that_no_step_improved_is_said():
+    (warning,) = warnings_of(ROWS, Best(0, 0.59, 0.59), FALLING)
+    assert warning.startswith("No step was better than the start")
+    assert best_sentence(Best(0, 0.59, 0.59), 100).startswith("Best: the start.")
+
+
+def test_a_loss_that_does_not_fall_is_said():
+    (warning,) = warnings_of(ROWS, None, np.full(100, 0.9))
+    assert warning.startswith("The loss did not fall: 0.9000 in the first 10 steps, 0.9000 in the last")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Folders of 26 classes that differ by colour, half of them to test on; 4 images each."""
+    folder = tmp_path_factory.mktemp("photos")
+    random = np.random.default_rng(0)
+    for number in range(26):
+        place = folder / ("train" if number % 2 else "test") / f"class_{number:02}"
+        place.mkdir(parents=True)
+        color = random.uniform(40, 215, 3)
+        for image in range(4):
+            pixels = np.clip(color + random.normal(0, 25, [40, 48, 3]), 0, 255).astype("uint8")
+            Image.fromarray(pixels).save(place / f"{image}.png")
+    return folder
+
+
+def run_of(workdir, photos, *flags):
+    command = [
+        *(sys.executable, "train_main.py", "--config=configs/own_images.py", f"--workdir={workdir}"),
+        *(
+            f"--config.data.source={photos}",
+            "--config.data.image_size=32",
+            "--config.train.evaluate_every=20",
+        ),
+        *flags,
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.slow
+def test_own_photos_begin_with_the_start_and_name_the_best_step(photos, tmp_path):
+    status, output, errors = run_of(tmp_path / "run", photos, "--config.model.weights=random")
+    assert status == 0, errors
+    assert "4 of 13 training classes are held out, to choose the best weights by." in output
+    assert "The head begins as the PCA of the features of 36 training images." in output
+    assert "step 0: validation Recall@1 " in output
+    assert "Best: " in output
+    rows = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert list(rows) == ["raw pixels", "start", "trained"]
+
+
+@pytest.mark.slow
+def test_the_fast_road_trains_the_head_alone_and_goes_on_where_it_was(photos, tmp_path):
+    from tfrank.models.embedding import embedding_model as build
+
+    keras.utils.set_random_seed(0)
+    network = build(backbone="mobilenet_v2", image_size=32, embedding_dim=8).get_layer("mobilenet_v2")
+    arrays = {f"{v.path.split('/')[-2]}/{v.path.split('/')[-1]}": v.numpy() for v in network.variables}
+    np.savez(tmp_path / "net.npz", **arrays)
+    flags = (
+        f"--config.model.weights={tmp_path / 'net.npz'}",
+        "--config.model.backbone=mobilenet_v2",
+        "--config.train.frozen_backbone=True",
+    )
+    status, output, errors = run_of(tmp_path / "run", photos, *flags)
+    assert status == 0, errors
+    assert "images/s" in output and "Best: " in output
+    features = np.load(tmp_path / "run" / "features" / "train" / "embeddings.npy")
+    assert features.shape == (4 * 36, 1280)
+    status, output, errors = run_of(tmp_path / "run", photos, *flags)
+    assert status == 0, errors
+    assert "144 of 144 embeddings are there already" in output
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"model.head": "none", "model.weights": "net.pth"}, r"Set config\.model\.head=pca"),
+        ({"model.weights": "random"}, "Give it pretrained weights"),
+        ({"model.weights": "net.pth", "dry_run": True}, "A dry run does not go with"),
+        ({"model.weights": "net.pth", "train.strategy": "multi_worker"}, "trains on one machine"),
+    ],
+)
+def test_what_does_not_go_with_a_frozen_backbone_is_refused(changes, message):
+    from tfrank.frozen import check_frozen
+
+    config = own_images.get_config()
+    config.train.frozen_backbone = True
+    config.update_from_flattened_dict(changes)
+    with pytest.raises(InputError, match=message):
+        check_frozen(config)

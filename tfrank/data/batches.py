@@ -1,0 +1,194 @@
+"""Class-balanced batches for `fit`: what the mains train on, of one's own arrays or image files."""
+
+import itertools
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tfrank import checks, files
+from tfrank.checks import InputError
+from tfrank.data.image_files import BadImage, checked_image
+from tfrank.data.images import decode
+from tfrank.data.samplers import ClassBalancedSampler
+from tfrank.data.views import View, test_view
+
+IMAGES = "an array [n, ...] of numbers, n at least 1, or a list of n paths of image files"
+LABELS = "n integers or n texts, one for each of {} images"
+
+
+def balanced_batches(
+    images: np.ndarray | Sequence[str | os.PathLike],
+    labels: np.ndarray | Sequence[int] | Sequence[str],
+    *,
+    classes_per_batch: int,
+    examples_per_class: int,
+    short_classes: str = "repeat",
+    seed: int = 0,
+    steps_per_epoch: int | None = None,
+    image_size: int | None = None,
+) -> tf.data.Dataset:
+    """Batches of exactly `classes_per_batch` classes and exactly `examples_per_class` images of each.
+
+        batches = balanced_batches(images, labels, classes_per_batch=32, examples_per_class=4)
+        model.compile("adam", loss=tfrank.PNPLoss("dq"))
+        model.fit(batches, epochs=10, shuffle=False)
+
+    No image is twice in a batch, unless its class has fewer than `examples_per_class`. All classes are
+    visited equally often, up to one, and so are the images of a class.
+
+    An epoch of `fit` is `steps_per_epoch` batches. Each iteration over the dataset goes on where the one
+    before ended: iteration e has batches e * steps_per_epoch to (e + 1) * steps_per_epoch - 1, and batch t
+    depends on `seed` and t only. Where `fit` itself is given `steps_per_epoch`, give it `batches.repeat()`.
+
+    An array stays where it is, a memory map on the disk: only the images of a batch are copied. Files are
+    read in parallel, checked and turned upright as `tfrank.data.prepare` does, and resized as tfrank
+    evaluates them, warped to a square. Augment by `.map`. The batch is the global one: under a strategy
+    its size is to be a multiple of the number of replicas, and the images of a class stand together.
+
+    Args:
+        images: an array `[n, ...]` of any numeric dtype, or a list of n paths of image files.
+        labels: `[n]` or `[n, 1]` integers, or n texts, which are numbered from 0 in sorted order.
+        classes_per_batch: at least 1, at most the number of classes.
+        examples_per_class: at least 1. A ranking loss needs 2, so that an image has a positive.
+        short_classes: what to do with classes of fewer images than that: "repeat" their images within
+            a batch, or "drop" the classes.
+        seed: of all draws, at least 0.
+        steps_per_epoch: batches of an iteration, at least 1. None: n // batch size, at least 1.
+        image_size: side of the square that image files are resized to, in pixels; for paths only.
+
+    Returns:
+        A dataset of (images, labels): `[batch, ...]` of the array's dtype, or
+        `[batch, image_size, image_size, 3]` uint8 RGB; and `[batch]` int64.
+
+    Raises:
+        InputError: for a bad argument or a missing file. A file that cannot be decoded is named in
+            TensorFlow's error when its batch is read.
+
+    >>> images, labels = np.arange(12.0), np.arange(12) // 3
+    >>> batches = balanced_batches(images, labels, classes_per_batch=2, examples_per_class=2)
+    >>> [batch_labels.numpy().tolist() for _, batch_labels in batches]
+    [[0, 0, 1, 1], [3, 3, 2, 2], [3, 3, 1, 1]]
+    """
+    paths = _as_paths(images)
+    if paths is None and image_size is not None:
+        raise checks.invalid("image_size", "None, since images are an array: resize the array", image_size)
+    rows = _as_array(images) if paths is None else paths
+    numbers_of_classes = _as_integers(labels, len(rows))
+    sampler = ClassBalancedSampler(
+        numbers_of_classes,
+        classes_per_batch=classes_per_batch,
+        examples_per_class=examples_per_class,
+        short_classes=short_classes,
+        seed=seed,
+    )
+    if steps_per_epoch is None:
+        steps_per_epoch = max(1, len(rows) // sampler.batch_size)
+    steps = _steps(checks.integer("steps_per_epoch", steps_per_epoch, at_least=1))
+    if paths is None:
+        batches = _gathered(steps, sampler, rows, numbers_of_classes)
+    else:
+        view = View(size=checks.integer("image_size", image_size, at_least=1))
+        _check_files(paths)
+        batches = _decoded(steps, sampler, paths, numbers_of_classes, view)
+    return batches.prefetch(tf.data.AUTOTUNE)
+
+
+def _steps(count):
+    """The numbers of batches: 0 to count - 1 in the first iteration, the next `count` in the next."""
+    iterations = itertools.count()
+
+    def numbers():
+        return next(iterations) * count + np.arange(count)
+
+    # Drawn as one, since an iteration over one element and its unbatching is of a length that is known.
+    draw = tf.data.Dataset.from_tensors(0).map(lambda _: tf.numpy_function(numbers, [], tf.int64))
+    return draw.map(lambda drawn: tf.ensure_shape(drawn, [count])).unbatch()
+
+
+def _gathered(steps, sampler, images, labels):
+    """Batches of rows of an array, which is no part of the graph."""
+
+    def read(step):
+        numbers = sampler.batch(int(step))
+        return images[numbers], labels[numbers]
+
+    def batch_of(step):
+        rows, classes = tf.numpy_function(read, [step], [images.dtype, tf.int64], stateful=False)
+        size = sampler.batch_size
+        return tf.ensure_shape(rows, [size, *images.shape[1:]]), tf.ensure_shape(classes, [size])
+
+    # Python's lock lets one batch be copied at a time; a second call prepares the next.
+    return steps.map(batch_of, num_parallel_calls=2, deterministic=True)
+
+
+def _decoded(steps, sampler, paths, labels, view):
+    """Batches of decoded files."""
+
+    def choose(step):
+        numbers = sampler.batch(int(step))
+        return np.array([os.fsencode(paths[number]) for number in numbers], object), labels[numbers]
+
+    def files_of(step):
+        parts = tf.numpy_function(choose, [step], [tf.string, tf.int64], stateful=False)
+        return tuple(tf.ensure_shape(part, [sampler.batch_size]) for part in parts)
+
+    def load(path, label):
+        encoded = tf.numpy_function(_checked, [path, tf.io.read_file(path)], tf.string, stateful=False)
+        return test_view(decode(tf.ensure_shape(encoded, [])), view), label
+
+    images = steps.map(files_of).unbatch()
+    images = images.map(load, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    return images.batch(sampler.batch_size, drop_remainder=True)
+
+
+def _checked(path, data):
+    """Bytes that TensorFlow decodes to what a viewer shows."""
+    try:
+        return checked_image(data).encoded
+    except BadImage as error:
+        raise InputError(f"{os.fsdecode(path)}: {error}") from None
+
+
+def _as_paths(images):
+    """The paths as a list; None where images are pixels."""
+    items = images if isinstance(images, list | tuple) else np.asarray(images)
+    if isinstance(items, np.ndarray):
+        items = items.tolist() if items.ndim == 1 and items.dtype.kind in "UO" else []
+    are_paths = len(items) > 0 and all(isinstance(item, str | os.PathLike) for item in items)
+    return [os.fspath(item) for item in items] if are_paths else None
+
+
+def _as_array(images):
+    try:
+        array = np.asarray(images)
+    except ValueError:  # Rows of several shapes.
+        array = np.array(None)
+    if not array.shape or not len(array) or array.dtype.kind not in "biuf":
+        received = f"{type(images).__name__} of shape {array.shape} and dtype {array.dtype}"
+        raise checks.invalid("images", IMAGES, received)
+    return array
+
+
+def _as_integers(labels, count):
+    """`[n]` int64 labels; texts by their place among all."""
+    array = np.asarray(labels)
+    if array.shape == (count, 1):
+        array = array[:, 0]
+    if array.shape == (count,):
+        if array.dtype.kind in "iu" and array.max() < 2**63:
+            return array.astype(np.int64)
+        if array.dtype.kind in "UO" and all(isinstance(label, str) for label in array):
+            return np.unique(array, return_inverse=True)[1].astype(np.int64)
+    received = f"{array.dtype} of shape {list(array.shape)}"
+    raise checks.invalid("labels", LABELS.format(count), received)
+
+
+def _check_files(paths):
+    missing = [path for path in paths if not files.is_remote(path) and not os.path.isfile(path)]
+    if missing:
+        raise InputError(
+            f"{len(missing):,} of {len(paths):,} image files do not exist. The first is {missing[0]}. Correct"
+            f" the paths; relative ones begin in {os.getcwd()}."
+        )

@@ -1,0 +1,49 @@
+"""The classes of users' own images: which names are one class, and which classes are tested on."""
+
+import collections
+import unicodedata
+from collections.abc import Iterable
+
+import numpy as np
+
+from tfrank import checks
+
+
+def drawn_to_test(classes: Iterable[str], *, test_share: float, seed: int) -> set[str]:
+    """The classes that chance gives to "test"; the others are trained on.
+
+    Args:
+        classes: names.
+        test_share: of the classes that are drawn, 0 to 1; at least one is left to train on.
+        seed: of the draw, at least 0. The same names and seed give the same division.
+
+    >>> sorted(drawn_to_test(["duck", "owl", "robin", "wren"], test_share=0.5, seed=0))
+    ['duck', 'robin']
+    """
+    checks.number("test_share", test_share, at_least=0, at_most=1)
+    checks.integer("seed", seed, at_least=0)
+    names = sorted(set(classes))
+    order = np.random.default_rng(seed).permutation(len(names))
+    return {names[number] for number in order[: min(round(test_share * len(names)), len(names) - 1)]}
+
+
+def unified(names: Iterable[str]) -> dict[str, str]:
+    """The class of each name: names that differ only in how Unicode writes a letter are one class.
+
+    A Mac may write é as two characters (NFD), other systems write one (NFC). Prints a line for each class
+    that has several names.
+
+    >>> unified(["caf\\u00e9", "owl"]) == {"caf\\u00e9": "caf\\u00e9", "owl": "owl"}
+    True
+    """
+    classes = {name: unicodedata.normalize("NFC", name) for name in names}
+    written = collections.defaultdict(list)
+    for name in sorted(classes):
+        written[classes[name]].append(name)
+    for name, ways in written.items():
+        if len(ways) > 1:
+            print(
+                f"Note: {' and '.join(map(ascii, ways))} look the same, {name}, and are one class.",
+                flush=True,
+            )
+    return classes

@@ -1,0 +1,62 @@
+"""Means over classes beside means over queries, and which classes weigh most in the latter."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tfrank.evaluation.metrics import BY_CLASS, MEANS
+
+# Metrics of queries whose mean over classes is reported.
+REPORTED = ("recall_at_1", "ap")
+# Classes of so many times the mean number of queries are dominant if they have this share of all queries.
+TIMES, SHARE = 4, 0.25
+
+
+def class_mean(values: np.ndarray, labels: np.ndarray) -> float:
+    """The mean over classes of the mean of each class's queries; NaN if no query has a value.
+
+    Args:
+        values: `[queries]` a metric; NaN for a query without a positive, which is left out.
+        labels: `[queries]` integers.
+
+    >>> class_mean(np.array([1.0, 1.0, 0.0, np.nan]), np.array([7, 7, 8, 9]))
+    0.5
+    """
+    counts = np.isfinite(values)
+    _, place, sizes = np.unique(labels[counts], return_inverse=True, return_counts=True)
+    return float(np.mean(np.bincount(place, values[counts]) / sizes)) if len(sizes) else float("nan")
+
+
+def class_means(per_query: Mapping[str, np.ndarray], labels: np.ndarray) -> dict[str, float]:
+    """`recall_at_1_by_class` and `map_by_class`, as far as the metrics are there.
+
+    >>> class_means({"ap": np.array([1.0, 1.0, 0.5])}, np.array([7, 7, 8]))
+    {'map_by_class': 0.75}
+    """
+    return {
+        MEANS.get(name, name) + BY_CLASS: class_mean(per_query[name], labels)
+        for name in REPORTED
+        if name in per_query
+    }
+
+
+def dominant_classes(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The few classes that many of the queries are of: those of at least four times as many queries as the
+    mean class, if together they have a quarter of all queries.
+
+    Args:
+        labels: `[queries]` integers, of the queries that count.
+
+    Returns:
+        `[n]` labels and `[n]` their numbers of queries, largest first; none where no class stands out.
+
+    >>> dominant_classes(np.repeat([4, 5, 6, 7, 8], [80, 5, 5, 5, 5]))
+    (array([4]), array([80]))
+    >>> dominant_classes(np.repeat([4, 5, 6, 7, 8], 20))[0]
+    array([], dtype=int64)
+    """
+    classes, sizes = np.unique(labels, return_counts=True)
+    order = np.argsort(-sizes, kind="stable")
+    large = order[sizes[order] * len(classes) >= TIMES * len(labels)]
+    large = large if sizes[large].sum() >= SHARE * len(labels) else large[:0]
+    return classes[large], sizes[large]

@@ -1,0 +1,23 @@
+"""How much TensorFlow's C++ code prints: as `TF_CPP_MIN_LOG_LEVEL` says, in all of its parts."""
+
+import ctypes
+import os
+
+import tensorflow as tf
+
+# absl::SetMinLogLevel of the Abseil that TensorFlow 2.20 brings.
+_SET_MIN_LOG_LEVEL = "_ZN4absl12lts_2025012714SetMinLogLevelENS0_18LogSeverityAtLeastE"
+
+
+def follow_level() -> None:
+    """Lets XLA keep to `TF_CPP_MIN_LOG_LEVEL`: 0 prints all, 1 warnings and errors, 2 errors, 3 fatal errors.
+
+    XLA logs by Abseil, which does not know that variable and reports the first program that it compiles.
+    Does nothing where TensorFlow is built otherwise, as on other systems than Linux.
+    """
+    level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0")
+    path = os.path.join(tf.sysconfig.get_lib(), "libtensorflow_framework.so.2")
+    set_level = getattr(ctypes.CDLL(path), _SET_MIN_LOG_LEVEL, None) if os.path.exists(path) else None
+    if set_level and level in ("0", "1", "2", "3"):
+        set_level.argtypes, set_level.restype = [ctypes.c_int], None
+        set_level(int(level))

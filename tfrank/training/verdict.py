@@ -1,0 +1,88 @@
+"""Whether training was worth it: what a run says loudly where it was not, and what to try."""
+
+import csv
+import os
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tfrank.training.trainer import Best
+
+# Losses are compared over this share of the steps at both ends, which batches of so many steps average.
+SHARE, FEWEST = 0.1, 10
+# A loss has fallen where its end is below this share of its beginning.
+FALLEN = 0.98
+COMPARED = {"recall_at_1": "Recall@1", "map": "mAP"}
+TRY = (
+    "Try a lower learning rate (--config.train.learning_rate), more training classes, larger images"
+    " (--config.data.image_size), or another loss (--config=FILE.py:smooth_ap)."
+)
+
+
+def best_sentence(best: Best, steps: int) -> str:
+    """Which weights are measured and exported.
+
+    >>> best_sentence(Best(150, 0.63, 0.59), 1000)
+    'Best: step 150 of 1,000. By mAP on the validation classes the start had 0.5900, it has 0.6300.'
+    """
+    if not best.step:
+        return (
+            f"Best: the start. By mAP on the validation classes it had {best.start:.4f}, no later step more."
+        )
+    return (
+        f"Best: step {best.step:,} of {steps:,}. By mAP on the validation classes the start had"
+        f" {best.start:.4f}, it has {best.value:.4f}."
+    )
+
+
+def warnings_of(
+    rows: Mapping[str, Mapping[str, float]], best: Best | None, losses: Sequence[float]
+) -> list[str]:
+    """What a person should be told loudly of a run that did not improve its model.
+
+    Args:
+        rows: metrics on the test set by name; "start" and "trained" are compared, where both are there.
+        best: the best weights by validation, where there are some.
+        losses: of all steps.
+    """
+    found = []
+    if "start" in rows:
+        for metric, title in COMPARED.items():
+            before, after = (rows[name].get(metric) for name in ("start", "trained"))
+            if before is not None and after < before:
+                found.append(
+                    f"Training made the model worse on the test set: {title} {before:.4f} before, {after:.4f}"
+                    f" now. {TRY}"
+                )
+    if best and not best.step:
+        found.append(
+            "No step was better than the start on the validation classes, so the start is what was measured"
+            f" and exported. {TRY}"
+        )
+    if sentence := _on_losses(losses):
+        found.append(sentence)
+    return found
+
+
+def read_losses(folder: str) -> list[float]:
+    """The losses of a run's steps, of its `training.csv`."""
+    path = os.path.join(folder, "training.csv")
+    if not os.path.exists(path):
+        return []
+    with open(path, newline="") as file:
+        return [float(row["loss"]) for row in csv.DictReader(file) if row["loss"]]
+
+
+def _on_losses(losses):
+    """A sentence on a loss that did not fall, or ""."""
+    count = max(FEWEST, int(SHARE * len(losses)))
+    if len(losses) < 2 * count:
+        return ""
+    first, last = np.mean(losses[:count]), np.mean(losses[-count:])
+    if last < FALLEN * first:
+        return ""
+    return (
+        f"The loss did not fall: {first:.4f} in the first {count} steps, {last:.4f} in the last. The model"
+        " has learnt next to nothing. Try a higher learning rate (--config.train.learning_rate), or a loss"
+        " whose gradient reaches far positives (--config=FILE.py:multi_similarity)."
+    )
