@@ -10,7 +10,7 @@ from tfrank.checks import did_you_mean
 
 # The fields of each loss, with the paper's values: what `config.loss` holds beside `name`.
 LOSS_RECIPES = {
-    # warmup_steps: of "dq" from random weights, see `PNPLoss`; -1: 500 from random weights, else 0.
+    # warmup_steps: of "dq", see `PNPLoss`; -1: half of the run where it begins with random weights, else 0.
     "pnp": dict(variant="dq", alpha=4.0, b=4.0, temperature=0.01, include_self=False, warmup_steps=0),
     "smooth_ap": dict(temperature=0.01, include_self=False),
     "map_q": dict(num_bins=20, tie_aware=False, class_weights=False, include_self=False),

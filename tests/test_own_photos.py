@@ -37,7 +37,8 @@ def test_what_is_left_open_follows_from_the_weights(weights, backbone, size, rat
     assert (found.model.backbone, found.data.image_size) == (backbone, size)
     assert (found.train.learning_rate, found.train.start_share) == (rate, share)
     assert found.data.resize == size
-    assert found.loss.warmup_steps == (500 if weights == "random" else 0)
+    fitted = settings.fitted(found, labels_of(16, 80))
+    assert fitted.loss.warmup_steps == (400 if weights == "random" else 0)
 
 
 def test_what_is_given_stays():

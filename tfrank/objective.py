@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from tfrank import checks, losses
+from tfrank import checks, losses, settings
 from tfrank.checks import InputError, did_you_mean
 from tfrank.losses import ADDONS
 from tfrank.losses.proxies import PROXY_LOSSES, ProxyLoss
@@ -67,6 +67,8 @@ def build_loss(config: ConfigDict, labels: Iterable[int]) -> keras.losses.Loss:
         labels: of the training images; losses with proxies are made for them.
     """
     fields = dict(config.loss)
+    if fields.get("warmup_steps") == settings.OPEN:
+        fields["warmup_steps"] = 0  # Until the steps of the run are known.
     names = [*losses.LOSSES, *PROXY_LOSSES, *ADDONS]
     name = checks.one_of("config.loss.name", fields.pop("name"), names)
     known = loss_fields(name)

@@ -46,11 +46,12 @@ BY_WEIGHTS = types.MappingProxyType(
         "data.image_size": (160, 64),
         "train.learning_rate": (3e-5, 1e-3),
         "train.start_share": (0.5, 0.0),
-        "loss.warmup_steps": (0, 500),
     }
 )
 # What follows from the training images, where it is left open.
 BY_DATA = ("data.validation_classes", "data.classes_per_batch", "train.steps", "train.evaluate_every")
+# The share of the steps in which PNP-Dq grows out of PNP-Ds, from random weights.
+WARM_UP_SHARE = 0.5
 # The backbone "auto": of Keras' weights, of a PyTorch file, of random weights.
 KERAS_BACKBONE, PYTORCH_BACKBONE, SMALL_BACKBONE = "keras/MobileNetV2", "mobilenet_v2", "convnet"
 # A batch of this many images where the shape is left open, and the most classes in it.
@@ -128,6 +129,7 @@ def fitted(config: ConfigDict, labels: np.ndarray) -> ConfigDict:
     config = config.copy_and_resolve_references()
     data, train = config.data, config.train
     classes, images = len(np.unique(labels)), len(labels)
+    random = config.model.weights == "random"
     if data.classes_per_batch == OPEN:
         most = min(MOST_CLASSES, classes)
         if most < 2:
@@ -140,7 +142,7 @@ def fitted(config: ConfigDict, labels: np.ndarray) -> ConfigDict:
             f" {classes} training classes."
         )
     if train.steps == OPEN and not train.epochs:
-        passes = FROZEN_PASSES if train.frozen_backbone else PASSES[config.model.weights == "random"]
+        passes = FROZEN_PASSES if train.frozen_backbone else PASSES[random]
         steps = round(passes * images / batch_size(config))
         train.steps = min(max(FEWEST_STEPS, steps), MOST_STEPS)
         whole = train.steps == steps
@@ -149,8 +151,11 @@ def fitted(config: ConfigDict, labels: np.ndarray) -> ConfigDict:
             if whole
             else f"between {FEWEST_STEPS} and {MOST_STEPS:,}"
         )
-        begin = "random" if config.model.weights == "random" else "pretrained"
+        begin = "random" if random else "pretrained"
         print(f"The run has {train.steps:,} steps: {why}, from {begin} weights.")
+    if config.loss.get("warmup_steps") == OPEN:
+        steps = train.steps or round(train.epochs * images / batch_size(config))
+        config.loss.warmup_steps = round(WARM_UP_SHARE * steps) if random else 0
     return config
 
 

@@ -13,9 +13,9 @@ from tfrank.training.log import TrainingLog
 
 @pytest.fixture(scope="module")
 def setup(tmp_path_factory):
-    """Six steps, looked at every second, evaluated every third."""
+    """Six steps, looked at every second, evaluated before the first and every third."""
     setup = Setup(tmp_path_factory.mktemp("log") / "run")
-    values = iter([0.25, 0.75])
+    values = iter([0.125, 0.25, 0.75])
     setup.fit(6, evaluate=lambda: evaluation(next(values)), evaluate_every=3, config="seed: 7")
     return setup
 
@@ -24,7 +24,9 @@ def test_the_csv_has_a_row_a_step_and_the_columns_in_the_order_of_its_header(set
     with open(setup.folder / "training.csv", newline="") as file:
         header, *rows = csv.reader(file)
     assert header == ["step", "loss", "batch_recall_at_1", "counting", "validation_recall_at_1"]
-    assert [row[0] for row in rows] == ["1", "2", "3", "4", "5", "6"]
+    assert [row[0] for row in rows] == ["0", "1", "2", "3", "4", "5", "6"]
+    start, *rows = rows
+    assert start == ["0", "", "", "", "0.125"]
     curves = {tag: dict(rows) for tag, rows in events(setup.folder).items()}
     for step, row in enumerate(rows, 1):
         loss, recall, counting, validation = (float(cell) if cell else None for cell in row[1:])
@@ -50,7 +52,8 @@ def test_tensorboard_has_scalars_of_the_batch_and_of_the_validation(setup):
     curves = events(setup.folder)
     for name in ("spread", "positive_similarity", "negative_similarity", "counting", "batch_recall_at_1"):
         assert [step for step, _ in curves[name]] == [2, 3, 4, 6], name
-    assert [(step, float(value)) for step, value in curves["validation_map_at_r"]] == [(3, 0.125), (6, 0.375)]
+    values = [(step, float(value)) for step, value in curves["validation_map_at_r"]]
+    assert values == [(0, 0.0625), (3, 0.125), (6, 0.375)]
 
 
 @pytest.mark.parametrize("name, pairs", [("positive", 6), ("negative", 50)])
@@ -68,8 +71,8 @@ def test_tensorboard_has_histograms_of_the_similarities_of_all_pairs(setup, name
 
 def test_tensorboard_has_the_picture_of_each_evaluation_as_a_png(setup):
     rows = events(setup.folder)["validation_neighbors"]
-    assert [step for step, _ in rows] == [3, 6]
-    for (_, tensor), value in zip(rows, (0.25, 0.75)):
+    assert [step for step, _ in rows] == [0, 3, 6]
+    for (_, tensor), value in zip(rows, (0.125, 0.25, 0.75)):
         width, height, png = tensor
         assert (int(width), int(height)) == (3, 2)
         assert png.startswith(b"\x89PNG")
