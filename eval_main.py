@@ -12,7 +12,7 @@ import os
 from absl import flags
 from ml_collections import config_flags
 
-from tfrank import commands, comparing, datasets, experiment, measuring, reporting, settings, trained
+from tfrank import commands, comparing, datasets, experiment, files, measuring, reporting, settings, trained
 from tfrank.checks import InputError
 from tfrank.evaluation import neighbors, report
 from tfrank.evaluation.whitening import save_whitening, whiten
@@ -57,6 +57,9 @@ def main(_):
             whitening = model.learn_whitening(train, os.path.join(output_dir, "whitening"))
             save_whitening(os.path.join(output_dir, "whitening.npz"), whitening)
             embeddings = whiten(embeddings, whitening)
+        # What an earlier evaluation left would not fit the metrics that are about to be written.
+        for name in ["saved_model"] if whitening else ["saved_model", "whitening", "whitening.npz"]:
+            files.remove(os.path.join(output_dir, name))
         run = trained.run_of(_SAVED_MODEL.value) or "" if _SAVED_MODEL.value else workdir
         measure(config, embeddings, test, index, output_dir, _SAVED_MODEL.value or workdir, run)
         if _EXPORT.value:

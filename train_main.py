@@ -7,7 +7,6 @@ Killed and started again with the same command, it goes on from its last checkpo
 
 import contextlib
 import os
-import shutil
 
 from absl import flags
 from ml_collections import config_flags
@@ -15,7 +14,7 @@ from ml_collections import config_flags
 from tfrank import commands, datasets, experiment, files, inference, measuring, reporting, settings
 from tfrank.evaluation import report
 from tfrank.training import cluster, verdict
-from tfrank.workdir import check_config_of, check_same_config, default_workdir, locked
+from tfrank.workdir import check_config_of, check_same_config, default_workdir, locked, save_config
 
 _DEFAULT_CONFIG = os.path.join(os.path.dirname(os.path.abspath(__file__)), "configs", "digits.py")
 _CONFIG = config_flags.DEFINE_config_file(
@@ -36,14 +35,16 @@ def main(_):
             with cluster.chief_first(strategy):
                 (check_config_of if chief else check_same_config)(workdir, config)
                 data = datasets.build_data(config, workdir)
-            train_and_evaluate(config, workdir, strategy, data)
+                fitted = settings.fitted(config, data.train.label)
+                steps = settings.total_steps(fitted, len(data.train))
+                if chief and not config.dry_run:
+                    save_config(workdir, config, steps)
+            train_and_evaluate(fitted, workdir, strategy, data, steps)
 
 
-def train_and_evaluate(config, workdir, strategy, data):
+def train_and_evaluate(config, workdir, strategy, data, steps):
     test = measuring.test_set_of(data.test, data.relevance)
     measuring.check_measurable(config, test)
-    config = settings.fitted(config, data.train.label)
-    steps = settings.total_steps(config, len(data.train))
     training = experiment.build_training(config, workdir, strategy, steps, data.train)
     if config.dry_run:
         return experiment.dry_run(config, training, data, steps)
@@ -80,8 +81,8 @@ def train_and_evaluate(config, workdir, strategy, data):
     about = measuring.about(done, test, model=workdir, search="exact")
     folder = os.path.join(workdir, "evaluation", datasets.test_name(config))
     # Of the weights that an evaluation found here before.
-    for name in ("embeddings", "whitening"):
-        shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+    for name in ("embeddings", "whitening", "whitening.npz", "saved_model"):
+        files.remove(os.path.join(folder, name))
     *_, page = reporting.write_evaluation(
         *(folder, config, results, data.test),
         about=about | {"weights": weights},

@@ -201,6 +201,9 @@ print(json.dumps([one["embedding"].numpy()[0].tolist() for one in found]))
     np.testing.assert_allclose(np.load(again / "embeddings" / "embeddings.npy"), expected, atol=1e-5)
     # They are rounded once more.
     assert ranking(again) == pytest.approx(ranking(tmp_path), abs=1e-4)
+    # Without whitening, what is left of it would not fit the new metrics.
+    evaluate(f"--workdir={run}", full_size, f"--output_dir={tmp_path}")
+    assert not any((tmp_path / name).exists() for name in ("whitening", "whitening.npz", "saved_model"))
 
 
 def test_what_cannot_be_compared_is_said_before_anything_is_embedded(run, evaluated, tmp_path):

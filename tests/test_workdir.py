@@ -7,7 +7,14 @@ import pytest
 from configs import digits, own_images
 from tfrank import workdir
 from tfrank.checks import InputError
-from tfrank.workdir import check_config_of, check_model_of, check_records_of, check_same_config, locked
+from tfrank.workdir import (
+    check_config_of,
+    check_model_of,
+    check_records_of,
+    check_same_config,
+    locked,
+    save_config,
+)
 
 
 def has_checkpoint(folder):
@@ -20,6 +27,7 @@ def test_a_run_has_begun_where_a_checkpoint_is_even_if_the_list_of_them_is_lost(
     check_config_of(str(tmp_path), config)
     config.train.learning_rate = 0.5
     check_config_of(str(tmp_path), config)  # No step was saved, so this may still change.
+    save_config(str(tmp_path), config, 300)
     has_checkpoint(tmp_path)
     config.train.learning_rate = 0.1
     with pytest.raises(InputError, match=r"train\.learning_rate: 0\.5 before, 0\.1 now"):
@@ -35,7 +43,34 @@ def test_a_resume_may_change_how_long_it_goes_on_and_how_it_is_measured(tmp_path
     config.evaluation.whitening = 0.25
     config.data.records = "elsewhere"
     check_config_of(str(tmp_path), config)
+    save_config(str(tmp_path), config, 400)
     assert json.loads((tmp_path / "config.json").read_text())["evaluation"]["whitening"] == 0.25
+
+
+def test_a_run_cannot_end_before_the_steps_that_it_has_taken(tmp_path):
+    config = digits.get_config()
+    check_config_of(str(tmp_path), config)
+    has_checkpoint(tmp_path)
+    before, config.train.steps = (tmp_path / "config.json").read_text(), 2
+    with pytest.raises(InputError, match="has taken 3 steps already, so it cannot end at step 2"):
+        save_config(str(tmp_path), config, 2)
+    assert (tmp_path / "config.json").read_text() == before
+
+
+@pytest.mark.parametrize("name", ["a[1]b", "a\\b"])
+def test_a_folder_in_which_tensorflow_finds_nothing_again_is_refused_at_the_start(
+    tmp_path, name, monkeypatch
+):
+    with (
+        pytest.raises(InputError, match=r"as a pattern.*Choose another folder"),
+        locked(str(tmp_path / name)),
+    ):
+        pass
+    assert not (tmp_path / name).exists()
+    (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / name)
+    with locked("run"):
+        pass
 
 
 def test_a_model_is_evaluated_by_any_config_of_the_same_model(tmp_path):

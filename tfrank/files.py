@@ -94,3 +94,12 @@ def make_folder(path: str) -> str:
     except OSError as error:
         raise InputError(f"Cannot write to {path} ({error.strerror}). Choose another folder.") from None
     return path
+
+
+def remove(path: str) -> None:
+    """Removes a file, a folder with all in it, or a link and not what it leads to; if it is there at all."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(path)

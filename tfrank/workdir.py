@@ -49,23 +49,38 @@ def default_workdir(config: ConfigDict) -> str:
 
 
 def check_config_of(workdir: str, config: ConfigDict) -> None:
-    """Saves the resolved config in a new workdir; with one that is there it must agree.
+    """Saves the resolved config in a new workdir; one that is there must agree with it.
 
-    A dry run leaves the one that is there.
+    The config that is there stays until `save_config`.
 
     Raises:
         InputError: a field differs that a resume may not change; all such fields are named.
     """
     path = os.path.join(workdir, "config.json")
-    if os.path.exists(path):
-        # The checkpoints themselves, not TensorFlow's list of them: that may be lost while they are there.
-        if glob.glob(os.path.join(glob.escape(workdir), "checkpoints", "ckpt-*.index")):
-            _compare(path, config, lambda field: not _among(field, CHANGEABLE))
-        else:
-            _compare(path, config, lambda field: _among(field, RECORD_FIELDS))
-        if config.dry_run:
-            return
-    files.write_json(path, json.loads(config.to_json()))
+    if not os.path.exists(path):
+        files.write_json(path, json.loads(config.to_json()))
+    elif _steps_saved(workdir):
+        _compare(path, config, lambda field: not _among(field, CHANGEABLE))
+    else:
+        _compare(path, config, lambda field: _among(field, RECORD_FIELDS))
+
+
+def save_config(workdir: str, config: ConfigDict, steps: int) -> None:
+    """Saves the config of a run that goes on to `steps` steps; InputError where it is already beyond."""
+    taken = _steps_saved(workdir)
+    if steps < taken:
+        raise InputError(
+            f"The run in {workdir} has taken {taken:,} steps already, so it cannot end at step {steps:,}."
+            " Give as many steps or more, or choose another --workdir."
+        )
+    files.write_json(os.path.join(workdir, "config.json"), json.loads(config.to_json()))
+
+
+def _steps_saved(workdir: str) -> int:
+    """The step of the latest checkpoint, 0 where there is none."""
+    # The checkpoints themselves, not TensorFlow's list of them: that may be lost while they are there.
+    names = glob.glob(os.path.join(glob.escape(workdir), "checkpoints", "ckpt-*.index"))
+    return max((int(re.search(r"-(\d+)\.index$", name)[1]) for name in names), default=0)
 
 
 def check_same_config(workdir: str, config: ConfigDict) -> None:
@@ -92,7 +107,16 @@ def check_model_of(workdir: str, config: ConfigDict) -> None:
 
 @contextlib.contextmanager
 def locked(workdir: str) -> Iterator[None]:
-    """Makes the workdir if need be, and keeps others out of it; InputError where one is at work there."""
+    """Makes the workdir if need be, and keeps others out of it.
+
+    Raises:
+        InputError: another process is at work there, or TensorFlow would not find its checkpoints again.
+    """
+    if re.search(r"\[.*\]|\\", workdir):
+        raise InputError(
+            f"TensorFlow reads [...] and \\ in the path {workdir} as a pattern, and would not find the files"
+            " that it writes there. Choose another folder, or change into it and give a relative path."
+        )
     files.make_folder(workdir)
     with open(os.path.join(workdir, ".lock"), "w") as file:
         try:

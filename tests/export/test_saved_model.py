@@ -156,6 +156,16 @@ def test_exporting_over_a_folder_replaces_it(images, tmp_path, form):
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
+def test_exporting_over_a_link_replaces_the_link_and_leaves_what_it_led_to(images, tmp_path):
+    export_saved_model(small_model(seed=0), str(tmp_path / "first"), serve)
+    (tmp_path / "model").symlink_to(tmp_path / "first")
+    model = small_model(seed=1)
+    export_saved_model(model, str(tmp_path / "model"), serve)
+    served_now = served(tmp_path / "model", images)["embedding"]
+    np.testing.assert_allclose(served_now, unit_embeddings(model, images), atol=1e-5)
+    assert (tmp_path / "first" / "saved_model.pb").exists()
+
+
 def test_an_export_that_fails_leaves_the_one_before(images, tmp_path):
     folder = tmp_path / "model"
     model = small_model(seed=0)

@@ -54,8 +54,8 @@ def state_hashes(workdir) -> dict[str, str]:
     return {
         name: hashlib.sha256(reader.get_tensor(name).tobytes()).hexdigest()
         for name in reader.get_variable_to_shape_map()
-        # How often it was saved is no part of the state.
-        if not name.startswith(("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter"))
+        # How often it was saved, and on what machine, is no part of the state.
+        if not name.startswith(("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter", "machine"))
     }
 
 

@@ -59,24 +59,26 @@ def empty(path):
 
 
 @pytest.mark.parametrize(
-    "damage, names",
+    "damage, names, word",
     [
-        (cut, [DATA]),
-        (empty, [DATA]),
-        (flip_a_bit, [DATA]),
-        (lambda path: path.unlink(), [DATA]),
-        (cut, [INDEX]),
-        (empty, [INDEX]),
-        (cut, [DATA, INDEX]),
-        (empty, [INDEX, "checkpoint"]),
+        (cut, [DATA], "is damaged"),
+        (empty, [DATA], "is damaged"),
+        (flip_a_bit, [DATA], "is damaged"),
+        (lambda path: path.unlink(), [DATA], "lacks a file"),
+        (cut, [INDEX], "is damaged"),
+        (empty, [INDEX], "is damaged"),
+        (cut, [DATA, INDEX], "is damaged"),
+        (empty, [INDEX, "checkpoint"], "is damaged"),
     ],
 )
-def test_a_damaged_checkpoint_is_named_and_skipped_for_the_one_before(damaged, parts, capsys, damage, names):
+def test_a_damaged_checkpoint_is_named_and_skipped_for_the_one_before(
+    damaged, parts, capsys, damage, names, word
+):
     for name in names:
         damage(damaged / "checkpoints" / name)
     assert go_on(damaged) == parts[1]
     warnings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Warning")]
-    assert len(warnings) == 1 and "ckpt-8 is damaged" in warnings[0] and "the one before it" in warnings[0]
+    assert len(warnings) == 1 and f"ckpt-8 {word}" in warnings[0] and "the one before it" in warnings[0]
 
 
 def test_a_run_without_any_whole_checkpoint_is_refused(damaged):

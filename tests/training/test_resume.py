@@ -261,6 +261,22 @@ def test_a_batch_that_cannot_be_made_saves_what_there_is_and_asks_for_an_explana
     assert saved_step(tmp_path) == 5
 
 
+def test_a_run_that_goes_on_with_other_threads_says_that_its_bits_will_differ(tmp_path):
+    one = dict(preexec_fn=lambda: os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]))
+    outputs = []
+    for steps, options in ((3, {}), (4, one), (5, one)):
+        process = start(tmp_path, f"--config.train.steps={steps}", **options)
+        output, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors
+        outputs.append(output)
+    threads = len(os.sched_getaffinity(0))
+    assert (
+        f"not bit for bit as it would have: this machine adds numbers up in another order (threads: {threads}"
+        " before, 1 now)" in outputs[1]
+    )
+    assert not any("not bit for bit" in output for output in (outputs[0], outputs[2]))
+
+
 def test_what_a_loss_keeps_is_in_the_checkpoint(tmp_path):
     setup, kept = Setup(tmp_path), tf.Variable(3.0)
     parts = (setup.model, keras.optimizers.SGD(), [kept])

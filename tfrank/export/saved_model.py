@@ -26,7 +26,7 @@ def export_saved_model(
 
     Args:
         model: from images to embeddings.
-        folder: the SavedModel's; one that is there is replaced once the new one is whole.
+        folder: the SavedModel's; one that is there, or a link to one, is replaced once the new one is whole.
         decode: from one image's bytes to `[height, width, 3]` of the model's size, 0-255, as in evaluation.
             Where the model takes any size, images are embedded one by one.
         function: what is served where it is more than the model, such as the model at several scales or
@@ -73,7 +73,7 @@ def export_saved_model(
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    shutil.rmtree(folder, ignore_errors=True)
+    files.remove(folder)
     os.rename(temporary, folder)
 
 

@@ -1,6 +1,7 @@
 """Checkpoints of everything a run's future depends on."""
 
 import glob
+import json
 import os
 import shutil
 from collections.abc import Sequence
@@ -10,13 +11,27 @@ import tensorflow as tf
 
 from tfrank import files
 from tfrank.checks import InputError
+from tfrank.training import machine
+
+
+class _Machine(tf.train.experimental.PythonState):
+    """The description of the machine that saved a checkpoint, see `machine.describe`."""
+
+    def __init__(self):
+        self.description = machine.describe()
+
+    def serialize(self) -> str:
+        return json.dumps(self.description)
+
+    def deserialize(self, text: str) -> None:
+        self.description = json.loads(text)
 
 
 class Checkpoints:
     """Saves and restores a run's state in `folder`, the last two times.
 
-    The state is: step, model, optimizer, the model's seed generators, what the loss keeps, and the average
-    of the weights. A save that is killed leaves the one before it valid.
+    The state is: step, model, optimizer, the model's seed generators, what the loss keeps, the average of the
+    weights, and on what machine it came about. A save that is killed leaves the one before it valid.
 
     Args:
         folder: where they are.
@@ -43,6 +58,7 @@ class Checkpoints:
         self.best = tf.Variable(-1.0, trainable=False, name="best")
         self.best_step = tf.Variable(0, dtype=tf.int64, trainable=False, name="best_step")
         self.start = tf.Variable(-1.0, trainable=False, name="start")
+        self._machine = _Machine()
         # Keras counts seeds among a model's variables but TensorFlow does not track them.
         seeds = [v.value for v in model.variables if "seed_generator" in v.path]
         self._checkpoint = tf.train.Checkpoint(
@@ -55,6 +71,7 @@ class Checkpoints:
             best=self.best,
             best_step=self.best_step,
             start=self.start,
+            machine=self._machine,
         )
         self._saved_step = None
         self._manager = None
@@ -65,9 +82,20 @@ class Checkpoints:
             self._manager = tf.train.CheckpointManager(self._checkpoint, folder, max_to_keep=2)
 
     def restore(self) -> int:
-        """Restores the latest state that is whole, if there is one; the number of steps taken."""
+        """Restores the latest state that is whole, if there is one; the number of steps taken.
+
+        Warns where this machine computes in another order than the one that saved the state.
+        """
+        now = machine.describe()
         if not _restore_latest(self._checkpoint, self.folder):
             return 0
+        changed = machine.differences(self._machine.description, now)
+        if changed:
+            print(
+                "Warning: the run goes on, but not bit for bit as it would have: this machine adds numbers up"
+                f" in another order ({changed})."
+            )
+        self._machine.description = now
         self._saved_step = int(self.step)
         return self._saved_step
 
@@ -97,7 +125,8 @@ def _restore_latest(checkpoint: tf.train.Checkpoint, folder: str) -> bool:
             return True
         except (tf.errors.OpError, AssertionError, IndexError, ValueError) as error:
             reason = str(error).strip().splitlines()[0]
-            print(f"Warning: the checkpoint {path} is damaged ({reason}), taking the one before it.")
+            what = "is damaged" if glob.glob(f"{glob.escape(path)}.data-*") else "lacks a file"
+            print(f"Warning: the checkpoint {path} {what} ({reason}), taking the one before it.")
     if paths:
         raise InputError(f"No checkpoint in {folder} is whole. Delete the folder to begin anew.")
     return False

@@ -66,8 +66,8 @@ def best_weights_of(folder: str) -> str:
 class Trainer:
     """Takes steps until there are enough of them, and can be killed at any moment.
 
-    Started again on the same folder it goes on from the last checkpoint, and ends, on CPU, with the
-    same weights bit for bit as if it had never stopped.
+    Started again on the same folder it goes on from the last checkpoint, and ends, on the same CPU with as
+    many threads, with the same weights bit for bit as if it had never stopped.
 
     Args:
         folder: for `checkpoints/`, `best.weights.h5` and what `TrainingLog` writes.
