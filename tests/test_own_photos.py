@@ -27,7 +27,7 @@ def labels_of(classes, images):
     [
         ("imagenet", "keras/MobileNetV2", 160, 3e-5, 0.5),
         ("net.pth", "mobilenet_v2", 160, 3e-5, 0.5),
-        ("random", "convnet", 64, 1e-3, 0.0),
+        ("random", "convnet", 32, 1e-3, 0.0),
     ],
 )
 def test_what_is_left_open_follows_from_the_weights(weights, backbone, size, rate, share):

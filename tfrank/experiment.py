@@ -216,7 +216,8 @@ def build_training(
         workdir if chief else tempfile.mkdtemp(),
         model=objective.model,
         step=step,
-        summary=_build_summary(config, objective),
+        summary=lambda labels, outputs: batch_summary(labels, side_by_side(outputs[0])),
+        slope=_build_slope(config, objective),
         checkpoints=checkpoints,
         strategy=strategy,
         batch_size=batch_size,
@@ -227,18 +228,14 @@ def build_training(
     return training
 
 
-def _build_summary(config, objective):
-    """A function of labels and outputs: the batch at a glance, and how steep the loss is there."""
-
-    def summary(labels, outputs):
-        numbers = batch_summary(labels, side_by_side(outputs[0]))
-        # A memory would take the batch in a second time; what proxies give are no embeddings.
-        if config.train.memory_size or config.loss.name in PROXY_LOSSES:
-            return numbers
-        slope = loss_slope(lambda labels, asked: objective.loss(labels, (None, asked)), labels, outputs[1])
-        return numbers | {"slope": slope}
-
-    return summary
+def _build_slope(config, objective):
+    """A function of labels and outputs: how steep the loss is there; None where it cannot be asked again."""
+    # A memory would take the batch in a second time; what proxies give are no embeddings.
+    if config.train.memory_size or config.loss.name in PROXY_LOSSES:
+        return None
+    return lambda labels, outputs: loss_slope(
+        lambda labels, asked: objective.loss(labels, (None, asked)), labels, outputs[1]
+    )
 
 
 def _build_average(train, model, optimizer, strategy):

@@ -43,7 +43,7 @@ OPEN = -1
 # What a field that is left open becomes, for pretrained weights and for random ones.
 BY_WEIGHTS = types.MappingProxyType(
     {
-        "data.image_size": (160, 64),
+        "data.image_size": (160, 32),
         "train.learning_rate": (3e-5, 1e-3),
         "train.start_share": (0.5, 0.0),
     }

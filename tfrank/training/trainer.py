@@ -75,6 +75,8 @@ class Trainer:
         step: one step on a batch, see `build_step`.
         summary: of labels and embeddings, in replica context: numbers of the batch, the same on every
             replica; see `batch_summary`.
+        slope: of the same: how steep the loss is, see `loss_slope`. A run asks once, at its beginning; None:
+            it does not ask.
         checkpoints: of the model's and the optimizer's state.
         strategy: that distributes the batches.
         batch_size: of all replicas together.
@@ -93,6 +95,7 @@ class Trainer:
         model: keras.Model,
         step: Step,
         summary: Callable[..., dict[str, tf.Tensor]],
+        slope: Callable[..., tf.Tensor] | None = None,
         checkpoints: Checkpoints,
         strategy: tf.distribute.Strategy,
         batch_size: int,
@@ -109,12 +112,16 @@ class Trainer:
         self.done, self._stop_signal, self._said = 0, None, set()
         self._looked = False
 
-        @tf.function
-        def summarize(labels, embeddings):
-            values = strategy.run(summary, args=(labels, embeddings))
-            return {name: strategy.experimental_local_results(v)[0] for name, v in values.items()}
+        def on_replicas(function):
+            @tf.function
+            def first(labels, embeddings):
+                values = strategy.run(function, args=(labels, embeddings))
+                return tf.nest.map_structure(lambda v: strategy.experimental_local_results(v)[0], values)
 
-        self._summarize = summarize
+            return first
+
+        self._summarize = on_replicas(summary)
+        self._slope = on_replicas(slope) if slope else None
 
     def fit(
         self,
@@ -248,6 +255,10 @@ class Trainer:
             if value.ndim:
                 self._log.histogram(step, name, value)
         self._warn(numbers, progress)
+        # At the end of a good run the loss is flat too.
+        if self._slope and not self._looked:
+            self._warn_of_flat_loss(float(self._slope(labels, embeddings)), progress)
+        self._looked = True
         return (
             f"loss {loss:.4f}  batch R@1 {numbers['batch_recall_at_1']:.3f}"
             f"  counting {numbers['counting']:.0%}  "
@@ -282,11 +293,10 @@ class Trainer:
                 " weights, or a higher temperature of the loss."
             )
 
-        # At the end of a good run the loss is flat too.
-        first, self._looked = not self._looked, True
-        if first and numbers.get("slope", 1.0) < FLAT_SLOPE:
+    def _warn_of_flat_loss(self, slope, progress):
+        if slope < FLAT_SLOPE:
             progress.say(
-                f"Warning: the loss is flat (slope {numbers['slope']:.1e}): it pulls hardly any positive, so"
+                f"Warning: the loss is flat (slope {slope:.1e}): it pulls hardly any positive, so"
                 " next to nothing is learnt. Try a temperature nearer to the paper's, a warm-up"
                 " (--config.loss.warmup_steps=500 for PNP), or --config=FILE.py:multi_similarity."
             )
