@@ -1,6 +1,7 @@
 """An index of embeddings for approximate search by ScaNN: built to a recall, changed, saved and loaded."""
 
 import math
+import os
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -204,16 +205,19 @@ class ScannIndex:
 
     @classmethod
     def load(cls, folder: str) -> "ScannIndex":
-        """The index of a folder. Nothing is unpickled, and `rows` is a memory map.
+        """The index of a folder. Nothing is unpickled, no link is followed, and `rows` is a memory map.
 
-        ScaNN reads its own copy of the rows into memory; an index by brute force reads nothing but ids.
+        All files are read once, for their checksums. ScaNN holds its own copy of the rows in memory. While
+        another process saves to the folder, this is the index before or after.
 
         Raises:
-            InputError: no whole index there, one with a pickle, or no ScaNN where the index needs it.
+            InputError: no whole index there, one with a pickle or a link, or no ScaNN where the index needs
+                it.
         """
-        rows, ids, row_of, settings, place = scann_files.load(folder)
-        searcher = place and _scann().load_searcher(place, assets_backcompat_shim=False)
-        return cls(rows, ids, Settings(**settings), searcher, row_of)
+        with scann_files.opened(folder) as (rows, ids, row_of, settings, place):
+            settings = _checked_settings(folder, settings)
+            searcher = place and _scann().load_searcher(place, assets_backcompat_shim=False)
+        return cls(rows, ids, settings, searcher, row_of)
 
     @property
     def _held(self) -> int:
@@ -263,6 +267,20 @@ def _first_settings(method: str, rows: int, k: int) -> Settings:
     leaves = max(1, round(math.sqrt(rows))) if method == "tree" else 0
     reorder = min(max(100, math.ceil(1.5 * k)), rows)
     return Settings(method, leaves, math.ceil(leaves / 20), reorder, k, math.nan)
+
+
+def _checked_settings(folder: str, fields: dict) -> Settings:
+    """The settings that a folder has; InputError where they are none."""
+    try:
+        settings = Settings(**fields)
+        checks.one_of("method", settings.method, METHODS)
+        for name, least in (("leaves", 0), ("leaves_to_search", 0), ("reorder", 0), ("k", 1)):
+            checks.integer(name, getattr(settings, name), at_least=least)
+        checks.number("recall", settings.recall, at_least=0, at_most=1)
+    except (TypeError, InputError) as error:
+        path = os.path.join(folder, scann_files.MANIFEST)
+        raise InputError(f"The settings in {path} are damaged ({error}). Build and save it again.") from None
+    return settings
 
 
 def _new_searcher(rows: np.ndarray, settings: Settings) -> Any:
