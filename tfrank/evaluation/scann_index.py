@@ -133,7 +133,7 @@ class ScannIndex:
 
         Args:
             queries: `[queries, dim]` of unit norm, any real type.
-            k: how many.
+            k: how many, at most all.
             self_index: `[queries]` the query's own row, which is left out, or -1. None: all -1.
         """
         k, queries, _, own = checked(queries, self.rows, k, self_index)
@@ -285,7 +285,7 @@ def _checked_settings(folder: str, fields: dict) -> Settings:
 
 def _new_searcher(rows: np.ndarray, settings: Settings) -> Any:
     """ScaNN trained on the rows, which it copies. No ids: it would save them as a pickle."""
-    builder = _scann().builder(rows, settings.k, "dot_product")
+    builder = _scann().builder(rows, min(settings.k, len(rows)), "dot_product")
     if settings.leaves:
         # Leaves may be small: where ScaNN joins small ones, the same rows give another tree every time.
         builder = builder.tree(
@@ -298,7 +298,7 @@ def _new_searcher(rows: np.ndarray, settings: Settings) -> Any:
 
 def _tuned(index: ScannIndex, target: float, queries: np.ndarray | None, seed: int) -> ScannIndex | None:
     """The index with the first settings of a growing path that reach the target; None if none does."""
-    rows, k = index.rows, index.settings.k
+    rows, k = index.rows, min(index.settings.k, len(index.rows))
     asked = rows if queries is None else matrix("queries", queries)
     sample = np.sort(np.random.default_rng(seed).choice(len(asked), min(SAMPLE, len(asked)), replace=False))
     own = sample if queries is None else np.full(len(sample), -1)
