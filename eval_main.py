@@ -22,6 +22,9 @@ _ROOT = os.path.dirname(os.path.abspath(__file__))
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The config. Default: that of the run")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run. Default: runs/<config>_<data>_<loss>")
 _SAVED_MODEL = flags.DEFINE_string("saved_model", None, "A SavedModel to measure, not the run's checkpoint")
+_TRUST = flags.DEFINE_bool(
+    "trust_saved_model", False, "Load the SavedModel even if it may read and write files or run Python"
+)
 _EMBEDDINGS = flags.DEFINE_string("embeddings", None, "An .npz of embeddings and labels to measure")
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Where to. Default: evaluation/<test set> of the run")
 _NEIGHBORS = flags.DEFINE_enum("neighbors", "exact", ["exact", "scann"], "How neighbours are searched")
@@ -43,7 +46,7 @@ def main(_):
         with locked(output_dir):
             return measure(config, embeddings, test, None, output_dir, _EMBEDDINGS.value, "")
     workdir = _WORKDIR.value or trained.run_of(_SAVED_MODEL.value) or default_workdir(config)
-    model = trained.open_model(config, workdir, _SAVED_MODEL.value)
+    model = trained.open_model(config, workdir, _SAVED_MODEL.value, trusted=_TRUST.value)
     if _EXPORT.value:
         model.check_exportable()
     index, relevance = datasets.build_test_set(config, workdir)

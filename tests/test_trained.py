@@ -423,6 +423,23 @@ def test_what_is_no_saved_model_of_an_embedding_model_is_refused(tmp_path):
             load_saved_model(str(tmp_path / name), None)
 
 
+def test_a_saved_model_that_writes_a_file_is_loaded_only_if_it_is_trusted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def write(images):
+        tf.io.write_file("mark", "it ran")
+        return {"embedding": tf.reshape(images, [-1, 192])}
+
+    saved_module("model", write)
+    with pytest.raises(
+        InputError, match=r"^model holds .*WriteFile \(may write files\).*--trust_saved_model"
+    ):
+        load_saved_model("model", 8)
+    assert not os.path.exists("mark")
+    load_saved_model("model", 8, trusted=True)(tf.ones([1, 8, 8, 3]))
+    assert os.path.exists("mark")
+
+
 def test_a_run_that_is_not_there_is_said(tmp_path):
     with pytest.raises(InputError, match="There is no run in"):
         trained.open_model(small_config(), str(tmp_path), None)

@@ -21,6 +21,7 @@ from tfrank.evaluation.multi_scale import multi_scale
 from tfrank.evaluation.one_call import check_unique, unit_rows
 from tfrank.evaluation.protocols import TestSet
 from tfrank.evaluation.whitening import Whitening, learn_whitening
+from tfrank.export.operations import check_operations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,14 +78,23 @@ class TrainedModel:
         return folder
 
 
-def open_model(config: ConfigDict, workdir: str, saved_model: str | None) -> TrainedModel:
-    """The model of a run, by its best or latest weights, or a SavedModel, on the config's devices."""
+def open_model(
+    config: ConfigDict, workdir: str, saved_model: str | None, *, trusted: bool = False
+) -> TrainedModel:
+    """The model of a run, by its best or latest weights, or a SavedModel, on the config's devices.
+
+    Args:
+        config: how images are loaded, and on which devices.
+        workdir: of the run.
+        saved_model: the folder of a SavedModel, which is opened in place of the run's; None: none is.
+        trusted: whether the SavedModel may run any operation; see `load_saved_model`.
+    """
     strategy = experiment.build_evaluation_strategy(config)
     with strategy.scope():
         if saved_model:
             check_contents(saved_model, config)
             size = None if settings.any_size(config) else config.data.image_size
-            model, function = None, load_saved_model(saved_model, size)
+            model, function = None, load_saved_model(saved_model, size, trusted=trusted)
             fingerprint = _fingerprint_of_files(saved_model)
             evaluations = f"{saved_model.rstrip('/')}_evaluation"
         else:
@@ -111,11 +121,20 @@ def check_contents(saved_model: str, config: ConfigDict) -> None:
             )
 
 
-def load_saved_model(folder: str, size: int | None) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The `serving_default` signature of a SavedModel as an embedding function, of square images of that
-    size, or of any for None.
+def load_saved_model(
+    folder: str, size: int | None, *, trusted: bool = False
+) -> Callable[[tf.Tensor], tf.Tensor]:
+    """The `serving_default` signature of a SavedModel as an embedding function.
+
+    Args:
+        folder: of the SavedModel.
+        size: of the square images that it embeds; None: any.
+        trusted: whether it may run any operation. If not, one is refused before it is loaded that could read
+            or write files, speak to other machines or run Python.
     """
     try:
+        if not trusted:
+            check_operations(folder)
         loaded = tf.saved_model.load(folder)
         signature = loaded.signatures["serving_default"]
         inputs, outputs = signature.structured_input_signature[1], signature.structured_outputs
@@ -128,6 +147,8 @@ def load_saved_model(folder: str, size: int | None) -> Callable[[tf.Tensor], tf.
             raise ValueError(f"its images are of {takes} pixels, not of {size or 'any size'}")
         # Kept with it: the signature alone does not keep the variables.
         return lambda batch, model=loaded: model.signatures["serving_default"](images=batch)["embedding"]
+    except InputError:
+        raise
     except (OSError, KeyError, IndexError, ValueError, tf.errors.OpError) as error:
         raise InputError(f"{folder} is not a SavedModel of an embedding model ({error}).") from None
 

@@ -660,3 +660,14 @@ def test_what_is_prepared_says_so_in_json(images, output):
     pathlib.Path(output, "prepared.json").write_text("{")
     with pytest.raises(InputError, match=r"prepared\.json is damaged"):
         prepared(output)
+
+
+@pytest.mark.parametrize(("field", "what"), [("id", "id"), ("text", "class")])
+def test_a_name_too_long_for_an_index_is_refused_before_any_image_is_read(tmp_path, field, what):
+    image = SourceImage(
+        **{"split": "train", "path": "a.png", "label": 0, "text": "a", "id": "a", field: "x" * 10**7}
+    )
+    with pytest.raises(
+        InputError, match=rf"The {what} of the image a\.png has 10,000,000 bytes, and may have 1,024"
+    ):
+        list_images([image], str(tmp_path))

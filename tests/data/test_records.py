@@ -341,6 +341,55 @@ def test_an_index_with_a_byte_changed_or_its_end_cut_off_is_refused_unless_it_re
     assert refused > len(damaged) / 2
 
 
+@pytest.mark.parametrize(
+    "name, change",
+    [
+        ("shard", lambda column: column + 3),
+        ("shard", lambda column: column - 1),
+        ("offset", lambda column: column - 10**6),
+        ("offset", lambda column: column + 10**15),
+        ("length", lambda column: column + 10**15),
+        ("length", lambda column: column * 0 + (2**63 - 1)),
+        ("length", lambda column: -column),
+        ("role", lambda column: column + 100),
+        ("size", lambda column: column.astype(str)),
+        ("size", lambda column: column[:1]),
+        ("size", lambda column: np.array(5)),
+        ("label", lambda column: np.int64(3)),
+        ("shards", lambda column: np.array(3)),
+        ("shards", lambda column: column[:0]),
+    ],
+)
+def test_an_index_that_was_edited_by_hand_is_named_in_one_line(index, folder, name, change):
+    path = index_path(folder, "train")
+    with np.load(path) as arrays:
+        columns = dict(arrays)
+    np.savez(path, **{**columns, name: change(columns[name])})
+    with pytest.raises(InputError, match=rf"{path} is damaged \(.*Delete it to have it rebuilt") as caught:
+        read_all(load_index(path))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("shard", ["..", "no\0name", "a" * 300])
+def test_an_index_that_names_what_is_no_shard_is_said_to(index, folder, shard):
+    path = index_path(folder, "train")
+    with np.load(path) as arrays:
+        columns = dict(arrays)
+    np.savez(path, **{**columns, "shards": np.array([shard, *columns["shards"][1:]])})
+    with pytest.raises(InputError, match=r"train\.index\.npz") as caught:
+        load_index(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_one_long_id_does_not_make_the_index_of_all_records_large(tmp_path):
+    long = dataclasses.replace(RECORDS[0], id="x" * 10**7)
+    with pytest.raises(InputError, match=r"id of .* has 10,000,000 bytes, and may have 1,024.*shorter"):
+        write_shard([*RECORDS[1:], long], str(tmp_path / "a.tfrecord"))
+    assert not os.listdir(tmp_path)
+    just = dataclasses.replace(RECORDS[0], id="x" * 1024)
+    assert write_shard([just], str(tmp_path / "a.tfrecord")).id.nbytes == 1024
+
+
 def test_a_shard_of_another_size_than_when_indexed_is_named(index, folder):
     with open(index.shards[1], "ab") as file:
         file.write(b"more")

@@ -120,6 +120,17 @@ def test_labels_that_are_words_here_and_numbers_there_are_refused(tmp_path, in_o
         scan(paths)
 
 
+@pytest.mark.parametrize(
+    ("feature", "what"), [("image/id", "id"), ("image/filename", "id"), ("image/class/label", "class")]
+)
+def test_a_name_too_long_for_an_index_is_refused_with_its_place(tmp_path, feature, what):
+    path = str(tmp_path / "a")
+    write_examples(path, {**WHOLE, "image/class/label": b"a"}, {**WHOLE, feature: b"x" * 10**6})
+    message = rf"The {what} of {path} at byte \d+ has 1,000,000 bytes, and may have 1,024"
+    with pytest.raises(InputError, match=message):
+        scan([path])
+
+
 def test_an_unknown_role_is_refused(tmp_path):
     write_examples(tmp_path / "a", {**WHOLE, "image/role": b"probe"})
     with pytest.raises(InputError, match="`image/role` is 'probe'; roles are query, gallery, distractor"):

@@ -1,5 +1,6 @@
 """What an evaluation leaves in a folder: read back as it was, whatever the ids, or refused in a message."""
 
+import csv
 import json
 
 import numpy as np
@@ -19,14 +20,15 @@ from tfrank.evaluation.results import (
 HOSTILE = [
     *("plain", "a,b", 'say "cheese"', "line\nfeed", "car\rriage", "both\r\n", "Łódź 東京 🙂", " spaces "),
     *("", "'", '"', '",\n"', "1e5", "nan", "#", ";\t|", "=cmd()", "id"),
+    *("'=cmd()", "''=cmd()", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "'a", "a=b", "-"),
 ]
 METRICS = {"recall_at_1": 0.5, "map": 1 / 3, "queries": 17, "lone_queries": 1}
 GALLERIES = {"easy": {"images": 18, "sha256": "0"}}
 CURVES = {"easy": {"recall_at_k": [[1, 2], [0.5, 1.0]]}}
 PER_QUERY = PerQuery(
     np.array(HOSTILE),
-    np.array([2**62, -5, *range(16)]),
-    {"ap": np.array([np.nan, 0.1 + 0.2, 1.0, 0.0, *np.linspace(0, 1, 14)]), "recall_at_1": np.eye(18)[3]},
+    np.array([2**62, -5, *range(26)]),
+    {"ap": np.array([np.nan, 0.1 + 0.2, 1.0, 0.0, *np.linspace(0, 1, 24)]), "recall_at_1": np.eye(28)[3]},
 )
 
 
@@ -74,6 +76,15 @@ def test_a_line_of_a_query_is_what_other_programs_read(tmp_path):
         '"plain",4611686018427387904,"",0.0',
         '"a,b",-5,0.30000000000000004,0.0',
     ]
+
+
+def test_no_id_is_a_formula_to_a_spreadsheet(tmp_path):
+    with open(write(tmp_path) / "per_query" / "easy.csv", newline="") as file:
+        written = [line[0] for line in csv.reader(file)][1:]
+    assert not any(cell.startswith(("=", "+", "-", "@", "\t", "\r")) for cell in written)
+    unlike = {one: cell for one, cell in zip(HOSTILE, written, strict=True) if one != cell}
+    assert unlike == {one: f"'{one}" for one in HOSTILE if one.lstrip("'")[:1] in set("=+-@\t\r")}
+    assert len(unlike) == 9 and len(set(written)) == len(HOSTILE)
 
 
 def test_no_query_is_no_line(tmp_path):

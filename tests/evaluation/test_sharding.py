@@ -50,7 +50,7 @@ def test_two_hand_worked_shards_are_merged():
     got = merge_neighbors(parts, [0, 3], 3)
     assert_same(got, Neighbors(np.array([[4, 2, 3]]), np.float32([[0.75, 0.5, 0.5]])))
     more = merge_neighbors(parts, [0, 3], 8)
-    assert more.index.tolist() == [[4, 2, 3, 0, -1, -1, -1, -1]]
+    assert more.index.tolist() == [[4, 2, 3, 0, -1, -1]]
     assert np.all(more.similarity[:, 4:] == -np.inf)
 
 

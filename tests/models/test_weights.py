@@ -253,6 +253,52 @@ def test_files_of_another_network_are_refused(mobilenet, small_networks, tmp_pat
             load_backbone_weights(model_of(name), str(tmp_path / file))
 
 
+def lead_elsewhere(file, place, kind, secret):
+    """Has a dataset of a file read from another one."""
+    array = file[place][()]
+    del file[place]
+    if kind == "external storage":
+        file.create_dataset(place, array.shape, "u1", external=[(secret, 0, array.size)])
+    elif kind == "virtual dataset":
+        layout = h5py.VirtualLayout(array.shape, "f4")
+        layout[...] = h5py.VirtualSource(f"{secret}.h5", "x", array.shape)
+        file.create_virtual_dataset(place, layout)
+    elif kind == "external link":
+        file[place] = h5py.ExternalLink(f"{secret}.h5", "x")
+    elif kind == "link to a folder of another file":
+        file["elsewhere"] = h5py.ExternalLink(f"{secret}.h5", "/")
+        file[place] = h5py.SoftLink("/elsewhere/x")
+    with h5py.File(f"{secret}.h5", "w") as other:
+        other["x"] = array
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["external storage", "virtual dataset", "external link", "link to a folder of another file"],
+)
+@pytest.mark.parametrize("suffix", [".h5", ".weights.h5", ".keras"])
+def test_weights_are_read_from_no_other_file(kind, suffix, mobilenet, tmp_path):
+    path, secret = tmp_path / f"some{suffix}", str(tmp_path / "secret")
+    inner = tmp_path / "model.weights.h5" if suffix == ".keras" else path
+    mobilenet.save(path) if suffix == ".h5" else mobilenet.save_weights(inner)
+    with open(secret, "wb") as file:
+        file.write(bytes(2**20))
+    with h5py.File(inner, "a") as file:
+        places = []
+        file.visititems(lambda name, item: places.append(name) if isinstance(item, h5py.Dataset) else None)
+        lead_elsewhere(file, places[0], kind, secret)
+    if suffix == ".keras":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.write(inner, "model.weights.h5")
+    model = model_of("keras/MobileNet")
+    before = model.get_weights()
+    with pytest.raises(InputError, match=rf"some{suffix} is no .*(lies in another file|is a link)") as caught:
+        load_backbone_weights(model, str(path))
+    assert "\n" not in str(caught.value)
+    for one, other in zip(before, model.get_weights()):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_an_npz_that_holds_pickles_is_refused(small_networks, tmp_path):
     np.savez(tmp_path / "evil.npz", x=np.array([{"a": 1}], object))
     with pytest.raises(InputError, match="no file of weights"):

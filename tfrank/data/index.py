@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tfrank import files
 from tfrank.checks import InputError
+from tfrank.data.sources.image import ROLES
 
 # What a column holds for records that lack it.
 UNKNOWN = -1
@@ -28,6 +29,8 @@ COLUMN_TYPES = {
     "checksum": np.uint32,
 }
 COLUMNS = tuple(COLUMN_TYPES)
+# The longest id, and class that is a word. Each record's takes as much room in the index as the longest.
+MOST_NAME_BYTES = 1024
 # The part of a zip member's header before its name, which ends with the lengths of name and extra field.
 _ZIP_HEADER = struct.Struct("<26xHH")
 
@@ -95,6 +98,22 @@ class RecordIndex:
             np.savez(file, shards=np.array(shards), size=self.size, **self.columns())
 
 
+def check_name(what: str, name: bytes, where: str) -> bytes:
+    """An id, or a class that is a word, if it is no longer than an index has room for; InputError otherwise.
+
+    Args:
+        what: "id" or "class".
+        name: the bytes of it.
+        where: the image or record that it is of.
+    """
+    if len(name) > MOST_NAME_BYTES:
+        raise InputError(
+            f"The {what} of {where} has {len(name):,} bytes, and may have {MOST_NAME_BYTES:,}. It begins"
+            f" {name[:40].decode(errors='replace')!r}. Give it a shorter one."
+        )
+    return name
+
+
 def index_path(folder: str, split: str) -> str:
     """Where the index of a split is kept."""
     return os.path.join(folder, f"{split}.index.npz")
@@ -121,6 +140,7 @@ def load_index(path: str) -> RecordIndex:
                 or column.shape != index.label.shape[:1]
             ):
                 raise ValueError(f"{name} is {column.dtype} {column.shape}")
+        _check_places(index)
     except (FileNotFoundError, tf.errors.NotFoundError):
         raise InputError(f"No record index at {path}.") from None
     # What a damaged file makes parsers raise is no short list.
@@ -135,12 +155,32 @@ def load_index(path: str) -> RecordIndex:
             raise InputError(
                 f"The record index {path} names the shard {shard}, which does not exist."
             ) from None
+        except (tf.errors.OpError, ValueError) as error:
+            raise InputError(
+                f"The record index {path} names the shard {shard!r}, which cannot be read ({error})."
+            ) from None
         if now != indexed:
             raise InputError(
                 f"The shard {shard} has {now:,} bytes, and had {indexed:,} when the record index {path} was"
                 " made. If the shard is right, delete the index to have it rebuilt."
             )
     return index
+
+
+def _check_places(index: RecordIndex) -> None:
+    """ValueError unless each record of an index lies in one of its shards."""
+    if index.size.shape != (len(index.shards),) or index.size.dtype.kind != "i":
+        raise ValueError(f"size is {index.size.dtype} {index.size.shape} for {len(index.shards)} shards")
+    if not len(index):
+        return
+    if index.shard.min() < 0 or index.shard.max() >= len(index.shards):
+        raise ValueError("a record lies in a shard that is not named")
+    # Not the sum of both, which may be beyond 64 bits.
+    room = index.size[index.shard] - index.offset
+    if index.offset.min() < 0 or index.length.min() < 0 or (index.length > room).any():
+        raise ValueError("a record lies outside of its shard")
+    if index.role.min() < 0 or index.role.max() >= len(ROLES):
+        raise ValueError("a record's role is none")
 
 
 def _join(path, shard):

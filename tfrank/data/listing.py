@@ -13,7 +13,7 @@ import numpy as np
 
 from tfrank import files
 from tfrank.checks import InputError
-from tfrank.data.index import UNKNOWN
+from tfrank.data.index import UNKNOWN, check_name
 from tfrank.data.sources.image import Count, SourceImage
 
 # Two to train on, so that there are negatives, and two to test on.
@@ -90,6 +90,8 @@ class _Writer:
         self._labels, self._images = {}, {}
 
     def add(self, image):
+        check_name("id", os.fsencode(image.id), where := f"the image {image.path[:100]}")
+        check_name("class", image.text.encode(errors="surrogateescape"), where)
         line = json.dumps(vars(image), default=_as_text).encode() + b"\n"
         self._file.write(line)
         self._starts.append(self._end)

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from tfrank import files
 from tfrank.checks import InputError
-from tfrank.data.index import COLUMN_TYPES, COLUMNS, UNKNOWN, RecordIndex
+from tfrank.data.index import COLUMN_TYPES, COLUMNS, UNKNOWN, RecordIndex, check_name
 from tfrank.data.sources.image import ROLES
 
 BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")
@@ -99,7 +99,7 @@ def write_shard(records: Iterable[ImageRecord], path: str) -> RecordIndex:
             checksum = masked_crc(data)
             file.write(header + FOOTER.pack(masked_crc(header)) + data + FOOTER.pack(checksum))
             category, group = (UNKNOWN if x is None else x for x in (record.category, record.group))
-            image_id = record.id.encode(errors="surrogateescape")
+            image_id = check_name("id", record.id.encode(errors="surrogateescape"), record.filename[:100])
             row = (0, end + HEADER.size, len(data), record.label, category, ROLES.index(record.role))
             rows.append((*row, group, image_id, checksum))
             end += HEADER.size + len(data) + FOOTER.size

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from tfrank import files
 from tfrank.checks import InputError
-from tfrank.data.index import UNKNOWN, RecordIndex, concatenate, load_index
+from tfrank.data.index import UNKNOWN, RecordIndex, check_name, concatenate, load_index
 from tfrank.data.records import FOOTER, HEADER, checked, index_of_rows, masked_crc, open_shard
 from tfrank.data.sources.image import ROLES
 from tfrank.data.workers import Counts, run
@@ -212,7 +212,9 @@ def _described(data: bytes, features: Features, where: str, name: str) -> tuple:
         raise InputError(f"{where}: the record's `image/role` is {role!r}; roles are {', '.join(ROLES[1:])}.")
     names = (values.get(key) for key in (features.id, features.filename))
     image_id = next((found_name[0] for found_name in names if found_name), name.encode())
-    image_id = image_id if isinstance(image_id, bytes) else str(image_id).encode()
+    image_id = check_name("id", image_id if isinstance(image_id, bytes) else str(image_id).encode(), where)
+    if isinstance(label[0], bytes):
+        check_name("class", label[0], where)
     category, group = one(features.category, int, UNKNOWN), one("image/group", int, UNKNOWN)
     return label[0], category, ROLES.index(role), group, image_id
 

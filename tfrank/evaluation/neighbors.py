@@ -28,7 +28,8 @@ class Neighbors(NamedTuple):
     """The nearest gallery rows of each query, nearest first.
 
     Attributes:
-        index: `[queries, k]` int64 gallery rows; -1 where there are fewer than k.
+        index: `[queries, k]` int64 gallery rows; -1 where there are fewer than k. Where k is more than the
+            gallery has rows, there is one column a row.
         similarity: `[queries, k]` float32 cosine; -inf where there are fewer than k.
     """
 
@@ -47,7 +48,7 @@ def exact(
     Args:
         queries: `[queries, dim]` of unit norm, of any real type; products are in float32.
         gallery: `[gallery, dim]` likewise. A row of zeros has similarity 0 to everything.
-        k: how many.
+        k: how many, at most all.
         self_index: `[queries]` the query's own gallery row, which is left out, or -1. None: all -1.
 
     Raises:
@@ -59,16 +60,12 @@ def exact(
     k, queries, gallery, own = checked(queries, gallery, k, self_index)
     if len(gallery) > top_k.MOST_ROWS:
         raise InputError(f"A gallery has at most {top_k.MOST_ROWS:,} rows; search_shards takes any number.")
-    keys = np.full([len(queries), min(k, len(gallery))], top_k.EMPTY)
+    keys = np.full([len(queries), k], top_k.EMPTY)
     slab = max(1, SLAB_VALUES // gallery.shape[1])
     for first_row in range(0, len(gallery), slab):
         rows = float32_rows("gallery", gallery, first_row, first_row + slab)
         _search_slab(keys, queries, rows, first_row, own)
-    index, similarity = top_k.unpack(keys)
-    short = [(0, 0), (0, k - keys.shape[1])]
-    return Neighbors(
-        np.pad(index, short, constant_values=-1), np.pad(similarity, short, constant_values=-np.inf)
-    )
+    return Neighbors(*top_k.unpack(keys))
 
 
 def _search_slab(
@@ -234,7 +231,10 @@ def share_found(
 def checked(
     queries: np.ndarray, gallery: np.ndarray, k: int, self_index: np.ndarray | None
 ) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
-    """k, queries, gallery and the queries' own rows, -1 for none, if they fit together; else InputError."""
+    """k, queries, gallery and the queries' own rows, -1 for none, if they fit together; else InputError.
+
+    k is at most the gallery's size: what is searched never takes the memory of a larger one.
+    """
     k = checks.integer("k", k, at_least=1)
     queries, gallery = matrix("queries", queries), matrix("gallery", gallery)
     if queries.shape[1] != gallery.shape[1]:
@@ -242,6 +242,7 @@ def checked(
             f"Queries have {queries.shape[1]} dimensions and the gallery has {gallery.shape[1]}. Embed both"
             " with the same model."
         )
+    k = min(k, len(gallery))
     if self_index is None:
         return k, queries, gallery, np.full(len(queries), -1)
     own = np.asarray(self_index)

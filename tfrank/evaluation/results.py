@@ -12,7 +12,8 @@
 
 Metrics are shares from 0 to 1, but for counts and for dists@intra and dists@inter, which go up to 2. Beside
 it, `per_query/<ranking>.csv` has a line for each query: its id, its label, and each of its metrics, empty for
-a query without a positive. `curves.json` has what is drawn of each ranking: {ranking: {curve: [x, y]}}.
+a query without a positive. An id that a spreadsheet would take for a formula has a ' before it.
+`curves.json` has what is drawn of each ranking: {ranking: {curve: [x, y]}}.
 """
 
 import contextlib
@@ -20,6 +21,7 @@ import csv
 import glob
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -30,6 +32,8 @@ from tfrank.checks import InputError
 
 SCHEMA = 1
 COLUMNS = ("id", "label")
+# What `as_text` makes of the beginning of a formula.
+_FORMULA = re.compile(r"^'('*[=+\-@\t\r])")
 
 
 class PerQuery(NamedTuple):
@@ -70,7 +74,7 @@ def write_results(
             lines = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
             lines.writerow([*COLUMNS, *found.metrics])
             columns = [["" if np.isnan(v) else v for v in c.tolist()] for c in found.metrics.values()]
-            lines.writerows(zip(found.ids.tolist(), found.labels.tolist(), *columns))
+            lines.writerows(zip(map(as_text, found.ids.tolist()), found.labels.tolist(), *columns))
     files.write_json(os.path.join(folder, "curves.json"), curves)
     tree = {
         "schema": SCHEMA,
@@ -125,11 +129,26 @@ def load_per_query(folder: str, ranking: str) -> PerQuery:
         if len(set(ids)) < len(ids):
             raise ValueError("an id stands there twice")
         values = [np.array([float(v) if v else np.nan for v in column]) for column in columns]
-        return PerQuery(np.array(ids), np.array(labels, np.int64), dict(zip(head[2:], values, strict=True)))
+        return PerQuery(
+            np.array([_FORMULA.sub(r"\1", one) for one in ids], str),
+            np.array(labels, np.int64),
+            dict(zip(head[2:], values, strict=True)),
+        )
     except FileNotFoundError:
         raise InputError(f"There is no {path}: that evaluation has no ranking {ranking!r}.") from None
     except (OSError, ValueError, TypeError, OverflowError, csv.Error) as error:
         raise InputError(f"{path} is damaged ({error}). Evaluate again.") from None
+
+
+def as_text(cell: str) -> str:
+    """A cell of a CSV file that spreadsheets take for text: with a ' before it if it begins like a formula.
+
+    One that begins with ' and then so has another one, so that each can be told from what it was.
+
+    >>> as_text("=1+1"), as_text("a=b"), as_text("'-1")
+    ("'=1+1", 'a=b', "''-1")
+    """
+    return f"'{cell}" if _FORMULA.match(f"'{cell}") else cell
 
 
 def common_queries(ids: np.ndarray, other_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,6 +1,7 @@
 """An index of embeddings for approximate search by ScaNN: built to a recall, changed, saved and loaded."""
 
 import math
+import os
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -132,7 +133,7 @@ class ScannIndex:
 
         Args:
             queries: `[queries, dim]` of unit norm, any real type.
-            k: how many.
+            k: how many, at most all.
             self_index: `[queries]` the query's own row, which is left out, or -1. None: all -1.
         """
         k, queries, _, own = checked(queries, self.rows, k, self_index)
@@ -204,16 +205,19 @@ class ScannIndex:
 
     @classmethod
     def load(cls, folder: str) -> "ScannIndex":
-        """The index of a folder. Nothing is unpickled, and `rows` is a memory map.
+        """The index of a folder. Nothing is unpickled, no link is followed, and `rows` is a memory map.
 
-        ScaNN reads its own copy of the rows into memory; an index by brute force reads nothing but ids.
+        All files are read once, for their checksums. ScaNN holds its own copy of the rows in memory. While
+        another process saves to the folder, this is the index before or after.
 
         Raises:
-            InputError: no whole index there, one with a pickle, or no ScaNN where the index needs it.
+            InputError: no whole index there, one with a pickle or a link, or no ScaNN where the index needs
+                it.
         """
-        rows, ids, row_of, settings, place = scann_files.load(folder)
-        searcher = place and _scann().load_searcher(place, assets_backcompat_shim=False)
-        return cls(rows, ids, Settings(**settings), searcher, row_of)
+        with scann_files.opened(folder) as (rows, ids, row_of, settings, place):
+            settings = _checked_settings(folder, settings)
+            searcher = place and _scann().load_searcher(place, assets_backcompat_shim=False)
+        return cls(rows, ids, settings, searcher, row_of)
 
     @property
     def _held(self) -> int:
@@ -265,9 +269,23 @@ def _first_settings(method: str, rows: int, k: int) -> Settings:
     return Settings(method, leaves, math.ceil(leaves / 20), reorder, k, math.nan)
 
 
+def _checked_settings(folder: str, fields: dict) -> Settings:
+    """The settings that a folder has; InputError where they are none."""
+    try:
+        settings = Settings(**fields)
+        checks.one_of("method", settings.method, METHODS)
+        for name, least in (("leaves", 0), ("leaves_to_search", 0), ("reorder", 0), ("k", 1)):
+            checks.integer(name, getattr(settings, name), at_least=least)
+        checks.number("recall", settings.recall, at_least=0, at_most=1)
+    except (TypeError, InputError) as error:
+        path = os.path.join(folder, scann_files.MANIFEST)
+        raise InputError(f"The settings in {path} are damaged ({error}). Build and save it again.") from None
+    return settings
+
+
 def _new_searcher(rows: np.ndarray, settings: Settings) -> Any:
     """ScaNN trained on the rows, which it copies. No ids: it would save them as a pickle."""
-    builder = _scann().builder(rows, settings.k, "dot_product")
+    builder = _scann().builder(rows, min(settings.k, len(rows)), "dot_product")
     if settings.leaves:
         # Leaves may be small: where ScaNN joins small ones, the same rows give another tree every time.
         builder = builder.tree(
@@ -280,7 +298,7 @@ def _new_searcher(rows: np.ndarray, settings: Settings) -> Any:
 
 def _tuned(index: ScannIndex, target: float, queries: np.ndarray | None, seed: int) -> ScannIndex | None:
     """The index with the first settings of a growing path that reach the target; None if none does."""
-    rows, k = index.rows, index.settings.k
+    rows, k = index.rows, min(index.settings.k, len(index.rows))
     asked = rows if queries is None else matrix("queries", queries)
     sample = np.sort(np.random.default_rng(seed).choice(len(asked), min(SAMPLE, len(asked)), replace=False))
     own = sample if queries is None else np.full(len(sample), -1)

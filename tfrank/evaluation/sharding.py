@@ -19,7 +19,7 @@ def merge_neighbors(parts: Sequence[Neighbors], first_rows: Sequence[int], k: in
     Args:
         parts: for each shard the neighbours of the same queries, at least k of each query, or all.
         first_rows: for each shard the row of the whole gallery that its row 0 is.
-        k: how many.
+        k: how many, at most what the parts have columns.
 
     Returns:
         `[queries, k]` rows of the whole gallery and similarities; -1 and -inf where there are fewer.
@@ -41,11 +41,7 @@ def merge_neighbors(parts: Sequence[Neighbors], first_rows: Sequence[int], k: in
     )
     similarity = np.concatenate([part.similarity for part in parts], axis=1)
     order = np.lexsort((index, -similarity), axis=1)[:, :k]
-    short = [(0, 0), (0, k - order.shape[1])]
-    return Neighbors(
-        np.pad(np.take_along_axis(index, order, axis=1), short, constant_values=-1),
-        np.pad(np.take_along_axis(similarity, order, axis=1), short, constant_values=-np.inf),
-    )
+    return Neighbors(np.take_along_axis(index, order, axis=1), np.take_along_axis(similarity, order, axis=1))
 
 
 def search_shards(
@@ -61,7 +57,7 @@ def search_shards(
         queries: `[queries, dim]`, as for `exact`.
         shards: the pieces of the gallery in order: `[rows, dim]` arrays, or paths of .npy files, which are
             read as memory maps. One without a row is passed over.
-        k: how many.
+        k: how many, at most all.
         self_index: `[queries]` the query's own row of the whole gallery, which is left out, or -1.
         search: what searches a shard, such as `exact` or `scann`.
 

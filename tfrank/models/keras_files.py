@@ -1,5 +1,6 @@
-"""Weights in Keras' files, by the names of a backbone's weights. Nothing in them is run."""
+"""Weights in Keras' files, by the names of a backbone's weights: nothing runs, no other file is read."""
 
+import contextlib
 import io
 import os
 import tempfile
@@ -62,10 +63,10 @@ def read_download(path: str, backbone: keras.Model) -> dict[str, np.ndarray]:
 
     Its layers are in the order of the network's, the classifier last.
     """
-    with h5py.File(path) as file:
+    with _opened(path) as file:
         file = file.get("model_weights", file)
         groups = [
-            (name, [file[name][key][()] for key in file[name].attrs["weight_names"]])
+            (name, [file[name][_text(key)][()] for key in file[name].attrs["weight_names"]])
             for name in map(_text, file.attrs["layer_names"])
         ]
     groups = [(name, arrays) for name, arrays in groups if arrays]
@@ -102,11 +103,32 @@ def _groups(path, root):
             place = path.removesuffix("vars").replace("frozen_", "")
             groups[place] = (_text(item.attrs.get("name", path)), arrays)
 
-    with h5py.File(path) as file:
+    with _opened(path) as file:
         file.visititems(visit)
     within = next((place for place, (name, _) in groups.items() if name == root), "")
     return {place.removeprefix(within): value for place, value in groups.items() if place.startswith(within)}
 
 
+@contextlib.contextmanager
+def _opened(path: str | io.BytesIO) -> Iterator[h5py.File]:
+    """An HDF5 file that holds all of its data itself; ValueError where some of it lies in another file.
+
+    HDF5 would read from any file that one names: by links, external storage or virtual datasets.
+    """
+
+    def check(name, item):
+        if isinstance(item, h5py.Dataset) and (item.external or item.is_virtual):
+            raise ValueError(f"its dataset {name} lies in another file")
+        for key in item if isinstance(item, h5py.Group) else ():
+            if not isinstance(item.get(key, getlink=True), h5py.HardLink):
+                raise ValueError(f"its item {name}/{key} is a link, which is not followed")
+
+    with h5py.File(path) as file:
+        check("", file)
+        file.visititems(check)
+        yield file
+
+
 def _text(name):
-    return name.decode() if isinstance(name, bytes) else name
+    """A name as text, by which only what hangs in the file's own tree is found."""
+    return name.decode() if isinstance(name, bytes) else str(name)
