@@ -80,6 +80,58 @@ def test_several_splits_are_tested_on_side_by_side(config, records, tmp_path):
     assert len(build(config, tmp_path).test) == 61
 
 
+@pytest.mark.parametrize("use", ["region", "test_region"])
+def test_cropping_to_boxes_that_are_not_there_is_refused_with_their_number(config, records, tmp_path, use):
+    config.data.update({"records": records, use: "box"})
+    message = rf"config\.data\.{use} is box, and 30 of 30 images to test on have no box"
+    with pytest.raises(InputError, match=message):
+        build(config, tmp_path)
+
+
+def boxed(tmp_path, role, missing):
+    """Records with boxes, but for those of these places; of the test, the second half are queries."""
+    rows = []
+    for number in range(16):
+        (tmp_path / f"{number}.png").write_bytes(picture(number))
+        test = number >= 8
+        box = ",,," if number in missing else "1,1,4,4"
+        part = "gallery" if number % 2 else "query"
+        rows.append(
+            f"{number}.png,{number // 2},{'test' if test else 'train'},{part * (role and test)},{box}"
+        )
+    manifest = tmp_path / "list.csv"
+    manifest.write_text("\n".join(["path,label,split,role,x,y,w,h", *rows]))
+    folder = str(tmp_path / "boxed")
+    prepare("csv", str(manifest), folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "role, missing, refused",
+    [
+        (False, [], None),
+        (False, [9], "1 of 8 images to test on"),
+        (False, [0, 1], "2 of 8 images to train on"),
+        (True, [9, 11], None),
+        (True, [8], "1 of 4 images to test on"),
+    ],
+    ids=[
+        "all",
+        "one to test on lacks it",
+        "two to train on",
+        "whole images as a gallery",
+        "a query has none",
+    ],
+)
+def test_boxes_are_asked_for_of_every_image_but_those_of_a_gallery(config, tmp_path, role, missing, refused):
+    config.data.update(name="csv", records=boxed(tmp_path, role, missing), region="box")
+    if refused:
+        with pytest.raises(InputError, match=refused):
+            build(config, tmp_path)
+    else:
+        assert len(build(config, tmp_path).test) == 8
+
+
 def test_records_without_classes_are_refused(config, tmp_path, monkeypatch):
     manifest = tmp_path / "list.csv"
     for number in range(9):

@@ -1,14 +1,15 @@
 """Records made elsewhere: found, scanned once, indexed, and refused by name where they lack something."""
 
+import dataclasses
 import os
 import pathlib
 
 import pytest
 import tensorflow as tf
 
-from tests.data import png, write_examples
+from tests.data import image_records, png, write_examples
 from tfrank.checks import InputError
-from tfrank.data.records import RecordReader
+from tfrank.data.records import RecordReader, write_shard
 from tfrank.data.scan import Features, open_foreign_records, scan
 
 WHOLE = {"image/encoded": b"one", "image/class/label": 7}
@@ -221,3 +222,9 @@ def test_remote_shards_are_scanned_and_read_with_a_local_index(shards, tmp_path)
     index = opened("ram://foreign", tmp_path)
     assert read_all(index) == read_all(scan(shards))
     assert opened("ram://foreign", tmp_path).fingerprint() == index.fingerprint()
+
+
+def test_it_is_known_which_records_have_a_box(tmp_path):
+    records = [*image_records([1, 2]), dataclasses.replace(*image_records([3]), box=(0.1, 0.2, 0.3, 0.4))]
+    written = write_shard(records, str(tmp_path / "a"))
+    assert written.has_box.tolist() == scan([str(tmp_path / "a")]).has_box.tolist() == [False, False, True]

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from tfrank import files
 from tfrank.checks import InputError
 from tfrank.data.index import UNKNOWN, RecordIndex, concatenate, load_index
-from tfrank.data.records import FOOTER, HEADER, checked, index_of_rows, masked_crc, open_shard
+from tfrank.data.records import BOX_FEATURES, FOOTER, HEADER, checked, index_of_rows, masked_crc, open_shard
 from tfrank.data.sources.image import ROLES
 from tfrank.data.workers import Counts, run
 from tfrank.progress import Progress
@@ -188,7 +188,7 @@ def _records(shard: str, size: int) -> Iterator[tuple[int, bytes, int]]:
 
 
 def _described(data: bytes, features: Features, where: str, name: str) -> tuple:
-    """Label, category, role, group and id of a record; `name` is its id where it has none."""
+    """Label, category, role, group, whether it has a box, and id of a record; else `name` is its id."""
     try:
         found = tf.train.Example.FromString(data).features.feature
     except DecodeError:
@@ -214,7 +214,8 @@ def _described(data: bytes, features: Features, where: str, name: str) -> tuple:
     image_id = next((found_name[0] for found_name in names if found_name), name.encode())
     image_id = image_id if isinstance(image_id, bytes) else str(image_id).encode()
     category, group = one(features.category, int, UNKNOWN), one("image/group", int, UNKNOWN)
-    return label[0], category, ROLES.index(role), group, image_id
+    has_box = all(found[side].float_list.value for side in BOX_FEATURES)
+    return label[0], category, ROLES.index(role), group, has_box, image_id
 
 
 def _values(feature):
