@@ -18,6 +18,9 @@ from tfrank import datasets, inference, measuring, settings
 from tfrank.checks import InputError
 from tfrank.data.preparation import prepare
 from tfrank.data.records import RecordReader
+from tfrank.data.sources import SOURCES
+from tfrank.data.sources.csv_manifest import read_csv
+from tfrank.data.sources.image import Source
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +140,13 @@ def test_records_without_classes_are_refused(config, tmp_path, monkeypatch):
     for number in range(9):
         (tmp_path / f"{number}.png").write_bytes(picture(number))
     lines = [f"{n}.png,{n // 2},train" for n in range(8)]
-    manifest.write_text("\n".join(["path,label,split", *lines, "8.png,-1,test"]))
+    manifest.write_text("\n".join(["path,label,split", *lines, "8.png,8,test"]))
+
+    def read(folder):
+        for image in read_csv(folder):
+            yield dataclasses.replace(image, label=-1 if image.label == 8 else image.label)
+
+    monkeypatch.setitem(SOURCES, "csv", Source(read, own=True))
     config.data.update(name="csv", source=str(manifest))
     with pytest.raises(InputError, match="Records to test on have no class"):
         build(config, tmp_path)

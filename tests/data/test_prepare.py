@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+import unicodedata
 import zipfile
 
 import numpy as np
@@ -357,6 +358,23 @@ def test_a_class_in_train_and_in_test_is_refused_unless_allowed(images, output, 
     else:
         with pytest.raises(InputError, match=r"Both in train and in test: 1 class, 'a'\."):
             prepare("folder", str(images), output)
+
+
+NFC, NFD = (unicodedata.normalize(form, "café.png") for form in ("NFC", "NFD"))
+
+
+@pytest.mark.parametrize(
+    "train, test",
+    [("p/0.png", "p/0.png"), ("p/0.png", "./p/0.png"), ("p/0.png", "q/..//p/0.png"), (NFC, NFD)],
+    ids=["equal", "dot", "dots", "letters"],
+)
+def test_an_image_in_train_and_in_test_is_refused_however_its_path_is_written(tmp_path, output, train, test):
+    rows = [f"{c}{n}.png,{c},{'train' if c < 3 else 'test'}" for c in range(6) for n in range(2)]
+    manifest = tmp_path / "list.csv"
+    manifest.write_text("\n".join(["path,label,split", *rows, f"{train},0,train", f"{test},5,test"]))
+    message = f"Both in train and in test: 1 image, such as {train!r}"
+    with pytest.raises(InputError, match=re.escape(message)):
+        prepare("csv", str(manifest), output, allow_common_classes=True)
 
 
 def test_a_split_of_which_nothing_is_left_is_refused(images, output, monkeypatch):

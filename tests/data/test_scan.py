@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import pathlib
+import unicodedata
 
 import pytest
 import tensorflow as tf
@@ -65,6 +66,15 @@ def test_a_word_is_the_same_class_in_all_parts_of_a_data_set(tmp_path):
     write_examples(tmp_path / "test", *({**WHOLE, "image/class/label": word} for word in (b"bat", b"cat")))
     train, test = (scan([str(tmp_path / name)]).label.tolist() for name in ("train", "test"))
     assert train[0] == test[1] and len({*train, *test}) == 3
+
+
+def test_a_word_is_one_class_however_unicode_writes_its_letters(tmp_path):
+    one, other = (unicodedata.normalize(form, "café").encode() for form in ("NFC", "NFD"))
+    not_utf_8 = b"caf\xe9"
+    words = [one, other, b"cafe", not_utf_8]
+    write_examples(tmp_path / "a", *({**WHOLE, "image/class/label": word} for word in words))
+    labels = scan([str(tmp_path / "a")]).label.tolist()
+    assert one != other and labels[0] == labels[1] and len(set(labels)) == 3
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from tfrank.data.archives import is_archive, unpack
 from tfrank.data.duplicates import find_duplicates, sentences, write_duplicates
 from tfrank.data.image_files import JPEG_QUALITY
 from tfrank.data.index import RecordIndex, concatenate, index_path, load_index
-from tfrank.data.listing import check_disjoint, check_enough, list_images
+from tfrank.data.listing import check_disjoint, check_enough, check_images_apart, list_images
 from tfrank.data.scan import scan
 from tfrank.data.shards import Skipped
 from tfrank.data.sources import SOURCES
@@ -246,6 +246,8 @@ def _check_listings(source, listings, source_dir, root, max_skipped, allow_commo
         check_enough(listings, source_dir)
     if not allow_common_classes:
         check_disjoint(listings)
+    if source.own:
+        check_images_apart(listings)
     counts = {}
     for split, listing in listings.items():
         counts |= listing.counts(split)

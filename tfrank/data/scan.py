@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import unicodedata
 import zlib
 from collections.abc import Iterator, Sequence
 
@@ -140,6 +141,9 @@ def scan(shards: Sequence[str], *, features: Features = Features(), processes: i
 
 
 def _number_of(word):
+    # A letter such as é may be written as one character or as two, and is one class.
+    text = unicodedata.normalize("NFC", word.decode(errors="surrogateescape"))
+    word = text.encode(errors="surrogateescape")
     return int.from_bytes(hashlib.blake2b(word, digest_size=8).digest()) >> 1
 
 
