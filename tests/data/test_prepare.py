@@ -196,6 +196,19 @@ def test_the_table_has_classes_images_and_what_was_skipped(images, output):
     assert sum(int(row[1]) for row in rows.values()) == 31 and sum(int(row[-1]) for row in rows.values()) == 1
 
 
+def test_the_table_has_queries_and_gallery_and_no_classes_where_there_are_none(images, output, monkeypatch):
+    def image(number, **fields):
+        path = f"class 0/{number}.png"
+        return listed(path, split="test", label=-1, text="", **fields)
+
+    roles = ["query", "query", "gallery", "gallery", "gallery", "distractor"]
+    in_source(monkeypatch, *(image(number, role=role) for number, role in enumerate(roles)))
+    lines = table(prepare("folder", str(images), output)).splitlines()
+    assert lines[1].split() == ["test", "-", "6", "-", "-", "-", "0"]
+    assert lines[2] == "test: 2 queries, 3 in the gallery, 1 distractors"
+    assert len(lines) == 3 and open_split(output, "test").num_classes == 0
+
+
 @pytest.mark.parametrize("split, hint", [("tset", 'Did you mean "test"'), ("val", "It has test, train")])
 def test_a_split_that_is_not_there_is_refused_with_those_that_are(images, output, split, hint):
     prepare_folder(images, output)
@@ -299,6 +312,25 @@ def test_paths_that_lead_nowhere_stop_before_any_image_is_read_and_say_where_it_
         f" {images}/x/0.png, since paths are relative to {images}. Correct the paths, or leave those images"
         " out: `python -m tfrank.data.prepare` --max_skipped=0.983."
     )
+
+
+@pytest.mark.parametrize("fewer", [0.0, 0.002])
+def test_the_number_named_for_missing_files_counts_repeated_ones_too_and_will_do(
+    images, output, monkeypatch, fewer
+):
+    there = [listed(f"class {c}/{n}.png") for c in range(6) for n in range(5)]
+    gone = [listed(f"images/{n}.jpg") for n in range(20)]
+    repeated = [listed("class 0/1.png", id="class 0/0.png"), listed("images/x.jpg", id="images/0.jpg")]
+    source = Source(lambda folder: iter([*there, *gone, *repeated]), missing="Of 52 all but 30 are gone.")
+    monkeypatch.setitem(preparation.SOURCES, "folder", source)
+    message = r"21 of 52 images .* --max_skipped=0\.424\. Of 52 all but 30 are gone\.$"
+    with pytest.raises(InputError, match=message):
+        prepare("folder", str(images), output)
+    if fewer:
+        with pytest.raises(InputError, match=r"--max_skipped=0\.424"):
+            prepare("folder", str(images), output, max_skipped=21 / 52 - fewer)
+    else:
+        assert prepare("folder", str(images), output, max_skipped=0.424)["splits"]["train"]["skipped"] == 22
 
 
 def test_paths_with_backslashes_are_told_of(images, output, monkeypatch):

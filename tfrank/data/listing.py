@@ -35,6 +35,7 @@ class Listing:
         labels: of the classes and what they are called, by role.
         images: how many, by role.
         missing: how many have no file.
+        unusable: how many have no file or are repeated.
         first_missing: path of the first of them, as the source gives it.
     """
 
@@ -45,6 +46,7 @@ class Listing:
     labels: dict[str, dict[int, str]]
     images: dict[str, int]
     missing: int = 0
+    unusable: int = 0
     first_missing: str = ""
 
     def __len__(self) -> int:
@@ -89,7 +91,7 @@ class _Writer:
 
     def __init__(self, path, file, root):
         self._path, self._file, self._root = path, file, root
-        self._missing, self._first_missing = 0, ""
+        self._missing, self._first_missing = array.array("q"), ""
         self._starts, self._ids, self._end = array.array("q"), array.array("q"), 0
         self._labels, self._images = {}, {}
 
@@ -105,14 +107,15 @@ class _Writer:
         looked_for = self._root is not None and image.encoded is None
         if looked_for and not os.path.exists(os.path.join(self._root, image.path)):
             self._first_missing = self._first_missing or image.path
-            self._missing += 1
+            self._missing.append(len(self._starts) - 1)
 
     def listing(self):
         ids = np.frombuffer(self._ids, np.int64)
         order = np.argsort(ids, kind="stable")
         repeated = np.sort(order[1:][ids[order[1:]] == ids[order[:-1]]])
         starts = np.frombuffer(self._starts, np.int64)
-        found = self._missing, self._first_missing
+        unusable = len(np.union1d(repeated, self._missing))
+        found = len(self._missing), unusable, self._first_missing
         return Listing(self._path, starts, ids, repeated, self._labels, self._images, *found)
 
 
