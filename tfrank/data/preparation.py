@@ -201,6 +201,7 @@ def open_split(folder: str, split: str) -> RecordIndex:
 
 def _load_json(path):
     """What a file says; None where there is none."""
+    files.check_reachable(path)
     if not tf.io.gfile.exists(path):
         return None
     try:

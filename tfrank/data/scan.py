@@ -61,6 +61,7 @@ def open_foreign_records(
     Raises:
         InputError: no shards match, one is damaged, or a record lacks what is needed.
     """
+    files.check_reachable(folder)
     shards = sorted({shard for pattern in patterns for shard in _matching(folder, pattern)})
     shards = [shard for shard in shards if not shard.endswith((".npz", ".tmp"))]
     if not shards:
