@@ -686,6 +686,27 @@ def test_killed_while_writing_it_goes_on_and_ends_with_the_same_files(many, whol
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0.0, 0.5, 2.0])
+def test_interrupted_while_workers_start_it_says_so_in_one_line(many, tmp_path, seconds):
+    """By Ctrl-C, which all processes of a terminal get."""
+    process = subprocess.Popen(
+        **command(many, tmp_path / "out", "--shards=40", "--processes=2"),
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        # What a shell starts in the background ignores it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    while "images listed" not in process.stdout.readline():
+        assert process.poll() is None, process.stderr.read()
+    time.sleep(seconds)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors.strip()) == (130, "Interrupted.")
+
+
+@pytest.mark.slow
 def test_bad_input_ends_with_one_message_and_status_1(many, tmp_path):
     write_images(tmp_path / "images", classes=4, images=2)
     (tmp_path / "images" / "class 0" / "x.jpg").write_text("no image")
