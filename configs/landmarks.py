@@ -1,10 +1,13 @@
 """Landmarks-clean, 42,410 images of 586 landmarks, to train on; ROxford5k and RParis6k to test on.
 
     python -m tfrank.data.prepare --source=landmarks_clean --source_dir=landmarks_clean \
-        --output_dir=records/landmarks
+        --output_dir=records/landmarks --max_skipped=0.36
     python -m tfrank.data.prepare --source=roxford5k --source_dir=roxford5k --output_dir=records/roxford5k
     python train_main.py --config=configs/landmarks.py --config.data.records=records/landmarks \
         --config.data.test_records=records/roxford5k
+
+Of the 48,792 images that Landmarks-clean lists 31,365 could still be downloaded: hence --max_skipped. Where
+you have fewer, `prepare` says at once which value would do.
 
 Then with the paper's whitening, learnt on images of Landmarks-clean, and on RParis6k; with query expansion:
 

@@ -18,6 +18,9 @@ from tfrank import datasets, inference, measuring, settings
 from tfrank.checks import InputError
 from tfrank.data.preparation import prepare
 from tfrank.data.records import RecordReader
+from tfrank.data.sources import SOURCES
+from tfrank.data.sources.csv_manifest import read_csv
+from tfrank.data.sources.image import Source
 
 
 @pytest.fixture(scope="module")
@@ -80,12 +83,70 @@ def test_several_splits_are_tested_on_side_by_side(config, records, tmp_path):
     assert len(build(config, tmp_path).test) == 61
 
 
+@pytest.mark.parametrize("use", ["region", "test_region"])
+def test_cropping_to_boxes_that_are_not_there_is_refused_with_their_number(config, records, tmp_path, use):
+    config.data.update({"records": records, use: "box"})
+    message = rf"config\.data\.{use} is box, and 30 of 30 images to test on have no box"
+    with pytest.raises(InputError, match=message):
+        build(config, tmp_path)
+
+
+def boxed(tmp_path, role, missing):
+    """Records with boxes, but for those of these places; of the test, the second half are queries."""
+    rows = []
+    for number in range(16):
+        (tmp_path / f"{number}.png").write_bytes(picture(number))
+        test = number >= 8
+        box = ",,," if number in missing else "1,1,4,4"
+        part = "gallery" if number % 2 else "query"
+        rows.append(
+            f"{number}.png,{number // 2},{'test' if test else 'train'},{part * (role and test)},{box}"
+        )
+    manifest = tmp_path / "list.csv"
+    manifest.write_text("\n".join(["path,label,split,role,x,y,w,h", *rows]))
+    folder = str(tmp_path / "boxed")
+    prepare("csv", str(manifest), folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "role, missing, refused",
+    [
+        (False, [], None),
+        (False, [9], "1 of 8 images to test on"),
+        (False, [0, 1], "2 of 8 images to train on"),
+        (True, [9, 11], None),
+        (True, [8], "1 of 4 images to test on"),
+    ],
+    ids=[
+        "all",
+        "one to test on lacks it",
+        "two to train on",
+        "whole images as a gallery",
+        "a query has none",
+    ],
+)
+def test_boxes_are_asked_for_of_every_image_but_those_of_a_gallery(config, tmp_path, role, missing, refused):
+    config.data.update(name="csv", records=boxed(tmp_path, role, missing), region="box")
+    if refused:
+        with pytest.raises(InputError, match=refused):
+            build(config, tmp_path)
+    else:
+        assert len(build(config, tmp_path).test) == 8
+
+
 def test_records_without_classes_are_refused(config, tmp_path, monkeypatch):
     manifest = tmp_path / "list.csv"
     for number in range(9):
         (tmp_path / f"{number}.png").write_bytes(picture(number))
     lines = [f"{n}.png,{n // 2},train" for n in range(8)]
-    manifest.write_text("\n".join(["path,label,split", *lines, "8.png,-1,test"]))
+    manifest.write_text("\n".join(["path,label,split", *lines, "8.png,8,test"]))
+
+    def read(folder):
+        for image in read_csv(folder):
+            yield dataclasses.replace(image, label=-1 if image.label == 8 else image.label)
+
+    monkeypatch.setitem(SOURCES, "csv", Source(read, own=True))
     config.data.update(name="csv", source=str(manifest))
     with pytest.raises(InputError, match="Records to test on have no class"):
         build(config, tmp_path)

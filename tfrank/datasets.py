@@ -26,6 +26,7 @@ from tfrank.data.samplers import (
     UniformSampler,
 )
 from tfrank.data.scan import Features, open_foreign_records
+from tfrank.data.sources.image import ROLES
 from tfrank.data.views import View
 from tfrank.workdir import check_records_of
 
@@ -56,6 +57,7 @@ def build_data(config: ConfigDict, workdir: str) -> Data:
     """The records of the config's data set, written to `workdir/records` where none are named."""
     files.make_folder(workdir)
     train, (test, relevance) = _open_train(config.data, workdir), build_test_set(config, workdir)
+    _check_boxes(config.data, "region", train, "train")
     if (train.label == UNKNOWN).any():
         raise InputError(
             "Records to train on have no class. Name others: --config.data.records=PATH, and those to test"
@@ -67,13 +69,19 @@ def build_data(config: ConfigDict, workdir: str) -> Data:
     train, validation = _relabelled(config, train)
     for name, index in (("train", train), ("validation", validation), ("test", test)):
         if index:
-            print(f"{name}: {len(index):,} images of {index.num_classes:,} classes")
+            classes = f" of {index.num_classes:,} classes" if index.num_classes else ""
+            print(f"{name}: {len(index):,} images{classes}")
     return Data(train, validation, test, relevance)
 
 
 def build_test_set(config: ConfigDict, workdir: str) -> tuple[RecordIndex, dict | None]:
     """The records to measure on, and their graded relevance where they have one; see `build_data`."""
-    data = config.data
+    test, relevance = _open_test(config.data, workdir)
+    _check_boxes(config.data, "test_region" if config.data.test_region else "region", test, "test")
+    return test, relevance
+
+
+def _open_test(data, workdir):
     if data.name == FOREIGN:
         return _open_foreign(data, data.test_records or data.records, data.test, workdir), None
     folder = data.test_records or _records_folder(data, workdir)
@@ -83,6 +91,21 @@ def build_test_set(config: ConfigDict, workdir: str) -> tuple[RecordIndex, dict 
     if relevance is None and (test.label == UNKNOWN).any():
         raise InputError(f"Records to test on have no class, and there is no {GROUND_TRUTH} in {folder}.")
     return test, relevance
+
+
+def _check_boxes(data, field, index, use):
+    """InputError where images are to be cropped to their boxes, and have none: that is another protocol.
+
+    A gallery may be whole images to which queries alone are cropped, as that of ROxford is.
+    """
+    looked_for = (index.role == ROLES.index("")) | (index.role == ROLES.index("query"))
+    missing = int((looked_for & ~index.has_box).sum())
+    if data[field] == "box" and missing:
+        raise InputError(
+            f"config.data.{field} is box, and {missing:,} of {int(looked_for.sum()):,} images to {use} on"
+            " have no box. Prepare the records anew, from a source with a box for each image; or take whole"
+            f" images, --config.data.{field}=image, whose results compare with no others of boxes."
+        )
 
 
 def test_name(config: ConfigDict) -> str:

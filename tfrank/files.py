@@ -1,11 +1,13 @@
 """Files that are written whole or not at all."""
 
 import contextlib
+import functools
 import json
 import os
 import re
 import shutil
 import tempfile
+import threading
 import uuid
 import zipfile
 import zlib
@@ -16,6 +18,8 @@ import tensorflow as tf
 
 from tfrank.checks import InputError
 
+# Of a remote store; a healthy one takes one or two.
+SECONDS_TO_ANSWER = 30
 # What NumPy raises of an .npz that is damaged, or none. RuntimeError: it is encrypted, or compressed in a way
 # that Python does not know.
 NPZ_ERRORS = (
@@ -69,6 +73,31 @@ def is_remote(path: str) -> bool:
     (True, False)
     """
     return "://" in path
+
+
+@functools.cache
+def check_reachable(path: str) -> None:
+    """InputError where the store of a remote path does not answer, or not soon; nothing for local paths.
+
+    TensorFlow itself tries again for minutes, in silence.
+    """
+    if not is_remote(path):
+        return
+    errors = []
+
+    def ask():
+        try:
+            tf.io.gfile.exists(path)
+        except (OSError, tf.errors.OpError) as error:
+            errors.append(str(error).strip().splitlines()[0])
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(SECONDS_TO_ANSWER)
+    if asking.is_alive():
+        errors.append(f"no answer within {SECONDS_TO_ANSWER} s")
+    if errors:
+        raise InputError(f"Cannot reach {path} ({errors[0]}). Look at the network, the name and your access.")
 
 
 def check_room(path: str, size: int) -> None:

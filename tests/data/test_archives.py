@@ -14,6 +14,7 @@ import pytest
 from tfrank import files
 from tfrank.checks import InputError
 from tfrank.data.archives import is_archive, unpack
+from tfrank.data.web_page import reason_of_damage
 
 SUFFIXES = [".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"]
 FILES = {
@@ -278,3 +279,23 @@ def test_a_size_below_zero_ends_the_reading(tmp_path, name, size):
     with pytest.raises(InputError, match=r"loop\.tar"):
         unpack(path, str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<!DOCTYPE html>\n<html><body>404</body></html>",
+        '\ufeff\n<?xml version="1.0"?>\n<!-- saved -->\n<HTML lang="en">' + "x" * 20_000,
+    ],
+    ids=["short", "long"],
+)
+def test_a_web_page_in_place_of_an_archive_is_called_one(tmp_path, suffix, page):
+    path = tmp_path / f"images{suffix}"
+    path.write_text(page)
+    message = rf"images{suffix} is damaged or cut off \(it is a web page in HTML.*Download the archive again"
+    assert_refused(str(path), tmp_path, message)
+
+
+def test_what_is_no_web_page_is_damaged_for_its_own_reason():
+    assert reason_of_damage(__file__, "cut off") == "cut off"

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+import unicodedata
 import zipfile
 
 import numpy as np
@@ -195,6 +196,19 @@ def test_the_table_has_classes_images_and_what_was_skipped(images, output):
     assert sum(int(row[1]) for row in rows.values()) == 31 and sum(int(row[-1]) for row in rows.values()) == 1
 
 
+def test_the_table_has_queries_and_gallery_and_no_classes_where_there_are_none(images, output, monkeypatch):
+    def image(number, **fields):
+        path = f"class 0/{number}.png"
+        return listed(path, split="test", label=-1, text="", **fields)
+
+    roles = ["query", "query", "gallery", "gallery", "gallery", "distractor"]
+    in_source(monkeypatch, *(image(number, role=role) for number, role in enumerate(roles)))
+    lines = table(prepare("folder", str(images), output)).splitlines()
+    assert lines[1].split() == ["test", "-", "6", "-", "-", "-", "0"]
+    assert lines[2] == "test: 2 queries, 3 in the gallery, 1 distractors"
+    assert len(lines) == 3 and open_split(output, "test").num_classes == 0
+
+
 @pytest.mark.parametrize("split, hint", [("tset", 'Did you mean "test"'), ("val", "It has test, train")])
 def test_a_split_that_is_not_there_is_refused_with_those_that_are(images, output, split, hint):
     prepare_folder(images, output)
@@ -300,6 +314,25 @@ def test_paths_that_lead_nowhere_stop_before_any_image_is_read_and_say_where_it_
     )
 
 
+@pytest.mark.parametrize("fewer", [0.0, 0.002])
+def test_the_number_named_for_missing_files_counts_repeated_ones_too_and_will_do(
+    images, output, monkeypatch, fewer
+):
+    there = [listed(f"class {c}/{n}.png") for c in range(6) for n in range(5)]
+    gone = [listed(f"images/{n}.jpg") for n in range(20)]
+    repeated = [listed("class 0/1.png", id="class 0/0.png"), listed("images/x.jpg", id="images/0.jpg")]
+    source = Source(lambda folder: iter([*there, *gone, *repeated]), missing="Of 52 all but 30 are gone.")
+    monkeypatch.setitem(preparation.SOURCES, "folder", source)
+    message = r"21 of 52 images .* --max_skipped=0\.424\. Of 52 all but 30 are gone\.$"
+    with pytest.raises(InputError, match=message):
+        prepare("folder", str(images), output)
+    if fewer:
+        with pytest.raises(InputError, match=r"--max_skipped=0\.424"):
+            prepare("folder", str(images), output, max_skipped=21 / 52 - fewer)
+    else:
+        assert prepare("folder", str(images), output, max_skipped=0.424)["splits"]["train"]["skipped"] == 22
+
+
 def test_paths_with_backslashes_are_told_of(images, output, monkeypatch):
     in_source(monkeypatch, listed("class 0\\0.png"))
     with pytest.raises(InputError, match=r"Correct the paths, with / in place of \\\.$"):
@@ -357,6 +390,23 @@ def test_a_class_in_train_and_in_test_is_refused_unless_allowed(images, output, 
     else:
         with pytest.raises(InputError, match=r"Both in train and in test: 1 class, 'a'\."):
             prepare("folder", str(images), output)
+
+
+NFC, NFD = (unicodedata.normalize(form, "café.png") for form in ("NFC", "NFD"))
+
+
+@pytest.mark.parametrize(
+    "train, test",
+    [("p/0.png", "p/0.png"), ("p/0.png", "./p/0.png"), ("p/0.png", "q/..//p/0.png"), (NFC, NFD)],
+    ids=["equal", "dot", "dots", "letters"],
+)
+def test_an_image_in_train_and_in_test_is_refused_however_its_path_is_written(tmp_path, output, train, test):
+    rows = [f"{c}{n}.png,{c},{'train' if c < 3 else 'test'}" for c in range(6) for n in range(2)]
+    manifest = tmp_path / "list.csv"
+    manifest.write_text("\n".join(["path,label,split", *rows, f"{train},0,train", f"{test},5,test"]))
+    message = f"Both in train and in test: 1 image, such as {train!r}"
+    with pytest.raises(InputError, match=re.escape(message)):
+        prepare("csv", str(manifest), output, allow_common_classes=True)
 
 
 def test_a_split_of_which_nothing_is_left_is_refused(images, output, monkeypatch):
@@ -633,6 +683,27 @@ def test_killed_while_writing_it_goes_on_and_ends_with_the_same_files(many, whol
     assert 3 <= done < 80 and prepared(str(output)) is None
     assert run(many, output, "--shards=40", "--processes=2").returncode == 0
     assert files_of(output) == whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0.0, 0.5, 2.0])
+def test_interrupted_while_workers_start_it_says_so_in_one_line(many, tmp_path, seconds):
+    """By Ctrl-C, which all processes of a terminal get."""
+    process = subprocess.Popen(
+        **command(many, tmp_path / "out", "--shards=40", "--processes=2"),
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        # What a shell starts in the background ignores it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    while "images listed" not in process.stdout.readline():
+        assert process.poll() is None, process.stderr.read()
+    time.sleep(seconds)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors.strip()) == (130, "Interrupted.")
 
 
 @pytest.mark.slow

@@ -206,6 +206,11 @@ def test_what_is_no_whole_pickle_is_refused(load, data):
         load(data)
 
 
+def test_a_web_page_in_place_of_a_pickle_is_called_one(load):
+    with pytest.raises(InputError, match=r"gnd\.pkl is damaged, or no pickle .it is a web page in HTML"):
+        load(b"<html>404 Not Found</html>")
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(InputError, match=r"Cannot read .*nothing\.pkl \(No such file"):
         restricted_pickle.load(str(tmp_path / "nothing.pkl"))

@@ -1,14 +1,16 @@
 """Records made elsewhere: found, scanned once, indexed, and refused by name where they lack something."""
 
+import dataclasses
 import os
 import pathlib
+import unicodedata
 
 import pytest
 import tensorflow as tf
 
-from tests.data import png, write_examples
+from tests.data import image_records, png, write_examples
 from tfrank.checks import InputError
-from tfrank.data.records import RecordReader
+from tfrank.data.records import RecordReader, write_shard
 from tfrank.data.scan import Features, open_foreign_records, scan
 
 WHOLE = {"image/encoded": b"one", "image/class/label": 7}
@@ -64,6 +66,15 @@ def test_a_word_is_the_same_class_in_all_parts_of_a_data_set(tmp_path):
     write_examples(tmp_path / "test", *({**WHOLE, "image/class/label": word} for word in (b"bat", b"cat")))
     train, test = (scan([str(tmp_path / name)]).label.tolist() for name in ("train", "test"))
     assert train[0] == test[1] and len({*train, *test}) == 3
+
+
+def test_a_word_is_one_class_however_unicode_writes_its_letters(tmp_path):
+    one, other = (unicodedata.normalize(form, "café").encode() for form in ("NFC", "NFD"))
+    not_utf_8 = b"caf\xe9"
+    words = [one, other, b"cafe", not_utf_8]
+    write_examples(tmp_path / "a", *({**WHOLE, "image/class/label": word} for word in words))
+    labels = scan([str(tmp_path / "a")]).label.tolist()
+    assert one != other and labels[0] == labels[1] and len(set(labels)) == 3
 
 
 @pytest.mark.parametrize(
@@ -232,3 +243,9 @@ def test_remote_shards_are_scanned_and_read_with_a_local_index(shards, tmp_path)
     index = opened("ram://foreign", tmp_path)
     assert read_all(index) == read_all(scan(shards))
     assert opened("ram://foreign", tmp_path).fingerprint() == index.fingerprint()
+
+
+def test_it_is_known_which_records_have_a_box(tmp_path):
+    records = [*image_records([1, 2]), dataclasses.replace(*image_records([3]), box=(0.1, 0.2, 0.3, 0.4))]
+    written = write_shard(records, str(tmp_path / "a"))
+    assert written.has_box.tolist() == scan([str(tmp_path / "a")]).has_box.tolist() == [False, False, True]

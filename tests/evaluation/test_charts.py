@@ -98,6 +98,7 @@ def test_similarities_are_drawn_where_there_are_any():
     ]
     assert ticks(chart, "mid")["\u22120.4"] == pytest.approx(LEFT + 0.1 * (RIGHT - LEFT), abs=0.06)
     assert "similarity of 0.250, negative pairs of 0.000; the two areas share 50.0\u00a0%" in chart.caption
+    assert "All pairs count alike here" in chart.caption and "in dists@intra" in chart.caption
     assert [name for _, name in chart.legend] == ["positive pairs", "negative pairs"]
 
 

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tfrank import checks
 from tfrank.data.decoding import decode, decode_reduced, exif_orientation, upright, whole
-from tfrank.data.records import BOX_SIDES
+from tfrank.data.records import BOX_FEATURES
 from tfrank.data.regions import align_face, crop_to_box
 from tfrank.data.views import View, test_view, training_view
 
@@ -64,7 +64,7 @@ class ImageLoader:
         floats = tf.io.FixedLenSequenceFeature([], tf.float32, allow_missing=True)
         names = {
             "image": [],
-            "box": [f"image/object/bbox/{side}" for side in BOX_SIDES],
+            "box": BOX_FEATURES,
             "face": [f"image/face/landmark/{axis}" for axis in "xy"],
         }[region]
         schema = {self.encoded: tf.io.FixedLenFeature([], tf.string)} | dict.fromkeys(names, floats)

@@ -25,6 +25,7 @@ COLUMN_TYPES = {
     "category": np.int64,
     "role": np.int8,
     "group": np.int64,
+    "has_box": np.bool_,
     "id": np.bytes_,
     "checksum": np.uint32,
 }
@@ -49,6 +50,7 @@ class RecordIndex:
         category: `[records]` int64, coarser class, -1 where the records have none.
         role: `[records]` int8, position in `sources.image.ROLES`.
         group: `[records]` int64, instance that several records show, -1 where each is its own.
+        has_box: `[records]` bool, whether the record says where in the image its object is.
         id: `[records]` bytes, the image's id.
         checksum: `[records]` uint32, masked CRC32C of the record's data.
     """
@@ -62,6 +64,7 @@ class RecordIndex:
     category: np.ndarray
     role: np.ndarray
     group: np.ndarray
+    has_box: np.ndarray
     id: np.ndarray
     checksum: np.ndarray
 
@@ -70,7 +73,8 @@ class RecordIndex:
 
     @property
     def num_classes(self) -> int:
-        return len(np.unique(self.label))
+        """How many classes there are; 0 where the records have none."""
+        return int((np.unique(self.label) != UNKNOWN).sum())
 
     def columns(self) -> dict[str, np.ndarray]:
         """The arrays of one entry a record, by name."""
@@ -86,8 +90,9 @@ class RecordIndex:
     def fingerprint(self) -> str:
         """A hash of the content of the index; the folder the shards stand in does not count."""
         digest = hashlib.sha256(" ".join(map(os.path.basename, self.shards)).encode())
-        for column in self.columns().values():
-            digest.update(np.ascontiguousarray(column))
+        for name, column in self.columns().items():
+            if name != "has_box":  # The checksums tell it; indexes of earlier versions lack it.
+                digest.update(np.ascontiguousarray(column))
         return digest.hexdigest()
 
     def save(self, path: str) -> None:
@@ -146,7 +151,8 @@ def load_index(path: str) -> RecordIndex:
     # What a damaged file makes parsers raise is no short list.
     except Exception as error:
         raise InputError(
-            f"The record index {path} is damaged ({error}). Delete it to have it rebuilt."
+            f"The record index {path} is damaged, or of an earlier version ({error}). Delete it to have it"
+            " rebuilt."
         ) from None
     for shard, indexed in zip(index.shards, index.size):
         try:

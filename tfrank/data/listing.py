@@ -7,6 +7,8 @@ import dataclasses
 import hashlib
 import json
 import os
+import posixpath
+import unicodedata
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -28,19 +30,23 @@ class Listing:
     Attributes:
         path: of the file.
         starts: `[images]` int64, first byte of each line.
+        ids: `[images]` int64, hashes of the ids, equal for ids that mean the same; see `_same`.
         repeated: numbers of the images whose id an earlier one has.
         labels: of the classes and what they are called, by role.
         images: how many, by role.
         missing: how many have no file.
+        unusable: how many have no file or are repeated.
         first_missing: path of the first of them, as the source gives it.
     """
 
     path: str
     starts: np.ndarray
+    ids: np.ndarray
     repeated: np.ndarray
     labels: dict[str, dict[int, str]]
     images: dict[str, int]
     missing: int = 0
+    unusable: int = 0
     first_missing: str = ""
 
     def __len__(self) -> int:
@@ -85,7 +91,7 @@ class _Writer:
 
     def __init__(self, path, file, root):
         self._path, self._file, self._root = path, file, root
-        self._missing, self._first_missing = 0, ""
+        self._missing, self._first_missing = array.array("q"), ""
         self._starts, self._ids, self._end = array.array("q"), array.array("q"), 0
         self._labels, self._images = {}, {}
 
@@ -96,22 +102,28 @@ class _Writer:
         self._file.write(line)
         self._starts.append(self._end)
         self._end += len(line)
-        digest = hashlib.blake2b(os.fsencode(image.id), digest_size=8).digest()
+        digest = hashlib.blake2b(os.fsencode(_same(image.id)), digest_size=8).digest()
         self._ids.append(int.from_bytes(digest, "little", signed=True))
         self._labels.setdefault(image.role, {})[image.label] = image.text
         self._images[image.role] = self._images.get(image.role, 0) + 1
         looked_for = self._root is not None and image.encoded is None
         if looked_for and not os.path.exists(os.path.join(self._root, image.path)):
             self._first_missing = self._first_missing or image.path
-            self._missing += 1
+            self._missing.append(len(self._starts) - 1)
 
     def listing(self):
         ids = np.frombuffer(self._ids, np.int64)
         order = np.argsort(ids, kind="stable")
         repeated = np.sort(order[1:][ids[order[1:]] == ids[order[:-1]]])
         starts = np.frombuffer(self._starts, np.int64)
-        found = self._missing, self._first_missing
-        return Listing(self._path, starts, repeated, self._labels, self._images, *found)
+        unusable = len(np.union1d(repeated, self._missing))
+        found = len(self._missing), unusable, self._first_missing
+        return Listing(self._path, starts, ids, repeated, self._labels, self._images, *found)
+
+
+def _same(image_id):
+    """An id in the one form that all ways to write it share: ./a.jpg is a.jpg, and é is one letter or two."""
+    return unicodedata.normalize("NFC", posixpath.normpath(image_id))
 
 
 def _as_text(encoded: bytes) -> str:
@@ -172,6 +184,27 @@ def check_disjoint(listings: dict[str, Listing]) -> None:
                 f"Both in train and in {split}: {len(common):,} class{'es' * (len(common) > 1)}, {some}. A"
                 " retrieval model is tested on classes that it was not trained on. Where this is meant, give"
                 " `python -m tfrank.data.prepare` --allow_common_classes."
+            )
+
+
+def check_images_apart(listings: dict[str, Listing]) -> None:
+    """InputError where an image to train on is also in a split whose name begins with "test"."""
+    train = listings.get("train")
+    for split, listing in listings.items():
+        if train is None or not split.startswith("test"):
+            continue
+        common, *places = np.intersect1d(train.ids, listing.ids, return_indices=True)
+        if len(common):
+            first = places[0].argmin()
+            one, other = (
+                next(read_images(of.path, of.starts[place[first : first + 1]])).id
+                for of, place in zip((train, listing), places)
+            )
+            name = repr(one) if one == other else f"{one!r}, there as {other!r}"
+            count = f"{len(common):,} image{'s' * (len(common) > 1)}"
+            raise InputError(
+                f"Both in train and in {split}: {count}, such as {name}."
+                " A model is not tested on what it was trained on. Take each out of one of the two."
             )
 
 

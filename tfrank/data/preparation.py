@@ -30,12 +30,13 @@ from tfrank.data import shards
 from tfrank.data.archives import is_archive, unpack
 from tfrank.data.duplicates import find_duplicates, sentences, write_duplicates
 from tfrank.data.image_files import JPEG_QUALITY
-from tfrank.data.index import RecordIndex, concatenate, index_path, load_index
-from tfrank.data.listing import check_disjoint, check_enough, list_images
+from tfrank.data.index import UNKNOWN, RecordIndex, concatenate, index_path, load_index
+from tfrank.data.listing import check_disjoint, check_enough, check_images_apart, list_images
 from tfrank.data.scan import scan
 from tfrank.data.shards import Skipped
 from tfrank.data.sources import SOURCES
 from tfrank.data.sources.counts import compare_counts
+from tfrank.data.sources.image import ROLES
 from tfrank.data.workers import Counts, run
 from tfrank.progress import Progress
 from tfrank.workdir import locked
@@ -200,6 +201,7 @@ def open_split(folder: str, split: str) -> RecordIndex:
 
 def _load_json(path):
     """What a file says; None where there is none."""
+    files.check_reachable(path)
     if not tf.io.gfile.exists(path):
         return None
     try:
@@ -246,17 +248,20 @@ def _check_listings(source, listings, source_dir, root, max_skipped, allow_commo
         check_enough(listings, source_dir)
     if not allow_common_classes:
         check_disjoint(listings)
+    if source.own:
+        check_images_apart(listings)
     counts = {}
     for split, listing in listings.items():
         counts |= listing.counts(split)
     for difference in compare_counts(source, counts):
         print(f"Note: {difference}")
-    _check_missing(listings, root, max_skipped)
+    _check_missing(source, listings, root, max_skipped)
 
 
-def _check_missing(listings, root, max_skipped):
+def _check_missing(source, listings, root, max_skipped):
     """InputError where more files are missing than may be: mostly the paths are wrong."""
-    total, missing = (sum(counts) for counts in zip(*((len(x), x.missing) for x in listings.values())))
+    counts = ((len(x), x.missing, x.unusable) for x in listings.values())
+    total, missing, unusable = map(sum, zip(*counts))
     if missing <= math.ceil(max_skipped * total):
         return
     path = next(listing.first_missing for listing in listings.values() if listing.missing)
@@ -268,12 +273,12 @@ def _check_missing(listings, root, max_skipped):
     )
     if "\\" in path:
         message += ", with / in place of \\"
-    if missing < total:
+    if unusable < total:
         message += (
             ", or leave those images out: `python -m tfrank.data.prepare`"
-            f" --max_skipped={_enough(missing, total)}"
+            f" --max_skipped={_enough(unusable, total)}"
         )
-    raise InputError(f"{message}.")
+    raise InputError(f"{message}.{source.missing and ' '}{source.missing}")
 
 
 def _enough(bad, total):
@@ -373,11 +378,14 @@ def _join(split, tasks, skipped, output_dir):
     for task, path in zip(tasks, index.shards):
         os.replace(task.path, path)
     index.save(index_path(output_dir, split))
-    images = np.unique(index.label, return_counts=True)[1]
+    images = np.unique(index.label[index.label != UNKNOWN], return_counts=True)[1]
+    of_class = [int(images.min()), round(float(images.mean()), 2), int(images.max())] if len(images) else None
+    roles = {role: int((index.role == number).sum()) for number, role in enumerate(ROLES) if role}
     return {
         "classes": len(images),
         "images": len(index),
-        "images_per_class": [int(images.min()), round(float(images.mean()), 2), int(images.max())],
+        "images_per_class": of_class,
+        "roles": {role: count for role, count in roles.items() if count},
         "skipped": sum(one.split == split for one in skipped),
         "shards": names,
     }

@@ -43,20 +43,28 @@ TRAINED_BY = {
 }
 # The run that is measured on a source without images to train on.
 RUNS = {"ijb_c": "vgg_face2_smooth_ap", "roxford5k": "landmarks_map_q", "rparis6k": "landmarks_map_q"}
-# Of configs/own_images.py.
+_ROLES = {"query": "queries", "gallery": "in the gallery", "distractor": "distractors"}
 
 
 def table(summary: Mapping[str, Any]) -> str:
-    """The splits of prepared records: classes, images, images of a class (least, mean, most), skipped."""
+    """The splits of prepared records: classes, images, images of a class (least, mean, most), skipped.
+
+    What there is not is a dash; below are the queries and the gallery of splits that have them apart.
+    """
     lines = [
         f"{'':12}{'classes':>10}{'images':>12}{'a class: least':>16}{'mean':>8}{'most':>8}{'skipped':>10}"
     ]
     for split, row in summary["splits"].items():
-        least, mean, most = row["images_per_class"]
-        lines.append(
-            f"{split:12}{row['classes']:>10,}{row['images']:>12,}{least:>16,}{mean:>8.1f}{most:>8,}"
-            f"{row['skipped']:>10,}"
-        )
+        classes = f"{'-':>10}{row['images']:>12,}{'-':>16}{'-':>8}{'-':>8}"
+        if row["classes"]:
+            least, mean, most = row["images_per_class"]
+            classes = f"{row['classes']:>10,}{row['images']:>12,}{least:>16,}{mean:>8.1f}{most:>8,}"
+        lines.append(f"{split:12}{classes}{row['skipped']:>10,}")
+    for split, row in summary["splits"].items():
+        # Records of earlier versions do not say.
+        if roles := row.get("roles"):
+            parts = ", ".join(f"{count:,} {_ROLES[role]}" for role, count in roles.items())
+            lines.append(f"{split}: {parts}")
     return "\n".join(lines)
 
 

@@ -22,6 +22,7 @@ from tfrank.data.index import COLUMN_TYPES, COLUMNS, UNKNOWN, RecordIndex, check
 from tfrank.data.sources.image import ROLES
 
 BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")
+BOX_FEATURES = tuple(f"image/object/bbox/{side}" for side in BOX_SIDES)
 HEADER = struct.Struct("<QI")
 FOOTER = struct.Struct("<I")
 # Files that a reader keeps open, of the 1,024 that systems commonly allow a process; and reads of a remote
@@ -69,7 +70,7 @@ class ImageRecord:
             "image/group": self.group,
         }
         if self.box is not None:
-            values |= {f"image/object/bbox/{side}": [x] for side, x in zip(BOX_SIDES, self.box)}
+            values |= {feature: [side] for feature, side in zip(BOX_FEATURES, self.box)}
         if self.landmarks is not None:
             for axis, places in zip("xy", zip(*self.landmarks)):
                 values[f"image/face/landmark/{axis}"] = list(places)
@@ -101,7 +102,7 @@ def write_shard(records: Iterable[ImageRecord], path: str) -> RecordIndex:
             category, group = (UNKNOWN if x is None else x for x in (record.category, record.group))
             image_id = check_name("id", record.id.encode(errors="surrogateescape"), record.filename[:100])
             row = (0, end + HEADER.size, len(data), record.label, category, ROLES.index(record.role))
-            rows.append((*row, group, image_id, checksum))
+            rows.append((*row, group, record.box is not None, image_id, checksum))
             end += HEADER.size + len(data) + FOOTER.size
     return index_of_rows((path,), [end], rows)
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tfrank.checks import InputError
+from tfrank.data.web_page import reason_of_damage
 
 
 def load(path: str) -> Any:
@@ -37,7 +38,7 @@ def load(path: str) -> Any:
         ) from None
     # Bytes that are no pickle can end in any error.
     except Exception as error:
-        why = " ".join([f"{type(error).__name__}:", *str(error).split()])
+        why = reason_of_damage(path, " ".join([f"{type(error).__name__}:", *str(error).split()]))
         raise InputError(f"{path} is damaged, or no pickle ({why}). Download it again.") from None
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import unicodedata
 import zlib
 from collections.abc import Iterator, Sequence
 
@@ -16,7 +17,7 @@ from google.protobuf.message import DecodeError
 from tfrank import files
 from tfrank.checks import InputError
 from tfrank.data.index import UNKNOWN, RecordIndex, check_name, concatenate, load_index
-from tfrank.data.records import FOOTER, HEADER, checked, index_of_rows, masked_crc, open_shard
+from tfrank.data.records import BOX_FEATURES, FOOTER, HEADER, checked, index_of_rows, masked_crc, open_shard
 from tfrank.data.sources.image import ROLES
 from tfrank.data.workers import Counts, run
 from tfrank.progress import Progress
@@ -60,6 +61,7 @@ def open_foreign_records(
     Raises:
         InputError: no shards match, one is damaged, or a record lacks what is needed.
     """
+    files.check_reachable(folder)
     shards = sorted({shard for pattern in patterns for shard in _matching(folder, pattern)})
     shards = [shard for shard in shards if not shard.endswith((".npz", ".tmp"))]
     if not shards:
@@ -140,6 +142,9 @@ def scan(shards: Sequence[str], *, features: Features = Features(), processes: i
 
 
 def _number_of(word):
+    # A letter such as é may be written as one character or as two, and is one class.
+    text = unicodedata.normalize("NFC", word.decode(errors="surrogateescape"))
+    word = text.encode(errors="surrogateescape")
     return int.from_bytes(hashlib.blake2b(word, digest_size=8).digest()) >> 1
 
 
@@ -188,7 +193,7 @@ def _records(shard: str, size: int) -> Iterator[tuple[int, bytes, int]]:
 
 
 def _described(data: bytes, features: Features, where: str, name: str) -> tuple:
-    """Label, category, role, group and id of a record; `name` is its id where it has none."""
+    """Label, category, role, group, whether it has a box, and id of a record; else `name` is its id."""
     try:
         found = tf.train.Example.FromString(data).features.feature
     except DecodeError:
@@ -216,7 +221,8 @@ def _described(data: bytes, features: Features, where: str, name: str) -> tuple:
     if isinstance(label[0], bytes):
         check_name("class", label[0], where)
     category, group = one(features.category, int, UNKNOWN), one("image/group", int, UNKNOWN)
-    return label[0], category, ROLES.index(role), group, image_id
+    has_box = all(found[side].float_list.value for side in BOX_FEATURES)
+    return label[0], category, ROLES.index(role), group, has_box, image_id
 
 
 def _values(feature):

@@ -2,8 +2,10 @@
 
 import concurrent.futures
 import concurrent.futures.process
+import contextlib
 import multiprocessing
 import multiprocessing.connection
+import multiprocessing.forkserver
 import os
 import signal
 import threading
@@ -73,14 +75,18 @@ def run(
         yield from _run_here(function, tasks, counts, watch)
         return
     _CONTEXT.set_forkserver_preload([function.__module__])
+    try:
+        yield from _run_in_processes(function, tasks, counts, processes, watch)
+    finally:
+        # It holds TensorFlow, memory that is wanted for training. Python has no public way to end it.
+        multiprocessing.forkserver._forkserver._stop()
+
+
+def _run_in_processes(function, tasks, counts, processes, watch):
     with concurrent.futures.ProcessPoolExecutor(processes, _CONTEXT, _begin, (counts,)) as pool:
         try:
-            # Until they can ignore Ctrl-C they do not hear of it.
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:
+            with _interrupted_later():
                 pending = {pool.submit(_call, function, task) for task in tasks}
-            finally:
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             while pending:
                 done, pending = concurrent.futures.wait(
                     pending, _SECONDS_BETWEEN_LOOKS, concurrent.futures.FIRST_COMPLETED
@@ -90,10 +96,33 @@ def run(
                     yield future.result()
         except BaseException as error:
             counts.stop()
-            pool.shutdown(wait=False, cancel_futures=True)
+            # Workers that still start need what this process has made for them.
+            pool.shutdown(wait=True, cancel_futures=True)
             if isinstance(error, concurrent.futures.process.BrokenProcessPool):
                 raise InputError("A worker process was killed; perhaps memory ran out. Try fewer.") from None
             raise
+
+
+@contextlib.contextmanager
+def _interrupted_later():
+    """Ctrl-C inside of the block is heard at its end; processes that begin there do not hear of it at all.
+
+    They inherit the mask, until they can ignore it. The mask alone would not do here: other threads get the
+    signal, and it interrupts this one, half way through starting a process that nobody would end.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Which is never interrupted.
+        return
+    heard = []
+    before = signal.signal(signal.SIGINT, lambda *_: heard.append(True))
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.signal(signal.SIGINT, before)
+    if heard:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _run_here(function, tasks, counts, watch):
@@ -133,4 +162,5 @@ def _end_with_parent():
 
 
 def _call(function, task):
-    return function(task, _counts)
+    # Tasks that were handed out before it was told to stop are not begun.
+    return None if _counts.stopped else function(task, _counts)

@@ -151,7 +151,9 @@ def similarities(histogram: Histogram) -> Chart:
         title,
         _frame(title, "cosine similarity", "density", x_ticks, y_ticks, drawn),
         f"Positive pairs have a mean similarity of {means[0]:.3f}, negative pairs of {means[1]:.3f};"
-        f" the two areas share {percent(overlap)}. The less they overlap, the better.",
+        f" the two areas share {percent(overlap)}. The less they overlap, the better. All"
+        " pairs count alike here, so large classes count most; in dists@intra, where a distance is 1 -"
+        " similarity, all classes do.",
         _line_legend(["positive pairs", "negative pairs"]),
     )
 

@@ -163,6 +163,8 @@ SPLIT = "a split of letters, digits and _ alone"
         (HEADER + "1.jpg,a,b,train,,,,,\n", 2, "expected 8 values, one for each column"),
         (HEADER + "1.jpg, ,train,,,,,\n", 2, "a label, but"),
         (HEADER + ",a,train,,,,,\n", 2, "a path, but"),
+        (HEADER + "1.jpg,0,train,,,,,\n2.jpg,-1,train,,,,,\n", 3, "another label than -1, which means that"),
+        ("path,label,category\n1.jpg,0,-1\n", 2, "another category than -1, which means that there is none"),
         (HEADER + "1.jpg,a,,,,,,\n", 2, "a split, but"),
         (HEADER + "1.jpg,a,train,,,,,\n2.jpg,a,../test,,,,,\n", 3, SPLIT),
         (HEADER + "1.jpg,a,te st,,,,,\n", 2, SPLIT),

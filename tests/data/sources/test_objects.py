@@ -174,6 +174,14 @@ def test_in_shop_is_read_without_the_folder_eval_too(tmp_path):
     assert [image.id for image in read("in_shop", tmp_path)] == [image.id for image in expected("in_shop")]
 
 
+@pytest.mark.parametrize("inside", ["", "data"])
+def test_the_list_of_in_shop_may_lie_in_anno_which_is_not_the_root(tmp_path, inside):
+    text = LISTS["in_shop"]["Eval/list_eval_partition.txt"]
+    write(tmp_path / inside, "Anno/list_eval_partition.txt", text)
+    paths = [image.path for image in read("in_shop", tmp_path)]
+    assert paths == [str(pathlib.PurePosixPath(inside, image.path)) for image in expected("in_shop")]
+
+
 def test_images_of_in_shop_are_found_where_the_archive_unpacks_them(tmp_path):
     lay_out(tmp_path, "in_shop")
     (tmp_path / "Img" / "img").mkdir(parents=True)
@@ -204,6 +212,7 @@ def test_one_annotation_of_cars_is_a_list_of_one(tmp_path):
     "damage",
     [
         lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(bytes(128) * 100),
         lambda path: path.write_bytes(b"<html>404</html>" * 100),
         lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
         lambda path: path.write_bytes(path.read_bytes().replace(path.read_bytes()[400:420], bytes(20))),
@@ -213,7 +222,18 @@ def test_one_annotation_of_cars_is_a_list_of_one(tmp_path):
         lambda path: write_cars(path, [("car_ims/000001.jpg", 112, 7, 112, 717, 1, 0)]),
         lambda path: write_cars(path, [("car_ims/000001.jpg", 112, 7, 853, "far", 1, 0)]),
     ],
-    ids=["empty", "not MATLAB", "half", "flipped", "no names", "no annotations", "class", "box", "type"],
+    ids=[
+        "empty",
+        "zeros",
+        "a web page",
+        "half",
+        "flipped",
+        "no names",
+        "no annotations",
+        "class",
+        "box",
+        "type",
+    ],
 )
 def test_a_damaged_file_of_cars_is_refused(tmp_path, damage):
     path = lay_out(tmp_path, "cars") / "cars_annos.mat"
@@ -221,6 +241,56 @@ def test_a_damaged_file_of_cars_is_refused(tmp_path, damage):
     with pytest.raises(InputError) as error:
         read("cars", tmp_path)
     assert str(error.value).startswith(f"{path} is damaged (")
+
+
+def write_cars_devkit(folder, place="devkit", labels="devkit"):
+    """The annotations of `CARS` as the devkit has them, the last two of the part to test on."""
+    fields = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2", "class", "fname")
+    rows = [(*row[1:6], row[0].removeprefix("car_ims/0")) for row in CARS]
+    (folder / place).mkdir(parents=True, exist_ok=True)
+    write_cars(folder / place / "cars_meta.mat", annotations=None)
+    for name, part in ((f"{place}/cars_train", rows[:2]), (f"{labels}/cars_test", rows[2:])):
+        path = folder / f"{name}_annos{'_withlabels' * name.endswith('test')}.mat"
+        write_cars(path, part, fields, class_names=None)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "place, labels", [("devkit", "devkit"), ("car_devkit/devkit", "."), ("devkit", "."), (".", ".")]
+)
+@pytest.mark.parametrize("inside", ["", "data"])
+@pytest.mark.parametrize("nested", [False, True])
+def test_cars_are_read_by_the_devkit_too(tmp_path, place, labels, inside, nested):
+    write_cars_devkit(tmp_path / inside, place, labels)
+    parts = ["cars_train/", "cars_train/", "cars_test/", "cars_test/"]
+    if nested:
+        parts = [2 * part for part in parts]
+        for part in parts:
+            (tmp_path / inside / part).mkdir(parents=True, exist_ok=True)
+    wanted = [
+        dataclasses.replace(
+            image, path=str(pathlib.PurePosixPath(inside, part, image.path[9:])), id=part + image.path[9:]
+        )
+        for part, image in zip(parts, expected("cars"))
+    ]
+    assert read("cars", tmp_path) == wanted
+
+
+def test_the_devkit_of_cars_without_the_classes_of_its_test_part_is_told_of_the_file_that_has_them(tmp_path):
+    write_cars_devkit(tmp_path)
+    (tmp_path / "devkit" / "cars_test_annos_withlabels.mat").unlink()
+    with pytest.raises(
+        InputError, match=r"no cars_test_annos_withlabels\.mat in .*devkit: .* Fetch that file"
+    ):
+        read("cars", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["cars_train_annos", "cars_test_annos_withlabels", "cars_meta"])
+def test_a_web_page_in_place_of_a_file_of_cars_is_called_one(tmp_path, name):
+    path = write_cars_devkit(tmp_path) / "devkit" / f"{name}.mat"
+    path.write_text("<!DOCTYPE html>\n<html lang=en><title>Error 404</title>")
+    with pytest.raises(InputError, match=f"{path} is damaged .it is a web page in HTML.*Download it again"):
+        read("cars", tmp_path)
 
 
 def test_lists_are_not_held_in_memory(tmp_path):
@@ -241,7 +311,21 @@ def test_of_vehicle_id_the_test_lists_asked_for_are_read_and_no_others_needed(tm
     assert list(dict.fromkeys(splits)) == ["train", *(f"test_{number}" for number in sorted(set(lists)))]
 
 
-@pytest.mark.parametrize("lists", [800, [801], [], ["800"], "800"])
+@pytest.mark.parametrize("lists", [6000, [6000]])
+def test_one_test_list_of_vehicle_id_may_be_given_as_a_number(tmp_path, lists):
+    images = read_vehicle_id(str(lay_out(tmp_path, "vehicle_id")), lists=lists)
+    assert {image.split for image in images} == {"train", "test_6000"}
+
+
+def test_the_option_for_the_test_lists_that_are_there_is_named(tmp_path):
+    lay_out(tmp_path, "vehicle_id")
+    for number in (1600, 2400):
+        (tmp_path / "train_test_split" / f"test_list_{number}.txt").unlink()
+    with pytest.raises(InputError, match=r"no list .*test_list_1600\.txt\..* --option=lists=800,6000$"):
+        next(read_vehicle_id(str(tmp_path)))
+
+
+@pytest.mark.parametrize("lists", [801, [801], [], ["800"], "800"])
 def test_test_lists_that_vehicle_id_has_not_are_refused(tmp_path, lists):
     with pytest.raises(InputError, match="argument `lists`"):
         list(read_vehicle_id(str(lay_out(tmp_path, "vehicle_id")), lists=lists))

@@ -157,8 +157,10 @@ def touch(folder: pathlib.Path, *names: str) -> pathlib.Path:
     return folder
 
 
-def write_cars(path, annotations=CARS, **changes):
-    structs = np.array([annotations], [(field, object) for field in CAR_FIELDS])
+def write_cars(path, annotations=CARS, fields=CAR_FIELDS, **changes):
+    structs = None
+    if annotations is not None:
+        structs = np.array([annotations], [(field, object) for field in fields])
     content = {"annotations": structs, "class_names": np.array([CAR_NAMES], object), **changes}
     scipy.io.savemat(
         path, {name: value for name, value in content.items() if value is not None}, do_compression=True

@@ -50,6 +50,7 @@ SOURCES: dict[str, Source] = {
         read_landmarks_clean,
         {"train": Count(586, 42_410), "val": Count(None, 6_382)},
         "Papers count the train list alone.",
+        "The web keeps changing: of the 48,792 images listed 31,365 could still be downloaded.",
     ),
     "roxford5k": Source(
         read_roxford5k,

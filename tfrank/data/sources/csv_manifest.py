@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from tfrank.checks import InputError, did_you_mean
+from tfrank.data.index import UNKNOWN
 from tfrank.data.sources.classes import drawn_to_test, unified
 from tfrank.data.sources.image import ROLES, SourceImage
 from tfrank.data.sources.lists import Line, coordinate, decode_lines, read_table, size
@@ -56,8 +57,8 @@ def read_csv(manifest: str, *, test_share: float = 0.5, seed: int = 0) -> Iterat
 
     Raises:
         InputError: where there is no such file or it is not UTF-8, a column is missing, or a row has too
-            few or many values, no path, label or split, a split that cannot name a file, an unknown role, or
-            a box that is not four numbers with positive width and height.
+            few or many values, no path, label or split, the label or category -1, a split that cannot name a
+            file, an unknown role, or a box that is not four numbers with positive width and height.
     """
     path = _find(manifest)
     labels, categories, divided = set(), set(), True
@@ -122,6 +123,9 @@ def _rows(path: str) -> Iterator[_Row]:
         for name in needed:
             if not cells[name]:
                 raise line.error(f"a {name}")
+        for name in ("label", "category"):
+            if cells.get(name) == str(UNKNOWN):
+                raise line.error(f"another {name} than {UNKNOWN}, which means that there is none")
         split = cells.get("split", "")
         if not re.fullmatch(r"\w*", split):
             raise line.error("a split of letters, digits and _ alone, since files are named after it")

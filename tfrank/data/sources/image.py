@@ -54,6 +54,7 @@ class Source(NamedTuple):
         read: from the path of its folder, and options by name, to its images.
         counts: official ones, by split, or "split role" where roles are counted apart: "test query".
         remark: where papers print other counts than the official files have.
+        missing: how many of the listed images cannot be had any more.
         ground_truth: from the folder to what labels cannot say, as JSON, by id of the query.
         own: whether these are a user's own images, which may be too few or larger than is of use.
     """
@@ -61,5 +62,6 @@ class Source(NamedTuple):
     read: Callable[..., Iterator[SourceImage]]
     counts: Mapping[str, Count] = {}
     remark: str = ""
+    missing: str = ""
     ground_truth: Callable[[str], dict] | None = None
     own: bool = False

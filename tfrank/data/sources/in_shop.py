@@ -1,7 +1,7 @@
 """In-shop Clothes Retrieval (Liu et al., 2016), of DeepFashion: a garment worn, from several sides.
 
-Beside the images, in Img/img or img, stands Eval/list_eval_partition.txt, or that list alone. It
-begins with the number of its images:
+Beside the images, in Img/img or img, stands Eval/list_eval_partition.txt, or in Anno, or that list alone.
+It begins with the number of its images:
 
     52712
     image_name item_id evaluation_status
@@ -31,7 +31,7 @@ def read_in_shop(folder: str) -> Iterator[SourceImage]:
         InputError: where the list is missing or cut off, or a line is not of the form above.
     """
     expected = "that of In-shop Clothes Retrieval, with Eval and the images"
-    part, (path,) = locate(folder, [LIST], expected, places=("Eval", ""))
+    part, (path,) = locate(folder, [LIST], expected, places=("Eval", "Anno", ""))
     # At 52,712 lines the list is held, so that one cut off is refused before any image is read.
     count, header, *lines = read_lines(path, at_least=3)
     (expected,) = count.fields(number_of_images=whole)

@@ -90,8 +90,7 @@ def locate(
     Raises:
         InputError: where there is no such folder, several, or a list is missing.
     """
-    found = _find(folder, [""], places, lists[0])
-    found = found or _find(folder, sorted(glob.glob("*", root_dir=folder)), places, lists[0])
+    found = find(folder, lists[0], places)
     if len(found) > 1:
         parts = ", ".join(found)
         raise InputError(f"{folder} holds {lists[0]} in several folders: {parts}. Give one of them.")
@@ -103,7 +102,13 @@ def locate(
     return part, paths
 
 
-def _find(folder, parts, places, name):
+def find(folder: str, name: str, places: Sequence[str]) -> dict[str, str]:
+    """{part: place} of where a list is: in `folder` ("") itself, else in folders in it; see `locate`."""
+    inside = sorted(glob.glob("*", root_dir=folder))
+    return _places(folder, [""], places, name) or _places(folder, inside, places, name)
+
+
+def _places(folder, parts, places, name):
     """{part: place} of the parts of a folder that have a file in one of the places, the first that has it."""
     return {
         part: place

@@ -9,35 +9,43 @@ image and its vehicle; test_list_800.txt begins
     0279027 23781
 """
 
+import os
 import posixpath
 from collections.abc import Iterator, Sequence
 
 from tfrank import checks
+from tfrank.checks import InputError
 from tfrank.data.sources.image import SourceImage
 from tfrank.data.sources.lists import locate, read_lines, whole
 
 TEST_LISTS = (800, 1600, 2400, 3200, 6000, 13164)
 
 
-def read_vehicle_id(folder: str, *, lists: Sequence[int] = (800, 1600, 2400)) -> Iterator[SourceImage]:
+def read_vehicle_id(folder: str, *, lists: int | Sequence[int] = (800, 1600, 2400)) -> Iterator[SourceImage]:
     """The images of the train list, then of the test lists; a class is a vehicle.
 
     Splits are "train", "test_800", "test_1600" and so on; the smaller tests are parts of the larger.
 
     Args:
         folder: path of VehicleID_V1.0, or of the folder that holds it.
-        lists: which test lists are read, by their numbers of vehicles.
+        lists: which test lists are read, by their numbers of vehicles; one number for one list.
 
     Raises:
         InputError: where a list is missing, there is none of such a number, or a line is not of the form
             above.
     """
+    lists = [lists] if isinstance(lists, int) else lists
     checks.sequence("lists", lists, checks.one_of, allowed=TEST_LISTS)
-    names = {"train": "train_list.txt"}
-    names |= {f"test_{number}": f"test_list_{number}.txt" for number in TEST_LISTS if number in lists}
     expected = "VehicleID_V1.0, with train_test_split and image"
-    part, paths = locate(folder, list(names.values()), expected, places=("train_test_split",))
-    for split, path in zip(names, paths):
+    part, (train,) = locate(folder, ["train_list.txt"], expected, places=("train_test_split",))
+    tests = {n: os.path.join(os.path.dirname(train), f"test_list_{n}.txt") for n in TEST_LISTS}
+    there = [str(number) for number, path in tests.items() if os.path.isfile(path)]
+    paths = {"train": train} | {f"test_{number}": tests[number] for number in TEST_LISTS if number in lists}
+    for path in paths.values():
+        if not os.path.isfile(path):
+            hint = f" To read those that are there: --option=lists={','.join(there)}" if there else ""
+            raise InputError(f"There is no list {path}. The folder should be {expected}.{hint}")
+    for split, path in paths.items():
         for line in read_lines(path):
             image, vehicle = line.fields(image_id=whole, vehicle_id=whole)
             yield SourceImage(
