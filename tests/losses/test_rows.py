@@ -231,19 +231,19 @@ def test_a_constant_gallery_gets_no_gradient_and_leaves_the_query_its_own():
 @pytest.mark.parametrize("name", ["smooth_ap", "recall_at_k"])
 def test_absent_rows_are_as_if_they_were_not_in_the_gallery(name):
     """Rows of no query's class, the nearest that there can be: copies of the queries."""
-    kernel = {
-        "smooth_ap": ranks.penalty_kernel(on_both, ranks.sigmoid_step(0.1), ranks.sigmoid_step(0.1)),
-        "recall_at_k": losses.recall_at_k._kernel((1, 3), 0.1, (0.5, 2.0)),
+    kernel, *numbers = {
+        "smooth_ap": [ranks.penalty_kernel(on_both, ranks.sigmoid_step(0.1), ranks.sigmoid_step(0.1))],
+        "recall_at_k": [losses.recall_at_k._kernel((1, 3)), 0.1, (0.5, 2.0)],
     }[name]
     batch = embeddings()
     present = np.arange(2 * len(LABELS)) % 2 == 0
     gallery_labels = np.where(present, np.repeat(LABELS, 2), 99)
     core = (LABELS, batch, gallery_labels, np.repeat(batch, 2, axis=0), 2 * ALL)
     masked = values_and_gradients(
-        lambda *core: rows.score_rows(kernel, *core, present=tf.constant(present)), core
+        lambda *core: rows.score_rows(kernel, *core, *numbers, present=tf.constant(present)), core
     )
     without = values_and_gradients(
-        lambda *core: rows.score_rows(kernel, *core), (LABELS, batch, LABELS, batch.copy(), ALL)
+        lambda *core: rows.score_rows(kernel, *core, *numbers), (LABELS, batch, LABELS, batch.copy(), ALL)
     )
     assert_same(masked[:3], without[:3])
     np.testing.assert_allclose(masked[3][present], without[3], atol=1e-10)

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 from tfrank import checks, distributed
+from tfrank.losses import scalars
 from tfrank.normalize import l2_normalize
 
 NO_POSITIVES = (
@@ -33,7 +34,8 @@ class RankingLoss(keras.losses.Loss):
         core: f(query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index,
             **hyper_parameters), with int64 labels and embeddings of unit norm, to the loss per query,
             `[queries]`, and which queries count, `[queries]` bool.
-        hyper_parameters: of the core; also what `get_config` gives, beside the two below.
+        hyper_parameters: of the core; also what `get_config` gives, beside the two below. A number may be
+            a variable, see below.
         reduction: "mean" over the queries that count, or None for `[batch]` values w_q L_q, 0 where a
             query does not count.
         name: of the loss.
@@ -47,6 +49,12 @@ class RankingLoss(keras.losses.Loss):
     A batch without a query that counts gives 0 and zero gradients. The first such batch gives a UserWarning,
     but where XLA compiles the loss, whose programs call no Python, and with reduction None. First derivatives
     only: a gradient of the gradient is not the second derivative.
+
+    Temperatures, margins and other numbers are arguments of one compiled program, so that many values need no
+    more programs than one. Each may also be a variable of one float: `temperature=tf.Variable(0.1)`. Assign
+    to it between steps, say in a Keras callback: the next step, traced or not, uses the new value. It gets
+    no gradient, is in `variables`, and is a plain number in a saved model. Bounds are checked when the loss
+    is made, not when a variable changes.
 
     Attributes:
         normalize: whether embeddings are L2-normalised before anything else. True, unless a loss says.
@@ -75,8 +83,9 @@ class RankingLoss(keras.losses.Loss):
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """What the loss keeps from step to step, for checkpoints. Nothing, unless a subclass says."""
-        return []
+        """What may change from step to step, for checkpoints: hyper-parameters that are variables."""
+        held = filter(scalars.is_variable, self.hyper_parameters.values())
+        return [value.value if isinstance(value, keras.Variable) else value for value in held]
 
     def score(
         self,
@@ -129,8 +138,9 @@ class RankingLoss(keras.losses.Loss):
             warnings.warn(NO_POSITIVES, UserWarning, stacklevel=1)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor."""
-        return {**super().get_config(), **self.hyper_parameters}
+        """The arguments of the constructor; of a variable the number that it holds now."""
+        numbers = {key: scalars.current(value) for key, value in self.hyper_parameters.items()}
+        return {**super().get_config(), **numbers}
 
 
 def global_mean(
