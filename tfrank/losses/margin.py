@@ -178,7 +178,7 @@ class MarginLoss(RankingLoss):
         self.sampled = checks.boolean("sampled", sampled)
         self.seed = checks.integer("seed", seed, at_least=0)
 
-    def score(
+    def _score(
         self,
         query_labels: tf.Tensor,
         query_embeddings: tf.Tensor,
@@ -189,7 +189,7 @@ class MarginLoss(RankingLoss):
         """The core with this loss's hyper-parameters and this step's draws: queries against any gallery."""
         rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
         if not self.sampled:
-            return super().score(*rows)
+            return super()._score(*rows)
         step = batch_number(gallery_labels) if self.iteration is None else self.steps_taken()
         seed = tf.stack([tf.constant(self.seed, tf.int64), step])
         key = tf.random.stateless_uniform([], seed, None, None, tf.int64, alg="philox")

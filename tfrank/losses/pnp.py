@@ -144,10 +144,10 @@ class PNPLoss(RankingLoss):
         super().__init__(pnp_loss, hyper_parameters, reduction=reduction, name=name)
         self.warmup_steps = checks.integer("warmup_steps", warmup_steps, at_least=0)
 
-    def score(self, *rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _score(self, *rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The core with this loss's hyper-parameters at this step: queries against any gallery."""
         if not self.warmup_steps or self.hyper_parameters["variant"] != "dq":
-            return super().score(*rows)
+            return super()._score(*rows)
         steps = tf.cast(tf.minimum(self.steps_taken() + 1, self.warmup_steps), tf.float64)
         exponent = scalars.tensor(self.hyper_parameters["alpha"], tf.float64) * steps / self.warmup_steps
         return pnp_loss(*rows, **self.hyper_parameters, exponent=exponent)

@@ -165,7 +165,7 @@ class RecallAtKLoss(RankingLoss):
         self.simix = checks.boolean("simix", simix)
         self.seed = checks.integer("seed", seed, at_least=0)
 
-    def score(
+    def _score(
         self,
         query_labels: tf.Tensor,
         query_embeddings: tf.Tensor,
@@ -179,7 +179,7 @@ class RecallAtKLoss(RankingLoss):
         """
         rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
         if not self.simix:
-            return super().score(*rows)
+            return super()._score(*rows)
         size = tf.size(gallery_labels)
         seed = [tf.constant(self.seed, tf.int64), self.steps_taken()]
         shares = tf.random.stateless_uniform([size], seed, dtype=gallery_embeddings.dtype)

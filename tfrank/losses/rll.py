@@ -172,7 +172,7 @@ class RankedListLoss(RankingLoss):
         first, last = (scalars.tensor(n, tf.float64) for n in (first, self.final_negative_temperature))
         return first - done * (first - last)
 
-    def score(self, *rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _score(self, *rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The core with this loss's hyper-parameters at this step: queries against any gallery."""
         now = self.hyper_parameters | {"negative_temperature": self.current_negative_temperature()}
         return ranked_list_loss(*rows, **now)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfrank.losses.first_order import first_derivative
 from tfrank.losses.permutation import inverse, permute
 from tfrank.losses.scalars import tensor
 
@@ -164,7 +165,7 @@ def _score(kernel, queries, gallery, runs, scalars, constant_gallery, absent):
         losses += 0 * (tf.reduce_sum(queries) + tf.reduce_sum(gallery))
 
         def gradient(upstream):
-            slope = upstream[:, None] * slopes
+            slope = first_derivative(upstream[:, None] * slopes, *embeddings)
             if one_batch and not constant_gallery:
                 # S = E E^T: one product of (D + D^T), where autodiff takes two.
                 return tf.matmul(slope + tf.transpose(slope), gallery)

@@ -179,9 +179,9 @@ class TripletLoss(RankingLoss):
         super().__init__(triplet_loss, hyper_parameters, reduction=reduction, name=name)
         self.hardest = checks.integer("hardest", hardest, at_least=0)
 
-    def score(self, *rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _score(self, *rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The core, of which only the hardest queries of all replicas count: queries against any gallery."""
-        losses, counts = super().score(*rows)
+        losses, counts = super()._score(*rows)
         if not self.hardest:
             return losses, counts
         counts = hardest_queries(losses, counts, self.hardest)
