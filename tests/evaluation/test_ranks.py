@@ -1,5 +1,8 @@
 """Ranks of positives: against plain loops, in any blocks and tiles, with ties wherever they stand."""
 
+import threading
+import time
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -152,6 +155,33 @@ def test_products_are_of_full_float32_while_in_parallel_and_afterwards_as_before
     try:
         assert list(in_parallel(lambda _: enabled(), range(3))) == [False] * 3
         assert enabled()
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(before)
+
+
+def test_products_of_several_threads_are_of_full_float32_until_the_last_has_ended():
+    enabled = tf.config.experimental.tensor_float_32_execution_enabled
+    before = enabled()
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+    seen = []
+
+    def work(number):
+        barrier.wait()
+        for turn in range(8):
+            with parallel.full_float32():
+                time.sleep(0.001 * ((number + turn) % 3))
+                seen.append(enabled())
+
+    try:
+        for _ in range(4):
+            barrier = threading.Barrier(8)
+            threads = [threading.Thread(target=work, args=[number]) for number in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert enabled()
+        assert seen == [False] * len(seen)
     finally:
         tf.config.experimental.enable_tensor_float_32_execution(before)
 

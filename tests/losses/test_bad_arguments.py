@@ -104,6 +104,9 @@ BATCH = {"labels": LABELS, "embeddings": embeddings("float32"), "sample_weight":
         ("embeddings", BATCH["embeddings"].astype("int32"), "floats.*int32"),
         ("embeddings", BATCH["embeddings"][0], r"shape \[batch, dim\].*[\[(]3"),
         ("embeddings", BATCH["embeddings"][None], r"shape \[batch, dim\].*1, 11, 3"),
+        ("sample_weight", np.where(np.arange(ROWS) == 3, -1.0, 1.0), r"finite.*=-1.0"),
+        ("sample_weight", np.where(np.arange(ROWS) == 3, np.nan, 1.0), "finite.*=nan"),
+        ("sample_weight", np.full((ROWS, 1), np.inf), "finite.*=inf"),
         ("sample_weight", np.ones(ROWS + 1), r"batch of embeddings.*\[12\]"),
         ("sample_weight", np.ones((ROWS, 2)), r"shape \[batch\] or.*\[11, 2\]"),
     ],
@@ -132,3 +135,29 @@ def test_lengths_that_differ_are_refused_where_only_the_run_can_tell():
     signature = [tf.TensorSpec([None], tf.int64), tf.TensorSpec([None, 3], tf.float32)]
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"labels: shape .* batch of embedding"):
         tf.function(loss, signature)(LABELS[:-1], embeddings("float32"))
+
+
+@pytest.mark.parametrize("weight", [-1.0, float("nan")])
+def test_bad_sample_weights_are_refused_inside_a_tf_function_too(weight):
+    weights = np.where(np.arange(ROWS) == 3, weight, 1.0)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="sample_weight: expected finite numbers of at"):
+        tf.function(losses.get("pnp"))(LABELS, embeddings("float32"), tf.constant(weights))
+
+
+@every_loss
+def test_score_takes_rows_of_any_norm_and_labels_of_any_integers(recipe):
+    loss, batch, more = recipe.loss(), embeddings("float32"), embeddings("float32", seed=1)
+    own = np.full(ROWS, -1)
+    wanted = loss.score(LABELS, batch, LABELS, more, own)
+    scale = 3 if loss.normalize else 1
+    got = loss.score(LABELS.astype("int32"), scale * batch, LABELS[:, None], more.astype("float64"), own)
+    np.testing.assert_allclose(got[0], wanted[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(got[1], wanted[1])
+
+
+def test_score_refuses_what_a_call_refuses():
+    loss, rows = losses.get("pnp"), embeddings("float32")
+    with pytest.raises(InputError, match=r"argument `labels`. Expected integers. Received: labels='float32'"):
+        loss.score(LABELS, rows, LABELS.astype("float32"), rows.copy(), np.arange(ROWS))
+    with pytest.raises(InputError, match=r"argument `gallery_embeddings`. Expected 3 numbers each"):
+        loss.score(LABELS, rows, LABELS, rows[:, :2], np.arange(ROWS))

@@ -13,6 +13,8 @@ import tensorflow as tf
 from tests import reference
 from tfrank import losses
 from tfrank.losses import figures
+from tfrank.losses.pnp import pnp_loss
+from tfrank.losses.smooth_ap import smooth_ap_loss
 
 ALPHA, B = 4.0, 4.0
 # The derivative of each curve by R, as the paper gives it: eq. 5, 7 and 6, 8, 10 and 11.
@@ -25,6 +27,7 @@ DERIVATIVES = {
     "dq": lambda R: ALPHA / (1 + R) ** (ALPHA + 1),
 }
 COUNTS = np.linspace(0, 10, 41)
+CORES = {"pnp": pnp_loss, "smooth_ap": smooth_ap_loss}
 
 
 def only(curves, name):
@@ -36,14 +39,14 @@ def only(curves, name):
 def loss_by_negatives(loss, positives, negatives):
     """R(i, S_N) of the first positive, and of a query the loss and dL/dR, which every negative has to tell.
 
-    A gallery row [s, 0] has similarity s to the query [1, 0].
+    A gallery row [s, 0] has similarity s to the query [1, 0] in the cores, which take rows as they are.
     """
     rows = tf.constant([[s, 0.0] for s in [*positives, *negatives]], tf.float64)
     labels = tf.constant([1] * len(positives) + [2] * len(negatives), tf.int64)
     query = tf.constant([1], tf.int64), tf.constant([[1.0, 0.0]], tf.float64)
     with tf.GradientTape() as tape:
         tape.watch(rows)
-        [value], _ = loss.score(*query, labels, rows, tf.constant([-1]))
+        [value], _ = CORES[loss.name](*query, labels, rows, tf.constant([-1]), **loss.hyper_parameters)
     by_similarity = tape.gradient(value, rows)[len(positives) :, 0]
     steps = [reference.sigmoid((s - positives[0]) / loss.hyper_parameters["temperature"]) for s in negatives]
     slopes = [step * (1 - step) / loss.hyper_parameters["temperature"] for step in steps]

@@ -160,8 +160,8 @@ def by_hand(kernels, temperatures):
 
 def test_in_fit_the_temperature_follows_the_steps_without_retracing(monkeypatch):
     model, recorded, traces = dynamic_model(), Kernels(), []
-    score = model.loss.score
-    monkeypatch.setattr(model.loss, "score", lambda *rows: traces.append(None) or score(*rows))
+    score = model.loss._score
+    monkeypatch.setattr(model.loss, "_score", lambda *rows: traces.append(None) or score(*rows))
     first = fit(model, 1, [recorded])
     traced = len(traces)
     values = first + fit(model, len(TEMPERATURES) - 1, [recorded])

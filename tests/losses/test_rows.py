@@ -10,6 +10,7 @@ from tests import reference
 from tests.losses import JUMPS_AT_TIES, LABELS, Recipe, embeddings, every_loss, value_and_gradient
 from tests.losses.twins import DEFINED_SLOPES, TWINS, mean_penalty, sigmoid_step
 from tfrank import losses
+from tfrank.checks import InputError
 from tfrank.losses import ranks, rows
 from tfrank.losses.pnp import VARIANTS, penalty
 
@@ -231,19 +232,19 @@ def test_a_constant_gallery_gets_no_gradient_and_leaves_the_query_its_own():
 @pytest.mark.parametrize("name", ["smooth_ap", "recall_at_k"])
 def test_absent_rows_are_as_if_they_were_not_in_the_gallery(name):
     """Rows of no query's class, the nearest that there can be: copies of the queries."""
-    kernel = {
-        "smooth_ap": ranks.penalty_kernel(on_both, ranks.sigmoid_step(0.1), ranks.sigmoid_step(0.1)),
-        "recall_at_k": losses.recall_at_k._kernel((1, 3), 0.1, (0.5, 2.0)),
+    kernel, *numbers = {
+        "smooth_ap": [ranks.penalty_kernel(on_both, ranks.sigmoid_step(0.1), ranks.sigmoid_step(0.1))],
+        "recall_at_k": [losses.recall_at_k._kernel((1, 3)), 0.1, (0.5, 2.0)],
     }[name]
     batch = embeddings()
     present = np.arange(2 * len(LABELS)) % 2 == 0
     gallery_labels = np.where(present, np.repeat(LABELS, 2), 99)
     core = (LABELS, batch, gallery_labels, np.repeat(batch, 2, axis=0), 2 * ALL)
     masked = values_and_gradients(
-        lambda *core: rows.score_rows(kernel, *core, present=tf.constant(present)), core
+        lambda *core: rows.score_rows(kernel, *core, *numbers, present=tf.constant(present)), core
     )
     without = values_and_gradients(
-        lambda *core: rows.score_rows(kernel, *core), (LABELS, batch, LABELS, batch.copy(), ALL)
+        lambda *core: rows.score_rows(kernel, *core, *numbers), (LABELS, batch, LABELS, batch.copy(), ALL)
     )
     assert_same(masked[:3], without[:3])
     np.testing.assert_allclose(masked[3][present], without[3], atol=1e-10)
@@ -323,6 +324,32 @@ def test_a_persistent_tape_may_stand_around_a_function_that_calls_the_loss(recip
         value = tf.function(lambda rows: loss(LABELS, rows))(batch)
     _, gradient = value_and_gradient(loss, LABELS, batch)
     np.testing.assert_allclose(tape.gradient(value, batch), gradient, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph", "function under tapes"])
+@every_loss
+def test_a_second_derivative_is_refused_where_it_would_be_wrong(recipe, mode):
+    loss, batch = recipe.loss(), tf.constant(embeddings(ties=False))
+    value = tf.function(loss) if mode == "function under tapes" else loss
+
+    def second_derivative(batch):
+        with tf.GradientTape() as outer:
+            outer.watch(batch)
+            _, gradient = value_and_gradient(value, LABELS, batch)
+            total = tf.reduce_sum(gradient**3)
+        return outer.gradient(total, batch)
+
+    compute = tf.function(second_derivative) if mode == "graph" else second_derivative
+    if recipe.name != "lifted_structure":
+        with pytest.raises(InputError, match="have first derivatives only"):
+            compute(batch)
+        return
+
+    def total(batch):
+        return tf.reduce_sum(value_and_gradient(loss, LABELS, batch)[1] ** 3)
+
+    slopes = tf.test.compute_gradient(total, [batch], delta=1e-5)[1][0]
+    np.testing.assert_allclose(compute(batch), slopes.reshape(batch.shape), atol=1e-6)
 
 
 # Slopes of PNP.

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -125,12 +126,39 @@ def in_parallel(
                 future.cancel()
 
 
+class _TensorFloat32:
+    """TensorFlow's switch, which is one for the whole process: off while anyone asks for that."""
+
+    def __init__(self):
+        self._lock, self._asking, self._before = threading.Lock(), 0, False
+
+    def off(self) -> None:
+        """Switches TF32 off; each call needs a `restore`."""
+        with self._lock:
+            if not self._asking:
+                self._before = tf.config.experimental.tensor_float_32_execution_enabled()
+                tf.config.experimental.enable_tensor_float_32_execution(False)
+            self._asking += 1
+
+    def restore(self) -> None:
+        """The last one switches TF32 back to what it was before the first `off`."""
+        with self._lock:
+            self._asking -= 1
+            if not self._asking:
+                tf.config.experimental.enable_tensor_float_32_execution(self._before)
+
+
+_TENSOR_FLOAT_32 = _TensorFloat32()
+
+
 @contextlib.contextmanager
 def full_float32() -> Iterator[None]:
-    """No TF32: on GPUs that have it, it would change which of two near neighbours is the nearer."""
-    before = tf.config.experimental.tensor_float_32_execution_enabled()
-    tf.config.experimental.enable_tensor_float_32_execution(False)
+    """No TF32: on GPUs that have it, it would change which of two near neighbours is the nearer.
+
+    Threads may be inside at the same time: TF32 is off until the last of them leaves.
+    """
+    _TENSOR_FLOAT_32.off()
     try:
         yield
     finally:
-        tf.config.experimental.enable_tensor_float_32_execution(before)
+        _TENSOR_FLOAT_32.restore()

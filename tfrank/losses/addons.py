@@ -17,6 +17,7 @@ import keras
 import tensorflow as tf
 
 from tfrank import checks, distributed
+from tfrank.losses.first_order import first_derivative
 from tfrank.losses.permutation import permute
 from tfrank.losses.ranking_loss import checked_batch
 from tfrank.normalize import l2_normalize
@@ -150,7 +151,7 @@ class AddonsLoss(keras.losses.Loss):
 
     Every replica computes the loss of the batch gathered from all of them, and returns its share: replicas'
     values, and their gradients, are to be summed, and N replicas equal one device. `sample_weight` is
-    refused. First derivatives only.
+    refused. First derivatives only, see `RankingLoss`.
 
     A batch without a positive pair, or where the formula needs one without a negative pair (all but
     contrastive), gives 0 and zero gradients, where the package gives NaN or counts pairs that are none.
@@ -259,7 +260,7 @@ def _value_where(scored, formula, embeddings):
 
         nothing = 0 * embeddings
         value, slopes = tf.cond(scored, value_and_slopes, lambda: (tf.reduce_sum(nothing), nothing))
-        return value, lambda upstream: upstream * slopes
+        return value, lambda upstream: first_derivative(upstream * slopes, embeddings)
 
     return chosen(embeddings)
 

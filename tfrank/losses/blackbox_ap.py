@@ -1,64 +1,59 @@
 """Blackbox AP: Average Precision through the exact, piecewise constant ranks (Rolinek et al., CVPR 2020)."""
 
-import functools
-
 import keras
 import tensorflow as tf
 
-from tfrank import checks
+from tfrank.losses import scalars
 from tfrank.losses.ranking_loss import RankingLoss
 from tfrank.losses.rows import Block, score_rows
+from tfrank.losses.scalars import Scalar
 
 
-@functools.cache
-def _kernel(interpolation, margin):
+def _kernel(block: Block, interpolation, margin):
     """Exact AP of a block of rows, and the interpolated derivative of the ranks.
 
     Of the derivative's two rankings only the positives' scores differ. So the rank of any row changes
     by how many positives pass it, and two walks over the positives take the place of two sorts.
     """
 
-    def kernel(block: Block):
-        half = tf.constant(margin / 2, block.s.dtype)
-        s = block.s + tf.where(block.same, -half, half)
-        candidates = tf.where(block.candidate, s, block.s.dtype.min)
-        size = tf.reduce_sum(tf.cast(block.candidate, s.dtype), axis=1)
+    half = margin / 2
+    s = block.s + tf.where(block.same, -half, half)
+    candidates = tf.where(block.candidate, s, block.s.dtype.min)
+    size = tf.reduce_sum(tf.cast(block.candidate, s.dtype), axis=1)
 
-        def before(scores, score, rows):
-            """Which of `rows` stand before `score`: 1 or 0."""
-            return tf.cast(rows & (scores > score), s.dtype)
+    def before(scores, score, rows):
+        """Which of `rows` stand before `score`: 1 or 0."""
+        return tf.cast(rows & (scores > score), s.dtype)
 
-        everyone = tf.ones_like(block.same)
+    everyone = tf.ones_like(block.same)
 
-        def rank(i, exists, losses, moved):
-            score = block.at(i, s)
-            all_before = tf.reduce_sum(before(candidates, score, everyone), axis=1)
-            positives_before = tf.reduce_sum(before(candidates, score, block.fellow), axis=1)
-            all_rank, positive_rank = (1 + all_before) / size, (1 + positives_before) / size
-            none = tf.zeros_like(losses)
-            loss = tf.where(exists, (1 - positive_rank / all_rank) / block.positives, none)
-            # g = dL / d rank, the rank among positives being a constant.
-            g = tf.where(exists, positive_rank / (block.positives * all_rank**2), none)
-            return losses + loss, block.add_at(moved, i, interpolation * g)
+    def rank(i, exists, losses, moved):
+        score = block.at(i, s)
+        all_before = tf.reduce_sum(before(candidates, score, everyone), axis=1)
+        positives_before = tf.reduce_sum(before(candidates, score, block.fellow), axis=1)
+        all_rank, positive_rank = (1 + all_before) / size, (1 + positives_before) / size
+        none = tf.zeros_like(losses)
+        loss = tf.where(exists, (1 - positive_rank / all_rank) / block.positives, none)
+        # g = dL / d rank, the rank among positives being a constant.
+        g = tf.where(exists, positive_rank / (block.positives * all_rank**2), none)
+        return losses + loss, block.add_at(moved, i, interpolation * g)
 
-        losses, moved = block.walk(rank, (tf.zeros_like(s)[:, 0], candidates))
+    losses, moved = block.walk(rank, (tf.zeros_like(s)[:, 0], candidates))
 
-        def pass_by(i, exists, gains):
-            score, new_score = block.at(i, s), block.at(i, moved)
-            # Positive i's own rank, among the negatives, falls; that of whoever it passes rises.
-            negatives = tf.reduce_sum(
-                before(candidates, new_score, ~block.same) - before(candidates, score, ~block.same), axis=1
-            )
-            passed = tf.cast(new_score > moved, s.dtype) - tf.cast(score > candidates, s.dtype)
-            passed = tf.where(exists[:, None], passed, tf.zeros_like(passed))
-            return (block.add_at(gains + passed, i, tf.where(exists, negatives, tf.zeros_like(negatives))),)
+    def pass_by(i, exists, gains):
+        score, new_score = block.at(i, s), block.at(i, moved)
+        # Positive i's own rank, among the negatives, falls; that of whoever it passes rises.
+        negatives = tf.reduce_sum(
+            before(candidates, new_score, ~block.same) - before(candidates, score, ~block.same), axis=1
+        )
+        passed = tf.cast(new_score > moved, s.dtype) - tf.cast(score > candidates, s.dtype)
+        passed = tf.where(exists[:, None], passed, tf.zeros_like(passed))
+        return (block.add_at(gains + passed, i, tf.where(exists, negatives, tf.zeros_like(negatives))),)
 
-        (gains,) = block.walk(pass_by, (tf.zeros_like(s),))
-        # -(rank(s) - rank(s + lambda g)) / lambda; the query's own row has no rank.
-        slopes = gains / (interpolation * size[:, None])
-        return losses, tf.where(block.candidate, slopes, tf.zeros_like(slopes))
-
-    return kernel
+    (gains,) = block.walk(pass_by, (tf.zeros_like(s),))
+    # -(rank(s) - rank(s + lambda g)) / lambda; the query's own row has no rank.
+    slopes = gains / (interpolation * size[:, None])
+    return losses, tf.where(block.candidate, slopes, tf.zeros_like(slopes))
 
 
 def blackbox_ap_loss(
@@ -68,15 +63,15 @@ def blackbox_ap_loss(
     gallery_embeddings: tf.Tensor,
     self_index: tf.Tensor,
     *,
-    interpolation: float = 4.0,
-    margin: float = 0.02,
+    interpolation: Scalar = 4.0,
+    margin: Scalar = 0.02,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """1 - AP_q of each query, `[queries]`, and which queries count, `[queries]` bool.
 
     The formula is `BlackboxAPLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
-    return score_rows(_kernel(interpolation, margin), *rows)
+    return score_rows(_kernel, *rows, interpolation, margin)
 
 
 @keras.saving.register_keras_serializable("tfrank")
@@ -114,14 +109,14 @@ class BlackboxAPLoss(RankingLoss):
 
     def __init__(
         self,
-        interpolation: float = 4.0,
+        interpolation: Scalar = 4.0,
         *,
-        margin: float = 0.02,
+        margin: Scalar = 0.02,
         reduction: str | None = "mean",
         name: str = "blackbox_ap",
     ):
         hyper_parameters = {
-            "interpolation": checks.number("interpolation", interpolation, above=0),
-            "margin": checks.number("margin", margin, at_least=0),
+            "interpolation": scalars.number("interpolation", interpolation, above=0),
+            "margin": scalars.number("margin", margin, at_least=0),
         }
         super().__init__(blackbox_ap_loss, hyper_parameters, reduction=reduction, name=name)

@@ -1,30 +1,25 @@
 """Circle loss (Sun et al., CVPR 2020, arXiv 2002.10857)."""
 
-import functools
-
 import keras
 import tensorflow as tf
 
-from tfrank import checks
+from tfrank.losses import scalars
 from tfrank.losses.log_sum_exp import log_sum_exp
 from tfrank.losses.ranking_loss import RankingLoss
 from tfrank.losses.rows import Block, score_rows
+from tfrank.losses.scalars import Scalar
 
 
-@functools.cache
-def _kernel(margin, gamma):
-    def kernel(block: Block):
-        pull_weights = gamma * tf.nn.relu(1 + margin - block.s)
-        push_weights = gamma * tf.nn.relu(block.s + margin)
-        pull = pull_weights * (1 - margin - block.s)
-        push = push_weights * (block.s - margin)
-        pull, pull_shares = log_sum_exp(tf.where(block.fellow, pull, -float("inf")))
-        push, push_shares = log_sum_exp(tf.where(~block.same, push, -float("inf")))
-        # log(1 + exp(x)) is softplus(x), of slope sigmoid(x).
-        slopes = push_shares * push_weights - pull_shares * pull_weights
-        return tf.math.softplus(push + pull)[:, 0], tf.sigmoid(push + pull) * slopes
-
-    return kernel
+def _kernel(block: Block, margin, gamma):
+    pull_weights = gamma * tf.nn.relu(1 + margin - block.s)
+    push_weights = gamma * tf.nn.relu(block.s + margin)
+    pull = pull_weights * (1 - margin - block.s)
+    push = push_weights * (block.s - margin)
+    pull, pull_shares = log_sum_exp(tf.where(block.fellow, pull, -float("inf")))
+    push, push_shares = log_sum_exp(tf.where(~block.same, push, -float("inf")))
+    # log(1 + exp(x)) is softplus(x), of slope sigmoid(x).
+    slopes = push_shares * push_weights - pull_shares * pull_weights
+    return tf.math.softplus(push + pull)[:, 0], tf.sigmoid(push + pull) * slopes
 
 
 def circle_loss(
@@ -34,15 +29,15 @@ def circle_loss(
     gallery_embeddings: tf.Tensor,
     self_index: tf.Tensor,
     *,
-    margin: float = 0.4,
-    gamma: float = 80.0,
+    margin: Scalar = 0.4,
+    gamma: Scalar = 80.0,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_circle of each query, `[queries]`, and which queries count, `[queries]` bool.
 
     The formula is `CircleLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
-    return score_rows(_kernel(margin, gamma), *rows, needs_negatives=True)
+    return score_rows(_kernel, *rows, margin, gamma, needs_negatives=True)
 
 
 @keras.saving.register_keras_serializable("tfrank")
@@ -78,14 +73,14 @@ class CircleLoss(RankingLoss):
 
     def __init__(
         self,
-        margin: float = 0.4,
+        margin: Scalar = 0.4,
         *,
-        gamma: float = 80.0,
+        gamma: Scalar = 80.0,
         reduction: str | None = "mean",
         name: str = "circle",
     ):
         hyper_parameters = {
-            "margin": checks.number("margin", margin, at_least=0),
-            "gamma": checks.number("gamma", gamma, above=0, at_most=1e30),
+            "margin": scalars.number("margin", margin, at_least=0),
+            "gamma": scalars.number("gamma", gamma, above=0, at_most=1e30),
         }
         super().__init__(circle_loss, hyper_parameters, reduction=reduction, name=name)

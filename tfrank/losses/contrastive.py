@@ -1,30 +1,25 @@
 """The contrastive loss (Hadsell, Chopra and LeCun, CVPR 2006)."""
 
-import functools
-
 import keras
 import tensorflow as tf
 
-from tfrank import checks
+from tfrank.losses import scalars
 from tfrank.losses.distances import unit_distances
 from tfrank.losses.ranking_loss import RankingLoss
 from tfrank.losses.rows import Block, score_rows
+from tfrank.losses.scalars import Scalar
 
 
-@functools.cache
-def _kernel(margin):
-    def kernel(block: Block):
-        zero = tf.zeros_like(block.s)
-        squared, distance, slope = unit_distances(block.s)
-        near = tf.where(block.same, zero, tf.nn.relu(margin - distance))
-        others = tf.reduce_sum(tf.cast(block.candidate, block.s.dtype), axis=1, keepdims=True)
-        share = 1 / tf.maximum(others, 1)
-        losses = tf.reduce_sum(share * tf.where(block.fellow, squared, tf.square(near)), axis=1)
-        push = -2 * near * slope
-        # d(d^2)/ds = -2
-        return losses, share * tf.where(block.fellow, -2 * tf.ones_like(push), push)
-
-    return kernel
+def _kernel(block: Block, margin):
+    zero = tf.zeros_like(block.s)
+    squared, distance, slope = unit_distances(block.s)
+    near = tf.where(block.same, zero, tf.nn.relu(margin - distance))
+    others = tf.reduce_sum(tf.cast(block.candidate, block.s.dtype), axis=1, keepdims=True)
+    share = 1 / tf.maximum(others, 1)
+    losses = tf.reduce_sum(share * tf.where(block.fellow, squared, tf.square(near)), axis=1)
+    push = -2 * near * slope
+    # d(d^2)/ds = -2
+    return losses, share * tf.where(block.fellow, -2 * tf.ones_like(push), push)
 
 
 def contrastive_loss(
@@ -34,14 +29,14 @@ def contrastive_loss(
     gallery_embeddings: tf.Tensor,
     self_index: tf.Tensor,
     *,
-    margin: float = 1.0,
+    margin: Scalar = 1.0,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The contrastive loss of each query, `[queries]`, and which queries count, `[queries]` bool.
 
     The formula is `ContrastiveLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
-    return score_rows(_kernel(margin), *rows)
+    return score_rows(_kernel, *rows, margin)
 
 
 @keras.saving.register_keras_serializable("tfrank")
@@ -72,6 +67,6 @@ class ContrastiveLoss(RankingLoss):
     0.8572
     """
 
-    def __init__(self, margin: float = 1.0, *, reduction: str | None = "mean", name: str = "contrastive"):
-        hyper_parameters = {"margin": checks.number("margin", margin, at_least=0)}
+    def __init__(self, margin: Scalar = 1.0, *, reduction: str | None = "mean", name: str = "contrastive"):
+        hyper_parameters = {"margin": scalars.number("margin", margin, at_least=0)}
         super().__init__(contrastive_loss, hyper_parameters, reduction=reduction, name=name)

@@ -66,7 +66,7 @@ class CrossBatchMemory(RankingLoss):
         self.loss = loss
         self.size = checks.integer("size", size, at_least=1)
         self.warm_up = checks.integer("warm_up", warm_up, at_least=0)
-        super().__init__(loss.score, {}, reduction=loss.reduction, name=name)
+        super().__init__(loss._score, {}, reduction=loss.reduction, name=name)
         self.normalize = loss.normalize
         self.labels = _per_replica(tf.zeros([0], tf.int64), [None], "memory_labels")
         self.embeddings = _per_replica(tf.zeros([0, 0]), [None, None], "memory_embeddings")
@@ -91,7 +91,7 @@ class CrossBatchMemory(RankingLoss):
         """w_q of this replica's queries, by the inner loss."""
         return self.loss.weigh(labels, counts, weights)
 
-    def score(
+    def _score(
         self,
         query_labels: tf.Tensor,
         query_embeddings: tf.Tensor,
@@ -110,7 +110,7 @@ class CrossBatchMemory(RankingLoss):
             lambda: (gallery_labels, gallery_embeddings),
         )
         embeddings = tf.ensure_shape(embeddings, [None, gallery_embeddings.shape[1]])
-        losses, counts = self.loss.score(query_labels, query_embeddings, labels, embeddings, self_index)
+        losses, counts = self.loss._score(query_labels, query_embeddings, labels, embeddings, self_index)
 
         @tf.custom_gradient
         def remembering(losses):

@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from tfrank import checks, distributed
+from tfrank.losses.first_order import first_derivative
 from tfrank.losses.pairs import pair_masks, similarities
 from tfrank.losses.ranking_loss import RankingLoss
 
@@ -28,7 +29,7 @@ def soft_histograms(s: tf.Tensor, groups: tf.Tensor, num_groups: int, num_bins: 
     def counted(s):
         # A persistent tape would differentiate what is compiled.
         histograms, bins = map(tf.stop_gradient, count(tf.stop_gradient(s), groups))
-        return histograms, lambda upstream: spread(upstream, bins)
+        return histograms, lambda upstream: first_derivative(spread(upstream, bins), s)
 
     return counted(s)
 

@@ -4,8 +4,10 @@ import keras
 import tensorflow as tf
 
 from tfrank import checks, distributed
+from tfrank.losses import scalars
 from tfrank.losses.pairs import pair_masks, similarities
 from tfrank.losses.ranking_loss import RankingLoss
+from tfrank.losses.scalars import Scalar
 
 # log(A) of no negatives. Finite, as autodiff makes NaN of infinities; the hinge makes 0 of it.
 LOG_OF_NOTHING = -1e30
@@ -42,7 +44,7 @@ def lifted_structure_loss(
     gallery_embeddings: tf.Tensor,
     self_index: tf.Tensor,
     *,
-    margin: float = 1.0,
+    margin: Scalar = 1.0,
     squared: bool = False,
     normalize: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -54,7 +56,7 @@ def lifted_structure_loss(
     """
     positives, negatives = pair_masks(query_labels, gallery_labels, self_index)
     d = distances(query_embeddings, gallery_embeddings, unit=normalize)
-    pushes = tf.where(negatives, margin - d, LOG_OF_NOTHING)
+    pushes = tf.where(negatives, scalars.tensor(margin, d.dtype) - d, LOG_OF_NOTHING)
     log_of_query = tf.reduce_logsumexp(pushes, axis=1, keepdims=True)
     # A gallery row meets queries on all replicas.
     log_of_row = distributed.gather_rows(tf.reduce_logsumexp(pushes, axis=0, keepdims=True))
@@ -105,7 +107,7 @@ class LiftedStructureLoss(RankingLoss):
 
     def __init__(
         self,
-        margin: float = 1.0,
+        margin: Scalar = 1.0,
         *,
         squared: bool = False,
         normalize: bool = False,
@@ -113,7 +115,7 @@ class LiftedStructureLoss(RankingLoss):
         name: str = "lifted_structure",
     ):
         hyper_parameters = {
-            "margin": checks.number("margin", margin, at_least=0),
+            "margin": scalars.number("margin", margin, at_least=0),
             "squared": checks.boolean("squared", squared),
             "normalize": checks.boolean("normalize", normalize),
         }

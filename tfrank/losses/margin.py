@@ -1,35 +1,37 @@
 """Margin loss with distance weighted sampling (Wu et al., ICCV 2017, arXiv 1706.07567)."""
 
-import functools
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfrank import checks
+from tfrank.losses import scalars
 from tfrank.losses.distances import unit_distances
 from tfrank.losses.ranking_loss import RankingLoss
 from tfrank.losses.rows import Block, score_rows
+from tfrank.losses.scalars import Scalar
 
 
-@functools.cache
-def _kernel(margin, boundary, cutoff, nonzero_cutoff, sampled):
-    def kernel(block: Block, dim, key=None):
-        zero = tf.zeros_like(block.s)
-        squared, distance, slope = unit_distances(block.s)
-        # At distance 2, opposite the query, 1 / q is infinite.
-        candidates = ~block.same & (squared < min(nonzero_cutoff, 2.0) ** 2)
-        weights = _weights(squared, candidates, cutoff, dim)
-        shares = _drawn(block, weights, key) if sampled else _normalized(weights)
-        far = tf.where(block.fellow, tf.nn.relu(distance - (boundary - margin)), zero)
-        near = tf.nn.relu(boundary + margin - distance)
+def _kernel(block: Block, margin, boundary, cutoff, nonzero_cutoff, dim, key=None):
+    zero = tf.zeros_like(block.s)
+    squared, distance, slope = unit_distances(block.s)
+    # At distance 2, opposite the query, 1 / q is infinite.
+    candidates = ~block.same & (squared < tf.minimum(nonzero_cutoff, 2) ** 2)
+    weights = _weights(squared, candidates, cutoff, dim)
+    shares = _drawn(block, weights, key) if key is not None else _normalized(weights)
+    far = tf.where(block.fellow, tf.nn.relu(distance - (boundary - margin)), zero)
+    near = tf.nn.relu(boundary + margin - distance)
 
-        fellow_share = 1 / block.positives[:, None]
-        losses = tf.reduce_sum(fellow_share * far + shares * near, axis=1)
-        rates = tf.where(far > 0, fellow_share, zero) - tf.where(near > 0, shares, zero)  # dL/dd
-        return losses, rates * slope
+    fellow_share = 1 / block.positives[:, None]
+    losses = tf.reduce_sum(fellow_share * far + shares * near, axis=1)
+    rates = tf.where(far > 0, fellow_share, zero) - tf.where(near > 0, shares, zero)  # dL/dd
+    return losses, rates * slope
 
-    return kernel
+
+def _drawing_kernel(block: Block, margin, boundary, cutoff, nonzero_cutoff, dim, key):
+    """A kernel of its own, since each has one number of arguments."""
+    return _kernel(block, margin, boundary, cutoff, nonzero_cutoff, dim, key)
 
 
 def _weights(squared, candidates, cutoff, dim):
@@ -82,10 +84,10 @@ def margin_loss(
     gallery_embeddings: tf.Tensor,
     self_index: tf.Tensor,
     *,
-    margin: float = 0.2,
-    boundary: float = 1.2,
-    cutoff: float = 0.5,
-    nonzero_cutoff: float = 1.4,
+    margin: Scalar = 0.2,
+    boundary: Scalar = 1.2,
+    cutoff: Scalar = 0.5,
+    nonzero_cutoff: Scalar = 1.4,
     key: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_margin of each query, `[queries]`, and which queries count, `[queries]` bool.
@@ -94,9 +96,11 @@ def margin_loss(
     scalar, names the draw; without it L is the expectation over the draws.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
-    kernel = _kernel(margin, boundary, cutoff, nonzero_cutoff, key is not None)
     dim = tf.cast(tf.shape(gallery_embeddings)[1], gallery_embeddings.dtype)
-    return score_rows(kernel, *rows, dim, *([] if key is None else [key]))
+    numbers = margin, boundary, cutoff, nonzero_cutoff, dim
+    if key is None:
+        return score_rows(_kernel, *rows, *numbers)
+    return score_rows(_drawing_kernel, *rows, *numbers, key)
 
 
 def batch_number(labels: tf.Tensor) -> tf.Tensor:
@@ -154,27 +158,27 @@ class MarginLoss(RankingLoss):
 
     def __init__(
         self,
-        margin: float = 0.2,
+        margin: Scalar = 0.2,
         *,
-        boundary: float = 1.2,
-        cutoff: float = 0.5,
-        nonzero_cutoff: float = 1.4,
+        boundary: Scalar = 1.2,
+        cutoff: Scalar = 0.5,
+        nonzero_cutoff: Scalar = 1.4,
         sampled: bool = True,
         seed: int = 0,
         reduction: str | None = "mean",
         name: str = "margin",
     ):
         hyper_parameters = {
-            "margin": checks.number("margin", margin, at_least=0),
-            "boundary": checks.number("boundary", boundary, above=0),
-            "cutoff": checks.number("cutoff", cutoff, above=0, below=2),
-            "nonzero_cutoff": checks.number("nonzero_cutoff", nonzero_cutoff, above=0),
+            "margin": scalars.number("margin", margin, at_least=0),
+            "boundary": scalars.number("boundary", boundary, above=0),
+            "cutoff": scalars.number("cutoff", cutoff, above=0, below=2),
+            "nonzero_cutoff": scalars.number("nonzero_cutoff", nonzero_cutoff, above=0),
         }
         super().__init__(margin_loss, hyper_parameters, reduction=reduction, name=name)
         self.sampled = checks.boolean("sampled", sampled)
         self.seed = checks.integer("seed", seed, at_least=0)
 
-    def score(
+    def _score(
         self,
         query_labels: tf.Tensor,
         query_embeddings: tf.Tensor,
@@ -185,7 +189,7 @@ class MarginLoss(RankingLoss):
         """The core with this loss's hyper-parameters and this step's draws: queries against any gallery."""
         rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
         if not self.sampled:
-            return super().score(*rows)
+            return super()._score(*rows)
         step = batch_number(gallery_labels) if self.iteration is None else self.steps_taken()
         seed = tf.stack([tf.constant(self.seed, tf.int64), step])
         key = tf.random.stateless_uniform([], seed, None, None, tf.int64, alg="philox")

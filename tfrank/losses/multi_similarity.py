@@ -1,31 +1,26 @@
 """Multi-similarity loss (Wang et al., CVPR 2019, arXiv 1904.06627)."""
 
-import functools
-
 import keras
 import tensorflow as tf
 
-from tfrank import checks
+from tfrank.losses import scalars
 from tfrank.losses.log_sum_exp import log_sum_exp
 from tfrank.losses.ranking_loss import RankingLoss
 from tfrank.losses.rows import Block, score_rows
+from tfrank.losses.scalars import Scalar
 
 
-@functools.cache
-def _kernel(alpha, beta, threshold, epsilon):
-    def kernel(block: Block):
-        infinity = float("inf")
-        farthest = tf.reduce_min(tf.where(block.fellow, block.s, infinity), axis=1, keepdims=True)
-        nearest = tf.reduce_max(tf.where(~block.same, block.s, -infinity), axis=1, keepdims=True)
-        pulled = block.fellow & (block.s < nearest + epsilon)
-        pushed = ~block.same & (block.s > farthest - epsilon)
-        pull, pull_shares = log_sum_exp(tf.where(pulled, -alpha * (block.s - threshold), -infinity))
-        push, push_shares = log_sum_exp(tf.where(pushed, beta * (block.s - threshold), -infinity))
-        # log(1 + exp(x)) is softplus(x), of slope sigmoid(x).
-        losses = tf.math.softplus(pull) / alpha + tf.math.softplus(push) / beta
-        return losses[:, 0], tf.sigmoid(push) * push_shares - tf.sigmoid(pull) * pull_shares
-
-    return kernel
+def _kernel(block: Block, alpha, beta, threshold, epsilon):
+    infinity = float("inf")
+    farthest = tf.reduce_min(tf.where(block.fellow, block.s, infinity), axis=1, keepdims=True)
+    nearest = tf.reduce_max(tf.where(~block.same, block.s, -infinity), axis=1, keepdims=True)
+    pulled = block.fellow & (block.s < nearest + epsilon)
+    pushed = ~block.same & (block.s > farthest - epsilon)
+    pull, pull_shares = log_sum_exp(tf.where(pulled, -alpha * (block.s - threshold), -infinity))
+    push, push_shares = log_sum_exp(tf.where(pushed, beta * (block.s - threshold), -infinity))
+    # log(1 + exp(x)) is softplus(x), of slope sigmoid(x).
+    losses = tf.math.softplus(pull) / alpha + tf.math.softplus(push) / beta
+    return losses[:, 0], tf.sigmoid(push) * push_shares - tf.sigmoid(pull) * pull_shares
 
 
 def multi_similarity_loss(
@@ -35,17 +30,17 @@ def multi_similarity_loss(
     gallery_embeddings: tf.Tensor,
     self_index: tf.Tensor,
     *,
-    alpha: float = 2.0,
-    beta: float = 50.0,
-    threshold: float = 0.5,
-    epsilon: float = 0.1,
+    alpha: Scalar = 2.0,
+    beta: Scalar = 50.0,
+    threshold: Scalar = 0.5,
+    epsilon: Scalar = 0.1,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_MS of each query, `[queries]`, and which queries count, `[queries]` bool.
 
     The formula is `MultiSimilarityLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
-    return score_rows(_kernel(alpha, beta, threshold, epsilon), *rows, needs_negatives=True)
+    return score_rows(_kernel, *rows, alpha, beta, threshold, epsilon, needs_negatives=True)
 
 
 @keras.saving.register_keras_serializable("tfrank")
@@ -84,18 +79,18 @@ class MultiSimilarityLoss(RankingLoss):
 
     def __init__(
         self,
-        alpha: float = 2.0,
+        alpha: Scalar = 2.0,
         *,
-        beta: float = 50.0,
-        threshold: float = 0.5,
-        epsilon: float = 0.1,
+        beta: Scalar = 50.0,
+        threshold: Scalar = 0.5,
+        epsilon: Scalar = 0.1,
         reduction: str | None = "mean",
         name: str = "multi_similarity",
     ):
         hyper_parameters = {
-            "alpha": checks.number("alpha", alpha, above=0, at_most=1e30),
-            "beta": checks.number("beta", beta, above=0, at_most=1e30),
-            "threshold": checks.number("threshold", threshold),
-            "epsilon": checks.number("epsilon", epsilon, at_least=0),
+            "alpha": scalars.number("alpha", alpha, above=0, at_most=1e30),
+            "beta": scalars.number("beta", beta, above=0, at_most=1e30),
+            "threshold": scalars.number("threshold", threshold),
+            "epsilon": scalars.number("epsilon", epsilon, at_least=0),
         }
         super().__init__(multi_similarity_loss, hyper_parameters, reduction=reduction, name=name)

@@ -8,9 +8,11 @@ import keras
 import tensorflow as tf
 
 from tfrank import checks
+from tfrank.losses import scalars
 from tfrank.losses.ranking_loss import RankingLoss
 from tfrank.losses.ranks import penalty_kernel, sigmoid_step
-from tfrank.losses.rows import score_rows
+from tfrank.losses.rows import Block, score_rows
+from tfrank.losses.scalars import Scalar
 
 VARIANTS = ("o", "iu", "ib", "ds", "dq")
 
@@ -27,18 +29,20 @@ def penalty(variant: str, alpha: float, b: float) -> Callable[[tf.Tensor], tf.Te
 
 
 @functools.cache
-def _kernel(variant, alpha, b, temperature):
-    return penalty_kernel(penalty(variant, alpha, b), sigmoid_step(temperature))
+def _kernel(variant):
+    def kernel(block: Block, alpha, b, temperature):
+        return penalty_kernel(penalty(variant, alpha, b), sigmoid_step(temperature))(block)
+
+    return kernel
 
 
-@functools.cache
-def _warming_kernel(alpha, temperature):
-    """Dq on the way from Ds, see `PNPLoss`; its scalar is the exponent a."""
+def _warming_kernel(block: Block, alpha, exponent, temperature):
+    """Dq on the way from Ds, see `PNPLoss`; the exponent is a."""
 
-    def warming(R, exponent):
+    def warming(R):
         return -alpha / exponent * tf.math.expm1(-exponent * tf.math.log1p(R))
 
-    return penalty_kernel(warming, sigmoid_step(temperature))
+    return penalty_kernel(warming, sigmoid_step(temperature))(block)
 
 
 def pnp_loss(
@@ -49,9 +53,9 @@ def pnp_loss(
     self_index: tf.Tensor,
     *,
     variant: str = "dq",
-    alpha: float = 4.0,
-    b: float = 4.0,
-    temperature: float = 0.01,
+    alpha: Scalar = 4.0,
+    b: Scalar = 4.0,
+    temperature: Scalar = 0.01,
     include_self: bool = False,
     exponent: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -62,8 +66,9 @@ def pnp_loss(
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     if exponent is not None:
-        return score_rows(_warming_kernel(alpha, temperature), *rows, exponent, include_self=include_self)
-    return score_rows(_kernel(variant, alpha, b, temperature), *rows, include_self=include_self)
+        numbers = alpha, exponent, temperature
+        return score_rows(_warming_kernel, *rows, *numbers, include_self=include_self)
+    return score_rows(_kernel(variant), *rows, alpha, b, temperature, include_self=include_self)
 
 
 @keras.saving.register_keras_serializable("tfrank")
@@ -121,9 +126,9 @@ class PNPLoss(RankingLoss):
         self,
         variant: str = "dq",
         *,
-        alpha: float = 4.0,
-        b: float = 4.0,
-        temperature: float = 0.01,
+        alpha: Scalar = 4.0,
+        b: Scalar = 4.0,
+        temperature: Scalar = 0.01,
         include_self: bool = False,
         warmup_steps: int = 0,
         reduction: str | None = "mean",
@@ -131,20 +136,20 @@ class PNPLoss(RankingLoss):
     ):
         hyper_parameters = {
             "variant": checks.one_of("variant", variant, VARIANTS),
-            "alpha": checks.number("alpha", alpha, at_least=1),
-            "b": checks.number("b", b, above=0),
-            "temperature": checks.number("temperature", temperature, above=0),
+            "alpha": scalars.number("alpha", alpha, at_least=1),
+            "b": scalars.number("b", b, above=0),
+            "temperature": scalars.number("temperature", temperature, above=0),
             "include_self": checks.boolean("include_self", include_self),
         }
         super().__init__(pnp_loss, hyper_parameters, reduction=reduction, name=name)
         self.warmup_steps = checks.integer("warmup_steps", warmup_steps, at_least=0)
 
-    def score(self, *rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _score(self, *rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The core with this loss's hyper-parameters at this step: queries against any gallery."""
         if not self.warmup_steps or self.hyper_parameters["variant"] != "dq":
-            return super().score(*rows)
+            return super()._score(*rows)
         steps = tf.cast(tf.minimum(self.steps_taken() + 1, self.warmup_steps), tf.float64)
-        exponent = self.hyper_parameters["alpha"] * steps / self.warmup_steps
+        exponent = scalars.tensor(self.hyper_parameters["alpha"], tf.float64) * steps / self.warmup_steps
         return pnp_loss(*rows, **self.hyper_parameters, exponent=exponent)
 
     def get_config(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 from tfrank import checks, distributed
+from tfrank.losses import scalars
 from tfrank.normalize import l2_normalize
 
 NO_POSITIVES = (
@@ -33,7 +34,8 @@ class RankingLoss(keras.losses.Loss):
         core: f(query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index,
             **hyper_parameters), with int64 labels and embeddings of unit norm, to the loss per query,
             `[queries]`, and which queries count, `[queries]` bool.
-        hyper_parameters: of the core; also what `get_config` gives, beside the two below.
+        hyper_parameters: of the core; also what `get_config` gives, beside the two below. A number may be
+            a variable, see below.
         reduction: "mean" over the queries that count, or None for `[batch]` values w_q L_q, 0 where a
             query does not count.
         name: of the loss.
@@ -42,11 +44,17 @@ class RankingLoss(keras.losses.Loss):
         labels: `[batch]` or `[batch, 1]`, any integer dtype; compared as integers.
         embeddings: `[batch, dim]`, any float dtype and norm; they are L2-normalised. A row of norm
             below 1e-6 has similarity 0 to everything and no gradient.
-        sample_weight: `[batch]` or `[batch, 1]` w_q, at least 0; 1 where absent.
+        sample_weight: `[batch]` or `[batch, 1]` w_q, finite, at least 0; 1 where absent.
 
     A batch without a query that counts gives 0 and zero gradients. The first such batch gives a UserWarning,
     but where XLA compiles the loss, whose programs call no Python, and with reduction None. First derivatives
-    only: a gradient of the gradient is not the second derivative.
+    only: a gradient of the gradient is refused (but of `lifted_structure`, which autodiff differentiates).
+
+    Temperatures, margins and other numbers are arguments of one compiled program, so that many values need no
+    more programs than one. Each may also be a variable of one float: `temperature=tf.Variable(0.1)`. Assign
+    to it between steps, say in a Keras callback: the next step, traced or not, uses the new value. It gets
+    no gradient, is in `variables`, and is a plain number in a saved model. Bounds are checked when the loss
+    is made, not when a variable changes.
 
     Attributes:
         normalize: whether embeddings are L2-normalised before anything else. True, unless a loss says.
@@ -75,8 +83,9 @@ class RankingLoss(keras.losses.Loss):
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """What the loss keeps from step to step, for checkpoints. Nothing, unless a subclass says."""
-        return []
+        """What may change from step to step, for checkpoints: hyper-parameters that are variables."""
+        held = filter(scalars.is_variable, self.hyper_parameters.values())
+        return [value.value if isinstance(value, keras.Variable) else value for value in held]
 
     def score(
         self,
@@ -86,7 +95,44 @@ class RankingLoss(keras.losses.Loss):
         gallery_embeddings: tf.Tensor,
         self_index: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The core with this loss's hyper-parameters: queries against any gallery."""
+        """L_q of queries against any gallery, `[queries]`, and which queries count, `[queries]` bool.
+
+        Labels and embeddings are as of a call, of any integer dtype and of any norm. Give the very same
+        embeddings twice where queries are the gallery.
+
+        Args:
+            query_labels: `[queries]`.
+            query_embeddings: `[queries, dim]`.
+            gallery_labels: `[gallery]`.
+            gallery_embeddings: `[gallery, dim]`.
+            self_index: `[queries]` integers, the query's own gallery row, or -1.
+        """
+        labels, queries = self._checked_rows(query_labels, query_embeddings)
+        if gallery_embeddings is query_embeddings:
+            gallery_labels, gallery = checked_batch(gallery_labels, gallery_embeddings, None)[0], queries
+        else:
+            gallery_labels, gallery = self._checked_rows(gallery_labels, gallery_embeddings)
+        if not queries.shape[1:].is_compatible_with(gallery.shape[1:]):
+            expected = f"{queries.shape[1]} numbers each, as of the queries"
+            raise checks.invalid("gallery_embeddings", expected, str(gallery.shape))
+        if queries.dtype != gallery.dtype:
+            queries, gallery = tf.cast(queries, tf.float64), tf.cast(gallery, tf.float64)
+        return self._score(labels, queries, gallery_labels, gallery, tf.cast(self_index, tf.int32))
+
+    def _checked_rows(self, labels, embeddings):
+        """int64 labels, and embeddings as the core takes them."""
+        labels, embeddings, _ = checked_batch(labels, embeddings, None)
+        return labels, l2_normalize(embeddings) if self.normalize else embeddings
+
+    def _score(
+        self,
+        query_labels: tf.Tensor,
+        query_embeddings: tf.Tensor,
+        gallery_labels: tf.Tensor,
+        gallery_embeddings: tf.Tensor,
+        self_index: tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """The core with this loss's hyper-parameters, of rows as it takes them: for subclasses to change."""
         rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
         return self._core(*rows, **self.hyper_parameters)
 
@@ -113,7 +159,7 @@ class RankingLoss(keras.losses.Loss):
             labels, embeddings, weights = checked_batch(y_true, y_pred, sample_weight)
             queries = l2_normalize(embeddings) if self.normalize else embeddings
             own_row = distributed.first_row(labels) + tf.range(tf.size(labels))
-            losses, counts = self.score(
+            losses, counts = self._score(
                 labels,
                 queries,
                 distributed.gather_rows(labels),
@@ -129,8 +175,9 @@ class RankingLoss(keras.losses.Loss):
             warnings.warn(NO_POSITIVES, UserWarning, stacklevel=1)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor."""
-        return {**super().get_config(), **self.hyper_parameters}
+        """The arguments of the constructor; of a variable the number that it holds now."""
+        numbers = {key: scalars.current(value) for key, value in self.hyper_parameters.items()}
+        return {**super().get_config(), **numbers}
 
 
 def global_mean(
@@ -172,13 +219,24 @@ def checked_batch(labels, embeddings, sample_weight):
     if sample_weight is None:
         weights = tf.ones_like(embeddings[:, 0], dtype)
     else:
-        weights = tf.stop_gradient(tf.cast(sample_weight, dtype))
+        weights = _checked_weights(tf.stop_gradient(tf.cast(sample_weight, dtype)))
     labels = _column("labels", labels, embeddings)
     return (
         tf.cast(labels, tf.int64),
         tf.cast(embeddings, dtype),
         _column("sample_weight", weights, embeddings),
     )
+
+
+def _checked_weights(weights):
+    """The weights, if all are finite and at least 0. Programs of XLA, without assertions, take any."""
+    bad = ~(tf.math.is_finite(weights) & (weights >= 0))
+    expected = "finite numbers of at least 0"
+    if tf.executing_eagerly() and tf.reduce_any(bad):
+        raise checks.invalid("sample_weight", expected, weights[bad][0].numpy().item())
+    message = [f"sample_weight: expected {expected}, received", weights]
+    with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(bad), message)]):
+        return tf.identity(weights)
 
 
 def _column(name, values, embeddings):

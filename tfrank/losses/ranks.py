@@ -18,7 +18,7 @@ from tfrank.losses.rows import Block, Kernel
 Step = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
-def sigmoid_step(temperature: float) -> Step:
+def sigmoid_step(temperature: float | tf.Tensor) -> Step:
     """sigmoid(x / temperature): PNP eq. 3, Smooth-AP eq. 6."""
 
     def step(x):
@@ -38,12 +38,12 @@ def penalty_kernel(penalty: Callable[..., tf.Tensor], negative: Step, positive: 
     """L = 1/|P| sum_{i in P} penalty(R(i, S_N)), or penalty(R(i, S_N), R(i, S_P)).
 
     Args:
-        penalty: elementwise function of the counts, `[rows]` -> `[rows]`, and of the kernel's scalars.
+        penalty: elementwise function of the counts, `[rows]` -> `[rows]`.
         negative: the step by which negatives are counted.
         positive: the step by which other positives are counted, for a penalty of two counts.
     """
 
-    def kernel(block: Block, *scalars: tf.Tensor):
+    def kernel(block: Block):
         zero = tf.zeros_like(block.s)
 
         def visit(i, exists, losses, slopes):
@@ -57,9 +57,7 @@ def penalty_kernel(penalty: Callable[..., tf.Tensor], negative: Step, positive: 
 
             with tf.GradientTape() as tape:
                 tape.watch(counts)
-                loss = tf.where(
-                    exists, penalty(*counts, *scalars) / block.positives, tf.zeros_like(counts[0])
-                )
+                loss = tf.where(exists, penalty(*counts) / block.positives, tf.zeros_like(counts[0]))
             rates = tape.gradient(loss, counts)
 
             slope = tf.where(block.same, zero, rates[0][:, None] * slope)

@@ -8,19 +8,21 @@ import keras
 import tensorflow as tf
 
 from tfrank import checks
+from tfrank.losses import scalars
 from tfrank.losses.permutation import inverse
 from tfrank.losses.ranking_loss import RankingLoss
 from tfrank.losses.ranks import sigmoid_step
 from tfrank.losses.rows import Block, score_rows
+from tfrank.losses.scalars import Scalar
 
 
 @functools.cache
-def _kernel(ks, temperature, k_temperatures):
+def _kernel(ks):
     """A query's loss is no mean over its positives, so ranks are taken twice: for value, and for gradient."""
-    step = sigmoid_step(temperature)
 
-    def kernel(block: Block):
-        k, k_temperature = (tf.constant(numbers, block.s.dtype) for numbers in (ks, k_temperatures))
+    def kernel(block: Block, temperature, k_temperature):
+        step = sigmoid_step(temperature)
+        k = tf.constant(ks, block.s.dtype)
         zero = tf.zeros_like(block.s)
 
         def found(rank):
@@ -64,7 +66,7 @@ def recall_at_k_loss(
     self_index: tf.Tensor,
     *,
     ks: tuple[int, ...] = (1, 2, 4, 8, 16),
-    temperature: float = 0.01,
+    temperature: Scalar = 0.01,
     k_temperatures: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0),
     present: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -73,7 +75,7 @@ def recall_at_k_loss(
     The formula is `RecallAtKLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
-    return score_rows(_kernel(ks, temperature, k_temperatures), *rows, present=present)
+    return score_rows(_kernel(ks), *rows, temperature, k_temperatures, present=present)
 
 
 def virtual_rows(labels: tf.Tensor, embeddings: tf.Tensor, shares: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -145,7 +147,7 @@ class RecallAtKLoss(RankingLoss):
         self,
         ks: Sequence[int] = (1, 2, 4, 8, 16),
         *,
-        temperature: float = 0.01,
+        temperature: Scalar = 0.01,
         k_temperatures: Sequence[float] = (1.0, 2.0, 4.0, 8.0, 16.0),
         simix: bool = False,
         seed: int = 0,
@@ -154,7 +156,7 @@ class RecallAtKLoss(RankingLoss):
     ):
         hyper_parameters = {
             "ks": checks.sequence("ks", ks, checks.integer, at_least=1),
-            "temperature": checks.number("temperature", temperature, above=0),
+            "temperature": scalars.number("temperature", temperature, above=0),
             "k_temperatures": checks.sequence("k_temperatures", k_temperatures, checks.number, above=0),
         }
         if len(hyper_parameters["k_temperatures"]) != len(hyper_parameters["ks"]):
@@ -163,7 +165,7 @@ class RecallAtKLoss(RankingLoss):
         self.simix = checks.boolean("simix", simix)
         self.seed = checks.integer("seed", seed, at_least=0)
 
-    def score(
+    def _score(
         self,
         query_labels: tf.Tensor,
         query_embeddings: tf.Tensor,
@@ -177,7 +179,7 @@ class RecallAtKLoss(RankingLoss):
         """
         rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
         if not self.simix:
-            return super().score(*rows)
+            return super()._score(*rows)
         size = tf.size(gallery_labels)
         seed = [tf.constant(self.seed, tf.int64), self.steps_taken()]
         shares = tf.random.stateless_uniform([size], seed, dtype=gallery_embeddings.dtype)

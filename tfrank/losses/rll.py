@@ -1,32 +1,29 @@
 """Ranked List Loss (Wang et al., CVPR 2019 and TPAMI 2021, arXiv 1903.03238)."""
 
-import functools
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfrank import checks
+from tfrank.losses import scalars
 from tfrank.losses.distances import unit_distances
 from tfrank.losses.ranking_loss import RankingLoss
 from tfrank.losses.rows import Block, score_rows
+from tfrank.losses.scalars import Scalar
 
 
-@functools.cache
-def _kernel(margin, alpha, positive_temperature, negative_weight):
-    """Eq. 8 to 13 on a block of rows; T_n is a scalar that may change from step to step."""
+def _kernel(block: Block, margin, alpha, positive_temperature, negative_weight, negative_temperature):
+    """Eq. 8 to 13 on a block of rows."""
 
-    def kernel(block: Block, negative_temperature):
-        _, distance, slope = unit_distances(block.s)
-        near, far = alpha - distance, distance - (alpha - margin)  # eq. 8, without its hinges
-        negative_loss, w_n = _mined_mean(near, ~block.same, negative_temperature)
-        positive_loss, w_p = _mined_mean(far, block.fellow, positive_temperature)
+    _, distance, slope = unit_distances(block.s)
+    near, far = alpha - distance, distance - (alpha - margin)  # eq. 8, without its hinges
+    negative_loss, w_n = _mined_mean(near, ~block.same, negative_temperature)
+    positive_loss, w_p = _mined_mean(far, block.fellow, positive_temperature)
 
-        losses = (1 - negative_weight) * positive_loss + negative_weight * negative_loss  # eq. 13
-        rates = (1 - negative_weight) * w_p - negative_weight * w_n  # dL/dd
-        return losses, rates * slope
-
-    return kernel
+    losses = (1 - negative_weight) * positive_loss + negative_weight * negative_loss  # eq. 13
+    rates = (1 - negative_weight) * w_p - negative_weight * w_n  # dL/dd
+    return losses, rates * slope
 
 
 def _mined_mean(violation, candidates, temperature):
@@ -35,7 +32,7 @@ def _mined_mean(violation, candidates, temperature):
     Exponents are taken from the heaviest on, so that no temperature overflows. Nothing mined gives 0.
     """
     mined = candidates & (violation > 0)
-    sign = -1 if isinstance(temperature, float) and temperature < 0 else 1
+    sign = tf.where(temperature < 0, -tf.ones_like(temperature), tf.ones_like(temperature))
     rising = tf.where(mined, sign * violation, violation.dtype.min)
     heaviest = sign * tf.reduce_max(rising, axis=1, keepdims=True)
     weights = tf.where(mined, tf.exp(temperature * (violation - heaviest)), tf.zeros_like(violation))
@@ -50,11 +47,11 @@ def ranked_list_loss(
     gallery_embeddings: tf.Tensor,
     self_index: tf.Tensor,
     *,
-    margin: float = 0.4,
-    alpha: float = 1.2,
+    margin: Scalar = 0.4,
+    alpha: Scalar = 1.2,
     negative_temperature: float | tf.Tensor = 10.0,
-    positive_temperature: float = 0.0,
-    negative_weight: float = 0.5,
+    positive_temperature: Scalar = 0.0,
+    negative_weight: Scalar = 0.5,
     constant_gallery: bool = True,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_RLL of each query, `[queries]`, and which queries count, `[queries]` bool.
@@ -62,8 +59,8 @@ def ranked_list_loss(
     The formula is `RankedListLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
-    kernel = _kernel(margin, alpha, positive_temperature, negative_weight)
-    return score_rows(kernel, *rows, negative_temperature, constant_gallery=constant_gallery)
+    numbers = margin, alpha, positive_temperature, negative_weight, negative_temperature
+    return score_rows(_kernel, *rows, *numbers, constant_gallery=constant_gallery)
 
 
 @keras.saving.register_keras_serializable("tfrank")
@@ -112,12 +109,12 @@ class RankedListLoss(RankingLoss):
 
     def __init__(
         self,
-        margin: float = 0.4,
+        margin: Scalar = 0.4,
         *,
-        alpha: float = 1.2,
-        negative_temperature: float = 10.0,
-        positive_temperature: float = 0.0,
-        negative_weight: float = 0.5,
+        alpha: Scalar = 1.2,
+        negative_temperature: Scalar = 10.0,
+        positive_temperature: Scalar = 0.0,
+        negative_weight: Scalar = 0.5,
         constant_gallery: bool = True,
         final_negative_temperature: float = 0.0,
         decay_steps: int = 0,
@@ -125,19 +122,20 @@ class RankedListLoss(RankingLoss):
         name: str = "rll",
     ):
         hyper_parameters = {
-            "margin": checks.number("margin", margin, at_least=0),
-            "alpha": checks.number("alpha", alpha, above=0),
-            "negative_temperature": checks.number(
+            "margin": scalars.number("margin", margin, at_least=0),
+            "alpha": scalars.number("alpha", alpha, above=0),
+            "negative_temperature": scalars.number(
                 "negative_temperature", negative_temperature, at_least=0, at_most=1e30
             ),
-            "positive_temperature": checks.number(
+            "positive_temperature": scalars.number(
                 "positive_temperature", positive_temperature, at_least=-1e30, at_most=1e30
             ),
-            "negative_weight": checks.number("negative_weight", negative_weight, at_least=0, at_most=1),
+            "negative_weight": scalars.number("negative_weight", negative_weight, at_least=0, at_most=1),
             "constant_gallery": checks.boolean("constant_gallery", constant_gallery),
         }
-        if margin > alpha:
-            raise checks.invalid("margin", f"a number of at most alpha={alpha:g}", margin)
+        if scalars.current(margin) > scalars.current(alpha):
+            expected = f"a number of at most alpha={scalars.current(alpha):g}"
+            raise checks.invalid("margin", expected, scalars.current(margin))
         super().__init__(ranked_list_loss, hyper_parameters, reduction=reduction, name=name)
         final = checks.number(
             "final_negative_temperature", final_negative_temperature, at_least=0, at_most=1e30
@@ -171,9 +169,10 @@ class RankedListLoss(RankingLoss):
         if not self.decay_steps:
             return first
         done = tf.cast(tf.minimum(self.steps_taken(), self.decay_steps), tf.float64) / self.decay_steps
-        return first - done * (first - self.final_negative_temperature)
+        first, last = (scalars.tensor(n, tf.float64) for n in (first, self.final_negative_temperature))
+        return first - done * (first - last)
 
-    def score(self, *rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _score(self, *rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The core with this loss's hyper-parameters at this step: queries against any gallery."""
         now = self.hyper_parameters | {"negative_temperature": self.current_negative_temperature()}
         return ranked_list_loss(*rows, **now)

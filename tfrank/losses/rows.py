@@ -16,12 +16,16 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfrank.losses.first_order import first_derivative
 from tfrank.losses.permutation import inverse, permute
+from tfrank.losses.scalars import tensor
 
 # Half a million similarities (2 MiB in float32) stay in cache while a block is worked on.
 BLOCK_SIMILARITIES = 2**19
+# More than there are losses, with their variants. What is compiled is never given back by TensorFlow.
+MOST_KERNELS = 128
 
-# From a block, and scalars that may change from step to step, to losses `[rows]` and dL/ds `[rows, gallery]`.
+# From a block, and tensors of numbers, to losses `[rows]` and dL/ds `[rows, gallery]`.
 Kernel = Callable[..., tuple[tf.Tensor, tf.Tensor]]
 
 
@@ -99,14 +103,15 @@ def score_rows(
     """The loss of each query by a kernel, with the kernel's gradient.
 
     Args:
-        kernel: see `Kernel`. The same object for the same hyper-parameters: each is compiled.
+        kernel: see `Kernel`. The same object at each call: each is compiled, and its program kept.
         query_labels: `[queries]` int64.
         query_embeddings: `[queries, dim]` float, unit norm.
         gallery_labels: `[gallery]` int64.
         gallery_embeddings: `[gallery, dim]` float, unit norm. Pass the very same tensor as for the
             queries where they are one batch: the gradient then takes one product, not two.
         self_index: `[queries]` int32, the query's own gallery row, or -1.
-        *scalars: passed on to the kernel; integer tensors as they are, others as the embeddings' dtype.
+        *scalars: the kernel's numbers, arguments of the one compiled program: floats, tuples of floats,
+            variables or tensors, passed on as tensors of the embeddings' dtype; integer tensors as they are.
         include_self: whether the query's own row is one more positive; else it is left out.
         needs_negatives: whether a query without a negative does not count either.
         constant_gallery: whether only the query gets a gradient.
@@ -135,10 +140,7 @@ def score_rows(
         counts &= sizes < tf.size(gallery_labels)
         runs = runs._replace(positives=tf.where(counts, runs.positives, 0))
     runs = Runs(*(tf.gather(column, query_order) for column in runs))
-    scalars = [
-        scalar if tf.is_tensor(scalar) and scalar.dtype.is_integer else tf.cast(scalar, gallery.dtype)
-        for scalar in scalars
-    ]
+    scalars = [tensor(scalar, gallery.dtype) for scalar in scalars]
     absent = None if present is None else ~tf.gather(present, gallery_order)
     losses = _score(kernel, queries, gallery, runs, scalars, constant_gallery, absent)
     return permute(losses, inverse(query_order)), counts
@@ -163,7 +165,7 @@ def _score(kernel, queries, gallery, runs, scalars, constant_gallery, absent):
         losses += 0 * (tf.reduce_sum(queries) + tf.reduce_sum(gallery))
 
         def gradient(upstream):
-            slope = upstream[:, None] * slopes
+            slope = first_derivative(upstream[:, None] * slopes, *embeddings)
             if one_batch and not constant_gallery:
                 # S = E E^T: one product of (D + D^T), where autodiff takes two.
                 return tf.matmul(slope + tf.transpose(slope), gallery)
@@ -208,7 +210,7 @@ def _runs(starts, sizes, self_index, gallery_place, include_self):
     return Runs(starts, sizes, own, others, number), others > 0
 
 
-@functools.cache
+@functools.lru_cache(MOST_KERNELS)
 def _compiled(kernel, block_similarities):
     """The compiled function from all similarities to losses and slopes, one for each kernel."""
 

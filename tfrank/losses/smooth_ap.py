@@ -1,14 +1,14 @@
 """Smooth-AP: sigmoid-relaxed Average Precision (Brown et al., ECCV 2020, arXiv 2007.12163)."""
 
-import functools
-
 import keras
 import tensorflow as tf
 
 from tfrank import checks
+from tfrank.losses import scalars
 from tfrank.losses.ranking_loss import RankingLoss
 from tfrank.losses.ranks import penalty_kernel, sigmoid_step
-from tfrank.losses.rows import score_rows
+from tfrank.losses.rows import Block, score_rows
+from tfrank.losses.scalars import Scalar
 
 
 def penalty(negatives: tf.Tensor, positives: tf.Tensor) -> tf.Tensor:
@@ -16,10 +16,9 @@ def penalty(negatives: tf.Tensor, positives: tf.Tensor) -> tf.Tensor:
     return negatives / (1 + positives + negatives)
 
 
-@functools.cache
-def _kernel(temperature):
+def _kernel(block: Block, temperature):
     step = sigmoid_step(temperature)
-    return penalty_kernel(penalty, step, step)
+    return penalty_kernel(penalty, step, step)(block)
 
 
 def smooth_ap_loss(
@@ -29,7 +28,7 @@ def smooth_ap_loss(
     gallery_embeddings: tf.Tensor,
     self_index: tf.Tensor,
     *,
-    temperature: float = 0.01,
+    temperature: Scalar = 0.01,
     include_self: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """1 - AP_q of each query, `[queries]`, and which queries count, `[queries]` bool.
@@ -37,7 +36,7 @@ def smooth_ap_loss(
     The formula is `SmoothAPLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
-    return score_rows(_kernel(temperature), *rows, include_self=include_self)
+    return score_rows(_kernel, *rows, temperature, include_self=include_self)
 
 
 @keras.saving.register_keras_serializable("tfrank")
@@ -70,14 +69,14 @@ class SmoothAPLoss(RankingLoss):
 
     def __init__(
         self,
-        temperature: float = 0.01,
+        temperature: Scalar = 0.01,
         *,
         include_self: bool = False,
         reduction: str | None = "mean",
         name: str = "smooth_ap",
     ):
         hyper_parameters = {
-            "temperature": checks.number("temperature", temperature, above=0),
+            "temperature": scalars.number("temperature", temperature, above=0),
             "include_self": checks.boolean("include_self", include_self),
         }
         super().__init__(smooth_ap_loss, hyper_parameters, reduction=reduction, name=name)

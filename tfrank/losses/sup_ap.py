@@ -1,18 +1,20 @@
 """SupAP with calibration, together ROADMAP (Ramzi et al., NeurIPS 2021, arXiv 2110.01445)."""
 
-import functools
-
 import keras
 import tensorflow as tf
 
 from tfrank import checks
+from tfrank.losses import scalars
 from tfrank.losses.ranking_loss import RankingLoss
 from tfrank.losses.ranks import Step, hard_step, penalty_kernel, sigmoid_step
 from tfrank.losses.rows import Block, Kernel, score_rows
+from tfrank.losses.scalars import Scalar
 from tfrank.losses.smooth_ap import penalty
 
 
-def upper_bound_step(temperature: float, rho: float, delta: float) -> Step:
+def upper_bound_step(
+    temperature: float | tf.Tensor, rho: float | tf.Tensor, delta: float | tf.Tensor
+) -> Step:
     """A step never below the true one, ties aside, whose slope does not vanish where it is passed.
 
     H(x) = sigmoid(x / temperature) for x <= 0, 1/2 more up to delta, and a line of slope rho beyond.
@@ -27,7 +29,7 @@ def upper_bound_step(temperature: float, rho: float, delta: float) -> Step:
     return step
 
 
-def calibration_kernel(positive_margin: float, negative_margin: float) -> Kernel:
+def calibration_kernel(positive_margin: float | tf.Tensor, negative_margin: float | tf.Tensor) -> Kernel:
     """L = mean over positives of [positive_margin - s]_+, plus over negatives of [s - negative_margin]_+."""
 
     def kernel(block: Block):
@@ -44,16 +46,11 @@ def calibration_kernel(positive_margin: float, negative_margin: float) -> Kernel
     return kernel
 
 
-@functools.cache
-def _kernel(temperature, rho, delta, calibration_weight, positive_margin, negative_margin):
+def _kernel(block: Block, temperature, rho, delta, calibration_weight, positive_margin, negative_margin):
     ranking = penalty_kernel(penalty, upper_bound_step(temperature, rho, delta), hard_step)
     calibration = calibration_kernel(positive_margin, negative_margin)
-
-    def kernel(block: Block):
-        parts = zip(ranking(block), calibration(block))
-        return tuple((1 - calibration_weight) * rank + calibration_weight * level for rank, level in parts)
-
-    return kernel
+    parts = zip(ranking(block), calibration(block))
+    return tuple((1 - calibration_weight) * rank + calibration_weight * level for rank, level in parts)
 
 
 def sup_ap_loss(
@@ -63,12 +60,12 @@ def sup_ap_loss(
     gallery_embeddings: tf.Tensor,
     self_index: tf.Tensor,
     *,
-    temperature: float = 0.01,
-    rho: float = 100.0,
-    delta: float = 0.05,
-    calibration_weight: float = 0.5,
-    positive_margin: float = 0.9,
-    negative_margin: float = 0.6,
+    temperature: Scalar = 0.01,
+    rho: Scalar = 100.0,
+    delta: Scalar = 0.05,
+    calibration_weight: Scalar = 0.5,
+    positive_margin: Scalar = 0.9,
+    negative_margin: Scalar = 0.6,
     include_self: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_ROADMAP of each query, `[queries]`, and which queries count, `[queries]` bool.
@@ -76,8 +73,8 @@ def sup_ap_loss(
     The formula is `SupAPLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
-    kernel = _kernel(temperature, rho, delta, calibration_weight, positive_margin, negative_margin)
-    return score_rows(kernel, *rows, include_self=include_self)
+    numbers = temperature, rho, delta, calibration_weight, positive_margin, negative_margin
+    return score_rows(_kernel, *rows, *numbers, include_self=include_self)
 
 
 @keras.saving.register_keras_serializable("tfrank")
@@ -123,26 +120,26 @@ class SupAPLoss(RankingLoss):
 
     def __init__(
         self,
-        temperature: float = 0.01,
+        temperature: Scalar = 0.01,
         *,
-        rho: float = 100.0,
-        delta: float = 0.05,
-        calibration_weight: float = 0.5,
-        positive_margin: float = 0.9,
-        negative_margin: float = 0.6,
+        rho: Scalar = 100.0,
+        delta: Scalar = 0.05,
+        calibration_weight: Scalar = 0.5,
+        positive_margin: Scalar = 0.9,
+        negative_margin: Scalar = 0.6,
         include_self: bool = False,
         reduction: str | None = "mean",
         name: str = "sup_ap",
     ):
         hyper_parameters = {
-            "temperature": checks.number("temperature", temperature, above=0),
-            "rho": checks.number("rho", rho, at_least=0),
-            "delta": checks.number("delta", delta, at_least=0),
-            "calibration_weight": checks.number(
+            "temperature": scalars.number("temperature", temperature, above=0),
+            "rho": scalars.number("rho", rho, at_least=0),
+            "delta": scalars.number("delta", delta, at_least=0),
+            "calibration_weight": scalars.number(
                 "calibration_weight", calibration_weight, at_least=0, at_most=1
             ),
-            "positive_margin": checks.number("positive_margin", positive_margin),
-            "negative_margin": checks.number("negative_margin", negative_margin),
+            "positive_margin": scalars.number("positive_margin", positive_margin),
+            "negative_margin": scalars.number("negative_margin", negative_margin),
             "include_self": checks.boolean("include_self", include_self),
         }
         super().__init__(sup_ap_loss, hyper_parameters, reduction=reduction, name=name)

@@ -1,6 +1,5 @@
 """Triplet loss with mining in the batch (Schroff et al., CVPR 2015; Hermans et al., arXiv 1703.07737)."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -8,9 +7,11 @@ import keras
 import tensorflow as tf
 
 from tfrank import checks, distributed
+from tfrank.losses import scalars
 from tfrank.losses.permutation import inverse
 from tfrank.losses.ranking_loss import RankingLoss
 from tfrank.losses.rows import Block, Kernel, score_rows
+from tfrank.losses.scalars import Scalar
 
 
 def _nearest(s, rows):
@@ -34,75 +35,55 @@ def _hinge(margin, s_positive, s_negative):
     return tf.nn.relu(violation), 2 * tf.cast(violation > 0, violation.dtype)
 
 
-def _batch_hard(margin):
+def _batch_hard(block: Block, margin):
     """The farthest positive and the nearest negative."""
-
-    def kernel(block: Block):
-        s_positive, s_negative = _farthest(block.s, block.fellow), _nearest(block.s, ~block.same)
-        losses, slope = _hinge(margin, s_positive, s_negative)
-        push = _shared(slope, ~block.same & (block.s == s_negative))
-        pull = _shared(slope, block.fellow & (block.s == s_positive))
-        return losses[:, 0], push - pull
-
-    return kernel
+    s_positive, s_negative = _farthest(block.s, block.fellow), _nearest(block.s, ~block.same)
+    losses, slope = _hinge(margin, s_positive, s_negative)
+    push = _shared(slope, ~block.same & (block.s == s_negative))
+    pull = _shared(slope, block.fellow & (block.s == s_positive))
+    return losses[:, 0], push - pull
 
 
-def _semi_hard(margin):
+def _semi_hard(block: Block, margin):
     """The nearest negative farther than a positive, or the farthest."""
+    farthest = _farthest(block.s, ~block.same)
 
-    def mine(block: Block):
-        farthest = _farthest(block.s, ~block.same)
+    def term(s_positive):
+        farther = _nearest(block.s, ~block.same & (block.s < s_positive))
+        s_negative = tf.where(farther > block.s.dtype.min, farther, farthest)
+        losses, slope = _hinge(margin, s_positive, s_negative)
+        return losses[:, 0], _shared(slope, ~block.same & (block.s == s_negative))
 
-        def term(s_positive):
-            farther = _nearest(block.s, ~block.same & (block.s < s_positive))
-            s_negative = tf.where(farther > block.s.dtype.min, farther, farthest)
-            losses, slope = _hinge(margin, s_positive, s_negative)
-            return losses[:, 0], _shared(slope, ~block.same & (block.s == s_negative))
-
-        return term
-
-    return _mean_over_positives(mine)
+    return _mean_over_positives(block, term)
 
 
-def _all_triplets(margin):
+def _all_triplets(block: Block, margin):
     """Every negative."""
 
-    def mine(block: Block):
-        def term(s_positive):
-            losses, slopes = _hinge(margin, s_positive, block.s)
-            losses, slopes = (tf.where(block.same, tf.zeros_like(x), x) for x in (losses, slopes))
-            return tf.reduce_sum(losses, axis=1) / block.negatives, slopes / block.negatives[:, None]
+    def term(s_positive):
+        losses, slopes = _hinge(margin, s_positive, block.s)
+        losses, slopes = (tf.where(block.same, tf.zeros_like(x), x) for x in (losses, slopes))
+        return tf.reduce_sum(losses, axis=1) / block.negatives, slopes / block.negatives[:, None]
 
-        return term
-
-    return _mean_over_positives(mine)
+    return _mean_over_positives(block, term)
 
 
-def _mean_over_positives(mine: Callable[[Block], Callable]) -> Kernel:
-    """From a positive's similarity, `mine(block)` gives its loss and the slopes of its negatives."""
+def _mean_over_positives(block: Block, term: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]):
+    """From a positive's similarity, `term` gives its loss and the slopes of its negatives."""
+    zero = tf.zeros_like(block.s)
 
-    def kernel(block: Block):
-        zero, term = tf.zeros_like(block.s), mine(block)
+    def visit(i, exists, losses, slopes):
+        loss, push = term(block.at(i))
+        share = tf.cast(exists, loss.dtype) / block.positives
+        loss = tf.where(exists, loss / block.positives, tf.zeros_like(loss))
+        push = share[:, None] * push
+        # d_p^2 - d_n^2 moves as much with the one as with the other.
+        return losses + loss, block.add_at(slopes + push, i, -tf.reduce_sum(push, axis=1))
 
-        def visit(i, exists, losses, slopes):
-            loss, push = term(block.at(i))
-            share = tf.cast(exists, loss.dtype) / block.positives
-            loss = tf.where(exists, loss / block.positives, tf.zeros_like(loss))
-            push = share[:, None] * push
-            # d_p^2 - d_n^2 moves as much with the one as with the other.
-            return losses + loss, block.add_at(slopes + push, i, -tf.reduce_sum(push, axis=1))
-
-        return block.walk(visit, (zero[:, 0], zero))
-
-    return kernel
+    return block.walk(visit, (zero[:, 0], zero))
 
 
-MINING = {"semi_hard": _semi_hard, "hard": _batch_hard, "all": _all_triplets}
-
-
-@functools.cache
-def _kernel(mining, margin):
-    return MINING[mining](margin)
+MINING: dict[str, Kernel] = {"semi_hard": _semi_hard, "hard": _batch_hard, "all": _all_triplets}
 
 
 def triplet_loss(
@@ -112,7 +93,7 @@ def triplet_loss(
     gallery_embeddings: tf.Tensor,
     self_index: tf.Tensor,
     *,
-    margin: float = 0.2,
+    margin: Scalar = 0.2,
     mining: str = "semi_hard",
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_q of each query, `[queries]`, and which queries count, `[queries]` bool.
@@ -120,7 +101,7 @@ def triplet_loss(
     The formula is `TripletLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
-    return score_rows(_kernel(mining, margin), *rows, needs_negatives=True)
+    return score_rows(MINING[mining], *rows, margin, needs_negatives=True)
 
 
 def hardest_queries(losses: tf.Tensor, counts: tf.Tensor, number: int) -> tf.Tensor:
@@ -184,7 +165,7 @@ class TripletLoss(RankingLoss):
 
     def __init__(
         self,
-        margin: float = 0.2,
+        margin: Scalar = 0.2,
         *,
         mining: str = "semi_hard",
         hardest: int = 0,
@@ -192,15 +173,15 @@ class TripletLoss(RankingLoss):
         name: str = "triplet",
     ):
         hyper_parameters = {
-            "margin": checks.number("margin", margin, at_least=0),
+            "margin": scalars.number("margin", margin, at_least=0),
             "mining": checks.one_of("mining", mining, MINING),
         }
         super().__init__(triplet_loss, hyper_parameters, reduction=reduction, name=name)
         self.hardest = checks.integer("hardest", hardest, at_least=0)
 
-    def score(self, *rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _score(self, *rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The core, of which only the hardest queries of all replicas count: queries against any gallery."""
-        losses, counts = super().score(*rows)
+        losses, counts = super()._score(*rows)
         if not self.hardest:
             return losses, counts
         counts = hardest_queries(losses, counts, self.hardest)
