@@ -5,6 +5,7 @@ import io
 import struct
 import subprocess
 import sys
+import tracemalloc
 import warnings
 import zlib
 
@@ -338,6 +339,41 @@ def test_a_file_cut_anywhere_is_refused(kind):
     for length in range(1, len(data)):
         with pytest.raises(BadImage):
             checked_image(data[:length])
+
+
+@pytest.mark.parametrize(
+    ("depth", "color", "width", "height", "taken"),
+    [
+        (16, 6, 9000, 9900, "4 channels of 2 bytes"),
+        (16, 4, 9000, 9900, "4 channels of 2 bytes"),
+        (16, 2, 9000, 5000, "3 channels of 2 bytes"),
+        (8, 6, 9000, 9900, "4 channels of 1 bytes"),
+    ],
+)
+def test_an_image_is_bounded_by_the_bytes_that_it_takes(monkeypatch, depth, color, width, height, taken):
+    """Of few bytes itself, and of no more pixels than an image may have."""
+    monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("it was decoded"))
+    with pytest.raises(BadImage, match=rf"bytes decoded: {width} x {height} pixels, {taken}"):
+        checked_image(png(width, height, depth, color, b""))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in WRITTEN if "16-bit" in kind])
+def test_16_bits_are_the_same_in_bands_of_a_row_and_of_two(monkeypatch, kind):
+    whole = checked_image(WRITTEN[kind][0])
+    for pixels in (1, 8):
+        monkeypatch.setattr(image_files, "_BAND_PIXELS", pixels)
+        assert checked_image(WRITTEN[kind][0]) == whole
+
+
+def test_16_bits_take_little_more_memory_than_8():
+    values = np.zeros([1500, 2000, 4], np.uint16)
+    data = png16(6, values)
+    tracemalloc.start()
+    checked_image(data)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # What NumPy and Python take: the PNG's own buffers and a copy of the result, not 32 bytes a pixel.
+    assert peak < 12 * values[:, :, 0].size
 
 
 @pytest.mark.parametrize("width, height", [(61680, 17), (1024, 1024), (4097, 1024)])

@@ -19,7 +19,7 @@ and the few that it would show differently than a viewer does are written again:
 | 12 and 32-bit integers, floats, 16-bit inks or separate planes | `BadImage` |
 | HEIC | `BadImage`, which says to convert it |
 | empty, of another format, truncated, damaged | `BadImage` |
-| a side above `MAX_SIDE`, more than `MAX_PIXELS` | `BadImage`, before any memory is taken |
+| a side above `MAX_SIDE`, more than `MAX_PIXELS` or `MAX_BYTES` | `BadImage`, before any memory is taken |
 
 A JPEG is written again with quality 95 and without chroma subsampling. One that is shrunk is decoded at 1/2,
 1/4 or 1/8 by the JPEG itself where that leaves at least twice the pixels that are wanted, and brought to size
@@ -46,6 +46,11 @@ from tfrank.checks import InputError
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 # From here on Pillow warns of decompression bombs; it is 256 MiB of RGB.
 MAX_PIXELS = 89_478_485
+# Of all samples, decoded: width x height x channels x bytes a sample. With its copies an image takes at most
+# some four times that.
+MAX_BYTES = 3 * MAX_PIXELS
+# Pixels of 16 bits that are brought to 8 at a time.
+_BAND_PIXELS = 2**18
 # What a JPEG can have. TensorFlow reads no PNG beyond a million.
 MAX_SIDE = 65_500
 # Of a JPEG that is written again.
@@ -154,6 +159,14 @@ def _open(data: bytes) -> Image.Image:
         raise BadImage(f"more than {MAX_PIXELS:,} pixels: {width} x {height}")
     if max(width, height) > MAX_SIDE:
         raise BadImage(f"a side of more than {MAX_SIDE:,} pixels: {width} x {height}")
+    transparent = "transparency" in image.info or image.mode.endswith("A")
+    channels = 4 if transparent else len(image.getbands())
+    sample = 2 if ";16" in _rawmode(image) else 1
+    if width * height * channels * sample > MAX_BYTES:
+        raise BadImage(
+            f"more than {MAX_BYTES:,} bytes decoded: {width} x {height} pixels, {channels} channels of"
+            f" {sample} bytes"
+        )
     return image
 
 
@@ -262,32 +275,49 @@ def _kept(image: Image.Image, data: bytes) -> bool:
 def _eight_bits(image: Image.Image, rawmode: str, data: bytes) -> Image.Image:
     """The image of 16-bit values / 257, rounded; Pillow alone would cut them, to the high byte or to 255."""
     width, height = image.size
-    if image.mode.startswith("I;16"):
-        values = np.asarray(image).reshape(height, width, 1)
-    else:
-        values = _both_bytes(image, rawmode, data)
-    result = ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
-    if (transparent := image.info.get("transparency")) is not None:
-        opaque = (values != transparent).any(axis=2, keepdims=True)
-        result = np.concatenate([result, np.uint8(255) * opaque], axis=2)
-    return Image.fromarray(result[:, :, 0] if result.shape[2] == 1 else result)
+    again = None if image.mode.startswith("I;16") else _other_bytes(rawmode, data)
+    transparent, bands = image.info.get("transparency"), []
+    rows = max(1, _BAND_PIXELS // width)
+    for top in range(0, height, rows):
+        box = (0, top, width, min(top + rows, height))
+        values = _sixteen_bits(image.crop(box), again and again.crop(box), rawmode)
+        band = ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
+        if transparent is not None:
+            opaque = (values != transparent).any(axis=2, keepdims=True)
+            band = np.concatenate([band, np.uint8(255) * opaque], axis=2)
+        bands.append(Image.fromarray(band[:, :, 0] if band.shape[2] == 1 else band))
+    result = Image.new(bands[0].mode, image.size)
+    for number, band in enumerate(bands):
+        result.paste(band, (0, number * rows))
+    return result
 
 
-def _both_bytes(image: Image.Image, rawmode: str, data: bytes) -> np.ndarray:
-    """`[height, width, channels]` 16-bit values of a colour image.
+def _other_bytes(rawmode: str, data: bytes) -> Image.Image:
+    """What Pillow does not unpack of a colour image's 16-bit values, of which it takes the high byte.
 
-    Pillow unpacks the high byte of each; read once more in the other byte order, the low byte.
+    It is read once more in the other byte order, which gives the low byte. Grey and alpha are read as four
+    bytes, which are both.
     """
     other = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
     again = _open(data)
     if rawmode == "LA;16B":
         _unpack_as(again, "RGBA")
-        pairs = np.asarray(again).astype(np.uint16)
-        return pairs[:, :, ::2] * 256 + pairs[:, :, 1::2]
-    if rawmode[:-1] not in ("RGB;16", "RGBA;16"):
+    elif rawmode[:-1] in ("RGB;16", "RGBA;16"):
+        _unpack_as(again, rawmode[:-1] + other[rawmode[-1]])
+    else:
         raise BadImage(f"16-bit pixels of the kind {rawmode}: write it again with 8 bits")
-    _unpack_as(again, rawmode[:-1] + other[rawmode[-1]])
-    return np.asarray(image).astype(np.uint16) * 256 + np.asarray(again)
+    again.load()
+    return again
+
+
+def _sixteen_bits(image: Image.Image, again: Image.Image | None, rawmode: str) -> np.ndarray:
+    """`[height, width, channels]` 16-bit values of an image, or of the same part of it read twice."""
+    if again is None:
+        return np.asarray(image)[:, :, None]
+    low = np.asarray(again)
+    if rawmode == "LA;16B":
+        return low[:, :, ::2].astype(np.uint16) * 256 + low[:, :, 1::2]
+    return np.asarray(image).astype(np.uint16) * 256 + low
 
 
 def _unpack_as(image: Image.Image, rawmode: str) -> None:
