@@ -107,6 +107,23 @@ def test_embeddings_of_another_size_are_refused():
         loss([0, 0], np.ones([2, 2]))
 
 
+def test_one_memory_in_two_models_is_refused():
+    def model():
+        model = keras.Sequential([keras.Input([DIM]), keras.layers.Dense(4)])
+        model.compile("sgd", loss)
+        return model
+
+    loss = CrossBatchMemory(losses.get("pnp"), size=8, warm_up=0)
+    labels, rows = batch(1, size=24)
+    first, second = model(), model()
+    first.fit(rows, labels, batch_size=6, verbose=0)
+    first.evaluate(rows, labels, batch_size=8, verbose=0)
+    first.compile("adam", loss)  # The same model, trained otherwise.
+    first.fit(rows, labels, batch_size=12, verbose=0)
+    with pytest.raises(InputError, match=r"holds embeddings of another model.* another CrossBatchMemory"):
+        second.fit(rows, labels, batch_size=6, verbose=0)
+
+
 def test_fit_remembers_the_batches_it_trains_on_and_none_that_it_validates_on():
     loss = CrossBatchMemory(losses.get("pnp"), size=8, warm_up=0)
     model = keras.Sequential([keras.Input([DIM]), keras.layers.Dense(4)])

@@ -1,5 +1,7 @@
 """Two replicas give the loss and the update of one device; the cases stand in `replica_cases.py`."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -38,3 +40,15 @@ def test_fit_logs_the_loss_of_the_step(results, case):
     step, fit = results[str(case._replace(way="step"))], results[str(case)]
     assert "error" not in fit
     np.testing.assert_allclose(fit["two replicas"]["loss"], step["one device"]["loss"], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "case, expected_text",
+    [
+        ("xla", r"InputError: XLA cannot compile a training step of several .* with jit_compile=False\."),
+        ("last", r"A batch has fewer rows than there are replicas, 2\. Make .*drop_remainder=True"),
+    ],
+)
+def test_what_several_replicas_cannot_do_is_refused_in_a_sentence(case, expected_text):
+    message = printed_json("-m", "tests.losses.refused_replicas", case)
+    assert re.search(expected_text, message)

@@ -1,5 +1,6 @@
 """Cross-batch memory (Wang et al., CVPR 2020, arXiv 1912.06798): past embeddings as more gallery."""
 
+import weakref
 from typing import Any
 
 import keras
@@ -24,9 +25,10 @@ class CrossBatchMemory(RankingLoss):
     happens in float16, is not remembered. The memory joins the gallery when it is full, and `warm_up`
     batches have been remembered; until then the loss is the inner one's.
 
-    A memory is of one embedding: a model of several outputs, or another model, needs others. Under several
-    replicas each keeps the same rows in the same order, those of the global batch; make the loss in the
-    strategy's scope, as the model.
+    A memory is of one embedding: a model of several outputs, or another model, needs others. A second
+    model is refused in `fit` and other traced steps on one device; an eager loop, or a strategy of several
+    replicas, does not notice it. Under several replicas each keeps the same rows in the same order, those of
+    the global batch; make the loss in the strategy's scope, as the model.
 
     Args:
         loss: a `RankingLoss`; what it does with its gallery, it does with the longer one.
@@ -72,6 +74,7 @@ class CrossBatchMemory(RankingLoss):
         self.embeddings = _per_replica(tf.zeros([0, 0]), [None, None], "memory_embeddings")
         self.batches = _per_replica(tf.constant(0, tf.int64), [], "memory_batches")
         self._dim = None  # Of the embeddings, known from the first on.
+        self._read = {}  # By id, variables that were read before the loss in a traced step: the model's.
 
     @property
     def variables(self) -> list[tf.Variable]:
@@ -101,6 +104,7 @@ class CrossBatchMemory(RankingLoss):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """The inner loss of queries against the gallery and, once it takes part, the memory behind it."""
         self._check_dim(gallery_embeddings.shape[1])
+        self._check_model()
         past_labels, past = self.labels.read_value(), tf.stop_gradient(self.embeddings.read_value())
         past = tf.cast(past, gallery_embeddings.dtype)
         joins = (tf.size(past_labels) == self.size) & (self.batches >= self.warm_up)
@@ -132,6 +136,20 @@ class CrossBatchMemory(RankingLoss):
                 f" some of {dim}. Make another loss for another model or output."
             )
         self._dim = dim
+
+    def _check_model(self):
+        """Refuses a traced step of a model that shares no variable with the one before."""
+        # Under a strategy a variable has one for each replica.
+        parts = [part for variable in self.variables for part in getattr(variable, "values", [variable])]
+        own = {id(part.handle) for part in parts}
+        read = {key: handle for key, handle in _variables_read().items() if key not in own}
+        before = {key: handle for key, handle in self._read.items() if handle() is not None}
+        if read and before and not read.keys() & before.keys():
+            raise checks.InputError(
+                f"The memory of the loss {self.name!r} holds embeddings of another model, which do not"
+                " compare with this one's. Make another CrossBatchMemory for this model."
+            )
+        self._read = before | read
 
     def _remember(self, labels, embeddings):
         # A batch that is not finite would make all losses NaN until it is forgotten.
@@ -171,6 +189,16 @@ class CrossBatchMemory(RankingLoss):
     def from_config(cls, config: dict[str, Any]) -> "CrossBatchMemory":
         """The loss with that `get_config`."""
         return cls(**(config | {"loss": keras.losses.deserialize(config["loss"])}))
+
+
+def _variables_read():
+    """The handles of variables that the step being traced has read so far, by id; none in eager mode."""
+    handles, graph = {}, tf.compat.v1.get_default_graph()
+    while hasattr(graph, "external_captures"):
+        resources = [tensor for tensor in graph.external_captures if tensor.dtype == tf.resource]
+        handles |= {id(handle): weakref.ref(handle) for handle in resources}
+        graph = graph.outer_graph
+    return handles
 
 
 def _per_replica(value, shape, name):

@@ -207,6 +207,13 @@ def global_mean(
 def checked_batch(labels, embeddings, sample_weight):
     """int64 `[batch]` labels, float32 or float64 `[batch, dim]` embeddings, `[batch]` weights."""
     labels, embeddings = tf.convert_to_tensor(labels), tf.convert_to_tensor(embeddings)
+    replicas = distributed.replica_count()
+    mirrored = isinstance(tf.distribute.get_strategy(), tf.distribute.MirroredStrategy)
+    if mirrored and replicas > 1 and GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        raise checks.InputError(
+            "XLA cannot compile a training step of several replicas. Compile the model with"
+            " jit_compile=False."
+        )
     # Under a strategy Keras builds a model by tracing the loss on the mean of the replicas' labels.
     keras_builds = tf.distribute.in_cross_replica_context() and not tf.executing_eagerly()
     if not labels.dtype.is_integer and not keras_builds:
@@ -220,6 +227,14 @@ def checked_batch(labels, embeddings, sample_weight):
         weights = tf.ones_like(embeddings[:, 0], dtype)
     else:
         weights = _checked_weights(tf.stop_gradient(tf.cast(sample_weight, dtype)))
+    if replicas > 1:
+        # Without rows a replica would leave the others waiting.
+        message = (
+            f"A batch has fewer rows than there are replicas, {replicas}. Make batches of a multiple of"
+            f" {replicas} rows, and the last one too: batch(..., drop_remainder=True)."
+        )
+        with tf.control_dependencies([tf.debugging.Assert(tf.shape(embeddings)[0] > 0, [message])]):
+            embeddings = tf.identity(embeddings)
     labels = _column("labels", labels, embeddings)
     return (
         tf.cast(labels, tf.int64),
