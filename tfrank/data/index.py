@@ -13,10 +13,8 @@ import tensorflow as tf
 
 from tfrank import files
 from tfrank.checks import InputError
-from tfrank.data.sources.image import ROLES
+from tfrank.data.sources.image import ROLES, UNKNOWN
 
-# What a column holds for records that lack it.
-UNKNOWN = -1
 COLUMN_TYPES = {
     "shard": np.int32,
     "offset": np.int64,

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 ROLES = ("", "query", "gallery", "distractor")
+# What a column of an index holds for records that lack it, such as the class.
+UNKNOWN = -1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
