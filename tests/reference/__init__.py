@@ -7,7 +7,7 @@ from tests.reference import pairs, ranking, tuples
 from tests.reference.common import by_query, candidates, each_query, mean, one_batch, sigmoid, soft_rank, unit
 from tests.reference.metrics import average_precision, recall_at_k, relevance
 from tests.reference.postprocess import expanded, k_reciprocal, multi_scale, whitened
-from tests.reference.protocols import averaged_groups, graded, ranking_of
+from tests.reference.protocols import averaged_groups, graded, ranking_of, template_embedding
 from tests.reference.ranking import class_weights
 
 LOSSES = {
@@ -48,6 +48,7 @@ __all__ = [
     "relevance",
     "sigmoid",
     "soft_rank",
+    "template_embedding",
     "unit",
     "whitened",
 ]

@@ -37,3 +37,17 @@ def averaged_groups(rows, groups):  # arXiv 2007.12163, section 5.1
         norm = math.hypot(*total)
         found.append((numbers[0], [x / norm if norm > 1e-6 else 0.0 for x in total]))
     return found
+
+
+def template_embedding(rows, templates, media, template):  # as InsightFace measures IJB-C
+    """The sum over the media of a template of the mean of a media's rows, of norm 1, or zeros."""
+    members = {}
+    for row, of_template, of_media in zip(rows, templates, media):
+        if of_template == template:
+            members.setdefault(int(of_media), []).append([float(x) for x in row])
+    total = [0.0] * len(rows[0])
+    for group in members.values():
+        for column in range(len(total)):
+            total[column] += math.fsum(row[column] for row in group) / len(group)
+    norm = math.hypot(*total)
+    return [x / norm if norm > 1e-6 else 0.0 for x in total]

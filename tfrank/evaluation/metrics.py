@@ -67,7 +67,7 @@ FAMILIES = {
     "tar_at_far_": ("TAR@FAR ", "<far>"),
 }
 PAIRS = ("positive_pairs", "negative_pairs", "all_positive_pairs", "all_negative_pairs")
-COUNTS = ("queries", "lone_queries", *PAIRS)
+COUNTS = ("queries", "lone_queries", "templates", *PAIRS)
 
 
 def metric_title(name: str) -> str:

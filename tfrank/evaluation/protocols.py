@@ -9,6 +9,7 @@ import numpy as np
 from tfrank import checks
 from tfrank.checks import InputError
 from tfrank.evaluation.ranks import Truth, by_label, by_list
+from tfrank.evaluation.templates import TemplatePairs
 from tfrank.normalize import l2_normalize
 
 # Names of `Split`s, and what they are for a person.
@@ -17,7 +18,11 @@ PROTOCOLS = {
     "query_gallery": "the test set's queries against its gallery",
     "random_gallery": "a random image of each class is the gallery, the others are queries; mean of 10 draws",
     "revisited": "queries against the gallery by graded relevance: easy, medium, hard",
+    "template_pairs": "pairs of templates, by the cosine; a template is the mean of its media, each"
+    " of which is the mean of its images",
 }
+# Compares pairs and ranks nothing, so it has no `Split`.
+TEMPLATE_PAIRS = "template_pairs"
 # The label of images of no class.
 UNKNOWN = -1
 # Of `random_gallery` (Liu et al., CVPR 2016).
@@ -41,6 +46,7 @@ class TestSet:
         role: `[images]` of "", "query", "gallery", "distractor".
         group: `[images]` int64, the instance that several images show, -1 where each is its own.
         relevance: by query id, the gallery ids of each grade, "easy", "hard" and "junk"; None without grades.
+        templates: of the images, and pairs of them to compare; None without. Such images have no groups.
     """
 
     # Not one of pytest's, for all its name.
@@ -51,6 +57,7 @@ class TestSet:
     role: np.ndarray
     group: np.ndarray
     relevance: Mapping[str, Mapping[str, Sequence[str]]] | None = None
+    templates: TemplatePairs | None = None
 
 
 class Split(NamedTuple):
@@ -84,7 +91,7 @@ def splits_of(test: TestSet, protocol: str, *, seed: int = 0) -> list[Split]:
 
     Args:
         test: the test set.
-        protocol: a name of `PROTOCOLS`.
+        protocol: a name of `PROTOCOLS` but `template_pairs`.
         seed: of what is drawn.
 
     Raises:
@@ -96,7 +103,7 @@ def splits_of(test: TestSet, protocol: str, *, seed: int = 0) -> list[Split]:
     >>> split.truths["leave_one_out"].positives(2)
     array([3])
     """
-    match checks.one_of("protocol", protocol, PROTOCOLS):
+    match checks.one_of("protocol", protocol, [name for name in PROTOCOLS if name != TEMPLATE_PAIRS]):
         case "leave_one_out":
             return [_leave_one_out(test)]
         case "query_gallery":
@@ -119,7 +126,9 @@ def text_of(image_id: bytes | str | int) -> str:
 
 
 def usual_protocol(test: TestSet) -> str:
-    """The protocol of a test set by what is known of it: graded relevance, roles, or labels alone."""
+    """The protocol of a test set by what is known of it: templates, grades, roles, or labels alone."""
+    if test.templates is not None:
+        return TEMPLATE_PAIRS
     if test.relevance is not None:
         return "revisited"
     return "query_gallery" if np.any(test.role == "query") else "leave_one_out"

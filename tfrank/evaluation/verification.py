@@ -70,6 +70,21 @@ def verification(
     rng = np.random.default_rng(checks.integer("seed", seed, at_least=0))
     positives, all_positives = _similarities(embeddings, order, own, end, max_pairs, rng)
     negatives, all_negatives = _similarities(embeddings, order, end, len(order), max_pairs, rng)
+    return {
+        **rates(positives, negatives, fars),
+        "all_positive_pairs": all_positives,
+        "all_negative_pairs": all_negatives,
+    }
+
+
+def rates(positives: np.ndarray, negatives: np.ndarray, fars: Sequence[float]) -> dict[str, float]:
+    """ROC-AUC and TARs, as `verification` defines them, of the similarities of pairs; and how many pairs.
+
+    Args:
+        positives: `[positives]` similarities of pairs of one class, ascending.
+        negatives: `[negatives]` those of two classes, ascending.
+        fars: false accept rates; those below 1 / negatives are left out.
+    """
     accepted = {far: _accepted(far, len(negatives)) for far in fars}
     return {
         "roc_auc": _roc_auc(positives, negatives),
@@ -80,8 +95,6 @@ def verification(
         },
         "positive_pairs": len(positives),
         "negative_pairs": len(negatives),
-        "all_positive_pairs": all_positives,
-        "all_negative_pairs": all_negatives,
     }
 
 
@@ -93,7 +106,7 @@ def check_pairs(labels: np.ndarray) -> None:
 
 
 def note(found: Mapping[str, float], fars: Sequence[float] = FARS) -> str:
-    """What a person should know of the numbers that `verification` gave for these false accept rates, or "".
+    """What a person should know of the numbers that `verification` or `rates` gave for these FARs, or "".
 
     >>> rows, labels = np.eye(20, dtype=np.float32), np.arange(20) // 2
     >>> note(verification(rows, labels))
@@ -103,7 +116,7 @@ def note(found: Mapping[str, float], fars: Sequence[float] = FARS) -> str:
     notes = [
         f"{found[f'{kind}_pairs']:,} of {found[f'all_{kind}_pairs']:,} {kind} pairs, drawn at random."
         for kind in ("positive", "negative")
-        if found[f"{kind}_pairs"] < found[f"all_{kind}_pairs"]
+        if found[f"{kind}_pairs"] < found.get(f"all_{kind}_pairs", 0)
     ]
     if left_out:
         pairs = f"{found['negative_pairs']:,} negative pairs"

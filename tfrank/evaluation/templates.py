@@ -1,0 +1,116 @@
+"""Are two sets of images of one person? IJB-C's verification of templates, over its own list of pairs."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tfrank import checks
+from tfrank.checks import InputError
+from tfrank.evaluation.parallel import in_parallel
+from tfrank.evaluation.verification import BLOCK_PAIRS, rates
+from tfrank.normalize import l2_normalize
+
+# Those of IJB-C's tables.
+TEMPLATE_FARS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
+
+
+class TemplatePairs(NamedTuple):
+    """Templates of images, and which pairs of templates are compared.
+
+    Attributes:
+        template: `[images]` integers, the template that an image belongs to.
+        media: `[images]` integers, the photo or video that it is from.
+        pairs: `[pairs, 3]` integers, an array or a memory map: two templates, and 1 if they are of one
+            person, 0 if of two.
+    """
+
+    template: np.ndarray
+    media: np.ndarray
+    pairs: np.ndarray
+
+    @property
+    def names(self) -> np.ndarray:
+        """`[templates]` the templates, ascending."""
+        return np.unique(self.template)
+
+
+def template_embeddings(embeddings: np.ndarray, templates: TemplatePairs) -> np.ndarray:
+    """One embedding for each template: the mean over its media of the mean over its images, normalised.
+
+    As InsightFace evaluates IJB-C, so a video weighs as much as a photo. Means of media are not normalised,
+    and the images of a media count the same: neither the score of the face's detector nor the norm of an
+    embedding is a weight.
+
+    Args:
+        embeddings: `[images, dim]` float32, unit norm, an array or a memory map.
+        templates: of the images.
+
+    Returns:
+        `[templates, dim]` float32 in the order of `names`, of unit norm; zeros where images cancel out.
+
+    >>> rows = np.array([[1, 0], [1, 0], [0, 1]], np.float32)
+    >>> pairs = TemplatePairs(np.array([5, 5, 5]), np.array([1, 1, 2]), np.empty([0, 3], int))
+    >>> print(template_embeddings(rows, pairs).round(4))
+    [[0.7071 0.7071]]
+    """
+    order = np.lexsort((templates.media, templates.template))
+    template, media = templates.template[order], templates.media[order]
+    new_template = np.diff(template, prepend=template[0] - 1) != 0
+    of_media = np.cumsum(new_template | (np.diff(media, prepend=media[0] - 1) != 0)) - 1
+    weights = 1 / np.bincount(of_media)[of_media]
+    starts = np.flatnonzero(new_template)
+    sums = np.empty([len(starts), embeddings.shape[1]], np.float32)
+    for row, (start, end) in enumerate(zip(starts, [*starts[1:], len(order)])):
+        sums[row] = weights[start:end] @ embeddings[order[start:end]].astype(np.float64)
+    return l2_normalize(sums).numpy()
+
+
+def check_templates(templates: TemplatePairs) -> None:
+    """InputError unless the templates of pairs have images, and pairs are of one person and of two."""
+    missing = np.setdiff1d(templates.pairs[:, :2], templates.template)
+    if len(missing):
+        raise InputError(
+            f"The pairs name template {missing[0]}, of which the test set has no image ({len(missing):,} such"
+            f" template{'s' * (len(missing) > 1)}). Prepare the records again, from all images."
+        )
+    same = int(np.count_nonzero(templates.pairs[:, 2]))
+    if not 0 < same < len(templates.pairs):
+        raise InputError(
+            f"Verification needs pairs of one person and pairs of two. Of {len(templates.pairs):,} pairs of"
+            f" templates {same:,} are of one person."
+        )
+
+
+def template_verification(
+    embeddings: np.ndarray, templates: TemplatePairs, *, fars: Sequence[float] = TEMPLATE_FARS
+) -> dict[str, float]:
+    """ROC-AUC, and true accept rates at false accept rates, over the listed pairs of templates.
+
+    Templates are embedded by `template_embeddings` and compared by the cosine; what the rates are says
+    `verification.verification`.
+
+    Args:
+        embeddings: `[images, dim]` float32, unit norm, an array or a memory map.
+        templates: of the images.
+        fars: false accept rates, above 0, below 1. Those below 1 / (negative pairs) are left out.
+
+    Returns:
+        `roc_auc`, `tar_at_far_<far>` for each, 0 to 1; `templates`, `positive_pairs` and `negative_pairs`,
+        how many there are.
+
+    Raises:
+        InputError: see `check_templates`.
+    """
+    fars = checks.sequence("fars", fars, checks.number, above=0, below=1)
+    check_templates(templates)
+    rows, names, pairs = template_embeddings(embeddings, templates), templates.names, templates.pairs
+
+    def of_block(start):
+        first, second = np.searchsorted(names, pairs[start : start + BLOCK_PAIRS, :2]).T
+        return np.vecdot(rows[first], rows[second])
+
+    similarities = np.concatenate(list(in_parallel(of_block, range(0, len(pairs), BLOCK_PAIRS))))
+    same = np.asarray(pairs[:, 2], bool)
+    found = rates(np.sort(similarities[same]), np.sort(similarities[~same]), fars)
+    return {**found, "templates": len(names)}
