@@ -65,7 +65,7 @@ def train_and_evaluate(config, workdir, strategy, data, steps):
     rows = (baselines | {"trained": results}).items()
     rows = {name: next(iter(one.metrics().values())) for name, one in rows}
 
-    print(report.table(rows))
+    print(report.table(rows, reporting.DEFINITIONS))
     for note in results.notes:
         print(note)
     best = training.trainer.best

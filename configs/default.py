@@ -284,7 +284,7 @@ def get_config(loss: str = "") -> ConfigDict:
     config.evaluation.expansion_alpha = 2.0
     # Whether rankings are those of k-reciprocal neighbours.
     config.evaluation.rerank = False
-    # Normalised mutual information of k-means clusters and classes; ROC-AUC and TAR at FAR of pairs.
+    # Normalised mutual information of k-means clusters and classes; ROC-AUC and TAR at FAR of image pairs.
     config.evaluation.nmi = False
     config.evaluation.verification = False
     # Whether raw pixels and the model before training are evaluated too; for small images and test sets.

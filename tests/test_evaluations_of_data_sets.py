@@ -19,6 +19,7 @@ from tests.data.sources.trees import write
 from tests.programs import ROOT
 from tfrank import datasets, inference, measuring
 from tfrank.data.preparation import prepare
+from tfrank.data.regions import ARCFACE_POINTS
 
 pytestmark = pytest.mark.slow
 
@@ -206,3 +207,71 @@ def test_the_frames_of_a_video_of_ijb_c_are_one_instance(tmp_path):
     # 20 pairs of one subject, 25 of two: 16 of stills, 4 and 4 of a still and a video, and one of videos.
     assert_are(results.extras, positive_pairs=20, negative_pairs=25)
     assert 0.5 < results.extras["roc_auc"] < 1
+
+
+# IJB-C as InsightFace has it: {template: {media: angles}}. Template 2 is at 30, the mean of 20 and 40; by the
+# mean of its images it would be at 36, and nearer to 3 than to 1.
+TEMPLATES = {
+    1: {10: [0]},
+    2: {20: [20], 21: [40, 40, 40, 40]},
+    3: {30: [61, 63]},
+    4: {40: [90]},
+    5: {50: [45]},
+    6: {60: [85], 61: [85]},
+}
+# Of one person at 30, 28, 45 and 85 degrees; of two at 32, 60, 62 and 90.
+TEMPLATE_PAIRS = [(1, 2, 1), (3, 4, 1), (1, 5, 1), (1, 6, 1), (3, 2, 0), (2, 4, 0), (1, 3, 0)]
+TEMPLATE_PAIRS += [(1, 4, 0)] * 8
+
+
+def write_ijbc(folder):
+    lines, points = [], " ".join(f"{axis:.3f}" for point in ARCFACE_POINTS for axis in point)
+    for template, media in TEMPLATES.items():
+        for number, angles in media.items():
+            for angle in angles:
+                lines.append(f"{len(lines) + 1}.jpg {template} {number}\n")
+                paint(folder / "loose_crop" / lines[-1].split()[0], angle, size=(112, 112))
+    write(folder, "meta/ijbc_face_tid_mid.txt", "".join(lines))
+    faces = [f"{line.split()[0]} {points} 0.99\n" for line in lines]
+    write(folder, "meta/ijbc_name_5pts_score.txt", "".join(faces))
+    pairs = [" ".join(map(str, pair)) + "\n" for pair in TEMPLATE_PAIRS]
+    write(folder, "meta/ijbc_template_pair_label.txt", "".join(pairs))
+    return folder
+
+
+def test_eval_main_verifies_the_pairs_of_templates_of_ijb_c(tmp_path):
+    records = prepared("ijb_c", write_ijbc(tmp_path / "IJBC"))
+    command = [sys.executable, "eval_main.py", "--config=configs/vgg_face2.py"]
+    command += [f"--saved_model={save_model(tmp_path / 'model')}", f"--config.data.test_records={records}"]
+
+    def run(*flags):
+        return subprocess.run([*command, *flags], cwd=ROOT, capture_output=True, text=True, timeout=300)
+
+    process = run()
+    assert process.returncode == 1 and "12 of 12 images to test on have no box" in process.stderr
+    process = run("--config.data.test_region=face")
+    assert process.returncode == 0, process.stderr[-2000:]
+    output = tmp_path / "model_evaluation" / "IJBC_records_test"
+    tree = json.loads((output / "metrics.json").read_text())
+    assert tree["rankings"] == {
+        "template_pairs": {
+            # 30 and 28 are above all 11, 45 above 10, 85 above 8.
+            "roc_auc": pytest.approx(40 / 44),
+            # The pair at 32 is accepted, so those above 60 are.
+            "tar_at_far_0.1": 0.75,
+            **{"positive_pairs": 4, "negative_pairs": 11, "templates": 6},
+        }
+    }
+    assert tree["galleries"]["template_pairs"]["images"] == 12
+    assert (
+        "FAR 0.01, 0.001, 0.0001, 1e-05, 1e-06 left out: 11 negative pairs cannot show so low a rate."
+        in tree["notes"]
+    )
+    assert tree["about"]["protocols"].startswith("template_pairs: pairs of templates, by the cosine")
+    page = (output / "report.html").read_text()
+    assert "TAR@FAR 0.1" in page and "75.00" in page and "TAR at FAR: share" in process.stdout
+    assert not list((output / "per_query").iterdir())
+    process = run(
+        *("--config.data.test_region=face", f"--compare_with={output}", f"--output_dir={tmp_path / 'again'}")
+    )
+    assert process.returncode == 1 and "pairs of templates have no queries. Leave out" in process.stderr

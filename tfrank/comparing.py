@@ -53,9 +53,11 @@ class Earlier(NamedTuple):
 
 
 def per_query_of(results: Results) -> dict[str, PerQuery]:
-    """The queries of each ranking."""
+    """The queries of each ranking that has queries: pairs of templates have none."""
     test, found = results.test, {}
     for name, one in results.rankings.items():
+        if not one.per_query:
+            continue
         ids = np.array([text_of(image) for image in test.ids[one.queries]])
         found[name] = PerQuery(ids, test.labels[one.queries], one.per_query)
     return found
@@ -103,7 +105,7 @@ def load_baselines(
         questions: of the evaluation.
     """
     place, found, notes = os.path.join(folder, BASELINES), {}, []
-    for name in sorted(os.listdir(place)) if os.path.isdir(place) else ():
+    for name in sorted(os.listdir(place)) if questions and os.path.isdir(place) else ():
         try:
             before = load_metrics(os.path.join(place, name))["about"]
             other = [fact for fact in {**before, **about} if before.get(fact) != about.get(fact)]
@@ -153,6 +155,11 @@ def earlier_rankings(before: str, now: str, questions: Mapping[str, Question]) -
     """
     if os.path.realpath(before) == os.path.realpath(now):
         raise InputError(f"{before} is this evaluation itself. Compare with another.")
+    if not questions:
+        raise InputError(
+            "Evaluations are compared query by query, and pairs of templates have no queries. Leave out"
+            " --compare_with."
+        )
     tree, _ = load_metrics(before), load_curves(before)
     found = {
         name: _earlier(before, name, question, tree["galleries"].get(name))

@@ -27,6 +27,7 @@ from tfrank.data.samplers import (
 )
 from tfrank.data.scan import Features, open_foreign_records
 from tfrank.data.sources.image import ROLES
+from tfrank.data.templates import TEMPLATES, Templates, load_templates
 from tfrank.data.views import View
 from tfrank.workdir import check_records_of
 
@@ -44,13 +45,14 @@ class Data:
         train: to train on.
         validation: classes that were held out of it, or None.
         test: to measure on.
-        relevance: of the test set, by query id, the gallery ids of each grade; None where labels say it all.
+        relevance: of the test set, by query id, the gallery ids of each grade; or its templates and pairs of
+            them; None where labels say it all.
     """
 
     train: RecordIndex
     validation: RecordIndex | None
     test: RecordIndex
-    relevance: dict | None
+    relevance: dict | Templates | None
 
 
 def build_data(config: ConfigDict, workdir: str) -> Data:
@@ -74,8 +76,8 @@ def build_data(config: ConfigDict, workdir: str) -> Data:
     return Data(train, validation, test, relevance)
 
 
-def build_test_set(config: ConfigDict, workdir: str) -> tuple[RecordIndex, dict | None]:
-    """The records to measure on, and their graded relevance where they have one; see `build_data`."""
+def build_test_set(config: ConfigDict, workdir: str) -> tuple[RecordIndex, dict | Templates | None]:
+    """The records to measure on, and their graded relevance or templates where they have some; see `Data`."""
     test, relevance = _open_test(config.data, workdir)
     _check_boxes(config.data, "test_region" if config.data.test_region else "region", test, "test")
     return test, relevance
@@ -88,8 +90,12 @@ def _open_test(data, workdir):
     by_config = data.name in DIVIDED_BY_CONFIG and not data.test_records
     test = concatenate([open_split(folder, split) for split in (("test",) if by_config else data.test)])
     relevance = load_ground_truth(folder)
+    if relevance is None:
+        relevance = load_templates(folder)
     if relevance is None and (test.label == UNKNOWN).any():
-        raise InputError(f"Records to test on have no class, and there is no {GROUND_TRUTH} in {folder}.")
+        raise InputError(
+            f"Records to test on have no class, and there is no {GROUND_TRUTH} or {TEMPLATES} in {folder}."
+        )
     return test, relevance
 
 

@@ -11,18 +11,26 @@ from ml_collections import ConfigDict
 from tfrank.checks import InputError
 from tfrank.data.index import RecordIndex
 from tfrank.data.sources.image import ROLES
+from tfrank.data.templates import TEMPLATES, Templates
 from tfrank.evaluation import clusters, metrics
 from tfrank.evaluation import verification as verifying
-from tfrank.evaluation.measure import Measured, PostProcessing, answerable, measure
+from tfrank.evaluation.measure import NOTHING, Measured, PostProcessing, answerable, measure
 from tfrank.evaluation.one_call import zero_note
 from tfrank.evaluation.protocols import (
     PROTOCOLS,
+    TEMPLATE_PAIRS,
     UNKNOWN,
     TestSet,
     average_groups,
     splits_of,
     text_of,
     usual_protocol,
+)
+from tfrank.evaluation.templates import (
+    TEMPLATE_FARS,
+    TemplatePairs,
+    check_templates,
+    template_verification,
 )
 
 
@@ -31,7 +39,7 @@ class Results:
     """What was measured of a test set.
 
     Attributes:
-        rankings: by name, the first one being the protocol's.
+        rankings: by name, the first one being the protocol's; `template_pairs` has metrics and no queries.
         galleries: by the name of a ranking, see `questions_of`.
         extras: of the embeddings as a whole: dists@intra and dists@inter, NMI, verification.
         notes: what a reader of the numbers should know.
@@ -86,8 +94,8 @@ def distinct_ids(index: RecordIndex) -> np.ndarray:
     return texts.astype(str)
 
 
-def test_set_of(index: RecordIndex, relevance: Mapping | None) -> TestSet:
-    """What the records say of their images, for protocols."""
+def test_set_of(index: RecordIndex, relevance: Mapping | Templates | None) -> TestSet:
+    """What the records say of their images, for protocols; see `datasets.build_test_set`."""
     ids = distinct_ids(index)
     if ids.dtype != np.asarray(index.id).dtype:
         print(
@@ -95,12 +103,16 @@ def test_set_of(index: RecordIndex, relevance: Mapping | None) -> TestSet:
             " names? --config.data.features.id.",
             flush=True,
         )
+    templates = None
+    if isinstance(relevance, Templates):
+        templates = TemplatePairs(*relevance.of(np.asarray(index.id)).T, relevance.pairs)
     return TestSet(
         labels=np.asarray(index.label),
         ids=ids,
         role=np.array(ROLES)[index.role],
         group=np.asarray(index.group),
-        relevance=relevance,
+        relevance=relevance if templates is None else None,
+        templates=templates,
     )
 
 
@@ -109,17 +121,20 @@ def check_measurable(config: ConfigDict, test: TestSet, *, search: str = "exact"
     options = config.evaluation
     if search != "exact" and (options.rerank or "revisited" in _protocols(config, test)):
         raise InputError(f"Graded relevance and re-ranking need exact search, not {search}.")
+    if TEMPLATE_PAIRS in _protocols(config, test):
+        _check_template_pairs(config, test)
     test, splits = _all_splits(config, test)
     for of_protocol in splits:
         _ks(config, of_protocol)
         for split in of_protocol:
             answerable(split, _post_processing(config))
-    if (options.nmi or options.verification) and np.any(test.labels == UNKNOWN):
+    verification = _verifies_images(config, test)
+    if (options.nmi or verification) and np.any(test.labels == UNKNOWN):
         raise InputError(
             "Images of the test set have no class (label -1), by which NMI and verification are measured."
             " Set config.evaluation.nmi and config.evaluation.verification to False."
         )
-    if options.verification:
+    if verification:
         verifying.check_pairs(test.labels)
 
 
@@ -148,6 +163,10 @@ def measure_all(
     embeddings, test, images = average_groups(embeddings, test)
     post, rankings, galleries = _post_processing(config), {}, {}
     for name in _protocols(config, test):
+        if name == TEMPLATE_PAIRS:
+            rankings[name], galleries[name], note = _measure_template_pairs(embeddings, test)
+            notes.append(note)
+            continue
         splits = splits_of(test, name)
         ks, note = _ks(config, splits)
         found = measure(embeddings, splits, ks, search=search, target_recall=options.target_recall, post=post)
@@ -159,7 +178,7 @@ def measure_all(
     extras = clusters.class_distances(embeddings, test.labels) if np.all(test.labels != UNKNOWN) else {}
     if options.nmi:
         extras["nmi"] = clusters.nmi(embeddings, test.labels)
-    if options.verification:
+    if _verifies_images(config, test):
         found = verifying.verification(embeddings, test.labels)
         notes.append(verifying.note(found))
         extras |= found
@@ -216,7 +235,34 @@ def _post_processing(config):
 def _all_splits(config, test):
     """The instances of a test set, and the splits of each protocol."""
     _, test, _ = average_groups(np.zeros([len(test.labels), 1], np.float32), test)
-    return test, [splits_of(test, name) for name in _protocols(config, test)]
+    return test, [splits_of(test, name) for name in _protocols(config, test) if name != TEMPLATE_PAIRS]
+
+
+def _verifies_images(config, test):
+    """Whether pairs of images are verified by their classes. Templates are verified by their own pairs."""
+    return config.evaluation.verification and TEMPLATE_PAIRS not in _protocols(config, test)
+
+
+def _check_template_pairs(config, test):
+    if test.templates is None:
+        raise InputError(f"The test set has no templates ({TEMPLATES} beside its records).")
+    if _post_processing(config) != NOTHING._replace(alpha=config.evaluation.expansion_alpha):
+        raise InputError(
+            "Pairs of templates are compared and not ranked. Set query_expansion and database_augmentation of"
+            " config.evaluation to 0, and rerank to False."
+        )
+    check_templates(test.templates)
+
+
+def _measure_template_pairs(embeddings, test):
+    """What was measured of the pairs of templates, what was compared, and a note."""
+    found = template_verification(embeddings, test.templates)
+    nothing = np.empty([0], np.int64)
+    digest = hashlib.sha256()
+    for column in test.templates:
+        digest.update(np.ascontiguousarray(column, np.int32))
+    compared = {"images": len(test.ids), "sha256": digest.hexdigest()}
+    return Measured(found, {}, nothing, None, None), compared, verifying.note(found, TEMPLATE_FARS)
 
 
 def _galleries(test, splits):

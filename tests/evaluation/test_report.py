@@ -6,7 +6,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from tfrank.evaluation import report
+from tfrank.evaluation import report, verification
 
 LABELS = np.array([3, 2**40, 3, -1, 5, 5, 3])
 ROW = {"recall_at_1": 0.91234, "recall_at_10": 1.0, "map": 0.5, "queries": 58, "lone_queries": 2}
@@ -24,6 +24,17 @@ def test_table_has_a_line_for_each_model_and_defines_recall_at_k():
         "Recall@K (hit rate): share of queries with at least one image of their class among the K nearest,"
         " the query itself left out."
     )
+
+
+def test_table_shows_the_rates_of_pairs_where_nothing_is_ranked():
+    rates = {"roc_auc": 0.9, "tar_at_far_0.1": 0.8, "tar_at_far_1e-06": 0.1, "templates": 6}
+    text = report.table(
+        {"start": rates, "trained": rates | {"tar_at_far_0.1": 0.85}}, verification.DEFINITIONS
+    )
+    lines = text.splitlines()
+    assert lines[0].split() == ["TAR@FAR", "0.1", "TAR@FAR", "1e-06"]
+    assert lines[2].split() == ["trained", "0.8500", "0.1000"]
+    assert lines[3:] == [verification.DEFINITIONS["tar_at_far_<far>"]]
 
 
 def test_table_shows_what_scann_missed():

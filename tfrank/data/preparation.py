@@ -37,6 +37,7 @@ from tfrank.data.shards import Skipped
 from tfrank.data.sources import SOURCES
 from tfrank.data.sources.counts import compare_counts
 from tfrank.data.sources.image import ROLES
+from tfrank.data.templates import save_templates
 from tfrank.data.workers import Counts, run
 from tfrank.progress import Progress
 from tfrank.workdir import locked
@@ -112,13 +113,16 @@ def prepare(
             work = files.make_folder(os.path.join(output_dir, UNFINISHED))
             if source_dir:
                 print(f"Reading {os.path.abspath(source_dir)}", flush=True)
-            folder = _unpacked(source_dir, work)
+            source = source.in_layout_of(folder := _unpacked(source_dir, work))
             # Paths of a manifest are relative to where it is.
             root = os.path.dirname(folder) if os.path.isfile(folder) else folder
             listings = list_images(source.read(folder, **options), work, root=root)
             _check_listings(source, listings, source_dir, root, max_skipped, allow_common_classes)
+            templates = source.templates and save_templates(work, source.templates(folder))
             tasks = _tasks(listings, root, work, num_shards, shorter_side)
             skipped, changes = _write_shards(tasks, output_dir, processes, max_skipped)
+            if templates:
+                save_templates(output_dir, templates, _joined(itertools.chain(*tasks.values())).id)
             if source.own:
                 _say_duplicates(tasks, os.path.join(output_dir, DUPLICATES))
             splits = {split: _join(split, tasks[split], skipped, output_dir) for split in listings}
@@ -130,6 +134,7 @@ def prepare(
                 "images": changes,
                 "jpeg_quality": JPEG_QUALITY,
                 "splits": splits,
+                **(templates.counts() if templates else {}),
             }
             files.write_json(os.path.join(output_dir, PREPARED), summary)
         else:
@@ -356,10 +361,7 @@ def _write_skipped(skipped, total, path, max_skipped):
 
 def _say_duplicates(tasks, path):
     """Prints and lists which photos are there twice and should not be."""
-    indexes = {
-        split: concatenate([load_index(shards.index_path(task)) for task in some])
-        for split, some in tasks.items()
-    }
+    indexes = {split: _joined(some) for split, some in tasks.items()}
     hashes = {split: np.concatenate(list(map(shards.load_hashes, some))) for split, some in tasks.items()}
     found = find_duplicates(indexes, hashes)
     for sentence in sentences(found, path):
@@ -368,9 +370,14 @@ def _say_duplicates(tasks, path):
         write_duplicates(found, path)
 
 
+def _joined(tasks):
+    """One index of some shards."""
+    return concatenate([load_index(shards.index_path(task)) for task in tasks])
+
+
 def _join(split, tasks, skipped, output_dir):
     """Moves the shards of a split to where they belong, and saves one index of them; what to say of it."""
-    index = concatenate([load_index(shards.index_path(task)) for task in tasks])
+    index = _joined(tasks)
     if not len(index):
         raise InputError(f"None of the images of {split!r} can be used.")
     names = [os.path.basename(shard) for shard in index.shards]

@@ -49,7 +49,8 @@ _ROLES = {"query": "queries", "gallery": "in the gallery", "distractor": "distra
 def table(summary: Mapping[str, Any]) -> str:
     """The splits of prepared records: classes, images, images of a class (least, mean, most), skipped.
 
-    What there is not is a dash; below are the queries and the gallery of splits that have them apart.
+    What there is not is a dash; below are templates and their pairs, and the queries and the gallery of
+    splits that have them apart.
     """
     lines = [
         f"{'':12}{'classes':>10}{'images':>12}{'a class: least':>16}{'mean':>8}{'most':>8}{'skipped':>10}"
@@ -60,6 +61,9 @@ def table(summary: Mapping[str, Any]) -> str:
             least, mean, most = row["images_per_class"]
             classes = f"{row['classes']:>10,}{row['images']:>12,}{least:>16,}{mean:>8.1f}{most:>8,}"
         lines.append(f"{split:12}{classes}{row['skipped']:>10,}")
+    if "templates" in summary:
+        pairs = f"{summary['pairs']:,} pairs, {summary['positive_pairs']:,} of one person"
+        lines.append(f"{summary['templates']:,} templates to compare in {pairs}")
     for split, row in summary["splits"].items():
         # Records of earlier versions do not say.
         if roles := row.get("roles"):
@@ -94,7 +98,9 @@ def next_command(source: str, folder: str, summary: Mapping[str, Any]) -> str:
     folder, splits = shlex.quote(folder), summary["splits"]
     if "train" not in splits:
         run = f"runs/{RUNS[source]}" if source in RUNS else "RUN"
-        return f"python eval_main.py --workdir={run} --config.data.test_records={folder}"
+        command = f"python eval_main.py --workdir={run} --config.data.test_records={folder}"
+        # Loose crops have points of the face and no boxes.
+        return command + " --config.data.test_region=face" * ("templates" in summary)
     config, *flags = TRAINED_BY.get(source, (f"{source}.py",))
     command = f"python train_main.py --config=configs/{config} --config.data.records={folder}"
     return " ".join([command, *flags])

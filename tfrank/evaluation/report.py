@@ -11,22 +11,23 @@ from tfrank.evaluation.metrics import BY_CLASS, COUNTS, DEFINITIONS, family_of, 
 SHORT = ("recall_at_", "map", "trapezoid_map", "scann_recall")
 
 
-def table(rows: Mapping[str, Mapping[str, float]]) -> str:
-    """Recall@K and mAP of several models, a line each, and what they mean."""
+def table(rows: Mapping[str, Mapping[str, float]], definitions: Mapping[str, str] = DEFINITIONS) -> str:
+    """Recall@K and mAP of several models, TARs where nothing is ranked, and what they mean."""
+    first = next(iter(rows.values()))
     keys = [
-        key
-        for key in next(iter(rows.values()))
-        if (key.startswith(SHORT[0]) and not key.endswith(BY_CLASS)) or key in SHORT[1:]
-    ]
+        key for key in first if (key.startswith(SHORT[0]) and not key.endswith(BY_CLASS)) or key in SHORT[1:]
+    ] or [key for key in first if key.startswith("tar_at_far_")]
     width = max(map(len, rows))
     lines = [" " * width + "".join(f"{metric_title(key):>16}" for key in keys)]
     for name, row in rows.items():
         lines.append(f"{name:<{width}}" + "".join(f"{row[key]:>16.4f}" for key in keys))
     last = next(reversed(rows.values()))
-    lines.append(
-        f"{last['queries']} queries, {last['lone_queries']} without another image of their class left out."
-    )
-    return "\n".join([*lines, *_definitions(keys[:1], DEFINITIONS)])
+    if "queries" in last:
+        lines.append(
+            f"{last['queries']} queries, {last['lone_queries']} without another image of their class left"
+            " out."
+        )
+    return "\n".join([*lines, *_definitions(keys[:1], definitions)])
 
 
 def listing(rankings: Mapping[str, Mapping[str, float]], definitions: Mapping[str, str] = DEFINITIONS) -> str:

@@ -7,7 +7,8 @@ from tfrank.data.sources.csv_manifest import read_csv
 from tfrank.data.sources.cub import read_cub
 from tfrank.data.sources.digits import read_digits
 from tfrank.data.sources.folder import read_folder
-from tfrank.data.sources.ijb_c import read_ijb_c
+from tfrank.data.sources.ijb_c import has_metadata, read_ijb_c
+from tfrank.data.sources.ijb_c_templates import has_templates, read_ijb_c_templates, templates
 from tfrank.data.sources.image import Count, Source
 from tfrank.data.sources.in_shop import read_in_shop
 from tfrank.data.sources.inaturalist import read_inaturalist
@@ -72,5 +73,12 @@ SOURCES: dict[str, Source] = {
         {"test": Count(3_531, 148_824)},
         "Smooth-AP's numbers, from the subjects before those of fewer than 5 instances are left out: the"
         " data set has 3,531 in all.",
+        found=has_metadata,
+        other=Source(
+            read_ijb_c_templates,
+            {"test": Count(None, 469_375)},
+            templates=templates,
+            found=has_templates,
+        ),
     ),
 }

@@ -17,12 +17,18 @@ import posixpath
 from collections.abc import Iterator
 
 from tfrank.data.sources.image import SourceImage
-from tfrank.data.sources.lists import coordinate, locate, read_table, whole
+from tfrank.data.sources.lists import coordinate, find, locate, read_table, whole
 
 LIST = "ijbc_metadata.csv"
 FACE = {"SUBJECT_ID": whole, "FILENAME": str, "SIGHTING_ID": whole}
 BOX = {"FACE_X": coordinate, "FACE_Y": coordinate, "FACE_WIDTH": coordinate, "FACE_HEIGHT": coordinate}
 FEWEST_INSTANCES = 5
+_PLACES = ("protocols", "protocol", "")
+
+
+def has_metadata(folder: str) -> bool:
+    """Whether a folder, or one in it, has the list of this layout."""
+    return bool(find(folder, LIST, _PLACES))
 
 
 def read_ijb_c(folder: str) -> Iterator[SourceImage]:
@@ -39,8 +45,8 @@ def read_ijb_c(folder: str) -> Iterator[SourceImage]:
     Raises:
         InputError: where the file or a column is missing, or a line is not as published.
     """
-    expected = f"that of IJB-C, with images and protocols/{LIST}"
-    part, (path,) = locate(folder, [LIST], expected, places=("protocols", "protocol", ""))
+    expected = f"that of IJB-C, with images and protocols/{LIST}, or InsightFace's, with loose_crop and meta"
+    part, (path,) = locate(folder, [LIST], expected, places=_PLACES)
     images = "images" if os.path.isdir(os.path.join(folder, part, "images")) else ""
     stills, videos = _instances(path)
     groups: dict[tuple[int, int], int] = {}

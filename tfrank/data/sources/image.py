@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROLES = ("", "query", "gallery", "distractor")
 # What a column of an index holds for records that lack it, such as the class.
@@ -59,6 +59,9 @@ class Source(NamedTuple):
         missing: how many of the listed images cannot be had any more.
         ground_truth: from the folder to what labels cannot say, as JSON, by id of the query.
         own: whether these are a user's own images, which may be too few or larger than is of use.
+        templates: from the folder to `data.templates.Templates`, where these are what is compared.
+        found: whether a folder has the layout of this source; None of sources that have one layout only.
+        other: the same data set in another layout.
     """
 
     read: Callable[..., Iterator[SourceImage]]
@@ -67,3 +70,12 @@ class Source(NamedTuple):
     missing: str = ""
     ground_truth: Callable[[str], dict] | None = None
     own: bool = False
+    templates: Callable[[str], Any] | None = None
+    found: Callable[[str], bool] | None = None
+    other: "Source | None" = None
+
+    def in_layout_of(self, folder: str) -> "Source":
+        """The source itself, or `other` where the folder has its layout alone."""
+        if self.other and self.other.found(folder) and not self.found(folder):
+            return self.other
+        return self
