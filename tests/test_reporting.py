@@ -19,7 +19,8 @@ from tfrank.checks import InputError
 from tfrank.evaluation import comparison
 from tfrank.evaluation.protocols import TestSet
 from tfrank.evaluation.results import load_curves, load_metrics, load_per_query
-from tfrank.measuring import about, measure_all
+from tfrank.evaluation.templates import TemplatePairs
+from tfrank.measuring import about, measure_all, questions_of
 from tfrank.measuring import test_set_of as set_of
 from tfrank.reporting import write_evaluation
 
@@ -349,6 +350,26 @@ def test_embeddings_without_images_are_reported_without_pictures(tmp_path):
     assert "data:image/jpeg" not in page and "class 3" in page
     with open(tmp_path / "per_query" / "leave_one_out.csv") as file:
         assert [row["id"] for row in csv.DictReader(file)] == [str(number) for number in range(25)]
+
+
+def test_pairs_of_templates_are_numbers_without_queries_also_beside_baselines(tmp_path, records):
+    pairs = np.array([[a, b, int(a % 4 == b % 4)] for a in range(12) for b in range(a)])
+    templates = TemplatePairs(np.arange(25) % 12, np.arange(25), pairs)
+    test = dataclasses.replace(
+        set_of(records, None), labels=np.full(25, -1), templates=templates, role=np.full(25, "")
+    )
+    results, _, _ = write(tmp_path / "start", test, records)
+    more = {"baselines": {"start": results}}
+    _, _, page = write(tmp_path / "out", test, records, more=more, verification=True, baselines=True)
+    assert sections(page) == ["numbers", "config"] and "left out of the first table" not in page
+    row = load_metrics(str(tmp_path / "out"))["rankings"]["template_pairs"]
+    assert (row["templates"], row["positive_pairs"], row["negative_pairs"]) == (12, 12, 54)
+    assert {"roc_auc", "tar_at_far_0.1"} < row.keys()
+    assert load_metrics(str(tmp_path / "out" / "baselines" / "start"))["rankings"]["template_pairs"] == row
+    with pytest.raises(InputError, match=r"pairs of templates have no queries\. Leave out --compare_with"):
+        comparing.earlier_rankings(
+            str(tmp_path / "start"), str(tmp_path / "out"), questions_of(config_of(), test)
+        )
 
 
 def test_published_numbers_and_what_pictures_show_are_said(tmp_path, records):

@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from configs import vgg_face2
 from tests.data.sources.test_faces import write
@@ -111,6 +112,16 @@ def test_bad_lists_of_pairs_stop_before_any_image_is_written(ijbc, monkeypatch):
     write(ijbc / "meta" / "ijbc_template_pair_label.txt", *PAIRS, "0 6 0")
     with pytest.raises(InputError, match="the pair 0 6 0 has template 6, of which"):
         prepare_ijbc(ijbc)
+
+
+def test_records_that_were_copied_to_a_remote_store_keep_their_templates(ijbc):
+    output, _ = prepare_ijbc(ijbc)
+    tf.io.gfile.makedirs("ram://ijbc")
+    assert load_templates("ram://ijbc") is None
+    for name in ("templates.npz", "template_pairs.npy"):
+        tf.io.gfile.copy(os.path.join(output, name), f"ram://ijbc/{name}", overwrite=True)
+    found, wanted = load_templates("ram://ijbc"), load_templates(output)
+    assert all(np.array_equal(one, other) for one, other in zip(found, wanted, strict=True))
 
 
 def cut(path):
