@@ -107,7 +107,8 @@ def check_config(config: ConfigDict) -> None:
 def check_weights(config: ConfigDict, workdir: str) -> None:
     """InputError where a run would begin with weights that are not there; found before the data is read."""
     if not saved_checkpoints(os.path.join(workdir, "checkpoints")) or config.evaluation.baselines:
-        check_exists(config.model.weights, config.model.backbone)
+        with checks.as_fields("model", ["weights"]):
+            check_exists(config.model.weights, config.model.backbone)
 
 
 def build_model(config: ConfigDict, *, any_size: bool = False) -> keras.Model:
