@@ -39,7 +39,8 @@ def main(_):
     experiment.check_config(config)
     if _EMBEDDINGS.value:
         if config.evaluation.whitening or len(config.evaluation.scales) > 1 or _EXPORT.value:
-            raise InputError("Embeddings without a model cannot be whitened, scaled or exported.")
+            advice = "Give --workdir, or neither --export nor config.evaluation.whitening or scales."
+            raise InputError(f"Embeddings without a model cannot be whitened, scaled or exported. {advice}")
         embeddings, test = trained.load_embeddings(_EMBEDDINGS.value)
         output_dir = _OUTPUT_DIR.value or f"{os.path.splitext(_EMBEDDINGS.value)[0]}_evaluation"
         check(config, test, output_dir)

@@ -6,7 +6,7 @@ A config file calls `get_config` here and changes what its data set needs. On th
 
 from ml_collections import ConfigDict
 
-from tfrank.checks import did_you_mean
+from tfrank.checks import InputError, did_you_mean
 
 # The fields of each loss, with the paper's values: what `config.loss` holds beside `name`.
 LOSS_RECIPES = {
@@ -291,6 +291,9 @@ def get_config(loss: str = "") -> ConfigDict:
     config.evaluation.baselines = False
     # Results to stand beside ours in the report: {name: {metric: share}}; a name has no dot.
     config.evaluation.published = ConfigDict()
+    # A config that sets a field which is not here is told so; results go by names of their own.
+    config.lock()
+    config.evaluation.published.unlock()
     return config
 
 
@@ -298,7 +301,7 @@ def loss_recipe(name: str) -> ConfigDict:
     """`config.loss` for a loss: its name and exactly its fields."""
     name = name or "pnp"
     if name not in LOSS_RECIPES:
-        raise ValueError(
+        raise InputError(
             f"Unknown loss {name!r} after the colon of --config.{did_you_mean(name, LOSS_RECIPES)}"
             f" Expected one of {list(LOSS_RECIPES)}."
         )

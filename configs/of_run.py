@@ -11,6 +11,7 @@ import json
 from ml_collections import ConfigDict
 
 from configs import default
+from tfrank.checks import InputError
 
 
 def get_config(path: str = ""):
@@ -21,7 +22,11 @@ def get_config(path: str = ""):
         config.evaluation.published = ConfigDict(saved["evaluation"].pop("published", {}))
         _update(config, saved)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{path} is damaged, or of another version of tfrank ({error!r}).") from None
+        raise InputError(
+            f"{path} is damaged, or of another version of tfrank"
+            f" ({type(error).__name__}: {str(error).rstrip('.')}). Give the config that"
+            " the run was trained by, --config=FILE.py:LOSS"
+        ) from None
     return config
 
 

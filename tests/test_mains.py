@@ -1,4 +1,4 @@
-"""train_main, end to end, as a user runs it; eval_main: see test_eval_main.py."""
+"""train_main, end to end, as a user runs it; eval_main: see test_eval_main.py; errors: see test_errors.py."""
 
 import inspect
 import json
@@ -123,57 +123,6 @@ def test_changed_records_stop_a_resume(tmp_path):
     status, _, errors = finish(workdir, "--config.train.steps=1")
     assert status == 1
     assert "The records of the run in" in errors and "changed since it began" in errors
-
-
-@pytest.mark.parametrize(
-    "flags, message",
-    [
-        (["--config.train.step=5"], 'Unknown config field `config.train.step`. Did you mean "steps"?'),
-        (["--config.moel.filters=5"], 'Did you mean "model"?'),
-        (
-            ["--config=configs/digits.py:smooth_ap", "--config.loss.alpha=3"],
-            "The fields of loss 'smooth_ap' are:",
-        ),
-        (["--config=configs/digits.py:smoothap"], "Unknown loss 'smoothap'"),
-        (["--config=configs/digits.py:smooth-ap"], 'Did you mean "smooth_ap"?'),
-        (["--config.loss=smooth_ap"], "Write --config=configs/digits.py:smooth_ap in place of"),
-        (["--config=configs/sop.py", "--config.loss=rll"], "Write --config=configs/sop.py:rll in place of"),
-        (["--help", "--config=configs/digits.py:smoothap"], "Unknown loss 'smoothap'"),
-        (["--config=configs/nothing.py"], "configs/nothing.py"),
-        (["--config.train.steps=many"], "invalid literal for int()"),
-        (["--config.train.steps=0"], "Give one of config.train.steps and config.train.epochs"),
-        (["--config.loss.temperature=0"], "argument `temperature`. Expected a finite number above 0"),
-        (["--config.loss.variant=dp"], "argument `variant`. Expected one of ['o', 'iu', 'ib', 'ds', 'dq']"),
-        (["--config.train.strategy=mirored"], 'Did you mean "mirrored"?'),
-        (
-            ["--config.data.image_size=0"],
-            "Expected an integer of at least 1. Received: config.data.image_size=0",
-        ),
-        (["--config.evaluation.recall_at=(0,)"], "config.evaluation.recall_at"),
-        (["--config.evaluation.recall_at=1,354"], "K=354 is too large: a query is ranked against 353 images"),
-        (["--config.evaluation.protocols=query_gallery"], "No image of the test set has the role 'query'"),
-        (["--config.evaluation.protocols=leave_one"], "Received: config.evaluation.protocols='leave_one'"),
-        (["--config.data.test=(1,2)"], "config.data.train and config.data.test have [1] in common"),
-        (["--config=README.md"], "(README.md, line "),
-        (["--config.data.short_classes=drp"], 'Did you mean "drop"?'),
-        (["--config.data.classes_per_batch=99"], "Lower classes_per_batch"),
-        (["--config.data.name=digit"], "config.data.name"),
-        (["--config.data.train=(0,11)"], "There are no digits [11]"),
-        (
-            ["--config=configs/omniglot.py", "--config.data.source=nowhere.zip"],
-            "There is nothing at nowhere.zip",
-        ),
-        (["steps"], "What is 'steps'?"),
-    ],
-    ids=lambda value: value[-1] if isinstance(value, list) else "",
-)
-def test_bad_input_ends_with_status_1_and_one_clear_line(flags, message, tmp_path):
-    process = start(tmp_path / "run", *flags)
-    _, errors = process.communicate(timeout=120)
-    lines = errors.splitlines()
-    assert process.returncode == 1
-    assert len(lines) == 1 and lines[0].startswith("Error: ")
-    assert message in lines[0]
 
 
 @pytest.mark.parametrize("main", ["train_main.py", "eval_main.py"])

@@ -1,9 +1,11 @@
 """Argument checks: one exception and one form of message for everything a user can get wrong."""
 
+import contextlib
 import difflib
 import math
 import numbers
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 
@@ -71,6 +73,45 @@ def sequence(name: str, value: Any, check: Callable[..., Any], **bounds: Any) ->
 def boolean(name: str, value: Any) -> bool:
     """`value` if it is True or False; InputError otherwise."""
     return bool(one_of(name, value, [False, True]))
+
+
+@contextlib.contextmanager
+def as_fields(group: str, fields: Iterable[str], **names: str) -> Iterator[None]:
+    """Gives arguments that an InputError names the names of the config's fields that they come from.
+
+    Args:
+        group: of the config, such as "train".
+        fields: arguments that are called as their fields.
+        **names: the fields of arguments that are called otherwise.
+
+    >>> try:
+    ...     with as_fields("train", ["momentum"], factor="schedule_factor"):
+    ...         raise InputError("`factor` is too large.")
+    ... except InputError as error:
+    ...     print(error)
+    `config.train.schedule_factor` is too large.
+    """
+    names = {**{field: field for field in fields}, **names}
+    with called({name: f"config.{group}.{field}" for name, field in names.items()}):
+        yield
+
+
+@contextlib.contextmanager
+def called(names: Mapping[str, str]) -> Iterator[None]:
+    """Gives arguments that an InputError names the names by which a person has given them.
+
+    >>> try:
+    ...     with called({"num_shards": "--shards"}):
+    ...         raise InputError("`num_shards` is too large.")
+    ... except InputError as error:
+    ...     print(error)
+    `--shards` is too large.
+    """
+    try:
+        yield
+    except InputError as error:
+        said = re.sub(r"(?<=[` ])\w+(?=[`=])", lambda found: names.get(found[0], found[0]), str(error))
+        raise InputError(said) from None
 
 
 def one_of(name: str, value: Any, allowed: Iterable[Any]) -> Any:

@@ -6,16 +6,27 @@ import logging
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import tensorflow as tf
 from absl import app, flags
 from absl import logging as absl_logging
+from ml_collections import ConfigDict
 
-from tfrank import config_help
+from tfrank import checks, config_help
 from tfrank.checks import InputError, did_you_mean
 
 _HELP = {f"{dashes}{word}" for dashes in ("-", "--") for word in ("h", "help", "helpshort")}
+# What TensorFlow puts around the reason of an error.
+_OPERATION = re.compile(r"\{\{.*?\}\} ?| ?\[Op:.*")
+# What absl calls types, and what people call them. No text is refused: that "string" is a ConfigDict.
+_TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number", "string": "a dict of Python"}
+_LESS_MEMORY = (
+    "Take smaller batches, --config.data.classes_per_batch, --config.train.micro_batch_size or"
+    " --config.evaluation.batch_size; a smaller model, or smaller images, --config.data.image_size."
+)
 
 
 def run(
@@ -36,6 +47,10 @@ def run(
         # An OSError that nobody foresaw, such as a full disk, still names the file and the reason.
         print(f"Error: {error}", file=sys.stderr)
         sys.exit(1)
+    except (MemoryError, tf.errors.ResourceExhaustedError) as error:
+        reason = str(error).strip().splitlines()[0]
+        print(f"Error: Memory ran out ({re.sub(_OPERATION, '', reason)}). {_LESS_MEMORY}", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         sys.exit(130)
@@ -53,27 +68,69 @@ def _main(main, argv):
 def _parse(argv):
     try:
         return flags.FLAGS(argv)
+    except flags.UnrecognizedFlagError as error:
+        hint = did_you_mean(error.flagname, flags.FLAGS)
+        raise InputError(f"There is no flag --{error.flagname}.{hint} --help lists them.") from None
+    except flags.IllegalFlagValueError as error:
+        raise _illegal_value(error) from None
     except flags.Error as error:
-        raise InputError(str(error)) from None
+        raise InputError(f"{error}. --help explains the flags.") from None
 
 
 def _parse_with_config(default_config, argv):
     path, argv = _config_first(default_config, argv)
     _check_loss(path, argv)
+    config = _load(path)
+    if _HELP & set(argv):
+        _print_help(path, config)
+        sys.exit(0)
+    for argument in argv:
+        if argument.startswith("--config."):
+            _check_field(config, argument.split("=", 1)[0].removeprefix("--config."))
+    return _parse(argv)
+
+
+def _load(path):
+    """The config at a path, with the loss after its colon; InputError where its file cannot be loaded."""
+    file = path.split(":")[0]
+    if not os.path.isfile(file):
+        raise InputError(f"There is no config file {file!r}. Give one, as in --config=configs/digits.py")
+    # ml_collections warns of a config that is None; below that is an error.
+    absl_logging.set_verbosity(absl_logging.ERROR)
     try:
-        if _HELP & set(argv):
-            _print_help(path)
-            sys.exit(0)
-        left = flags.FLAGS(argv)
-        flags.FLAGS.config.keys()  # A config that could not be loaded says so when it is first used.
-        return left
-    except (flags.Error, AttributeError, LookupError, SyntaxError, TypeError, ValueError, OSError) as error:
-        for arg in argv:
-            if arg.startswith("--config."):
-                _check_field(path, arg.split("=", 1)[0].removeprefix("--config."))
-        # A config that fails to load is reported with its traceback inside; its last line says why.
-        reason = str(error).strip().splitlines()[-1].strip()
-        raise InputError(re.sub(r"^(\w+Error|\[Errno \d+\]):? ", "", reason)) from None
+        config = flags.FLAGS["config"].parser.parse(path)
+    # The file is a program of the user's, which can end in any error.
+    except Exception as error:
+        raise _why_not_loaded(error, path) from None
+    if not isinstance(config, ConfigDict):
+        raise InputError(f"get_config() of the config {file} returns no ConfigDict. End it by: return config")
+    return config
+
+
+def _why_not_loaded(error, path):
+    """What went wrong in a config's file, and in which line of it."""
+    if "Error whilst parsing config file" in str(error):  # ml_collections puts the traceback inside.
+        error = error.__context__
+    if isinstance(error, InputError):
+        return error
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [f"line {frame.lineno}, " for frame in frames if frame.filename == path.split(":")[0]]
+    # ml_collections lists all fields with their values, before the likely one.
+    said = re.sub(r"Other fields present: .*?(?=Did you mean|$)", "", str(error).strip('"'), flags=re.DOTALL)
+    said = " ".join(said.replace("module 'config_config'", "the file").split())
+    return InputError(
+        f"The config {_file_of(path)} cannot be loaded: {''.join(lines[-1:])}{type(error).__name__}: {said}"
+    )
+
+
+def _illegal_value(error):
+    """An error of absl in words that name nothing of Python's insides."""
+    name, given, reason = re.match(r"flag --(.*?)=(.*?): (.*)", str(error), re.DOTALL).groups()
+    if given == "=":
+        return InputError(f"Flags have no spaces around =. Write --{name}=VALUE")
+    expected = _TYPES.get(flags.FLAGS[name].flag_type())
+    field = name if name.startswith("config.") else f"--{name}"
+    return checks.invalid(field, expected, given) if expected else InputError(f"--{name}={given}: {reason}.")
 
 
 def _check_loss(path, argv):
@@ -87,16 +144,14 @@ def _check_loss(path, argv):
             )
 
 
-def _print_help(path):
+def _print_help(path, config):
     """What the command does, its flags, the losses and all fields of the config."""
-    config = flags.FLAGS["config"].parser.parse(path)
-    fields = config.to_dict()  # A config that could not be loaded says so here.
     app.usage(shorthelp=True, writeto_stdout=True)
     defaults = sys.modules.get("configs.default")
     if defaults:
         print(f"\n{config_help.losses_text(defaults.LOSS_RECIPES, _file_of(path))}")
         print(f"\nFields of {_file_of(path)}, for any of which another value may be given:\n")
-        print(config_help.fields_text(fields, inspect.getsource(defaults.get_config)))
+        print(config_help.fields_text(config.to_dict(), inspect.getsource(defaults.get_config)))
 
 
 def _file_of(path):
@@ -123,17 +178,14 @@ def _config_first(default_config, argv):
     return path, argv
 
 
-def _check_field(path, field):
-    """InputError where the config of that path loads, but has no such field."""
-    try:
-        node = flags.FLAGS["config"].parser.parse(path)
-        node.keys()  # As above.
-    except Exception:
-        return  # The caller reports why.
-    done = "config"
+def _check_field(config, field):
+    """InputError where a config has no such field."""
+    done, node = "config", config
     for name in field.split("."):
-        known = list(node.keys()) if hasattr(node, "keys") else []
-        if name not in known:
+        if not isinstance(node, ConfigDict):
+            raise InputError(f"`{done}` is one value and has no fields. Write --{done}=VALUE")
+        if name not in node:
+            known = list(node.keys())
             of = f"loss {node.name!r}" if done == "config.loss" and "name" in known else done
             raise InputError(
                 f"Unknown config field `config.{field}`.{did_you_mean(name, known)}"

@@ -178,13 +178,17 @@ def _earlier(before, name, question, gallery):
     other = load_per_query(before, name)
     rows, places = common_queries(question.ids, other.ids)
     if not len(rows):
-        raise InputError(f"{before} has none of this test set's queries: they have no id in common.")
+        raise InputError(
+            f"{before} has none of this test set's queries: they have no id in common."
+            " Compare with an evaluation of the same test set."
+        )
     if np.any(question.labels[rows] != other.labels[places]):
         raise InputError(f"{before} has other classes for the same ids. It is of another test set.")
     if gallery != question.gallery:
         sizes = " and ".join(f"{one['images']:,}" for one in (gallery or {"images": 0}, question.gallery))
         raise InputError(
             f"{before} searched another gallery at {name} ({sizes} images), so its numbers do not compare."
+            " Evaluate it again on this one."
         )
     return Earlier(other, rows, places)
 

@@ -162,7 +162,8 @@ def _records_folder(data, workdir):
 def _prepare(data, folder, options):
     if not data.source and data.name != "digits":
         raise InputError(
-            f"Where is {data.name}? Give its folder or archive, --config.data.source=PATH, or records that"
+            f"Nothing says where the images of {data.name!r} are. Give their folder or archive,"
+            " --config.data.source=PATH, or records that"
             " `python -m tfrank.data.prepare` has written, --config.data.records=PATH."
         )
     prepare(data.name, data.source, folder, options=options, num_shards=data.shards)
@@ -170,7 +171,14 @@ def _prepare(data, folder, options):
 
 def _open_foreign(data, folder, patterns, workdir):
     if not folder:
-        raise InputError("Where are the records? Give the folder of the shards, --config.data.records=PATH.")
+        raise InputError(
+            "Nothing says where the records are. Give the folder of the shards, --config.data.records=PATH."
+        )
+    for field in ("train", "test"):
+        if not all(isinstance(pattern, str) for pattern in data[field]):
+            raise checks.invalid(
+                f"config.data.{field}", "patterns of shard files, such as train-*", data[field]
+            )
     cache = files.make_folder(os.path.join(workdir, "records"))
     features = Features(**data.features)
     return open_foreign_records(patterns, folder, features=features, cache=cache, processes=os.cpu_count())
@@ -194,8 +202,10 @@ def _relabelled(config: ConfigDict, train: RecordIndex) -> tuple[RecordIndex, Re
         _, sizes = np.unique(validation.label, return_counts=True)
         if len(sizes) < 2 or sizes.max() < 2:
             raise InputError(
-                f"By {len(validation)} images of {len(sizes)} validation classes no weights can be chosen: it"
-                " takes two classes, one of them of two images. Set a higher config.data.validation_classes."
+                "The weights cannot be chosen by a validation part of"
+                f" {len(validation)} image{'s' * (len(validation) != 1)} of"
+                f" {len(sizes)} class{'es' * (len(sizes) != 1)}: it takes two classes, one of them of two"
+                " images. Set a higher config.data.validation_classes, or 0 for none."
             )
     labels = train.label
     if data.merge_classes > 1:
@@ -240,15 +250,18 @@ def build_sampler(config: ConfigDict, index: RecordIndex) -> Sampler:
         "examples_per_class": data.examples_per_class,
         "short_classes": data.short_classes,
     }
-    match data.sampler:
-        case "class_balanced":
-            return ClassBalancedSampler(index.label, seed=seed, **grouped)
-        case "category_pairs":
-            return CategoryPairsSampler(index.label, index.category, seed=seed, **grouped)
-        case "all_classes":
-            return AllClassesSampler(index.label, batch_size=settings.batch_size(config), seed=seed)
-        case "uniform":
-            return UniformSampler(len(index), batch_size=settings.batch_size(config), seed=seed)
+    # Theirs is the product of two fields.
+    batch = {"batch_size": "classes_per_batch x config.data.examples_per_class"}
+    with checks.as_fields("data", data, **batch):
+        match data.sampler:
+            case "class_balanced":
+                return ClassBalancedSampler(index.label, seed=seed, **grouped)
+            case "category_pairs":
+                return CategoryPairsSampler(index.label, index.category, seed=seed, **grouped)
+            case "all_classes":
+                return AllClassesSampler(index.label, batch_size=settings.batch_size(config), seed=seed)
+            case "uniform":
+                return UniformSampler(len(index), batch_size=settings.batch_size(config), seed=seed)
     raise checks.invalid("config.data.sampler", f"one of {settings.SAMPLERS}", data.sampler)
 
 

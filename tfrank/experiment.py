@@ -1,11 +1,12 @@
 """The composition root: from a config to the parts of a run, for both mains; see also `inference`."""
 
+import contextlib
 import dataclasses
 import functools
 import os
-import re
 import tempfile
 import time
+import types
 
 import keras
 import numpy as np
@@ -14,7 +15,6 @@ from ml_collections import ConfigDict
 
 from tfrank import checks, frozen, inference, settings
 from tfrank.checks import InputError
-from tfrank.data import pipeline, records
 from tfrank.data.index import RecordIndex, select
 from tfrank.data.samplers import SHORT_CLASSES
 from tfrank.data.sources import SOURCES
@@ -45,6 +45,10 @@ from tfrank.training.step import build_step
 from tfrank.training.trainer import Evaluation, Trainer, best_weights_of
 from tfrank.workdir import check_model_of
 
+# What arguments of the schedule and the optimizer are called in the config.
+OPTIMIZER_FIELDS = types.MappingProxyType(
+    {"boundaries": "schedule_steps", "factor": "schedule_factor", "multipliers": "learning_rate_multipliers"}
+)
 # The most training images that the head's PCA is learnt on.
 PCA_IMAGES = 5000
 
@@ -90,14 +94,11 @@ def check_config(config: ConfigDict) -> None:
     checks.one_of("config.data.short_classes", data.short_classes, SHORT_CLASSES)
     for protocol in config.evaluation.protocols:
         checks.one_of("config.evaluation.protocols", protocol, PROTOCOLS)
-    try:
+    with checks.as_fields("data", data, size="image_size"):
         build_loader(config)
-    except InputError as error:
-        # Its arguments are called as the fields, but for the size.
-        full = re.sub(r"(?<=[` ])(\w+)(?=[`=])", r"config.data.\1", str(error))
-        raise InputError(full.replace("config.data.size", "config.data.image_size")) from None
     options = ("backbone", "preprocessing", "pooling", "levels", "batch_norm")
-    resolve_options(**{name: config.model[name] for name in options})
+    with checks.as_fields("model", options):
+        resolve_options(**{name: config.model[name] for name in options})
     build_loss(config, labels=[0])
     frozen.check_frozen(config)
     _build_optimizer(config, max(1, config.train.steps, config.train.warmup_steps))
@@ -106,7 +107,8 @@ def check_config(config: ConfigDict) -> None:
 def check_weights(config: ConfigDict, workdir: str) -> None:
     """InputError where a run would begin with weights that are not there; found before the data is read."""
     if not saved_checkpoints(os.path.join(workdir, "checkpoints")) or config.evaluation.baselines:
-        check_exists(config.model.weights, config.model.backbone)
+        with checks.as_fields("model", ["weights"]):
+            check_exists(config.model.weights, config.model.backbone)
 
 
 def build_model(config: ConfigDict, *, any_size: bool = False) -> keras.Model:
@@ -119,7 +121,8 @@ def build_model(config: ConfigDict, *, any_size: bool = False) -> keras.Model:
         if fields.pop("weights") == "random" and fields["batch_norm"] == "auto":
             # Frozen, statistics that were never those of any image would stay.
             fields["batch_norm"] = "trained"
-        return embedding_model(image_size=None if any_size else config.data.image_size, **fields)
+        with checks.as_fields("model", fields), checks.as_fields("data", ["image_size"]):
+            return embedding_model(image_size=None if any_size else config.data.image_size, **fields)
     finally:
         keras.config.set_dtype_policy(before)
 
@@ -130,7 +133,8 @@ def build_strategy(config: ConfigDict) -> tf.distribute.Strategy:
     if config.train.deterministic:
         tf.config.experimental.enable_op_determinism()
     tf.config.experimental.enable_tensor_float_32_execution(config.train.tf32)
-    return strategies.build_strategy(config.train.strategy, settings.batch_size(config))
+    with checks.as_fields("train", ["strategy"]):
+        return strategies.build_strategy(config.train.strategy, settings.batch_size(config))
 
 
 def build_evaluation_strategy(config: ConfigDict) -> tf.distribute.Strategy:
@@ -141,22 +145,23 @@ def build_evaluation_strategy(config: ConfigDict) -> tf.distribute.Strategy:
 
 def _build_optimizer(config, steps):
     train = config.train
-    schedule = build_schedule(
-        train.schedule,
-        train.learning_rate,
-        total_steps=steps,
-        warmup_steps=train.warmup_steps,
-        boundaries=train.schedule_steps,
-        factor=train.schedule_factor,
-    )
-    optimizer = build_optimizer(
-        train.optimizer,
-        learning_rate=schedule,
-        momentum=train.momentum,
-        decoupled=train.decoupled,
-        no_decay=settings.parts("train.no_decay", train.no_decay),
-        multipliers=_multipliers(config),
-    )
+    with checks.as_fields("train", train, **OPTIMIZER_FIELDS):
+        schedule = build_schedule(
+            train.schedule,
+            train.learning_rate,
+            total_steps=steps,
+            warmup_steps=train.warmup_steps,
+            boundaries=train.schedule_steps,
+            factor=train.schedule_factor,
+        )
+        optimizer = build_optimizer(
+            train.optimizer,
+            learning_rate=schedule,
+            momentum=train.momentum,
+            decoupled=train.decoupled,
+            no_decay=settings.parts("train.no_decay", train.no_decay),
+            multipliers=_multipliers(config),
+        )
     return keras.optimizers.LossScaleOptimizer(optimizer) if train.precision == "mixed_float16" else optimizer
 
 
@@ -189,7 +194,8 @@ def build_training(
         part = split_at_head(model)[1] if train.frozen_backbone else model
         objective = build_objective(config, part, images.label, optimizer.iterations)
         check_names(objective.model.variables, no_decay, "config.train.no_decay")
-        optimizer.build(objective.model.trainable_variables)
+        with checks.as_fields("train", (), **OPTIMIZER_FIELDS):
+            optimizer.build(objective.model.trainable_variables)
         average = _build_average(train, model, optimizer, strategy)
     step = build_step(
         objective.model,
@@ -253,7 +259,8 @@ def _build_average(train, model, optimizer, strategy):
 
 def _load_start(config, model, images):
     """Gives a model the weights that training begins with."""
-    load_backbone_weights(model, config.model.weights)
+    with checks.as_fields("model", ["weights"]):
+        load_backbone_weights(model, config.model.weights)
     if config.model.head != "pca":
         return
     rows = np.sort(np.random.default_rng(config.seed).permutation(len(images))[:PCA_IMAGES])
@@ -334,12 +341,11 @@ def dry_run(config: ConfigDict, training: Training, data: Data, steps: int) -> N
     print(f"{training.model.count_params():,} parameters; memory of a device, estimated:")
     for what, number in {**bytes_of, "in all": sum(bytes_of.values())}.items():
         print(f"{what:>16} {number / 2**20:10,.1f} MiB")
-    batches, _ = build_batches(config, data.train, stop=2)
-    first, second = training.trainer.time_steps(lambda context: batches(0, context))
+    batches, explain = build_batches(config, data.train, stop=2)
+    first, second = training.trainer.time_steps(lambda context: batches(0, context), explain)
     started = time.monotonic()
-    reader = records.RecordReader(data.test)
-    images_at_once = min(config.evaluation.batch_size, len(data.test))
-    (batch,) = pipeline.evaluation_batches(reader, build_loader(config), batch_size=images_at_once).take(1)
+    with contextlib.closing(inference.image_batches(config, data.test)) as images:
+        batch = next(images)
     inference.embed_fn(training.serving)(tf.cast(batch["image"], tf.float32))
     per_image = (time.monotonic() - started) / len(batch["label"])
     evaluations = 1 + -(-steps // settings.evaluate_every(config, steps)) if data.validation else 0
@@ -362,7 +368,7 @@ def load_trained(config: ConfigDict, workdir: str) -> keras.Model:
     averages = averaged_variables(model) if averaged else []
     step = restore_model(os.path.join(workdir, "checkpoints"), model, averages)
     if not step:
-        raise InputError(f"There is no checkpoint in {workdir} yet.")
+        raise InputError(f"There is no checkpoint in {workdir} yet. Train it first, by train_main.py.")
     print(f"Checkpoint of step {step:,}")
     inference.load_best(model, best_weights_of(workdir))
     return concatenated(model)

@@ -116,6 +116,8 @@ def write_json(path: str, tree: Mapping) -> None:
 
 def make_folder(path: str) -> str:
     """Makes the folder, and its parents, if need be; InputError where it cannot be written to."""
+    if is_remote(path):
+        raise InputError(f"Cannot write to {path}: it is no local folder. Choose one, and copy it there.")
     try:
         os.makedirs(path, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):

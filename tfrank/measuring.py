@@ -120,7 +120,9 @@ def check_measurable(config: ConfigDict, test: TestSet, *, search: str = "exact"
     """InputError where what the config asks for does not fit the test set; before a model is trained."""
     options = config.evaluation
     if search != "exact" and (options.rerank or "revisited" in _protocols(config, test)):
-        raise InputError(f"Graded relevance and re-ranking need exact search, not {search}.")
+        raise InputError(
+            f"Graded relevance and re-ranking need exact search, not {search}. Leave out --neighbors."
+        )
     if TEMPLATE_PAIRS in _protocols(config, test):
         _check_template_pairs(config, test)
     test, splits = _all_splits(config, test)

@@ -81,14 +81,16 @@ def build_loss(config: ConfigDict, labels: Iterable[int]) -> keras.losses.Loss:
             )
     size = config.train.memory_size
     if name in losses.LOSSES:
-        loss = losses.get(name, **fields)
+        with checks.as_fields("loss", fields):
+            loss = losses.get(name, **fields)
         return losses.CrossBatchMemory(loss, size, warm_up=config.train.memory_warm_up) if size else loss
     if size:
         raise InputError(
             f"Loss {name!r} ranks no gallery that a memory could join. Set config.train.memory_size=0, or"
             f" take one of {', '.join(losses.LOSSES)}."
         )
-    return losses.get(name, **fields | ({"labels": labels} if name in PROXY_LOSSES else {}))
+    with checks.as_fields("loss", fields):
+        return losses.get(name, **fields | ({"labels": labels} if name in PROXY_LOSSES else {}))
 
 
 def loss_fields(name: str) -> list[str]:

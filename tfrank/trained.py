@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import os
 import re
+import zipfile
 from collections.abc import Callable, Sequence
 
 import keras
@@ -11,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from tfrank import experiment, files, inference, measuring, settings
+from tfrank import checks, experiment, files, inference, measuring, settings
 from tfrank.checks import InputError
 from tfrank.data.index import RecordIndex, select
 from tfrank.data.sources.image import ROLES
@@ -63,7 +64,8 @@ class TrainedModel:
         rows = np.sort(np.random.default_rng(0).permutation(len(train))[:count])
         print(f"Whitening is learnt on {count:,} of {len(train):,} training images.")
         embeddings = self.embed(select(train, rows), folder)
-        return learn_whitening(embeddings, power=options.whitening, dims=options.whitening_dim or None)
+        with checks.as_fields("evaluation", (), dims="whitening_dim"):
+            return learn_whitening(embeddings, power=options.whitening, dims=options.whitening_dim or None)
 
     def check_exportable(self) -> None:
         """InputError where there is no Keras model to export."""
@@ -150,7 +152,11 @@ def load_saved_model(
     except InputError:
         raise
     except (OSError, KeyError, IndexError, ValueError, tf.errors.OpError) as error:
-        raise InputError(f"{folder} is not a SavedModel of an embedding model ({error}).") from None
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise InputError(
+            f"{folder} is not a SavedModel of an embedding model ({reason}). Give the folder of one, or"
+            " export it again."
+        ) from None
 
 
 def load_embeddings(path: str) -> tuple[np.ndarray, TestSet]:
@@ -164,8 +170,13 @@ def load_embeddings(path: str) -> tuple[np.ndarray, TestSet]:
             finite.
     """
     try:
+        with open(path, "rb") as file:
+            if not zipfile.is_zipfile(file):
+                raise ValueError("it is no .npz, or is cut off")
         with np.load(path, allow_pickle=False) as arrays:
             found = dict(arrays)
+        if missing := {"embeddings", "labels"} - found.keys():
+            raise ValueError(f"it has no {' and no '.join(sorted(missing))}")
         embeddings, labels = found["embeddings"], found["labels"].reshape(-1)
         images = len(embeddings)
         test = TestSet(
@@ -176,15 +187,17 @@ def load_embeddings(path: str) -> tuple[np.ndarray, TestSet]:
         )
         shapes = {column.shape for column in (test.labels, test.ids, test.role, test.group)}
         if embeddings.ndim != 2 or embeddings.dtype.kind != "f" or shapes != {(images,)} or not images:
-            raise ValueError("shapes or types do not fit")
+            raise ValueError(f"embeddings are {_shape(embeddings)}, and labels {_shape(labels)}")
         if not np.isin(test.role, ROLES).all():
             raise ValueError(f"a role is none of {ROLES}")
     except FileNotFoundError:
-        raise InputError(f"There is no file {path}.") from None
+        raise InputError(
+            f"There is no file {path}. Give that of the embeddings, --embeddings=PATH."
+        ) from None
     except files.NPZ_ERRORS as error:
         raise InputError(
-            f"{path} should be an .npz with embeddings, [images, dim] floats, labels, [images] integers, and"
-            f" if known ids, role and group ({error})."
+            f"{path} cannot be measured: {str(error).rstrip('.')}. It should be an .npz with embeddings,"
+            " [images, dim] floats, labels, [images] integers, and if known ids, role and group."
         ) from None
     check_unique("ids", test.ids)
     rows, _ = unit_rows(embeddings, test.ids)
@@ -219,6 +232,10 @@ def config_of_run(arguments: Sequence[str], root: str) -> str:
             f"{flags['saved_model']} lies in no run, so its images are not known. Give --config or --workdir."
         )
     return os.path.join(root, "configs", "digits.py")
+
+
+def _shape(array):
+    return f"{array.dtype} of shape {list(array.shape)}"
 
 
 def _fingerprint_of_files(folder: str) -> str:

@@ -182,5 +182,5 @@ def _refused(archive, name, why):
 
 def _damaged(archive, member, reason):
     what = f"{archive}: {member}" if member else archive
-    why = str(reason_of_damage(archive, reason)).partition("\n")[0] or type(reason).__name__
+    why = str(reason_of_damage(archive, reason)).partition("\n")[0].rstrip(":") or type(reason).__name__
     return InputError(f"{what} is damaged or cut off ({why}). Download the archive again.")

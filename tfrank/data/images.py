@@ -79,7 +79,10 @@ class ImageLoader:
             with tf.control_dependencies([tf.debugging.Assert(_is_box(box), [message])]):
                 return whole(crop_to_box(image, box, margin=self.box_margin, min_aspect=self.box_min_aspect))
         landmarks = tf.stack([features[name] for name in names], axis=1)
-        count, message = tf.shape(landmarks)[0], "the record has no five landmarks of a face"
+        count, message = (
+            tf.shape(landmarks)[0],
+            "the record has no five landmarks of a face, which region=face needs",
+        )
         with tf.control_dependencies([tf.debugging.assert_equal(count, _LANDMARKS, message)]):
             landmarks = tf.ensure_shape(landmarks, [_LANDMARKS, 2])
             return whole(align_face(image, landmarks, size=self.view.size))

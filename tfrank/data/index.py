@@ -157,7 +157,8 @@ def load_index(path: str) -> RecordIndex:
             now = tf.io.gfile.stat(shard).length
         except tf.errors.NotFoundError:
             raise InputError(
-                f"The record index {path} names the shard {shard}, which does not exist."
+                f"The record index {path} names the shard {shard}, which does not exist. Bring it"
+                " back, or prepare the records anew."
             ) from None
         except (tf.errors.OpError, ValueError) as error:
             raise InputError(

@@ -82,7 +82,7 @@ def list_images(images: Iterable[SourceImage], folder: str, *, root: str | None 
             if number and number % _IMAGES_BETWEEN_LINES == 0:
                 print(f"{number:,} images listed so far", flush=True)
     if not writers:
-        raise InputError("The source has no images.")
+        raise InputError(f"The source has no images{f' in {root}' if root else ''}. Give another.")
     return {split: writer.listing() for split, writer in writers.items()}
 
 

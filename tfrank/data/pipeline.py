@@ -1,6 +1,7 @@
 """tf.data pipelines over records: batches for training, in which batch t depends on (seed, t) only, and
 one pass over everything for evaluation."""
 
+import re
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -121,6 +122,7 @@ def check_batch(reader: RecordReader, numbers: np.ndarray, loader: ImageLoader) 
             loader.test(tf.constant(serialized))
         except (tf.errors.OpError, ValueError) as error:
             reason = getattr(error, "message", str(error)).strip().splitlines()[0]
+            reason = re.sub(r"\{\{.*?\}\} ?| ?\[Op:.*", "", reason)
             raise InputError(
                 f"{reader.index.describe(number)}: the image cannot be loaded. {reason}"
             ) from None

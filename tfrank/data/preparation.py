@@ -52,7 +52,6 @@ IMAGES_IN_A_SHARD = 10_000
 FEWEST_SHARDS = 4
 # Fewer images than that are not worth starting processes for.
 _FEW_IMAGES = 4_000
-_SHOWN = 5
 
 
 def prepare(
@@ -116,7 +115,8 @@ def prepare(
             source = source.in_layout_of(folder := _unpacked(source_dir, work))
             # Paths of a manifest are relative to where it is.
             root = os.path.dirname(folder) if os.path.isfile(folder) else folder
-            listings = list_images(source.read(folder, **options), work, root=root)
+            with _naming_the_archive(folder, source_dir):
+                listings = list_images(source.read(folder, **options), work, root=root)
             _check_listings(source, listings, source_dir, root, max_skipped, allow_common_classes)
             templates = source.templates and save_templates(work, source.templates(folder))
             tasks = _tasks(listings, root, work, num_shards, shorter_side)
@@ -167,6 +167,15 @@ def _naming_a_full_disk(output_dir):
             f"The disk of {output_dir} is full. Make room and give the same command again: it goes on with"
             " what is missing."
         ) from None
+
+
+@contextlib.contextmanager
+def _naming_the_archive(folder, source_dir):
+    """Says the archive that a person has given, not the folder that it was unpacked to."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(str(error).replace(folder, source_dir) if folder else str(error)) from None
 
 
 def prepared(folder: str) -> dict[str, Any] | None:
@@ -350,12 +359,12 @@ def _write_skipped(skipped, total, path, max_skipped):
         file.write(rows.getvalue().encode(errors="surrogateescape"))
     most = math.ceil(max_skipped * total)
     if len(skipped) > most:
-        first = "".join(f"\n  {one.path}: {one.reason}" for one in skipped[:_SHOWN])
+        remedy = (
+            f" To leave them out give --max_skipped={_enough(len(skipped), total)}; what is done is kept."
+        )
         raise InputError(
-            f"{len(skipped):,} of {total:,} images cannot be used, and {most:,} may be left out. To leave"
-            " them out give `python -m tfrank.data.prepare`"
-            f" --max_skipped={_enough(len(skipped), total)}; what is done is kept. {path} lists them, such"
-            f" as{first}"
+            f"{len(skipped):,} of {total:,} images cannot be used, and {most:,} may be left out."
+            f"{remedy * (len(skipped) < total)} {path} lists them: {skipped[0].path}: {skipped[0].reason}"
         )
 
 
@@ -379,7 +388,7 @@ def _join(split, tasks, skipped, output_dir):
     """Moves the shards of a split to where they belong, and saves one index of them; what to say of it."""
     index = _joined(tasks)
     if not len(index):
-        raise InputError(f"None of the images of {split!r} can be used.")
+        raise InputError(f"None of the images of {split!r} can be used: see {SKIPPED} in {output_dir}.")
     names = [os.path.basename(shard) for shard in index.shards]
     index = dataclasses.replace(index, shards=tuple(os.path.join(output_dir, name) for name in names))
     for task, path in zip(tasks, index.shards):

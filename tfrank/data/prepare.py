@@ -132,16 +132,18 @@ def main(_: Sequence[str]) -> None:
     before = prepared(output_dir)
     if before and before["source_dir"] != os.path.realpath(source_dir):
         raise InputError(f"{output_dir} has records of {before['source_dir']}. Choose another --output_dir.")
-    summary = prepare(
-        _SOURCE.value,
-        source_dir,
-        output_dir,
-        options=parse_options(_OPTION.value),
-        num_shards=_SHARDS.value,
-        processes=_PROCESSES.value,
-        max_skipped=_MAX_SKIPPED.value,
-        allow_common_classes=_ALLOW_COMMON.value,
-    )
+    flags_of = {"num_shards": "--shards", "processes": "--processes", "max_skipped": "--max_skipped"}
+    with checks.called(flags_of):
+        summary = prepare(
+            _SOURCE.value,
+            source_dir,
+            output_dir,
+            options=parse_options(_OPTION.value),
+            num_shards=_SHARDS.value,
+            processes=_PROCESSES.value,
+            max_skipped=_MAX_SKIPPED.value,
+            allow_common_classes=_ALLOW_COMMON.value,
+        )
     print(table(summary))
     if any(row["skipped"] for row in summary["splits"].values()):
         print(f"Skipped: {os.path.join(output_dir, SKIPPED)}")

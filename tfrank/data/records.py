@@ -139,7 +139,10 @@ def checked(block: bytes, length: int, where: str) -> bytes:
         raise InputError(f"{where}: the shard ends inside this record. It was cut off; write it again.")
     data = block[:length]
     if masked_crc(data) != FOOTER.unpack(block[length:])[0]:
-        raise InputError(f"{where}: the bytes of this record changed since they were written (checksum).")
+        raise InputError(
+            f"{where}: the bytes of this record changed since they were written (checksum)."
+            " Prepare the records anew, or fetch the shard again."
+        )
     return data
 
 

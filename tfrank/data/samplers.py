@@ -216,7 +216,7 @@ def class_quotas(sizes: np.ndarray, batch_size: int) -> np.ndarray:
     if batch_size < quotas.sum():
         raise InputError(
             f"A batch of all {len(sizes)} classes takes at least {quotas.sum()} images, two of each class"
-            f" (one of a class of one), but batch_size={batch_size}. Raise batch_size, or sample classes."
+            f" (one of a class of one), but batch_size={batch_size}. Raise the batch size, or sample classes."
         )
     free = sizes > 0
     while free.any():
@@ -256,7 +256,7 @@ def _batch_size_of(count, batch_size):
     if checks.integer("batch_size", batch_size, at_least=1) > count:
         raise InputError(
             f"A batch takes batch_size={batch_size} distinct images, but there are only {count}."
-            " Lower batch_size."
+            " Lower the batch size."
         )
     return int(batch_size)
 

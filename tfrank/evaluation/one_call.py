@@ -155,7 +155,10 @@ def check_unique(name: str, ids: np.ndarray) -> None:
     if len(names) < len(ids):
         twice = names[np.argmax(counts > 1)]
         repeated = len(ids) - len(names)
-        raise InputError(f"`{name}` has {text_of(twice)!r} more than once ({repeated:,} repeated).")
+        raise InputError(
+            f"`{name}` has {text_of(twice)!r} more than once ({repeated:,} repeated). Give each"
+            " image an id of its own."
+        )
 
 
 def unit_rows(embeddings: np.ndarray, ids: np.ndarray | None = None) -> tuple[np.ndarray, int]:

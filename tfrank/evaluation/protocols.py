@@ -158,7 +158,11 @@ def average_groups(embeddings: np.ndarray, test: TestSet) -> tuple[np.ndarray, T
     for what, column in (("classes", test.labels), ("roles", test.role)):
         if np.any(column != column[first][place]):
             row = int(np.flatnonzero(column != column[first][place])[0])
-            raise InputError(f"Images of one group are of several {what}; one is {text_of(test.ids[row])!r}.")
+            name = text_of(test.ids[row])
+            raise InputError(
+                f"Images of one group are of several {what}; one is {name!r}. A group is one thing: correct"
+                " the groups of the test set."
+            )
     mean = np.empty([len(first), embeddings.shape[1]], np.float32)
     order, ends = np.argsort(place, kind="stable"), np.cumsum(sizes)
     for row, (start, end) in enumerate(zip(ends - sizes, ends)):
@@ -197,7 +201,10 @@ def _apart(name, queries, gallery, test):
 
 def _revisited(test):
     if test.relevance is None:
-        raise InputError("The test set has no graded relevance (ground_truth.json beside its records).")
+        raise InputError(
+            "The test set has no graded relevance (ground_truth.json beside its records). Take another"
+            " protocol, such as leave_one_out."
+        )
     _check_roles(test)
     queries = np.flatnonzero(test.role == "query")
     own = np.full(len(queries), -1)
@@ -245,5 +252,8 @@ def _gallery(test):
 def _labels(test, rows, protocol):
     labels = test.labels[rows]
     if np.any(labels == UNKNOWN):
-        raise InputError(f"Images of the test set have no class (label -1), by which {protocol} measures.")
+        raise InputError(
+            f"Images of the test set have no class (label -1), by which {protocol} measures. Give them"
+            " classes, or take the protocol revisited, of graded relevance."
+        )
     return labels

@@ -99,7 +99,10 @@ def load_metrics(folder: str) -> dict[str, Any]:
     rows = parts[1].values() if isinstance(parts[1], dict) else [None]
     if tree.get("schema") != SCHEMA or not all(isinstance(part, dict) for part in (*parts, *rows)):
         path = os.path.join(folder, "metrics.json")
-        raise InputError(f"{path} is of another schema ({tree.get('schema')!r}). Evaluate again.")
+        raise InputError(
+            f"{path} is not of an evaluation, or is of another schema ({tree.get('schema')!r}). Give the"
+            " folder of an evaluation, such as RUN/evaluation/test, or evaluate again."
+        )
     return tree
 
 
@@ -113,7 +116,9 @@ def load_curves(folder: str) -> dict[str, dict[str, list]]:
                 if len(shape) != 2 or shape[0] != 2 or not np.isfinite(pair).all():
                     raise ValueError(f"a curve of shape {shape}")
     except (AttributeError, TypeError, ValueError) as error:
-        raise InputError(f"{os.path.join(folder, 'curves.json')} is damaged ({error}).") from None
+        raise InputError(
+            f"{os.path.join(folder, 'curves.json')} is damaged ({error}). Evaluate again."
+        ) from None
     return tree
 
 
@@ -135,7 +140,9 @@ def load_per_query(folder: str, ranking: str) -> PerQuery:
             dict(zip(head[2:], values, strict=True)),
         )
     except FileNotFoundError:
-        raise InputError(f"There is no {path}: that evaluation has no ranking {ranking!r}.") from None
+        raise InputError(
+            f"There is no {path}: that evaluation has no ranking {ranking!r}. Evaluate again."
+        ) from None
     except (OSError, ValueError, TypeError, OverflowError, csv.Error) as error:
         raise InputError(f"{path} is damaged ({error}). Evaluate again.") from None
 
@@ -168,7 +175,10 @@ def _load(folder, name):
         with open(path, encoding="utf-8") as file:
             return dict(json.load(file))
     except FileNotFoundError:
-        raise InputError(f"There is no evaluation in {folder} (no {name}).") from None
+        raise InputError(
+            f"There is no evaluation in {folder} (no {name}). Give the folder of one, such as"
+            " RUN/evaluation/test."
+        ) from None
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise InputError(f"{path} is damaged ({error}). Evaluate again.") from None
 

@@ -140,9 +140,9 @@ def check_exists(weights: str, backbone: str) -> None:
     """
     if weights == "imagenet":
         _download(backbone.removeprefix("keras/"))
-    elif weights != "random" and not os.path.isfile(file_of(weights)):
+    elif weights != "random" and not os.path.isfile(file := file_of(weights)):
         raise InputError(
-            f"There is no file {file_of(weights)} to load weights from. Give its path,"
+            f"There is no file {file or repr(file)} to load weights from. Give its path,"
             " --config.model.weights=PATH, or begin with --config.model.weights=random. configs/papers.py"
             " says where published ones are from."
         )
@@ -159,7 +159,10 @@ def file_of(weights: str) -> str:
     name, _, inside = weights.removeprefix(_PACKAGE).partition("/")
     found = importlib.util.find_spec(name) if name.isidentifier() else None
     if not found or not found.submodule_search_locations:
-        raise InputError(f"The weights {weights} lie in the Python package {name}, which is not installed.")
+        raise InputError(
+            f"The weights {weights} lie in the Python package {name}, which is not installed."
+            " Install it, or give a file."
+        )
     return os.path.join(found.submodule_search_locations[0], inside)
 
 

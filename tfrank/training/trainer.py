@@ -228,14 +228,29 @@ class Trainer:
     def _distribute(self, batches_of):
         return self._strategy.distribute_datasets_from_function(batches_of, self._input)
 
-    def time_steps(self, batches: Callable[[tf.distribute.InputContext], tf.data.Dataset]) -> list[float]:
-        """Takes a step on each batch, and saves nothing; the seconds of each, those of reading included."""
-        seconds, started = [], time.monotonic()
-        for batch in self._distribute(batches):
+    def time_steps(
+        self,
+        batches: Callable[[tf.distribute.InputContext], tf.data.Dataset],
+        explain: Callable[[int], None] = lambda step: None,
+    ) -> list[float]:
+        """Takes a step on each batch, and saves nothing; the seconds of each, those of reading included.
+
+        Args:
+            batches: those to take.
+            explain: as in `fit`.
+        """
+        seconds, iterator = [], iter(self._distribute(batches))
+        while True:
+            started = time.monotonic()
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return seconds
+            except tf.errors.OpError:
+                explain(len(seconds))
+                raise
             float(self._step(batch).loss)
             seconds.append(time.monotonic() - started)
-            started = time.monotonic()
-        return seconds
 
     def _next(self, iterator, step, explain):
         try:

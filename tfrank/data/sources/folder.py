@@ -179,7 +179,10 @@ def _entries(folder):
         with os.scandir(folder) as entries:
             shown = [entry for entry in entries if not entry.name.startswith(".")]
     except OSError as error:
-        raise InputError(f"Cannot read the folder {folder} ({error.strerror}).") from None
+        raise InputError(
+            f"Cannot read the folder {folder} ({error.strerror}). Give a folder, or an archive (.zip, .tar,"
+            " .tar.gz)."
+        ) from None
     return sorted(shown, key=lambda entry: entry.name)
 
 
