@@ -121,7 +121,7 @@ def test_metrics_do_not_stand_beside_what_is_of_another_evaluation(tmp_path, mon
         ("metrics.json", "{", "metrics.json is damaged"),
         ("metrics.json", "[1, 2]", "metrics.json is damaged"),
         ("metrics.json", "\udcff", "metrics.json is damaged"),
-        ("metrics.json", "{}", r"metrics.json is of another schema \(None\)"),
+        ("metrics.json", "{}", r"metrics.json is not of an evaluation, or is of another schema \(None\)"),
         ("metrics.json", '{"recall_at_1": 0.5}', "is of another schema"),
         ("metrics.json", '{"schema": 2, "about": {}, "rankings": {}}', r"another schema \(2\)"),
         ("metrics.json", '{"schema": 1, "about": {}, "rankings": [], "galleries": {}}', "another schema"),
