@@ -365,7 +365,8 @@ def test_an_index_that_was_edited_by_hand_is_named_in_one_line(index, folder, na
     with np.load(path) as arrays:
         columns = dict(arrays)
     np.savez(path, **{**columns, name: change(columns[name])})
-    with pytest.raises(InputError, match=rf"{path} is damaged, or of an earlier version \(.*Delete it to have it rebuilt") as caught:
+    message = rf"{path} is damaged, or of an earlier version \(.*Delete it to have it rebuilt"
+    with pytest.raises(InputError, match=message) as caught:
         read_all(load_index(path))
     assert "\n" not in str(caught.value)
 
