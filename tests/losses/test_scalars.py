@@ -1,13 +1,11 @@
 """Hyper-parameters that are numbers: one program for all values, and variables."""
 
-import pathlib
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.losses import LABELS, RECIPES, embeddings, value_and_gradient
+from tests.losses import LABELS, RECIPES, embeddings, held_memory, value_and_gradient
 from tfrank import losses
 from tfrank.checks import InputError
 from tfrank.losses import rows
@@ -46,20 +44,15 @@ def test_other_numbers_need_no_other_program(monkeypatch, recipe):
 
 
 def test_a_thousand_temperatures_and_alphas_take_no_more_memory_than_one(monkeypatch):
-    def held():
-        """MB and pieces of memory of this process."""
-        statm, maps = (pathlib.Path("/proc/self", name).read_text() for name in ("statm", "maps"))
-        return int(statm.split()[1]) * 4096 / 1e6, maps.count("\n")
-
     batch = tf.constant(embeddings("float32")[:4])
     values = []
     for number in range(1000):
         if number == 10:
-            megabytes, pieces = held()
+            megabytes, pieces = held_memory()
             traced = counted_traces(monkeypatch)
         loss = losses.get("pnp", alpha=1 + number / 100, temperature=0.01 + number / 1000)
         values.append(float(loss([0, 1, 0, 1], batch)))
-    now = held()
+    now = held_memory()
     assert not traced and now[0] - megabytes < 20 and now[1] - pieces < 50
     assert len(set(values)) > 900
 

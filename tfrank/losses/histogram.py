@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from tfrank import checks, distributed
+from tfrank.losses import padding
 from tfrank.losses.first_order import first_derivative
 from tfrank.losses.pairs import pair_masks, similarities
 from tfrank.losses.ranking_loss import RankingLoss
@@ -24,6 +25,9 @@ def soft_histograms(s: tf.Tensor, groups: tf.Tensor, num_groups: int, num_bins: 
         `[rows, num_groups, num_bins]`, not normalised: each similarity adds 1 in all.
     """
     count, spread = _compiled(num_groups, num_bins)
+    rows, columns = tf.unstack(tf.shape(s))
+    more = padding.missing(rows), padding.missing(columns)
+    groups = padding.pad(groups, *more, value=num_groups)
 
     @tf.custom_gradient
     def counted(s):
@@ -31,7 +35,7 @@ def soft_histograms(s: tf.Tensor, groups: tf.Tensor, num_groups: int, num_bins: 
         histograms, bins = map(tf.stop_gradient, count(tf.stop_gradient(s), groups))
         return histograms, lambda upstream: first_derivative(spread(upstream, bins), s)
 
-    return counted(s)
+    return counted(padding.pad(s, *more))[:rows]
 
 
 @functools.cache

@@ -58,9 +58,10 @@ def _drawn(block, weights, key):
     sums = tf.where(candidates, tf.cumsum(weights, axis=1), tf.zeros_like(weights))
     total = tf.reduce_max(sums, axis=1)
     size = tf.size(block.columns)
+    place = block.number % tf.maximum(block.gallery, 1)
 
     def visit(i, exists, p, shares):
-        threshold = tf.gather(uniform_numbers(size, key, p, weights.dtype), block.number % size) * total
+        threshold = tf.gather(uniform_numbers(size, key, p, weights.dtype), place) * total
         beyond = tf.where(sums > threshold[:, None], block.columns, size)
         drawn = tf.minimum(tf.reduce_min(beyond, axis=1), size - 1)
         share = tf.where(exists & (total > 0), 1 / block.positives, tf.zeros_like(total))

@@ -56,6 +56,9 @@ class RankingLoss(keras.losses.Loss):
     no gradient, is in `variables`, and is a plain number in a saved model. Bounds are checked when the loss
     is made, not when a variable changes.
 
+    A batch of any size is padded inside to the next of `padding.SIZES`, so that many sizes need few programs.
+    Value and gradient are those of the batch; common sizes, such as powers of two, are not padded.
+
     Attributes:
         normalize: whether embeddings are L2-normalised before anything else. True, unless a loss says.
         iteration: the variable that counts training steps, say `optimizer.iterations`, for losses that

@@ -7,7 +7,8 @@ backward pass only scales by the upstream gradient. (First derivatives only.)
 How it is laid out. The gallery is sorted so that a class is a contiguous run and runs of like size
 are neighbours; queries follow. A query's p-th positive is then a place in its run, found without any
 sort of a `[batch, batch]` matrix, and a block of rows walks to its own largest class only. XLA fuses
-the elementwise work of a block, which stays in cache. No shape depends on label values.
+the elementwise work of a block, which stays in cache. No shape depends on label values. Queries and
+gallery are padded to few sizes, see `padding`, so that any number of batch sizes needs few programs.
 """
 
 import functools
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfrank.losses import padding
 from tfrank.losses.first_order import first_derivative
 from tfrank.losses.permutation import inverse, permute
 from tfrank.losses.scalars import tensor
@@ -37,6 +39,7 @@ class Runs(NamedTuple):
     own: tf.Tensor  # the query's own gallery row if it is to be left out, else -1
     positives: tf.Tensor  # size, less the query's own row if left out
     number: tf.Tensor  # the query's place in the call
+    gallery: tf.Tensor  # gallery rows of all classes, without those that pad it; all queries' are the same
 
 
 class Block:
@@ -44,22 +47,26 @@ class Block:
 
     Attributes:
         s: `[rows, gallery]` similarities.
-        same: `[rows, gallery]` bool, of the query's class; the others are its negatives.
-        candidate: `[rows, gallery]` bool, all but the query's own row if left out.
+        same: `[rows, gallery]` bool, of the query's class, or of nothing; the others are its negatives.
+        candidate: `[rows, gallery]` bool, all but those of nothing, and the query's own row if left out.
         fellow: `[rows, gallery]` bool, its positives: candidates of its class.
         positives, negatives: `[rows]` of the dtype of s, how many; at least 1, to divide by.
         number: `[rows]` int32, the query's own gallery row if left out, else its place in the call. The
             same on however many replicas, and in whatever blocks.
+        gallery: `[rows]` int32, how many columns there are before those of nothing.
     """
 
     def __init__(self, s: tf.Tensor, runs: Runs):
         self.s, self._runs = s, runs
         columns = self.columns = tf.range(tf.shape(s)[1])
-        self.same = (columns >= runs.start[:, None]) & (columns < (runs.start + runs.size)[:, None])
-        self.candidate = columns != runs.own[:, None]
+        self.gallery = runs.gallery
+        nothing = columns >= runs.gallery[:, None]
+        fellows = (columns >= runs.start[:, None]) & (columns < (runs.start + runs.size)[:, None])
+        self.same = fellows | nothing
+        self.candidate = (columns != runs.own[:, None]) & ~nothing
         self.fellow = self.same & self.candidate
         self.positives = tf.cast(tf.maximum(runs.positives, 1), s.dtype)
-        self.negatives = tf.cast(tf.maximum(tf.size(columns) - runs.size, 1), s.dtype)
+        self.negatives = tf.cast(tf.maximum(runs.gallery - runs.size, 1), s.dtype)
         self.number = tf.where(runs.own < 0, runs.number, runs.own)
 
     def walk(self, visit: Callable[..., tuple], state: tuple) -> tuple:
@@ -67,7 +74,7 @@ class Block:
 
         i is its gallery row, `[rows]`; exists tells the rows that have so many positives, `[rows]`.
         """
-        start, size, own, positives, _ = self._runs
+        start, size, own, positives = self._runs[:4]
         # A class is a ring: walked from behind the query's own place, its own row is never reached.
         first = tf.where(own < 0, 0, own + 1 - start)
 
@@ -122,8 +129,9 @@ def score_rows(
         The loss per query, `[queries]`, 0 where it does not count, NaN where an embedding is; and which
         queries count, `[queries]` bool: those with a positive other than themselves.
 
-    Memory: about three matrices `[queries, gallery]`. Time: one product `[queries, gallery]` forward
-    and one backward (two where queries are not the gallery), and what the kernel does.
+    Memory: about three matrices `[queries, gallery]`. Time: one product `[queries, gallery]` forward and one
+    backward (two where queries are not the gallery), and what the kernel does. Both of the sizes that queries
+    and gallery are padded to.
     """
     if 0 in (query_embeddings.shape[0], gallery_embeddings.shape[0]):
         nothing = 0 * tf.reduce_sum(query_embeddings, axis=1)
@@ -139,10 +147,14 @@ def score_rows(
     if needs_negatives:
         counts &= sizes < tf.size(gallery_labels)
         runs = runs._replace(positives=tf.where(counts, runs.positives, 0))
-    runs = Runs(*(tf.gather(column, query_order) for column in runs))
+    number = tf.size(query_labels)
+    more_queries, more_gallery = padding.missing(number), padding.missing(tf.size(gallery_labels))
+    gallery = padding.pad(gallery, more_gallery)
+    queries = gallery if one_batch else padding.pad(queries, more_queries)
+    runs = Runs(*(padding.pad(tf.gather(column, query_order), more_queries) for column in runs))
     scalars = [tensor(scalar, gallery.dtype) for scalar in scalars]
-    absent = None if present is None else ~tf.gather(present, gallery_order)
-    losses = _score(kernel, queries, gallery, runs, scalars, constant_gallery, absent)
+    absent = None if present is None else padding.pad(~tf.gather(present, gallery_order), more_gallery)
+    losses = _score(kernel, queries, gallery, runs, scalars, constant_gallery, absent)[:number]
     return permute(losses, inverse(query_order)), counts
 
 
@@ -203,11 +215,12 @@ def _runs(starts, sizes, self_index, gallery_place, include_self):
     own = tf.where(present, tf.gather(gallery_place, tf.maximum(self_index, 0)), -1)
     others = sizes - tf.cast(present, tf.int32)
     number = tf.range(tf.size(starts))
+    gallery = tf.fill(tf.shape(starts), tf.size(gallery_place))
     if include_self:
         counts = others > 0
-        runs = Runs(starts, sizes, -tf.ones_like(own), tf.where(counts, sizes, 0), number)
+        runs = Runs(starts, sizes, -tf.ones_like(own), tf.where(counts, sizes, 0), number, gallery)
         return runs, counts
-    return Runs(starts, sizes, own, others, number), others > 0
+    return Runs(starts, sizes, own, others, number, gallery), others > 0
 
 
 @functools.lru_cache(MOST_KERNELS)
@@ -227,12 +240,11 @@ def _compiled(kernel, block_similarities):
         queries, gallery = tf.shape(similarity)[0], tf.shape(similarity)[1]
         rows = tf.clip_by_value(block_similarities // tf.maximum(gallery, 1), 1, queries)
         # Blocks of one size, as XLA asks; the rows of nothing in the last have no positives.
-        missing = -queries % rows
+        ragged = -queries % rows
 
         def in_blocks(rows_of):
-            padding = [[0, missing]] + [[0, 0]] * (rows_of.shape.rank - 1)
             shape = tf.concat([[-1, rows], tf.shape(rows_of)[1:]], 0)
-            return tf.reshape(tf.pad(rows_of, padding), shape)
+            return tf.reshape(padding.pad(rows_of, ragged), shape)
 
         losses, slopes = tf.map_fn(
             lambda block: score_block(block[0], Runs(*block[1:]), scalars),
