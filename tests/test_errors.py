@@ -750,7 +750,7 @@ TRAIN = [
     (
         "--config.evaluation.protocols=leave_one",
         "Invalid value for argument `config.evaluation.protocols`. Expected one of"
-        " ['leave_one_out', 'query_gallery', 'random_gallery', 'revisited']. Received:"
+        " ['leave_one_out', 'query_gallery', 'random_gallery', 'revisited', 'template_pairs']. Received:"
         " config.evaluation.protocols='leave_one'. Did you mean \"leave_one_out\"?",
     ),
     (
@@ -1496,7 +1496,7 @@ PREPARE_DATA = [
     (
         "--source=ijb_c --source_dir={bad}/empty --output_dir={new}",
         "There is no list {bad}/empty/protocols/ijbc_metadata.csv. The folder should be that of"
-        " IJB-C, with images and protocols/ijbc_metadata.csv.",
+        " IJB-C, with images and protocols/ijbc_metadata.csv, or InsightFace's, with loose_crop and meta.",
     ),
     (
         "--source=omniglot --source_dir={bad}/photos --output_dir={new}",

@@ -89,6 +89,14 @@ def sentences(found: Duplicates, path: str) -> list[str]:
     return [sentence.encode(errors="backslashreplace").decode() for sentence in said]
 
 
+def say_duplicates(found: Duplicates, path: str) -> None:
+    """Prints what there is to say of duplicates, and lists them in a file where something is to be done."""
+    for sentence in sentences(found, path):
+        print(sentence, flush=True)
+    if found.divided or found.mixed:
+        write_duplicates(found, path)
+
+
 def write_duplicates(found: Duplicates, path: str) -> None:
     """Lists what is in train and in test, or in two classes, in a CSV file."""
     rows = io.StringIO(newline="")

@@ -28,9 +28,9 @@ from tfrank import checks, files
 from tfrank.checks import InputError
 from tfrank.data import shards
 from tfrank.data.archives import is_archive, unpack
-from tfrank.data.duplicates import find_duplicates, sentences, write_duplicates
+from tfrank.data.duplicates import find_duplicates, say_duplicates
 from tfrank.data.image_files import JPEG_QUALITY
-from tfrank.data.index import UNKNOWN, RecordIndex, concatenate, index_path, load_index
+from tfrank.data.index import UNKNOWN, RecordIndex, index_path, load_index
 from tfrank.data.listing import check_disjoint, check_enough, check_images_apart, list_images
 from tfrank.data.scan import scan
 from tfrank.data.shards import Skipped
@@ -110,8 +110,6 @@ def prepare(
         summary = prepared(output_dir)
         if summary is None:
             work = files.make_folder(os.path.join(output_dir, UNFINISHED))
-            if source_dir:
-                print(f"Reading {os.path.abspath(source_dir)}", flush=True)
             source = source.in_layout_of(folder := _unpacked(source_dir, work))
             # Paths of a manifest are relative to where it is.
             root = os.path.dirname(folder) if os.path.isfile(folder) else folder
@@ -122,7 +120,7 @@ def prepare(
             tasks = _tasks(listings, root, work, num_shards, shorter_side)
             skipped, changes = _write_shards(tasks, output_dir, processes, max_skipped)
             if templates:
-                save_templates(output_dir, templates, _joined(itertools.chain(*tasks.values())).id)
+                save_templates(output_dir, templates, shards.joined(itertools.chain(*tasks.values())).id)
             if source.own:
                 _say_duplicates(tasks, os.path.join(output_dir, DUPLICATES))
             splits = {split: _join(split, tasks[split], skipped, output_dir) for split in listings}
@@ -242,6 +240,8 @@ def _source(name, options):
 
 
 def _unpacked(source_dir, work):
+    if source_dir:
+        print(f"Reading {os.path.abspath(source_dir)}", flush=True)
     if source_dir and not os.path.exists(source_dir):
         raise InputError(
             f"There is nothing at {source_dir}. Give the path of the data set's folder or archive."
@@ -370,23 +370,14 @@ def _write_skipped(skipped, total, path, max_skipped):
 
 def _say_duplicates(tasks, path):
     """Prints and lists which photos are there twice and should not be."""
-    indexes = {split: _joined(some) for split, some in tasks.items()}
+    indexes = {split: shards.joined(some) for split, some in tasks.items()}
     hashes = {split: np.concatenate(list(map(shards.load_hashes, some))) for split, some in tasks.items()}
-    found = find_duplicates(indexes, hashes)
-    for sentence in sentences(found, path):
-        print(sentence, flush=True)
-    if found.divided or found.mixed:
-        write_duplicates(found, path)
-
-
-def _joined(tasks):
-    """One index of some shards."""
-    return concatenate([load_index(shards.index_path(task)) for task in tasks])
+    say_duplicates(find_duplicates(indexes, hashes), path)
 
 
 def _join(split, tasks, skipped, output_dir):
     """Moves the shards of a split to where they belong, and saves one index of them; what to say of it."""
-    index = _joined(tasks)
+    index = shards.joined(tasks)
     if not len(index):
         raise InputError(f"None of the images of {split!r} can be used: see {SKIPPED} in {output_dir}.")
     names = [os.path.basename(shard) for shard in index.shards]

@@ -7,14 +7,14 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from tfrank import files
 from tfrank.data.image_files import BadImage, ImageFile, checked_image
-from tfrank.data.index import load_index
+from tfrank.data.index import RecordIndex, concatenate, load_index
 from tfrank.data.listing import Listing, image_of, read_images, read_lines
 from tfrank.data.records import ImageRecord, write_shard
 from tfrank.data.sources.image import SourceImage
@@ -130,6 +130,11 @@ def finished(task: ShardTask) -> Written | None:
 def load_hashes(task: ShardTask) -> np.ndarray:
     """`[records]` int64 of a written shard: equal for equal files with the same box and landmarks."""
     return np.load(_hashes_path(task), allow_pickle=False)
+
+
+def joined(tasks: Iterable[ShardTask]) -> RecordIndex:
+    """One index of some written shards."""
+    return concatenate([load_index(index_path(task)) for task in tasks])
 
 
 def index_path(task: ShardTask) -> str:
