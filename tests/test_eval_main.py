@@ -141,7 +141,7 @@ def kill_half_way(output_dir, *flags):
     return done()
 
 
-def test_killed_while_embedding_it_embeds_the_rest_and_writes_nothing_into_the_run(run, trained, tmp_path):
+def test_killed_while_embedding_it_embeds_the_rest_and_writes_nothing_into_the_run(run, tmp_path):
     """The run is of another user. Root, who may write there, finds a file in the way."""
     theirs, output_dir = tmp_path / "theirs", tmp_path / "mine"
     shutil.copytree(run, theirs)
@@ -156,7 +156,9 @@ def test_killed_while_embedding_it_embeds_the_rest_and_writes_nothing_into_the_r
     assert 0 < done < IMAGES
     output = evaluate(*flags, f"--output_dir={output_dir}")
     assert f"{done} of {IMAGES} embeddings are there already" in output
-    assert ranking(output_dir) == pytest.approx(ranking(trained), abs=1e-6)
+    # Batches of other sizes round otherwise, and may swap two images that are nearly as similar.
+    evaluate(*flags, f"--output_dir={tmp_path / 'at once'}")
+    assert ranking(output_dir) == ranking(tmp_path / "at once")
     assert tree_of(theirs) == before
 
 

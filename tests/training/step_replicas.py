@@ -241,7 +241,7 @@ def fit_refusal(strategy):
 
 
 DECAY = {"regularizer": keras.regularizers.L2(0.1), "options": {"l2": 0.3, "no_decay": ["bias"]}}
-CLIPPED = {"dtype": "float32", "steps": 1, "options": {"clip_norm": CLIP_NORM, "l2": 0.01}}
+CLIPPED = {"dtype": "float64", "steps": 1, "options": {"clip_norm": CLIP_NORM, "l2": 0.01}}
 RUNS = {name: functools.partial(train, loss=losses.get(name)) for name in losses.LOSSES} | {
     "several embeddings": functools.partial(train, loss=of_several, outputs=3),
     "decay": functools.partial(train, **DECAY),
