@@ -24,6 +24,7 @@ import multiprocessing
 import statistics
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 
 import keras
 import numpy as np
@@ -87,8 +88,9 @@ def measure(part: str, batch: int, micro_batch: int, steps: int) -> tuple[float,
 
 def in_fresh_process(function, *arguments):
     """The result of a function, in a process of its own."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(function, arguments)
+    # Of an executor: processes of a pool may have none of their own, with which records are prepared.
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as executor:
+        return executor.submit(function, *arguments).result()
 
 
 def measure_steps(part: str) -> None:

@@ -154,7 +154,7 @@ def fitted(config: ConfigDict, labels: np.ndarray) -> ConfigDict:
         begin = "random" if random else "pretrained"
         print(f"The run has {train.steps:,} steps: {why}, from {begin} weights.")
     if config.loss.get("warmup_steps") == OPEN:
-        steps = train.steps or round(train.epochs * images / batch_size(config))
+        steps = _steps_of(config, images)
         config.loss.warmup_steps = round(WARM_UP_SHARE * steps) if random else 0
     return config
 
@@ -216,16 +216,20 @@ def any_size(config: ConfigDict) -> bool:
 
 def total_steps(config: ConfigDict, num_images: int) -> int:
     """The steps of the run; an epoch is as many images as the training part has."""
-    size = batch_size(config)
     steps, epochs = config.train.steps, config.train.epochs
     if (steps > 0) == (epochs > 0):
         raise InputError(
             "Give one of config.train.steps and config.train.epochs, and set the other to 0."
             f" Received: steps={steps}, epochs={epochs}"
         )
-    steps = steps or max(1, round(epochs * num_images / size))
+    steps, size = _steps_of(config, num_images), batch_size(config)
     print(f"{steps:,} steps of {size} images = {steps * size / num_images:.1f} epochs")
     return steps
+
+
+def _steps_of(config, num_images):
+    """The field of the steps, or as many as the epochs take."""
+    return config.train.steps or max(1, round(config.train.epochs * num_images / batch_size(config)))
 
 
 def parts(field: str, text: str) -> list[str]:

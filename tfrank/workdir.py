@@ -105,18 +105,18 @@ def check_model_of(workdir: str, config: ConfigDict) -> None:
     _compare(path, config, lambda field: _among(field, MODEL_FIELDS))
 
 
-@contextlib.contextmanager
-def locked(workdir: str) -> Iterator[None]:
-    """Makes the workdir if need be, and keeps others out of it.
-
-    Raises:
-        InputError: another process is at work there, or TensorFlow would not find its checkpoints again.
-    """
-    if re.search(r"\[.*\]|\\", workdir):
+def check_path(folder: str) -> None:
+    """InputError for a folder in which TensorFlow would not find its checkpoints and models again."""
+    if re.search(r"\[.*\]|\\", folder):
         raise InputError(
-            f"TensorFlow reads [...] and \\ in the path {workdir} as a pattern, and would not find the files"
+            f"TensorFlow reads [...] and \\ in the path {folder} as a pattern, and would not find the files"
             " that it writes there. Choose another folder, or change into it and give a relative path."
         )
+
+
+@contextlib.contextmanager
+def locked(workdir: str) -> Iterator[None]:
+    """Makes the workdir if need be, and keeps others out of it; InputError where one is at work there."""
     files.make_folder(workdir)
     with open(os.path.join(workdir, ".lock"), "w") as file:
         try:

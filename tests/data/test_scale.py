@@ -82,6 +82,7 @@ def test_an_index_of_millions_loads_at_once_and_batches_are_drawn_from_many_clas
     columns = dict.fromkeys(COLUMNS, numbers)
     columns["label"] = numbers % 100_000
     columns["id"] = np.char.add("n000000/", (numbers % 10**7).astype("U11")).astype(np.bytes_)
+    columns["shard"] = np.zeros(len(numbers), np.int32)
     columns["role"] = np.zeros(len(numbers), np.int8)
     columns["has_box"] = numbers % 2 == 0
     columns["checksum"] = numbers.astype(np.uint32)
