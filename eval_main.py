@@ -16,7 +16,7 @@ from tfrank import commands, comparing, datasets, experiment, files, measuring, 
 from tfrank.checks import InputError
 from tfrank.evaluation import neighbors, report
 from tfrank.evaluation.whitening import save_whitening, whiten
-from tfrank.workdir import check_path, default_workdir, locked
+from tfrank.workdir import default_workdir, locked
 
 _ROOT = os.path.dirname(os.path.abspath(__file__))
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The config. Default: that of the run")
@@ -48,14 +48,12 @@ def main(_):
             return measure(config, embeddings, test, None, output_dir, _EMBEDDINGS.value, "")
     workdir = _WORKDIR.value or trained.run_of(_SAVED_MODEL.value) or default_workdir(config)
     model = trained.open_model(config, workdir, _SAVED_MODEL.value, trusted=_TRUST.value)
+    output_dir = _OUTPUT_DIR.value or os.path.join(model.evaluations, datasets.test_name(config))
     if _EXPORT.value:
-        model.check_exportable()
+        model.check_exportable(output_dir)
     index, relevance = datasets.build_test_set(config, workdir)
     test = measuring.test_set_of(index, relevance)
-    output_dir = _OUTPUT_DIR.value or os.path.join(model.evaluations, datasets.test_name(config))
     check(config, test, output_dir)
-    if _EXPORT.value:
-        check_path(output_dir)
     with locked(output_dir):
         embeddings, whitening = model.embed(index, os.path.join(output_dir, "embeddings")), None
         if config.evaluation.whitening:

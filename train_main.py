@@ -14,14 +14,7 @@ from ml_collections import config_flags
 from tfrank import commands, datasets, experiment, files, inference, measuring, reporting, settings
 from tfrank.evaluation import report
 from tfrank.training import cluster, verdict
-from tfrank.workdir import (
-    check_config_of,
-    check_path,
-    check_same_config,
-    default_workdir,
-    locked,
-    save_config,
-)
+from tfrank.workdir import check_config_of, check_same_config, default_workdir, locked, save_config
 
 _DEFAULT_CONFIG = os.path.join(os.path.dirname(os.path.abspath(__file__)), "configs", "digits.py")
 _CONFIG = config_flags.DEFINE_config_file(
@@ -36,9 +29,8 @@ def main(_):
     workdir = _WORKDIR.value or default_workdir(config)
     chief = cluster.is_chief(strategy)
     with cluster.together(strategy):
-        check_path(workdir)
         experiment.check_config(config)
-        experiment.check_weights(config, workdir)
+        experiment.check_start(config, workdir)
         with locked(workdir) if chief else contextlib.nullcontext():
             with cluster.chief_first(strategy):
                 (check_config_of if chief else check_same_config)(workdir, config)

@@ -10,8 +10,8 @@ were made, in a second process where tensors are mapped one by one (slower, but 
 so that malloc's gaps do not count). The loss is PNP-Dq, the optimizer Adam; ResNet-50's batch norm is frozen.
 
 loop: a trainer's step beside a step of Keras' `fit`, on the same data with the same model, loss and
-optimizer, medians of alternating stretches in one process: digits, and in another process Omniglot where
---source is given.
+optimizer: digits, and Omniglot where --source is given. The two take turns, each time in a process of its own
+(in one process the trainer is at times slower after `fit`); the ratio is the median over the turns.
 """
 
 import os
@@ -31,7 +31,7 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags
 
-from tfrank import PNPLoss, datasets, experiment, settings
+from tfrank import PNPLoss, datasets, experiment
 from tfrank.models.embedding import embedding_model
 from tfrank.objective import build_loss
 from tfrank.training.step import build_step
@@ -39,8 +39,8 @@ from tfrank.training.step import build_step
 _PART = flags.DEFINE_list("part", ["resnet", "convnet", "loop"], "What to measure.")
 _STEPS = flags.DEFINE_integer("steps", 3, "Timed steps of each measurement.", lower_bound=1)
 _SOURCE = flags.DEFINE_string("source", "", "Path of the Omniglot archive, for part loop.")
-_STRETCH = flags.DEFINE_integer("stretch", 100, "Steps of a stretch of part loop.")
-_ROUNDS = flags.DEFINE_integer("rounds", 5, "Timed stretches of each, in part loop.")
+_LOOP_STEPS = flags.DEFINE_integer("loop_steps", 300, "Timed steps of part loop.", lower_bound=1)
+_ROUNDS = flags.DEFINE_integer("rounds", 5, "Processes of each, in part loop.", lower_bound=1)
 
 EMBEDDING = 512
 MODELS = {
@@ -111,50 +111,60 @@ def measure_steps(part: str) -> None:
         )
 
 
-def measure_loop(name: str, source: str, stretch: int, rounds: int) -> None:
-    """Prints a trainer's step as a ratio to a step of `fit`."""
+def time_loop(name: str, source: str, loop: str, steps: int) -> float:
+    """Seconds of a step, of `steps` that follow on as many to warm up; `loop` is "trainer" or "fit"."""
     config = importlib.import_module(f"configs.{name}").get_config()
     config.data.source, config.train.l2 = source, 0.0
-    total = stretch * (rounds + 1)
     with tempfile.TemporaryDirectory() as workdir:
         data = datasets.build_data(config, workdir)
-        strategy = experiment.build_strategy(config)
-        training = experiment.build_training(config, workdir, strategy, total, data.train)
+        if loop == "trainer":
+            strategy = experiment.build_strategy(config)
+            trainer = experiment.build_training(config, workdir, strategy, 2 * steps, data.train).trainer
+            every = dict(checkpoint_every=config.train.checkpoint_every, log_every=config.train.log_every)
 
-        def by_trainer(start):
-            batches, explain = datasets.build_batches(config, data.train, start + stretch)
-            options = dict(checkpoint_every=config.train.checkpoint_every, log_every=config.train.log_every)
-            training.trainer.fit(batches, steps=start + stretch, explain=explain, **options)
+            def train(start):
+                batches, explain = datasets.build_batches(config, data.train, start + steps)
+                trainer.fit(batches, steps=start + steps, explain=explain, **every)
+        else:
+            model, loss = experiment.build_model(config), build_loss(config, data.train.label)
+            model.compile(keras.optimizers.Adam(1e-3, epsilon=1e-8), loss=loss)
 
-        model = experiment.build_model(config)
-        model.compile(keras.optimizers.Adam(1e-3, epsilon=1e-8), loss=build_loss(config, data.train.label))
+            def train(start):
+                batches, _ = datasets.build_batches(config, data.train, start + steps)
+                pairs = batches(start).map(
+                    lambda batch: (tf.cast(batch["image"], tf.float32), batch["label"])
+                )
+                model.fit(pairs, shuffle=False, verbose=0)
 
-        def by_fit(start):
-            batches, _ = datasets.build_batches(config, data.train, start + stretch)
-            pairs = batches(start).map(lambda batch: (tf.cast(batch["image"], tf.float32), batch["label"]))
-            model.fit(pairs, shuffle=False, verbose=0)
+        train(0)
+        started = time.perf_counter()
+        train(steps)
+        return (time.perf_counter() - started) / steps
 
-        times = {by_trainer: [], by_fit: []}
-        for start in range(0, total, stretch):
-            for function, seconds in times.items():
-                started = time.perf_counter()
-                function(start)
-                seconds.append((time.perf_counter() - started) / stretch)
-        # The first stretch is to warm up.
-        ours, keras_own = (statistics.median(seconds[1:]) for seconds in times.values())
+
+def measure_loop(name: str, source: str, steps: int, rounds: int) -> None:
+    """Prints a trainer's step as a ratio to a step of `fit`."""
+    seconds = np.array(
+        [
+            [in_fresh_process(time_loop, name, source, loop, steps) for loop in ("trainer", "fit")]
+            for _ in range(rounds)
+        ]
+    )
+    ours, keras_own = 1e3 * np.median(seconds, axis=0)
+    ratios = seconds[:, 0] / seconds[:, 1]
     print(
-        f"{name}: a step of {settings.batch_size(config)} images takes the trainer {1e3 * ours:.1f} ms,"
-        f" fit {1e3 * keras_own:.1f} ms: {ours / keras_own:.3f}"
+        f"{name}: a step takes the trainer {ours:.1f} ms, fit {keras_own:.1f} ms; {np.median(ratios):.3f}"
+        f" times as long ({min(ratios):.3f} to {max(ratios):.3f})"
     )
 
 
 def main(_):
     for part in _PART.value:
         if part == "loop":
-            options = (_STRETCH.value, _ROUNDS.value)
-            in_fresh_process(measure_loop, "digits", "", *options)
+            options = (_LOOP_STEPS.value, _ROUNDS.value)
+            measure_loop("digits", "", *options)
             if _SOURCE.value:
-                in_fresh_process(measure_loop, "omniglot", _SOURCE.value, *options)
+                measure_loop("omniglot", _SOURCE.value, *options)
         else:
             measure_steps(part)
 

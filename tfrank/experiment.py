@@ -43,7 +43,7 @@ from tfrank.training.optimizers import build_optimizer, check_names
 from tfrank.training.schedules import build_schedule
 from tfrank.training.step import build_step
 from tfrank.training.trainer import Evaluation, Trainer, best_weights_of
-from tfrank.workdir import check_model_of
+from tfrank.workdir import check_model_of, check_path
 
 # What arguments of the schedule and the optimizer are called in the config.
 OPTIMIZER_FIELDS = types.MappingProxyType(
@@ -104,8 +104,12 @@ def check_config(config: ConfigDict) -> None:
     _build_optimizer(config, max(1, config.train.steps, config.train.warmup_steps))
 
 
-def check_weights(config: ConfigDict, workdir: str) -> None:
-    """InputError where a run would begin with weights that are not there; found before the data is read."""
+def check_start(config: ConfigDict, workdir: str) -> None:
+    """InputError for a folder that a run cannot be in, or weights to begin with that are not there.
+
+    Found before the data is read.
+    """
+    check_path(workdir)
     if not saved_checkpoints(os.path.join(workdir, "checkpoints")) or config.evaluation.baselines:
         with checks.as_fields("model", ["weights"]):
             check_exists(config.model.weights, config.model.backbone)

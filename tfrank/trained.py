@@ -23,6 +23,7 @@ from tfrank.evaluation.one_call import check_unique, unit_rows
 from tfrank.evaluation.protocols import TestSet
 from tfrank.evaluation.whitening import Whitening, learn_whitening
 from tfrank.export.operations import check_operations
+from tfrank.workdir import check_path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,14 +68,15 @@ class TrainedModel:
         with checks.as_fields("evaluation", (), dims="whitening_dim"):
             return learn_whitening(embeddings, power=options.whitening, dims=options.whitening_dim or None)
 
-    def check_exportable(self) -> None:
-        """InputError where there is no Keras model to export."""
+    def check_exportable(self, folder: str) -> None:
+        """InputError where there is no Keras model to export, or a model could not be read from `folder`."""
+        check_path(folder)
         if self.model is None:
             raise InputError("A SavedModel cannot be exported again. Give the run by --workdir.")
 
     def export(self, folder: str, whitening: Whitening | None) -> str:
         """Writes a SavedModel that embeds at the config's scales, whitened if told so; its path."""
-        self.check_exportable()
+        self.check_exportable(folder)
         scales = tuple(self.config.evaluation.scales)
         inference.export(self.config, self.model, folder, whitening, scales=scales)
         return folder

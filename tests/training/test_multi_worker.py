@@ -216,7 +216,7 @@ def test_a_bad_record_in_the_slice_of_one_machine_is_named_by_both(machine, tmp_
     damage(index, np.split(datasets.build_sampler(config, index).batch(step), 2)[machine][5])
     results = run(workdir)
     assert [status for status, _, _ in results] == [1, 1], results
-    reason = r"record \d+ of .*\(image id '.*'\): the bytes of this record changed .* \(checksum\)\. Prepare the records anew, .*"
+    reason = r"record \d+ of .*\(image id '.*'\): the bytes of this record changed .* \(checksum\)\..*"
     assert_says(results[machine][2], f"Error: {reason}")
     assert_says(results[1 - machine][2], rf"{ANOTHER} \(worker {machine}: {reason}\)\. Once that .*")
     # The chief saves what it can; told of it by another, it is in the middle of a step.
@@ -240,7 +240,7 @@ DIFFERENCES = {
     ),
     "a bad value": (
         {"other_flags": ["--config.loss.temperature=-1"]},
-        r"Invalid value for argument `config\.loss\.temperature`\. Expected a finite number above 0\. Received: .*",
+        r"Invalid value for argument `config\.loss\.temperature`\. Expected .* above 0\. Received: .*",
     ),
 }
 
