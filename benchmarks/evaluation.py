@@ -38,11 +38,12 @@ from absl import app, flags
 
 from benchmarks import evaluation_peers, memory
 from benchmarks.trained_embeddings import DIM, IMAGES_PER_CLASS, trained_embeddings
-from tfrank.evaluation import metrics, neighbors
+from tfrank.evaluation import metrics
 from tfrank.evaluation.leave_one_out import leave_one_out_ranks
 from tfrank.evaluation.parallel import Gallery
 from tfrank.evaluation.ranks import by_label, positive_ranks
-from tfrank.evaluation.scann_index import ScannIndex
+from tfrank.evaluation.search import exhaustive, neighbors
+from tfrank.evaluation.search.scann_index import ScannIndex
 
 _IMAGES = flags.DEFINE_integer("images", 60_502, "How many images.", lower_bound=1000)
 _ROUNDS = flags.DEFINE_integer("rounds", 3, "Timed rounds.", lower_bound=1)
@@ -197,7 +198,7 @@ def measure_scann(rows: np.ndarray, labels: np.ndarray) -> None:
         found[name] = function(*arguments, K + 1, own)
 
     sides = {
-        "exact": lambda: search("exact", neighbors.exact, rows, rows),
+        "exact": lambda: search("exact", exhaustive.exact, rows, rows),
         "ScaNN": lambda: search("ScaNN", index.search, rows),
         "metrics": lambda: metrics_of(rows, labels),
     }

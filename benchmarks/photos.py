@@ -27,11 +27,11 @@ import numpy as np
 from absl import app, flags
 from scipy import stats
 
-from configs import own_images
-from tfrank import datasets, experiment, inference, settings
+from tfrank.common.files import write_json
+from tfrank.configs import own_images
 from tfrank.evaluation import evaluate
-from tfrank.files import write_json
 from tfrank.models.weights import PACKAGED
+from tfrank.run import datasets, experiment, inference, settings
 
 _DATA = flags.DEFINE_string("data", None, "Folder of cub50.zip and caltech101.zip.", required=True)
 _SEEDS = flags.DEFINE_integer("seeds", 5, "Number of seeds, 0 and up.", lower_bound=2)

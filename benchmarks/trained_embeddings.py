@@ -15,10 +15,10 @@ import numpy as np
 import PIL.Image
 import tensorflow as tf
 
-from tfrank.data.preparation import open_split
+from tfrank.common.normalize import l2_normalize
+from tfrank.data.prepare.preparation import open_split
 from tfrank.data.records import RecordReader
 from tfrank.evaluation.parallel import in_parallel
-from tfrank.normalize import l2_normalize
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DIM, SIDE = 512, 28

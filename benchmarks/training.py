@@ -31,9 +31,10 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags
 
-from tfrank import PNPLoss, datasets, experiment
+from tfrank import PNPLoss
 from tfrank.models.embedding import embedding_model
-from tfrank.objective import build_loss
+from tfrank.run import datasets, experiment
+from tfrank.run.objective import build_loss
 from tfrank.training.step import build_step
 
 _PART = flags.DEFINE_list("part", ["resnet", "convnet", "loop"], "What to measure.")
@@ -113,7 +114,7 @@ def measure_steps(part: str) -> None:
 
 def time_loop(name: str, source: str, loop: str, steps: int) -> float:
     """Seconds of a step, of `steps` that follow on as many to warm up; `loop` is "trainer" or "fit"."""
-    config = importlib.import_module(f"configs.{name}").get_config()
+    config = importlib.import_module(f"tfrank.configs.{name}").get_config()
     config.data.source, config.train.l2 = source, 0.0
     with tempfile.TemporaryDirectory() as workdir:
         data = datasets.build_data(config, workdir)

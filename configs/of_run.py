@@ -1,39 +1,6 @@
 """The config of a run that was made before, as its workdir has it.
 
-    python eval_main.py --config=configs/of_run.py:runs/digits_pnp/config.json
-
-`eval_main.py --workdir=runs/digits_pnp` takes it by itself. Fields that are newer than the run have their
-defaults, and those that are no more are left out.
+Fields, published numbers and sources: tfrank/configs/of_run.py.
 """
 
-import json
-
-from ml_collections import ConfigDict
-
-from configs import default
-from tfrank.checks import InputError
-
-
-def get_config(path: str = ""):
-    try:
-        with open(path) as file:
-            saved = json.load(file)
-        config = default.get_config(saved["loss"]["name"])
-        config.evaluation.published = ConfigDict(saved["evaluation"].pop("published", {}))
-        _update(config, saved)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(
-            f"{path} is damaged, or of another version of tfrank"
-            f" ({type(error).__name__}: {str(error).rstrip('.')}). Give the config that"
-            " the run was trained by, --config=FILE.py:LOSS"
-        ) from None
-    return config
-
-
-def _update(config, saved):
-    """Takes over what is saved; a field that is a tuple makes one of a list."""
-    for name, value in saved.items():
-        if name in config and isinstance(config[name], ConfigDict):
-            _update(config[name], value)
-        elif name in config:
-            config[name] = value
+from tfrank.configs.of_run import get_config  # noqa: F401

@@ -1,25 +1,6 @@
 """Your own TFRecords, made elsewhere: shards of `tf.train.Example` with an image and an integer class.
 
-    python train_main.py --config=configs/own_records.py --config.data.records=FOLDER
-
-Files train-* of the folder are trained on, test-* tested on; another pattern: --config.data.train=part-0*.
-No class may be in both. The features are named as in TensorFlow's published data sets, image/encoded and
-image/class/label; other names: --config.data.features.label=my/label. One scan indexes the shards, which
-stay as they are; the paths may be of Google Cloud Storage (gs://).
-
-Needs resnet50-0676ba61.pth, see `configs/papers.py`, and a GPU. The settings are PNP's, for `:rll` RLL's
-of 22 x 3; the length of PNP's, 20 epochs, is a guess. Nothing is published on your records.
+Fields, published numbers and sources: tfrank/configs/own_records.py.
 """
 
-from configs import papers
-
-
-def get_config(loss: str = ""):
-    config = papers.get_config(loss)
-    config.name = "own_records"
-    config.data.name = "tfrecords"
-    config.data.train = ("train-*",)
-    config.data.test = ("test-*",)
-    if loss != "rll":
-        config.train.epochs = 20.0
-    return config
+from tfrank.configs.own_records import get_config  # noqa: F401

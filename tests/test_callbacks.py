@@ -10,14 +10,15 @@ import pytest
 import tensorflow as tf
 
 import tfrank
-from configs import digits
 from tests.programs import printed_json
-from tfrank import callbacks, inference, measuring
+from tfrank import callbacks
 from tfrank.callbacks import RetrievalEvaluation
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
+from tfrank.configs import digits
 from tfrank.evaluation.embed import embed
 from tfrank.evaluation.measure import leave_one_out
 from tfrank.evaluation.protocols import TestSet
+from tfrank.run import inference, measuring
 
 RNG = np.random.default_rng(0)
 # Eight classes of five. The first half of an image tells the class, the second is noise.

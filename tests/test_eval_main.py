@@ -13,11 +13,11 @@ import pytest
 
 from tests.programs import ROOT, printed_json
 from tests.training.runs import finish
-from tfrank.data.preparation import open_split
+from tfrank.common.files import locked
+from tfrank.data.prepare.preparation import open_split
 from tfrank.data.records import RecordReader
-from tfrank.evaluation.results import load_metrics, load_per_query
-from tfrank.evaluation.whitening import load_whitening, whiten
-from tfrank.workdir import locked
+from tfrank.evaluation.postprocessing.whitening import load_whitening, whiten
+from tfrank.evaluation.report.files import load_metrics, load_per_query
 
 pytestmark = pytest.mark.slow
 

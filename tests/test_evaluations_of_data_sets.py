@@ -17,9 +17,9 @@ import tensorflow as tf
 from tests.data.sources.test_faces import HEADER, face
 from tests.data.sources.trees import write
 from tests.programs import ROOT
-from tfrank import datasets, inference, measuring
-from tfrank.data.preparation import prepare
+from tfrank.data.prepare.preparation import prepare
 from tfrank.data.regions import ARCFACE_POINTS
+from tfrank.run import datasets, inference, measuring
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +42,7 @@ def mean_color(images):
 
 def measured(name, records, **data):
     """What the config of that name measures of records."""
-    config = importlib.import_module(f"configs.{name}").get_config()
+    config = importlib.import_module(f"tfrank.configs.{name}").get_config()
     config.data.update(test_records=str(records), **data)
     if config.evaluation.recall_at:
         config.evaluation.recall_at = (1, 2)

@@ -7,13 +7,13 @@ import re
 
 import pytest
 
-from configs import default, digits
 from tests.data import write_records
 from tests.training.runs import event_hashes, finish, logged_steps, start, state_hashes
-from tfrank import config_help
-from tfrank.data.preparation import open_split
+from tfrank.configs import default, digits
+from tfrank.data.prepare.preparation import open_split
 from tfrank.data.records import ImageRecord
-from tfrank.workdir import flatten
+from tfrank.run import config_help
+from tfrank.run.workdir import flatten
 
 pytestmark = pytest.mark.slow
 

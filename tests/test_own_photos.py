@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from configs import default, own_images
 from tests.programs import ROOT
-from tfrank import settings
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
+from tfrank.configs import default, own_images
 from tfrank.models.embedding import embedding_model, split_at_head, start_head_as_pca
+from tfrank.run import settings
 from tfrank.training.trainer import Best
 from tfrank.training.verdict import best_sentence, warnings_of
 
@@ -228,7 +228,7 @@ def test_the_fast_road_trains_the_head_alone_and_goes_on_where_it_was(photos, tm
     ],
 )
 def test_what_does_not_go_with_a_frozen_backbone_is_refused(changes, message):
-    from tfrank.frozen import check_frozen
+    from tfrank.run.frozen import check_frozen
 
     config = own_images.get_config()
     config.train.frozen_backbone = True

@@ -5,7 +5,9 @@ import os
 # Without a GPU TensorFlow would begin with a page of messages about it. Before its first import.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1" if os.path.exists("/dev/nvidiactl") else "3")
 
-from tfrank import callbacks, data, tensorflow_log
+from tfrank import callbacks, data
+from tfrank.common import tensorflow_log
+from tfrank.common.checks import InputError
 from tfrank.losses import (
     LOSSES,
     BlackboxAPLoss,
@@ -55,6 +57,7 @@ __all__ = [
     "CrossBatchMemory",
     "FastAPLoss",
     "HistogramLoss",
+    "InputError",
     "LiftedStructureLoss",
     "MarginLoss",
     "MultiSimilarityLoss",

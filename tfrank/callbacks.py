@@ -7,12 +7,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfrank import checks
-from tfrank.checks import InputError
+from tfrank.common import checks
+from tfrank.common.checks import InputError
+from tfrank.common.normalize import side_by_side
 from tfrank.evaluation.embed import embed
 from tfrank.evaluation.measure import leave_one_out
-from tfrank.evaluation.neighbors import SEARCHES
-from tfrank.normalize import side_by_side
+from tfrank.evaluation.search.by_name import SEARCHES
 
 EXPECTED = (
     "images [n, ...] with integer labels [n] or [n, 1], as a tuple of two arrays or a batched, finite"

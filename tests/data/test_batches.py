@@ -12,10 +12,10 @@ import tensorflow as tf
 
 import tfrank
 from tests.programs import make_two_cpus, printed_json
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.data import balanced_batches, views
-from tfrank.data.image_files import checked_image
 from tfrank.data.images import decode
+from tfrank.data.prepare.image_files import checked_image
 from tfrank.data.samplers import ClassBalancedSampler
 
 # Classes of 7, 5, 4, 4 and 3 images; an image is its number.

@@ -10,8 +10,8 @@ from PIL import ExifTags, Image, ImageOps
 from sklearn.datasets import load_sample_images
 
 from tfrank.data.decoding import RATIOS, SPARE, decode, decode_reduced, exif_orientation, upright, whole
-from tfrank.data.image_files import checked_image
 from tfrank.data.images import ImageLoader
+from tfrank.data.prepare.image_files import checked_image
 from tfrank.data.views import View, training_view
 from tfrank.data.views import test_view as central_view
 

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.data import image_records, picture, png, write_records
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.data.images import ImageLoader, shift_images
 from tfrank.data.pipeline import check_batch, evaluation_batches, naming_bad_images, train_batches
 from tfrank.data.records import RecordReader

@@ -11,8 +11,9 @@ import pytest
 import tensorflow as tf
 
 from tests.data import LABELS, image_records, png, write_records
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.data.index import concatenate, index_path, load_index, select
+from tfrank.data.prepare.scan import scan
 from tfrank.data.records import (
     BOX_SIDES,
     FOOTER,
@@ -21,7 +22,6 @@ from tfrank.data.records import (
     class_text,
     write_shard,
 )
-from tfrank.data.scan import scan
 
 RECORDS = image_records()
 # The schema that DESIGN.md promises, of which the numbers but the label are there where they are known.

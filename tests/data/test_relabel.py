@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.data.relabel import add_label_noise, hold_out, merge_classes
 
 quick = settings(deadline=None, max_examples=60, derandomize=True)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numpy._core import multiarray
 
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.data import restricted_pickle
 
 PLAIN = {

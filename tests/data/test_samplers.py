@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data.sampler_cases import any_sampler, balanced, of_all_classes, paired, uniform, walk
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.data.samplers import (
     AllClassesSampler,
     CategoryPairsSampler,

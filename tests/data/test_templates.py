@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from configs import vgg_face2
+from tests.data.prepare.test_prepare import picture
 from tests.data.sources.test_faces import write
-from tests.data.test_prepare import picture
-from tfrank import datasets, measuring
-from tfrank.checks import InputError
-from tfrank.data.preparation import open_split, prepare, prepared
-from tfrank.data.prepare import next_command, table
+from tfrank.common.checks import InputError
+from tfrank.configs import vgg_face2
+from tfrank.data.prepare.__main__ import next_command, table
+from tfrank.data.prepare.preparation import open_split, prepare, prepared
 from tfrank.data.templates import load_templates
+from tfrank.run import datasets, measuring
 
 # Image n is of template n // 2 and media n // 2 + 100; template 5 has the last two.
 IMAGES = [f"{n}.jpg {n // 2} {n // 2 + 100}" for n in range(12)]

@@ -10,7 +10,7 @@ import scipy.ndimage
 import scipy.stats
 import tensorflow as tf
 
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.data import views
 from tfrank.data.decoding import whole
 from tfrank.data.views import View, training_view

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tfrank.evaluation import neighbors
+from tfrank.evaluation.search import by_name, exhaustive
 
 # Classes of 1, 1, 2, 7, 19 and 30 images, mixed.
 LABELS = np.random.default_rng(0).permutation(
@@ -28,9 +28,9 @@ _TIED = np.random.default_rng(2).choice([-0.25, 0.25], size=(60, 16)).astype(np.
 ROWS = {"distinct": _clustered(), "tied": _TIED, "repeated": np.tile(_TIED[:15], [4, 1])}
 
 every_rows = pytest.mark.parametrize("rows", ROWS.values(), ids=ROWS)
-every_search = pytest.mark.parametrize("search", neighbors.SEARCHES)
+every_search = pytest.mark.parametrize("search", by_name.SEARCHES)
 in_any_blocks = pytest.mark.parametrize(
-    "block_similarities", [neighbors.BLOCK_SIMILARITIES, 7 * 60, 1], ids=["one block", "blocks of 7", "of 1"]
+    "block_similarities", [exhaustive.BLOCK_SIMILARITIES, 7 * 60, 1], ids=["one block", "blocks of 7", "of 1"]
 )
 
 

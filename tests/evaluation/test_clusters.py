@@ -7,7 +7,7 @@ import pytest
 
 from tests.evaluation import LABELS, ROWS, every_rows
 from tests.reference import metrics as oracle
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.evaluation import clusters
 from tfrank.evaluation.clusters import class_distances, nmi
 

@@ -13,8 +13,8 @@ import tensorflow as tf
 from tests.evaluation import embed_run
 from tests.evaluation.embed_replicas import BATCH_SIZES
 from tests.programs import ROOT, printed_json
-from tfrank import files
-from tfrank.checks import InputError
+from tfrank.common import files
+from tfrank.common.checks import InputError
 from tfrank.evaluation import embed as module
 from tfrank.evaluation.embed import embed, embed_into
 from tfrank.evaluation.protocols import text_of

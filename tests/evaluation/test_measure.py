@@ -8,14 +8,15 @@ import pytest
 from tests import reference
 from tests.evaluation import LABELS, ROWS, on_circle
 from tests.reference import metrics as oracle
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.evaluation import measure as module
-from tfrank.evaluation import metrics, neighbors
+from tfrank.evaluation import metrics
 from tfrank.evaluation.by_class import class_means
 from tfrank.evaluation.measure import NOTHING, PostProcessing, measure, measure_split
 from tfrank.evaluation.protocols import Split, TestSet, splits_of
 from tfrank.evaluation.ranks import by_label, by_list
-from tfrank.evaluation.scann_index import ScannIndex
+from tfrank.evaluation.search import by_name, exhaustive, neighbors
+from tfrank.evaluation.search.scann_index import ScannIndex
 
 KS = (1, 3)
 DISTINCT = ROWS["distinct"]
@@ -128,7 +129,7 @@ def hashed(queries, gallery, k, self_index):
 
 def rounded_by_place(queries, gallery, k, self_index):
     """As ScaNN's products are: those of equal rows differ in their last bit, and the greater comes first."""
-    found = neighbors.exact(queries, gallery, len(gallery), self_index)
+    found = exhaustive.exact(queries, gallery, len(gallery), self_index)
     similarity = found.similarity - np.float32(1.2e-7) * (found.index // 12 % 3)
     order = np.argsort(-similarity, axis=1, kind="stable")[:, :k]
     return neighbors.Neighbors(
@@ -136,7 +137,7 @@ def rounded_by_place(queries, gallery, k, self_index):
     )
 
 
-@pytest.mark.parametrize("search", [neighbors.scann, hashed, rounded_by_place])
+@pytest.mark.parametrize("search", [by_name.scann, hashed, rounded_by_place])
 @pytest.mark.parametrize("leave_one_out", [True, False])
 @pytest.mark.parametrize("labels", CLASSES.values(), ids=CLASSES)
 @pytest.mark.parametrize("rows", [REPEATED, ROWS["tied"]], ids=["repeated", "tied"])
@@ -145,7 +146,7 @@ def test_scann_gives_the_hits_of_exact_search_at_every_k_where_many_are_tied(
 ):
     """Whichever K the lists end at; of queries and a gallery some queries are in it."""
     pytest.importorskip("scann")
-    monkeypatch.setitem(neighbors.SEARCHES, "scann", search)
+    monkeypatch.setitem(by_name.SEARCHES, "scann", search)
     queries = np.arange(60) if leave_one_out else np.arange(30)
     gallery = np.arange(60) if leave_one_out else np.arange(20, 60)
     own = queries if leave_one_out else np.where(queries < 20, -1, queries - 20)
@@ -178,7 +179,7 @@ def test_only_queries_with_a_positive_in_a_tie_at_the_end_of_their_lists_are_ran
 
     positive_ranks = module.positive_ranks
     monkeypatch.setattr(module, "positive_ranks", spy)
-    monkeypatch.setitem(neighbors.SEARCHES, "scann", neighbors.exact)
+    monkeypatch.setitem(by_name.SEARCHES, "scann", exhaustive.exact)
     rows = on_circle(1, 0, 180, 0, 10, -10, 180, 170, 190)
     labels = np.array([7, 7, 7]), np.array([8, 7, 8, 7, 8, 8])
     split = Split(np.arange(3), np.arange(3, 9), np.full(3, -1), {"": by_label(*labels)}, labels)
@@ -194,7 +195,7 @@ def test_a_positive_that_rounding_puts_before_equal_negatives_is_after_them(monk
         index = np.arange(k)[None]
         return neighbors.Neighbors(index, np.float32(1 - 1.2e-7 * index))
 
-    monkeypatch.setitem(neighbors.SEARCHES, "scann", scann)
+    monkeypatch.setitem(by_name.SEARCHES, "scann", scann)
     labels = np.array([7]), np.array([7, 8, 8, 8])
     split = Split(np.array([0]), np.arange(1, 5), np.array([-1]), {"": by_label(*labels)}, labels)
     assert measure(on_circle(*[0] * 5), [split], [k], search="scann")[""].metrics[f"recall_at_{k}"] == 0
@@ -202,11 +203,11 @@ def test_a_positive_that_rounding_puts_before_equal_negatives_is_after_them(monk
 
 def test_queries_with_too_few_found_are_ranked_exactly(monkeypatch):
     def poor(queries, gallery, k, self_index):
-        found = neighbors.exact(queries, gallery, k, self_index)
+        found = exhaustive.exact(queries, gallery, k, self_index)
         gone = (np.arange(len(queries)) % 2 == 0)[:, None] & (np.arange(k) > 0)
         return neighbors.Neighbors(np.where(gone, -1, found.index), np.where(gone, -np.inf, found.similarity))
 
-    monkeypatch.setitem(neighbors.SEARCHES, "scann", poor)
+    monkeypatch.setitem(by_name.SEARCHES, "scann", poor)
     split = split_of("leave_one_out")
     exact = measure(DISTINCT, [split], KS)["leave_one_out"]
     found = measure(DISTINCT, [split], KS, search="scann")["leave_one_out"]
@@ -221,10 +222,10 @@ def test_draws_of_an_approximate_search_are_averaged_with_its_own_recall(monkeyp
 
     def poor(queries, gallery, k, self_index):
         calls.append(k)
-        found = neighbors.exact(queries, gallery, k, self_index)
+        found = exhaustive.exact(queries, gallery, k, self_index)
         return found._replace(index=np.where(np.arange(k) < len(calls), found.index, -1))
 
-    monkeypatch.setitem(neighbors.SEARCHES, "scann", poor)
+    monkeypatch.setitem(by_name.SEARCHES, "scann", poor)
     split = split_of("query_gallery")
     found = measure(DISTINCT, [split] * 2, [2], search="scann")["query_gallery"]
     assert calls == [3, 3] and found.metrics["scann_recall"] == 0.75

@@ -9,11 +9,12 @@ import pytest
 from tests import reference
 from tests.evaluation import LABELS, ROWS, every_rows, every_search, in_any_blocks
 from tests.reference import metrics as oracle
-from tfrank.checks import InputError
-from tfrank.evaluation import metrics, neighbors, ranks
+from tfrank.common.checks import InputError
+from tfrank.evaluation import metrics, ranks
 from tfrank.evaluation.measure import leave_one_out
 from tfrank.evaluation.parallel import similarities
 from tfrank.evaluation.ranks import Ranks
+from tfrank.evaluation.search import by_name, exhaustive
 
 KS = (1, 2, 5, 10, 59)
 DISTINCT = ROWS["distinct"]
@@ -212,7 +213,7 @@ def test_ks_above_the_number_of_other_images_are_left_out():
 def test_recalls_from_neighbors_are_those_of_the_plain_loops(k):
     rows = DISTINCT
     own = np.arange(60)
-    found = neighbors.exact(rows, rows, min(k + 1, 60), own)
+    found = exhaustive.exact(rows, rows, min(k + 1, 60), own)
     got = metrics.summarize(metrics.per_query_of_neighbors(*found, LABELS, LABELS, own, [k]))
     similarity = similarities(rows, rows)
     wanted = reference.recall_at_k(similarity, LABELS, LABELS, own, k)
@@ -265,10 +266,10 @@ def test_scann_gives_the_recalls_of_exact_search_and_its_own(rows):
 
 def test_own_recall_of_a_search_that_misses_is_reported(monkeypatch):
     def poor(queries, gallery, k, self_index):
-        found = neighbors.exact(queries, gallery, k, self_index)
+        found = exhaustive.exact(queries, gallery, k, self_index)
         return found._replace(index=np.where(np.arange(k) < k // 2, found.index, -1))
 
-    monkeypatch.setitem(neighbors.SEARCHES, "scann", poor)
+    monkeypatch.setitem(by_name.SEARCHES, "scann", poor)
     assert leave_one_out(DISTINCT, LABELS, [10], neighbors="scann")["scann_recall"] == 0.5
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests import reference
 from tests.evaluation import on_circle
 from tests.reference import metrics as oracle
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.evaluation.measure import measure
 from tfrank.evaluation.protocols import (
     DRAWS,

@@ -8,7 +8,7 @@ import pytest
 from tests import reference
 from tests.evaluation import ROWS, every_rows, on_circle
 from tests.reference import metrics as oracle
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.evaluation import templates as module
 from tfrank.evaluation.protocols import PROTOCOLS, TEMPLATE_PAIRS, TestSet, splits_of, usual_protocol
 from tfrank.evaluation.templates import TemplatePairs, template_embeddings, template_verification

@@ -6,7 +6,7 @@ from sklearn.metrics import roc_auc_score
 
 from tests.evaluation import LABELS, ROWS, every_rows
 from tests.reference import metrics as oracle
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.evaluation import verification as module
 from tfrank.evaluation.verification import note, verification
 

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.export.operations import check_operations
 
 IMAGES = tf.TensorSpec([None, 8, 8, 3], tf.float32, name="images")

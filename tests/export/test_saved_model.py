@@ -14,15 +14,15 @@ import tensorflow as tf
 from sklearn.datasets import load_sample_image
 
 from tests import reference
-from tfrank.checks import InputError
-from tfrank.data.image_files import checked_image
+from tfrank.common.checks import InputError
+from tfrank.common.normalize import l2_normalize
 from tfrank.data.images import ImageLoader
+from tfrank.data.prepare.image_files import checked_image
 from tfrank.data.views import View
-from tfrank.evaluation.multi_scale import multi_scale
-from tfrank.evaluation.whitening import learn_whitening, whiten, whitening_layer
+from tfrank.evaluation.postprocessing.multi_scale import multi_scale
+from tfrank.evaluation.postprocessing.whitening import learn_whitening, whiten, whitening_layer
 from tfrank.export.saved_model import export_saved_model
 from tfrank.models.embedding import embedding_model
-from tfrank.normalize import l2_normalize
 
 SIZE = 12
 RNG = np.random.default_rng(0)

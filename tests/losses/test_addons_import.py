@@ -14,7 +14,7 @@ from tests.losses import LABELS, embeddings, value_and_gradient
 from tests.programs import printed_json
 from tests.reference import unit
 from tfrank import losses
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.losses import addons
 
 every_loss = pytest.mark.parametrize("name", losses.ADDONS)

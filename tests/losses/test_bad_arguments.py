@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tests.losses import LABELS, embeddings, every_loss
 from tfrank import losses
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 
 ROWS = len(LABELS)
 

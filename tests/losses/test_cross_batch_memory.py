@@ -13,7 +13,7 @@ from tests.programs import make_two_cpus, printed_json
 from tests.training.test_multi_stage import LABELS, network
 from tests.training.test_multi_stage import train as train_model
 from tfrank import losses
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.losses import CrossBatchMemory
 
 DIM = 3

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from configs import default
 from tests.losses.fresh_process import FEATURES, LABELS, train_one_step
 from tfrank import losses
-from tfrank.checks import InputError
-from tfrank.losses.ranking_loss import NO_POSITIVES
-from tfrank.objective import build_objective
+from tfrank.common.checks import InputError
+from tfrank.configs import default
+from tfrank.losses.core.ranking_loss import NO_POSITIVES
+from tfrank.run.objective import build_objective
 
 every_name = pytest.mark.parametrize("name", losses.LOSSES)
 

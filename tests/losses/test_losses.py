@@ -23,7 +23,7 @@ from tests.losses import (
 )
 from tests.losses.twins import DEFINED_SLOPES, gradient_of_mean
 from tfrank import losses
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 
 ROWS = len(LABELS)
 

@@ -16,7 +16,7 @@ from tests.losses.metric_replicas import IN_MODELS, METRICS, RECIPES, Recipe
 from tests.losses.test_map_q import SIZE, largest_tensor
 from tests.programs import printed_json
 from tfrank import losses, metrics
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 
 # Oracles: the value of each query of a batch, None where it has none.
 

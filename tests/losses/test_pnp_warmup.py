@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tfrank import PNPLoss
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 
 RNG = np.random.default_rng(0)
 LABELS = np.array([0, 0, 0, 1, 1, 2, 2, 3])

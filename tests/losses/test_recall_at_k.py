@@ -8,7 +8,7 @@ import tensorflow as tf
 from tests import reference
 from tests.losses import LABELS, embeddings
 from tests.losses import fresh_process as small
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.losses import RecallAtKLoss
 
 # Few k, so that both sides of min(k, sum) are met; temperatures at which many rows matter.

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tests import reference
 from tests.losses.fresh_process import FEATURES, LABELS
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.losses import RankedListLoss
 
 

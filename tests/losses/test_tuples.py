@@ -9,9 +9,9 @@ import tensorflow as tf
 from tests.losses import LABELS, embeddings, value_and_gradient
 from tfrank.losses import ContrastiveLoss, LiftedStructureLoss, NPairsLoss, TripletLoss
 from tfrank.losses.contrastive import contrastive_loss
+from tfrank.losses.core.pairs import pair_masks
 from tfrank.losses.lifted_structure import lifted_structure_loss
 from tfrank.losses.n_pairs import n_pairs_loss
-from tfrank.losses.pairs import pair_masks
 from tfrank.losses.triplet import triplet_loss
 
 BALANCED = np.repeat(np.arange(4), 3)

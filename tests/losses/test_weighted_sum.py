@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tests.losses import LABELS, embeddings
 from tests.losses import fresh_process as small
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.losses import PNPLoss, QuantizedAPLoss, RankedListLoss, RecallAtKLoss, SmoothAPLoss, WeightedSum
 
 WEIGHTS = [1.0, 0.25, -0.5]

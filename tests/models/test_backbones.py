@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.models import recorded
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.models import applications, weights
 from tfrank.models.applications import APPLICATIONS, preprocessing_of
 from tfrank.models.backbones import BACKBONES, NETWORKS, network, own_preprocessing

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.models.embedding import concatenated, embedding_model, resolve_options
 from tfrank.models.pooling import MODES as POOLINGS
 from tfrank.models.preprocessing import MODES, preprocess

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from tests.models import pth
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
+from tfrank.common.normalize import l2_normalize
 from tfrank.models.embedding import embedding_model
 from tfrank.models.mobilenet import current_names
 from tfrank.models.weights import PACKAGED, file_of, load_backbone_weights
-from tfrank.normalize import l2_normalize
 
 # A layer of each kind, by its name in older files and today's: stem, first block, a later one, the last.
 NAMES = {

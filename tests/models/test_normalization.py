@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.models.normalization import (
     FrozenBatchNormalization,
     FrozenNormalization,

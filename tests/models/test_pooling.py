@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.models.pooling import MODES, RMAC, GeM, InnerAveragePooling2D, pool, rmac_regions
 
 MAPS = np.random.default_rng(0).normal(size=[2, 4, 5, 3])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.models import pth
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.models.pytorch_files import read_state_dict
 
 RANDOM = np.random.default_rng(0)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.models import pth
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.models.applications import APPLICATIONS
 from tfrank.models.backbones import NETWORKS
 from tfrank.models.embedding import embedding_model

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tests.programs import ROOT
 from tfrank import PNPLoss
-from tfrank.losses.summary import batch_summary
+from tfrank.losses.core.summary import batch_summary
 from tfrank.training.checkpoints import Checkpoints
 from tfrank.training.optimizers import build_optimizer
 from tfrank.training.step import build_step

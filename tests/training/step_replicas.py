@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from tests.programs import make_two_cpus
 from tfrank import losses, metrics
-from tfrank.checks import InputError
-from tfrank.losses.summary import batch_summary
+from tfrank.common.checks import InputError
+from tfrank.losses.core.summary import batch_summary
 from tfrank.training.averaging import WeightAverage
 from tfrank.training.multi_stage_model import MultiStageModel
 from tfrank.training.step import build_step

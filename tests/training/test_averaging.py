@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tfrank import SmoothAPLoss
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.training.averaging import WeightAverage, averaged_variables
 from tfrank.training.step import build_step
 

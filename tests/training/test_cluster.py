@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.training.cluster import Cluster, read_cluster, wait_for_workers
 
 

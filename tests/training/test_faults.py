@@ -18,7 +18,7 @@ from tests.training.runs import (
     start,
     state_hashes,
 )
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 
 DATA, INDEX = "ckpt-8.data-00000-of-00001", "ckpt-8.index"
 EVALUATIONS = dict(evaluate=lambda: evaluation(0.5), evaluate_every=4)

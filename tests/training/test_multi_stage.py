@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tfrank import losses
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.training.step import build_step
 
 MICRO_BATCH = 4

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import tfrank
 from tfrank import metrics
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.training.multi_stage_model import MultiStageModel
 
 # Batches of 10, 10 and 4; the micro-batches of a batch of 10 have 4, 4 and 2 images.

@@ -14,13 +14,13 @@ import pytest
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from configs import digits
 from tests.training.runs import finish, logged_steps, start, state_hashes
 from tests.training.test_cluster import addresses, environment
 from tests.training.test_resume import saved_step
-from tfrank import datasets, experiment
+from tfrank.common.files import locked
+from tfrank.configs import digits
+from tfrank.run import datasets, experiment
 from tfrank.training.checkpoints import restore_model
-from tfrank.workdir import locked
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.training.runs import ROOT
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.training.optimizers import OPTIMIZERS, build_optimizer, check_names
 from tfrank.training.schedules import build_schedule
 

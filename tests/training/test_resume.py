@@ -22,7 +22,7 @@ from tests.training.runs import (
     start,
     state_hashes,
 )
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.training.checkpoints import Checkpoints
 from tfrank.training.trainer import Interrupted
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.training.schedules import SCHEDULES, build_schedule
 
 TOTAL, WARMUP, BOUNDARIES, FACTOR = 12, 4, (2, 7), 0.5

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tfrank import SmoothAPLoss
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.training.step import build_step
 from tfrank.training.strategy import build_strategy
 

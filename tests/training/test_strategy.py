@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from configs import digits
 from tests.training.runs import ROOT
-from tfrank import datasets, experiment
+from tfrank.configs import digits
+from tfrank.run import datasets, experiment
 
 STEPS, DEVICES = 6, 2
 # On the devices at once, and in stages, where images stay on the host.

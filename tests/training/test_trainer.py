@@ -20,8 +20,8 @@ from tests.training.runs import (
     saved_step,
     start,
 )
-from tfrank import progress
-from tfrank.progress import Progress
+from tfrank.common import progress
+from tfrank.common.progress import Progress
 from tfrank.training.trainer import Interrupted
 
 LINE = re.compile(

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from tfrank import checks, files
-from tfrank.checks import InputError
-from tfrank.data.image_files import BadImage, checked_image
+from tfrank.common import checks, files
+from tfrank.common.checks import InputError
 from tfrank.data.images import decode
+from tfrank.data.prepare.image_files import BadImage, checked_image
 from tfrank.data.samplers import ClassBalancedSampler
 from tfrank.data.views import View, test_view
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from tfrank import checks
+from tfrank.common import checks
 from tfrank.data.decoding import decode, decode_reduced, exif_orientation, upright, whole
 from tfrank.data.records import BOX_FEATURES
 from tfrank.data.regions import align_face, crop_to_box

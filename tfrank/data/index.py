@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from tfrank import files
-from tfrank.checks import InputError
+from tfrank.common import files
+from tfrank.common.checks import InputError
 from tfrank.data.sources.image import ROLES, UNKNOWN
 
 COLUMN_TYPES = {

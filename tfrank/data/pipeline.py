@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow as tf
 
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.data.images import ImageLoader, shift_images
 from tfrank.data.records import RecordReader
 from tfrank.data.samplers import Sampler

@@ -16,8 +16,8 @@ import google_crc32c
 import numpy as np
 import tensorflow as tf
 
-from tfrank import files
-from tfrank.checks import InputError
+from tfrank.common import files
+from tfrank.common.checks import InputError
 from tfrank.data.index import COLUMN_TYPES, COLUMNS, UNKNOWN, RecordIndex, check_name
 from tfrank.data.sources.image import ROLES
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from tfrank import checks
-from tfrank.checks import InputError
+from tfrank.common import checks
+from tfrank.common.checks import InputError
 
 
 def merge_classes(labels: np.ndarray, size: int, *, seed: int = 0) -> np.ndarray:

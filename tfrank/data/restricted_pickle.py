@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tfrank.checks import InputError
-from tfrank.data.web_page import reason_of_damage
+from tfrank.common.checks import InputError
+from tfrank.data.prepare.web_page import reason_of_damage
 
 
 def load(path: str) -> Any:

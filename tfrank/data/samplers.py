@@ -4,8 +4,8 @@ from typing import Protocol
 
 import numpy as np
 
-from tfrank import checks
-from tfrank.checks import InputError
+from tfrank.common import checks
+from tfrank.common.checks import InputError
 from tfrank.data.index import UNKNOWN
 from tfrank.data.sampling import CLASSES, CLASSES_OF_CATEGORY, category_pairs, draw
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfrank import files
-from tfrank.checks import InputError
+from tfrank.common import files
+from tfrank.common.checks import InputError
 
 TEMPLATES, PAIRS = "templates.npz", "template_pairs.npy"
 SKIPPED = "skipped.csv"

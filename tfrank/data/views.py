@@ -10,7 +10,7 @@ import math
 
 import tensorflow as tf
 
-from tfrank import checks
+from tfrank.common import checks
 from tfrank.data.decoding import Picture, whole
 
 CROPS = ("warp", "random_resized", "scaled")

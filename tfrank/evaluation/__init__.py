@@ -1,5 +1,5 @@
 """Search, ranks, metrics and reports."""
 
-from tfrank.evaluation.one_call import Evaluation, evaluate
+from tfrank.evaluation.evaluate import Evaluation, evaluate
 
 __all__ = ["Evaluation", "evaluate"]

@@ -4,8 +4,8 @@ import warnings
 
 import numpy as np
 
-from tfrank import checks
-from tfrank.normalize import l2_normalize
+from tfrank.common import checks
+from tfrank.common.normalize import l2_normalize
 
 # Rows in float64 at a time: 64 MiB at dim 512.
 BLOCK_ROWS = 2**14

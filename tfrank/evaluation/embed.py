@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import tensorflow as tf
 
-from tfrank import files
-from tfrank.checks import InputError
+from tfrank.common import files
+from tfrank.common.checks import InputError
+from tfrank.common.normalize import l2_normalize
+from tfrank.common.progress import Progress
 from tfrank.evaluation.parallel import full_float32
 from tfrank.evaluation.protocols import text_of
-from tfrank.normalize import l2_normalize
-from tfrank.progress import Progress
 
 EmbedFn = Callable[[tf.Tensor], tf.Tensor]
 # Batches between two notes of how far a pass has come.

@@ -5,14 +5,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfrank.checks import InputError
-from tfrank.evaluation import metrics, neighbors
+from tfrank.common.checks import InputError
+from tfrank.evaluation import metrics
 from tfrank.evaluation.by_class import class_means
-from tfrank.evaluation.expansion import augment_database, expand_queries
 from tfrank.evaluation.leave_one_out import leave_one_out_ranks
+from tfrank.evaluation.postprocessing.query_expansion import augment_database, expand_queries
+from tfrank.evaluation.postprocessing.reranking import k_reciprocal_blocks
 from tfrank.evaluation.protocols import Split
 from tfrank.evaluation.ranks import Ranks, by_label, positive_ranks, ranks_of_blocks
-from tfrank.evaluation.reranking import k_reciprocal_blocks
+from tfrank.evaluation.search import by_name, exhaustive
 
 # Those of the revisited protocol (Radenovic et al., CVPR 2018).
 GRADED_KS = (1, 5, 10)
@@ -194,7 +195,7 @@ def _measure_neighbors(queries, gallery, split, ks, search, target_recall, post)
     if split.labels is None or post.rerank:
         raise InputError(f"Graded relevance and re-ranking need exact search; {search} finds a few nearest.")
     # One more, to see which are tied with what comes after.
-    find = neighbors.search(search, target_recall=target_recall)
+    find = by_name.search(search, target_recall=target_recall)
     found = find(queries, gallery, min(max(ks) + 1, len(gallery)), split.self_index)
     per_query = metrics.per_query_of_neighbors(*found, *split.labels, split.self_index, ks)
     tied = np.flatnonzero(_hang_on_ties(found, *split.labels, ks))
@@ -203,7 +204,7 @@ def _measure_neighbors(queries, gallery, split, ks, search, target_recall, post)
         exactly = metrics.per_query(positive_ranks(queries[tied], gallery, truth), ks)
         for name, values in per_query.items():
             values[tied] = exactly[name]
-    recall = neighbors.recall_against_exact(found, queries, gallery, max(ks), split.self_index)
+    recall = exhaustive.recall_against_exact(found, queries, gallery, max(ks), split.self_index)
     means = {**_means(per_query, split), f"{search}_recall": recall}
     return {name: Measured(means, per_query, split.queries, None, split) for name in split.truths}
 
@@ -224,8 +225,8 @@ def _hang_on_ties(found, labels, gallery_labels, ks):
     for k in ks:
         if k < found.similarity.shape[1]:
             least = found.similarity[:, k - 1 : k]
-            tied = found.similarity >= least - neighbors.ROUNDING
-            tied &= found.similarity <= least + neighbors.ROUNDING
+            tied = found.similarity >= least - exhaustive.ROUNDING
+            tied &= found.similarity <= least + exhaustive.ROUNDING
             hang |= tied[:, k] & np.any(tied & right, axis=1)
     return hang
 

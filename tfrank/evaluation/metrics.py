@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tfrank import checks
-from tfrank.checks import InputError
+from tfrank.common import checks
+from tfrank.common.checks import InputError
 from tfrank.evaluation.ranks import Ranks
 
 DEFAULT_KS = (1, 10, 100)

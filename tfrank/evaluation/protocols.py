@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfrank import checks
-from tfrank.checks import InputError
+from tfrank.common import checks
+from tfrank.common.checks import InputError
+from tfrank.common.normalize import l2_normalize
 from tfrank.evaluation.ranks import Truth, by_label, by_list
 from tfrank.evaluation.templates import TemplatePairs
-from tfrank.normalize import l2_normalize
 
 # Names of `Split`s, and what they are for a person.
 PROTOCOLS = {

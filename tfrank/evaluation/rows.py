@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 
 
 def embeddings(name: str, value: np.ndarray, *, dim: int | None = None) -> np.ndarray:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfrank.evaluation.by_class import class_mean
-from tfrank.evaluation.comparison import Comparison, paired_bootstrap
+from tfrank.evaluation.report.bootstrap import Comparison, paired_bootstrap
 
 
 class Standing(NamedTuple):

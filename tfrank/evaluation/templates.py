@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfrank import checks
-from tfrank.checks import InputError
+from tfrank.common import checks
+from tfrank.common.checks import InputError
+from tfrank.common.normalize import l2_normalize
 from tfrank.evaluation.parallel import in_parallel
 from tfrank.evaluation.verification import BLOCK_PAIRS, rates
-from tfrank.normalize import l2_normalize
 
 # Those of IJB-C's tables.
 TEMPLATE_FARS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tfrank import checks
-from tfrank.checks import InputError
+from tfrank.common import checks
+from tfrank.common.checks import InputError
 from tfrank.evaluation.parallel import in_parallel
 
 FARS = (1e-1, 1e-2, 1e-3, 1e-4)

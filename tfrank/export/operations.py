@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 
 # Variables, calls and branches, random numbers, tables and arrays in memory.
 MODEL_STATE = re.compile(

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 import keras
 import tensorflow as tf
 
-from tfrank import files
-from tfrank.normalize import l2_normalize
+from tfrank.common import files
+from tfrank.common.normalize import l2_normalize
 
 
 def export_saved_model(

@@ -2,12 +2,13 @@
 
 from typing import Any
 
-from tfrank import checks
+from tfrank.common import checks
 from tfrank.losses import metrics
 from tfrank.losses.addons import ADDONS, PREFIX, AddonsLoss
 from tfrank.losses.blackbox_ap import BlackboxAPLoss
 from tfrank.losses.circle import CircleLoss
 from tfrank.losses.contrastive import ContrastiveLoss
+from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.cross_batch_memory import CrossBatchMemory
 from tfrank.losses.fast_ap import FastAPLoss
 from tfrank.losses.histogram import HistogramLoss
@@ -18,7 +19,6 @@ from tfrank.losses.multi_similarity import MultiSimilarityLoss
 from tfrank.losses.n_pairs import NPairsLoss
 from tfrank.losses.pnp import PNPLoss
 from tfrank.losses.proxies import PROXY_LOSSES, ProxyLoss
-from tfrank.losses.ranking_loss import RankingLoss
 from tfrank.losses.recall_at_k import RecallAtKLoss
 from tfrank.losses.rll import RankedListLoss
 from tfrank.losses.smooth_ap import SmoothAPLoss

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tfrank import checks, distributed
-from tfrank.losses.first_order import first_derivative
-from tfrank.losses.permutation import permute
-from tfrank.losses.ranking_loss import checked_batch
-from tfrank.normalize import l2_normalize
+from tfrank.common import checks, distributed
+from tfrank.common.normalize import l2_normalize
+from tfrank.losses.core.first_order import first_derivative
+from tfrank.losses.core.permutation import permute
+from tfrank.losses.core.ranking_loss import checked_batch
 
 PREFIX = "addons/"
 

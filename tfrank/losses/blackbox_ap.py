@@ -3,10 +3,10 @@
 import keras
 import tensorflow as tf
 
-from tfrank.losses import scalars
-from tfrank.losses.ranking_loss import RankingLoss
-from tfrank.losses.rows import Block, score_rows
-from tfrank.losses.scalars import Scalar
+from tfrank.losses.core import scalars
+from tfrank.losses.core.ranking_loss import RankingLoss
+from tfrank.losses.core.rows import Block, score_rows
+from tfrank.losses.core.scalars import Scalar
 
 
 def _kernel(block: Block, interpolation, margin):

@@ -3,11 +3,11 @@
 import keras
 import tensorflow as tf
 
-from tfrank.losses import scalars
-from tfrank.losses.log_sum_exp import log_sum_exp
-from tfrank.losses.ranking_loss import RankingLoss
-from tfrank.losses.rows import Block, score_rows
-from tfrank.losses.scalars import Scalar
+from tfrank.losses.core import scalars
+from tfrank.losses.core.log_sum_exp import log_sum_exp
+from tfrank.losses.core.ranking_loss import RankingLoss
+from tfrank.losses.core.rows import Block, score_rows
+from tfrank.losses.core.scalars import Scalar
 
 
 def _kernel(block: Block, margin, gamma):

@@ -3,9 +3,9 @@
 import keras
 import tensorflow as tf
 
-from tfrank import checks
+from tfrank.common import checks
+from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.map_q import quantized_ap_loss
-from tfrank.losses.ranking_loss import RankingLoss
 
 
 def fast_ap_loss(

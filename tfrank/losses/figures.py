@@ -14,10 +14,10 @@ import numpy as np
 import tensorflow as tf
 from absl import flags
 
-from tfrank import commands, files
+from tfrank.common import commands, files
 from tfrank.losses import smooth_ap
+from tfrank.losses.core.ranks import hard_step, sigmoid_step
 from tfrank.losses.pnp import VARIANTS, penalty
-from tfrank.losses.ranks import hard_step, sigmoid_step
 
 _OUTPUT = flags.DEFINE_string("output", "figures", "Folder for the pictures; made if need be.")
 

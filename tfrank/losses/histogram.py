@@ -5,11 +5,11 @@ import functools
 import keras
 import tensorflow as tf
 
-from tfrank import checks, distributed
-from tfrank.losses import padding
-from tfrank.losses.first_order import first_derivative
-from tfrank.losses.pairs import pair_masks, similarities
-from tfrank.losses.ranking_loss import RankingLoss
+from tfrank.common import checks, distributed
+from tfrank.losses.core import padding
+from tfrank.losses.core.first_order import first_derivative
+from tfrank.losses.core.pairs import pair_masks, similarities
+from tfrank.losses.core.ranking_loss import RankingLoss
 
 
 def soft_histograms(s: tf.Tensor, groups: tf.Tensor, num_groups: int, num_bins: int) -> tf.Tensor:

@@ -3,11 +3,11 @@
 import keras
 import tensorflow as tf
 
-from tfrank import checks, distributed
-from tfrank.losses import scalars
-from tfrank.losses.pairs import pair_masks, similarities
-from tfrank.losses.ranking_loss import RankingLoss
-from tfrank.losses.scalars import Scalar
+from tfrank.common import checks, distributed
+from tfrank.losses.core import scalars
+from tfrank.losses.core.pairs import pair_masks, similarities
+from tfrank.losses.core.ranking_loss import RankingLoss
+from tfrank.losses.core.scalars import Scalar
 
 # log(A) of no negatives. Finite, as autodiff makes NaN of infinities; the hinge makes 0 of it.
 LOG_OF_NOTHING = -1e30

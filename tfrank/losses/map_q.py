@@ -6,10 +6,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfrank import checks, distributed
-from tfrank.losses.binned_ap import histogram_kernel
-from tfrank.losses.ranking_loss import RankingLoss
-from tfrank.losses.rows import score_rows
+from tfrank.common import checks, distributed
+from tfrank.losses.core.binned_ap import histogram_kernel
+from tfrank.losses.core.ranking_loss import RankingLoss
+from tfrank.losses.core.rows import score_rows
 
 _kernel = functools.cache(histogram_kernel)
 

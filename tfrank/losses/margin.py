@@ -5,12 +5,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfrank import checks
-from tfrank.losses import scalars
-from tfrank.losses.distances import unit_distances
-from tfrank.losses.ranking_loss import RankingLoss
-from tfrank.losses.rows import Block, score_rows
-from tfrank.losses.scalars import Scalar
+from tfrank.common import checks
+from tfrank.losses.core import scalars
+from tfrank.losses.core.distances import unit_distances
+from tfrank.losses.core.ranking_loss import RankingLoss
+from tfrank.losses.core.rows import Block, score_rows
+from tfrank.losses.core.scalars import Scalar
 
 
 def _kernel(block: Block, margin, boundary, cutoff, nonzero_cutoff, dim, key=None):

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tfrank import checks, distributed
-from tfrank.losses.ranking_loss import checked_batch
+from tfrank.common import checks, distributed
+from tfrank.common.normalize import l2_normalize
+from tfrank.losses.core.ranking_loss import checked_batch
 from tfrank.losses.smooth_ap import smooth_ap_loss
-from tfrank.normalize import l2_normalize
 
 Values = tuple[tf.Tensor, tf.Tensor]
 

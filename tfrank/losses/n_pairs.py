@@ -5,10 +5,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfrank import checks
-from tfrank.losses.log_sum_exp import log_sum_exp
-from tfrank.losses.ranking_loss import RankingLoss
-from tfrank.losses.rows import Block, score_rows
+from tfrank.common import checks
+from tfrank.losses.core.log_sum_exp import log_sum_exp
+from tfrank.losses.core.ranking_loss import RankingLoss
+from tfrank.losses.core.rows import Block, score_rows
 
 
 def _kernel(block: Block):

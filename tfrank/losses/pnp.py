@@ -7,12 +7,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfrank import checks
-from tfrank.losses import scalars
-from tfrank.losses.ranking_loss import RankingLoss
-from tfrank.losses.ranks import penalty_kernel, sigmoid_step
-from tfrank.losses.rows import Block, score_rows
-from tfrank.losses.scalars import Scalar
+from tfrank.common import checks
+from tfrank.losses.core import scalars
+from tfrank.losses.core.ranking_loss import RankingLoss
+from tfrank.losses.core.ranks import penalty_kernel, sigmoid_step
+from tfrank.losses.core.rows import Block, score_rows
+from tfrank.losses.core.scalars import Scalar
 
 VARIANTS = ("o", "iu", "ib", "ds", "dq")
 

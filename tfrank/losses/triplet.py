@@ -6,12 +6,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfrank import checks, distributed
-from tfrank.losses import scalars
-from tfrank.losses.permutation import inverse
-from tfrank.losses.ranking_loss import RankingLoss
-from tfrank.losses.rows import Block, Kernel, score_rows
-from tfrank.losses.scalars import Scalar
+from tfrank.common import checks, distributed
+from tfrank.losses.core import scalars
+from tfrank.losses.core.permutation import inverse
+from tfrank.losses.core.ranking_loss import RankingLoss
+from tfrank.losses.core.rows import Block, Kernel, score_rows
+from tfrank.losses.core.scalars import Scalar
 
 
 def _nearest(s, rows):

@@ -6,8 +6,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfrank import checks
-from tfrank.losses.ranking_loss import RankingLoss
+from tfrank.common import checks
+from tfrank.losses.core.ranking_loss import RankingLoss
 
 
 @keras.saving.register_keras_serializable("tfrank")

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import layers
 
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.models.normalization import FrozenBatchNormalization, FrozenNormalization
 from tfrank.models.preprocessing import preprocess
 

@@ -5,7 +5,7 @@ import functools
 import keras
 from keras import layers
 
-from tfrank import checks
+from tfrank.common import checks
 from tfrank.models import normalization
 from tfrank.models.applications import APPLICATIONS, application, preprocessing_of
 from tfrank.models.bn_inception import LEVELS, bn_inception

@@ -2,7 +2,7 @@
 
 from keras import layers
 
-from tfrank import checks
+from tfrank.common import checks
 from tfrank.models.convolution import conv, max_pool, norm
 from tfrank.models.pooling import InnerAveragePooling2D
 

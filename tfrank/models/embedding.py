@@ -3,8 +3,8 @@
 import keras
 import numpy as np
 
-from tfrank import checks
-from tfrank.checks import InputError
+from tfrank.common import checks
+from tfrank.common.checks import InputError
 from tfrank.models.backbones import BACKBONES, check_levels, convnet, network, own_preprocessing
 from tfrank.models.bn_inception import LEVELS, level_head
 from tfrank.models.normalization import MODES as BATCH_NORMS

@@ -3,8 +3,8 @@
 import keras
 from keras import layers, ops
 
-from tfrank import checks
-from tfrank.normalize import l2_normalize
+from tfrank.common import checks
+from tfrank.common.normalize import l2_normalize
 
 MODES = ("frozen", "trained")
 

@@ -2,7 +2,7 @@
 
 import keras
 
-from tfrank import checks
+from tfrank.common import checks
 
 # A channel at a time: which of RGB it is, what is subtracted from it, what it is then divided by.
 _CHANNELS = {

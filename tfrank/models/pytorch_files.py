@@ -14,7 +14,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 
 # What a storage of PyTorch holds; bfloat16 is the upper half of float32.
 _DTYPES = {

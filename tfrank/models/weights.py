@@ -8,8 +8,8 @@ import warnings
 import keras
 import numpy as np
 
-from tfrank import checks
-from tfrank.checks import InputError
+from tfrank.common import checks
+from tfrank.common.checks import InputError
 from tfrank.models.applications import APPLICATIONS
 from tfrank.models.backbones import NETWORKS, network
 from tfrank.models.keras_files import leaves, named_weights, read_download, read_saved

@@ -5,7 +5,7 @@ import itertools
 import keras
 import tensorflow as tf
 
-from tfrank import checks
+from tfrank.common import checks
 
 
 class WeightAverage:

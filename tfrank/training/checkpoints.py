@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from tfrank import files
-from tfrank.checks import InputError
+from tfrank.common import files
+from tfrank.common.checks import InputError
 from tfrank.training import machine
 
 

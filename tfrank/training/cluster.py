@@ -19,7 +19,7 @@ import tensorflow as tf
 # Barriers and errors for all machines have no public name.
 from tensorflow.python.eager import context as tf_context
 
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 
 # For a machine to start, and for the chief to write the records.
 START_SECONDS = 600

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from tfrank import files
+from tfrank.common import files
 
 COLUMNS = ("step", "loss", "batch_recall_at_1", "counting", "validation_recall_at_1")
 

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfrank import checks
+from tfrank.common import checks
 from tfrank.training.step import check_combination, multi_stage_gradients, of_global_batch
 
 

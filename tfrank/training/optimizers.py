@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from tfrank import checks
+from tfrank.common import checks
 
 OPTIMIZERS = ("adam", "adamw", "sgd")
 
@@ -103,7 +103,7 @@ def check_names(variables: Iterable[keras.Variable], names: Iterable[str], field
     >>> weight = keras.Variable([2.0], name="embedding")
     >>> check_names([weight], ["embeding"], "no_decay")
     Traceback (most recent call last):
-    tfrank.checks.InputError: Invalid value for argument `no_decay`. Expected parts of the paths of \
+    tfrank.common.checks.InputError: Invalid value for argument `no_decay`. Expected parts of the paths of \
 variables, which are: embedding. Received: no_decay='embeding'. Did you mean "embedding"?
     """
     paths = [variable.path for variable in variables]

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfrank import checks
+from tfrank.common import checks
 
 SCHEDULES = ("constant", "linear", "cosine", "steps")
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tfrank import checks
+from tfrank.common import checks
 from tfrank.training.optimizers import matches
 
 _ZERO = tf.UnconnectedGradients.ZERO

@@ -5,8 +5,8 @@ import os
 
 import tensorflow as tf
 
-from tfrank import checks
-from tfrank.checks import InputError
+from tfrank.common import checks
+from tfrank.common.checks import InputError
 from tfrank.training.cluster import read_cluster, wait_for_workers
 
 STRATEGIES = ("one_device", "mirrored", "multi_worker")

@@ -13,9 +13,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfrank import files
-from tfrank.checks import InputError
-from tfrank.progress import Progress
+from tfrank.common import files
+from tfrank.common.checks import InputError
+from tfrank.common.progress import Progress
 from tfrank.training.checkpoints import Checkpoints, saved_checkpoints
 from tfrank.training.log import TrainingLog
 from tfrank.training.step import Step

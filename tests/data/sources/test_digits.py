@@ -7,7 +7,7 @@ import pytest
 import sklearn.datasets
 import tensorflow as tf
 
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.data.sources.digits import read_digits
 
 

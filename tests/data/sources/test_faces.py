@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.data.sources.ijb_c import read_ijb_c
 from tfrank.data.sources.image import SourceImage
 from tfrank.data.sources.vgg_face2 import read_vgg_face2

@@ -7,7 +7,7 @@ import unicodedata
 import pytest
 
 from tests.data.sources.trees import touch
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.data.sources.folder import read_folder
 from tfrank.data.sources.image import SourceImage
 

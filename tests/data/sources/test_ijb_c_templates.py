@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.data.sources.test_faces import peak_of, write
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.data.sources import SOURCES
 from tfrank.data.sources import ijb_c_templates as module
 from tfrank.data.sources.counts import compare_counts

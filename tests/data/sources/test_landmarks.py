@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.data.sources.image import SourceImage
 from tfrank.data.sources.landmarks_clean import read_landmarks_clean
 from tfrank.data.sources.revisited import ground_truth, read_roxford5k, read_rparis6k

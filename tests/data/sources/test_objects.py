@@ -18,7 +18,7 @@ from tests.data.sources.trees import (
     write,
     write_cars,
 )
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.data.sources import SOURCES
 from tfrank.data.sources.counts import compare_counts
 from tfrank.data.sources.image import Count, Source, SourceImage

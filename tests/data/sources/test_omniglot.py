@@ -6,9 +6,9 @@ import pathlib
 import numpy as np
 import pytest
 
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.data.images import ImageLoader
-from tfrank.data.preparation import open_split, prepare
+from tfrank.data.prepare.preparation import open_split, prepare
 from tfrank.data.records import RecordReader
 from tfrank.data.sources.omniglot import read_omniglot
 from tfrank.data.views import View

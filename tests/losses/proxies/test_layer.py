@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tfrank import Proxies
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.losses.proxies.soft_triple import CentersRegularizer
 
 

@@ -21,7 +21,7 @@ from tests.losses.proxies import (
 )
 from tests.reference import proxies as reference
 from tfrank import losses
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.losses import proxies
 from tfrank.losses.proxies.arc_face import with_angular_margin
 from tfrank.losses.proxies.soft_triple import CentersRegularizer

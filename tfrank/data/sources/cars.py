@@ -20,10 +20,10 @@ from collections.abc import Iterator
 import numpy as np
 import scipy.io
 
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
+from tfrank.data.prepare.web_page import reason_of_damage
 from tfrank.data.sources.image import SourceImage
 from tfrank.data.sources.lists import coordinate, find, locate, size
-from tfrank.data.web_page import reason_of_damage
 
 LIST = "cars_annos.mat"
 NAMES = "cars_meta.mat"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tfrank import checks
+from tfrank.common import checks
 
 
 def drawn_to_test(classes: Iterable[str], *, test_share: float, seed: int) -> set[str]:

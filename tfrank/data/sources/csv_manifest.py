@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from tfrank.checks import InputError, did_you_mean
+from tfrank.common.checks import InputError, did_you_mean
 from tfrank.data.sources.classes import drawn_to_test, unified
 from tfrank.data.sources.image import ROLES, UNKNOWN, SourceImage
 from tfrank.data.sources.lists import Line, coordinate, decode_lines, read_table, size

@@ -7,8 +7,8 @@ import numpy as np
 import PIL.Image
 import sklearn.datasets
 
-from tfrank import checks
-from tfrank.checks import InputError
+from tfrank.common import checks
+from tfrank.common.checks import InputError
 from tfrank.data.sources.image import SourceImage
 
 

@@ -10,7 +10,7 @@ import itertools
 import os
 from collections.abc import Iterator
 
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.data.sources.classes import drawn_to_test, unified
 from tfrank.data.sources.image import SourceImage
 

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.data.sources.image import SourceImage
 from tfrank.data.sources.lists import Line, coordinate, find, locate, read_lines, whole
 from tfrank.data.templates import Templates

@@ -12,7 +12,7 @@ import os
 import posixpath
 from collections.abc import Iterator
 
-from tfrank.checks import InputError
+from tfrank.common.checks import InputError
 from tfrank.data.sources.image import SourceImage
 from tfrank.data.sources.lists import locate, read_lines, whole
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tfrank.checks import InputError, did_you_mean
+from tfrank.common.checks import InputError, did_you_mean
 
 # Makes of a word what it stands for, or raises ValueError.
 Kind = Callable[[str], Any]

@@ -7,8 +7,8 @@ drawings of 105x105 pixels a character.
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
-from tfrank import checks
-from tfrank.checks import InputError, did_you_mean
+from tfrank.common import checks
+from tfrank.common.checks import InputError, did_you_mean
 from tfrank.data.sources.image import SourceImage
 
 

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tfrank import checks
-from tfrank.checks import InputError
+from tfrank.common import checks
+from tfrank.common.checks import InputError
 from tfrank.data import restricted_pickle
 from tfrank.data.sources.image import SourceImage
 from tfrank.data.sources.lists import locate, size

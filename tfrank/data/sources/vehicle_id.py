@@ -13,8 +13,8 @@ import os
 import posixpath
 from collections.abc import Iterator, Sequence
 
-from tfrank import checks
-from tfrank.checks import InputError
+from tfrank.common import checks
+from tfrank.common.checks import InputError
 from tfrank.data.sources.image import SourceImage
 from tfrank.data.sources.lists import locate, read_lines, whole
 

@@ -5,8 +5,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfrank import checks
-from tfrank.normalize import l2_normalize
+from tfrank.common import checks
+from tfrank.common.normalize import l2_normalize
 
 
 @keras.saving.register_keras_serializable("tfrank")

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import keras
 import tensorflow as tf
 
-from tfrank import checks
+from tfrank.common import checks
 from tfrank.losses.proxies.proxy_loss import ProxyLoss
 
 

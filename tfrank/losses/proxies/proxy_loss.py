@@ -7,9 +7,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfrank import checks
+from tfrank.common import checks
+from tfrank.losses.core.ranking_loss import checked_batch, global_mean
 from tfrank.losses.proxies.layer import Proxies
-from tfrank.losses.ranking_loss import checked_batch, global_mean
 
 
 class ProxyLoss(keras.losses.Loss):

@@ -7,9 +7,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfrank import checks
+from tfrank.common import checks
+from tfrank.common.normalize import l2_normalize
 from tfrank.losses.proxies.proxy_loss import ProxyLoss
-from tfrank.normalize import l2_normalize
 
 
 def soft_triple_loss(

@@ -1,0 +1,96 @@
+"""Files that are written whole or not at all."""
+
+import concurrent.futures
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+
+from tests.programs import ROOT
+from tfrank.common.checks import InputError
+from tfrank.common.files import atomic_write, check_reachable, write_json
+
+
+def test_a_writing_that_fails_leaves_the_file_of_before_and_nothing_else(tmp_path):
+    path = tmp_path / "a"
+    path.write_text("before")
+    with pytest.raises(ZeroDivisionError), atomic_write(str(path), "w") as file:
+        file.write("half")
+        raise ZeroDivisionError
+    assert path.read_text() == "before" and os.listdir(tmp_path) == ["a"]
+
+
+def test_several_who_write_one_file_at_once_do_not_meet(tmp_path):
+    """The last one wins; none sees the file of another, half written or gone."""
+
+    def write(number):
+        for _ in range(50):
+            with atomic_write(str(tmp_path / "a"), "w") as file:
+                file.write(str(number) * 1000)
+            text = (tmp_path / "a").read_text()
+            assert len(text) == 1000 and len(set(text)) == 1
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_json_is_written_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "metrics.json"
+    write_json(str(path), {"map": 0.5})
+    with pytest.raises(TypeError):
+        write_json(str(path), {"map": object()})
+    assert json.loads(path.read_text()) == {"map": 0.5}
+    assert os.listdir(tmp_path) == ["metrics.json"]
+
+
+ASKING = """
+from tfrank.common import commands, files
+from tfrank.data.prepare.{module} import {function}
+files.SECONDS_TO_ANSWER = 2
+commands.run(lambda _: {call})
+"""
+
+
+@pytest.mark.parametrize(
+    "module, function, call",
+    [
+        ("preparation", "prepared", "prepared('gs://bucket/records')"),
+        (
+            "scan",
+            "Features, open_foreign_records",
+            "open_foreign_records(['*'], 'gs://bucket/records', features=Features(), cache='', processes=1)",
+        ),
+    ],
+)
+def test_a_store_that_does_not_answer_is_said_to_in_one_line_and_seconds(module, function, call):
+    """A server that takes connections and says nothing stands for the network that leads to the store."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        proxy = f"http://127.0.0.1:{server.getsockname()[1]}"
+        done = subprocess.run(
+            [sys.executable, "-c", ASKING.format(module=module, function=function, call=call)],
+            env={**os.environ, "https_proxy": proxy, "http_proxy": proxy},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+    assert done.returncode == 1
+    assert re.fullmatch(
+        r"Error: Cannot reach gs://bucket/records\S* \(no answer within 2 s\)\. Look at .*\n", done.stderr
+    )
+
+
+def test_a_store_that_cannot_be_found_is_said_to_in_one_line(monkeypatch):
+    def fail(path):
+        raise tf.errors.UnavailableError(None, None, "Could not resolve hostname\n\t when reading")
+
+    monkeypatch.setattr(tf.io.gfile, "exists", fail)
+    with pytest.raises(InputError, match=r"^Cannot reach gs://x/y \(Could not resolve hostname\)\."):
+        check_reachable("gs://x/y")
+    check_reachable("/a/local/path")

@@ -1,0 +1,323 @@
+"""Configs: every field is used, every loss has its recipe."""
+
+import dataclasses
+import importlib
+import inspect
+import pathlib
+import re
+
+import pytest
+
+from tfrank import LOSSES
+from tfrank.common.checks import InputError
+from tfrank.configs import default
+from tfrank.data.prepare.scan import Features
+from tfrank.losses import ADDONS
+from tfrank.losses.proxies import PROXY_LOSSES
+from tfrank.models.weights import PUBLISHED
+from tfrank.run import experiment, settings
+from tfrank.run.objective import build_loss, loss_fields
+from tfrank.run.workdir import flatten
+
+CLASSES = LOSSES | PROXY_LOSSES
+ROOT = pathlib.Path(default.__file__).parents[2]
+# `of_run` is the config of a run, whose tests are in test_config_of_run.py.
+HELPERS = {"__init__", "papers", "of_run"}
+CONFIGS = sorted({path.stem for path in (ROOT / "tfrank" / "configs").glob("*.py")} - HELPERS)
+
+
+def config_of(name, loss=""):
+    return importlib.import_module(f"tfrank.configs.{name}").get_config(loss)
+
+
+def test_every_loss_has_a_recipe_of_exactly_its_fields_and_defaults():
+    wanted = {name: dict(addon.defaults) for name, addon in ADDONS.items()}
+    for name, loss in CLASSES.items():
+        fields = inspect.signature(loss).parameters
+        wanted[name] = {key: fields[key].default for key in loss_fields(name)}
+        assert set(fields) - set(wanted[name]) <= {"labels", "reduction", "name"}
+    assert wanted == default.LOSS_RECIPES
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("loss", ["", *CLASSES])
+def test_every_config_takes_every_loss_recipe_and_builds_it(name, loss):
+    own = "map_q" if name == "landmarks" else "pnp"
+    config = settings.resolved(config_of(name, loss))
+    assert isinstance(build_loss(config, labels=[0, 1]), CLASSES[loss or own])
+
+
+def test_a_memory_is_put_around_any_loss_that_ranks_a_gallery():
+    config = default.get_config("rll")
+    config.train.update(memory_size=100, memory_warm_up=7)
+    loss = build_loss(config, labels=[0])
+    assert (loss.size, loss.warm_up, loss.loss.name) == (100, 7, "rll")
+
+
+@pytest.mark.parametrize("size, warm_up, joins", [(512, 0, 5), (513, 4, 6), (100, 7, 8)])
+def test_a_run_that_ends_before_its_memory_joins_is_refused(size, warm_up, joins):
+    """In batches of 128."""
+    config = default.get_config()
+    config.train.update(memory_size=size, memory_warm_up=warm_up)
+    settings.check_memory(config, steps=joins)
+    with pytest.raises(InputError, match=rf"ends after {joins - 1} steps, and .* only join in step {joins}:"):
+        settings.check_memory(config, steps=joins - 1)
+
+
+@pytest.mark.parametrize("name", ["proxy_nca", "addons/triplet_hard"])
+def test_a_memory_is_refused_where_the_loss_has_no_gallery(name):
+    config = default.get_config(name)
+    config.train.memory_size = 100
+    with pytest.raises(InputError, match=r"ranks no gallery .*memory_size=0, or take one of pnp"):
+        build_loss(config, labels=[0])
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_adds_no_field_to_the_defaults(name):
+    def fields(tree):
+        return {key: fields(value) if hasattr(value, "items") else None for key, value in tree.items()}
+
+    config = config_of(name)
+    config.evaluation.published = {}
+    assert fields(config) == fields(default.get_config(config.loss.name))
+
+
+def test_every_field_is_read_somewhere():
+    source = "".join(path.read_text() for path in (ROOT / "tfrank" / "run").glob("*.py"))
+    config = default.get_config()
+    for group in ("data", "train", "evaluation"):
+        for field in config[group]:
+            split = group == "data" and field in ("train", "test")
+            short = r"|\boptions" if group == "evaluation" else ""
+            assert split or re.search(rf"(\b{group}{short})\.{field}\b", source), field
+    # The fields of the model are passed on as keywords.
+    from tfrank.models.embedding import embedding_model
+
+    fields = {"image_size", *config.model} - {"weights"}
+    assert fields == set(inspect.signature(embedding_model).parameters)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("loss", ["", "rll"])
+def test_a_config_is_within_its_own_ranges(name, loss):
+    experiment.check_config(settings.resolved(config_of(name, loss)))
+
+
+@pytest.mark.parametrize("name", sorted({*CONFIGS} - {"default", "digits"}))
+def test_a_config_begins_with_its_command_and_runs_under_its_own_name(name):
+    docstring = importlib.import_module(f"tfrank.configs.{name}").__doc__
+    assert f"python train_main.py --config=configs/{name}.py" in docstring
+    assert config_of(name).name == name
+
+
+# Copied by hand from the papers: batch, images of a class, optimizer, rate, decay; network, numbers of an
+# embedding, side of the warped image and of what the model sees, probability of a flip.
+PNP = ("adam", 1e-5, 4e-4, "resnet50", 512, 256, 224, 0.5)
+RLL = ("sgd", 1e-2, 2e-5, "bn_inception", 64, 256, 227, 0.5)
+IN_SHOP = ("sgd", 1e-2, 2e-5, "bn_inception", 128, 256, 227, 0.5)
+FACES = ("adam", 1e-5, 4e-4, "se_resnet50", 256, 0, 224, 0.5)
+MAP_Q = ("adam", 1e-4, 1e-6, "resnet101", 2048, 0, 800, 0.0)
+
+
+@pytest.mark.parametrize(
+    "name, loss, batch, of_class, expected",
+    [
+        ("sop", "", 112, 4, PNP),
+        ("sop", "smooth_ap", 112, 4, PNP),
+        ("sop", "rll", 180, 3, RLL),
+        ("in_shop", "", 112, 4, PNP),
+        ("in_shop", "rll", 66, 3, IN_SHOP),
+        ("vehicle_id", "", 112, 4, PNP),
+        ("inaturalist", "", 224, 4, PNP),
+        ("inaturalist", "fast_ap", 224, 4, PNP),
+        ("cub", "rll", 66, 3, RLL),
+        ("cars", "rll", 66, 3, RLL),
+        ("vgg_face2", "smooth_ap", 224, 4, FACES),
+        ("vgg_face2", "rll", 224, 4, FACES),
+        ("landmarks", "", 4096, 8, MAP_Q),
+        ("landmarks", "rll", 4096, 8, MAP_Q),
+        # In none of RLL's tables: as all of its data sets but SOP.
+        ("vehicle_id", "rll", 66, 3, RLL),
+        ("inaturalist", "rll", 66, 3, RLL),
+        ("own_records", "rll", 66, 3, RLL),
+    ],
+)
+def test_a_config_has_the_settings_that_its_paper_prints(name, loss, batch, of_class, expected):
+    config = config_of(name, loss)
+    train, model, data = config.train, config.model, config.data
+    assert (settings.batch_size(config), data.examples_per_class) == (batch, of_class)
+    network = (model.backbone, model.embedding_dim, data.resize, data.image_size, data.flip)
+    assert (train.optimizer, train.learning_rate, train.l2, *network) == expected
+    assert train.momentum == 0.9
+
+
+RECALL_AT = {
+    "sop": (1, 10, 100, 1000),
+    "in_shop": (1, 10, 20, 30, 40, 50),
+    "vehicle_id": (1, 5),
+    "inaturalist": (1, 4, 16, 32),
+    "cub": (1, 2, 4, 8),
+    "cars": (1, 2, 4, 8),
+}
+
+
+@pytest.mark.parametrize("name", RECALL_AT)
+def test_a_config_measures_the_ks_of_the_papers_tables(name):
+    assert config_of(name).evaluation.recall_at == RECALL_AT[name]
+
+
+@pytest.mark.parametrize(
+    "name, loss, field, expected",
+    [
+        # RLL: section 4.1.2, 4.1.3 and 4.4; T_n of SOP and In-shop; m = 0.4 and alpha = 1 + m / 2.
+        ("sop", "rll", "data.crop", "random_resized"),
+        ("sop", "rll", "data.crop_area", (0.5, 1.0)),
+        ("sop", "rll", "data.crop_ratio", (3 / 4, 4 / 3)),
+        ("sop", "rll", "train.learning_rate_multipliers", "embedding=10"),
+        ("sop", "rll", "loss.negative_temperature", 10.0),
+        ("in_shop", "rll", "loss.negative_temperature", 12.0),
+        ("in_shop", "rll", "loss.margin", 0.4),
+        ("in_shop", "rll", "loss.alpha", 1.2),
+        ("in_shop", "rll", "train.steps", 30_000),
+        ("in_shop", "rll", "model.batch_norm", "trained"),
+        ("cub", "rll", "model.batch_norm", "frozen"),
+        ("cars", "rll", "model.batch_norm", "frozen"),
+        # PNP draws classes at random; Smooth-AP mines on SOP, as FastAP and Blackbox AP do (section 5.3).
+        ("sop", "", "data.sampler", "class_balanced"),
+        ("sop", "smooth_ap", "data.sampler", "category_pairs"),
+        ("sop", "fast_ap", "data.sampler", "category_pairs"),
+        ("sop", "blackbox_ap", "data.sampler", "category_pairs"),
+        ("vehicle_id", "smooth_ap", "data.sampler", "class_balanced"),
+        # Smooth-AP's supplement, section 4.
+        ("inaturalist", "", "train.learning_rate_multipliers", "embedding=2"),
+        ("inaturalist", "fast_ap", "loss.num_bins", 20),
+        ("inaturalist", "blackbox_ap", "loss.interpolation", 4.0),
+        ("inaturalist", "blackbox_ap", "loss.margin", 0.02),
+        # mAP_Q, section 4.2.
+        ("landmarks", "", "data.sampler", "all_classes"),
+        ("landmarks", "", "model.pooling", "gem"),
+        ("landmarks", "", "loss.class_weights", True),
+        ("landmarks", "", "loss.num_bins", 20),
+        ("landmarks", "", "train.schedule", "linear"),
+        ("landmarks", "", "train.steps", 200),
+        ("landmarks", "", "evaluation.full_size", True),
+        ("landmarks", "", "data.test", ("test",)),
+        ("landmarks", "", "data.test_region", "box"),
+        ("landmarks", "", "evaluation.expansion_alpha", 2.0),
+        ("landmarks", "", "data.validation_classes", 0),
+        # VGGFace2's crops.
+        ("vgg_face2", "", "data.region", "box"),
+        ("vgg_face2", "", "data.box_margin", 0.3),
+        ("vehicle_id", "", "data.test", ("test_800",)),
+        ("vehicle_id", "", "evaluation.protocols", ("leave_one_out", "random_gallery")),
+        # By the records: queries and gallery, graded relevance.
+        ("in_shop", "", "evaluation.protocols", ()),
+        ("landmarks", "", "evaluation.protocols", ()),
+    ],
+)
+def test_a_config_has_what_its_paper_says_of_that_data_set_or_loss_alone(name, loss, field, expected):
+    assert flatten(config_of(name, loss).to_dict())[field] == expected
+
+
+@pytest.mark.parametrize("name", ["sop", "in_shop", "landmarks", "vgg_face2"])
+@pytest.mark.parametrize("loss", ["", "rll"])
+def test_weights_are_the_published_file_of_the_network(name, loss):
+    model = config_of(name, loss).model
+    assert model.weights in PUBLISHED[model.backbone]
+
+
+@pytest.mark.parametrize("name, size", [("digits", 16), ("omniglot", 28)])
+def test_the_first_runs_see_whole_images_that_are_only_shifted(name, size):
+    data = config_of(name).data
+    assert (data.region, data.resize, data.image_size, data.crop, data.max_shift) == (
+        "image",
+        0,
+        size,
+        "warp",
+        2,
+    )
+    assert (data.flip, data.rotation, data.scale, set(data.color_jitter)) == (0.0, 0.0, (1.0, 1.0), {0.0})
+    assert (data.sampler, data.merge_classes, data.label_noise) == ("class_balanced", 1, 0.0)
+
+
+@pytest.mark.parametrize(
+    "field, value, message",
+    [
+        ("merge_classes", 0, "an integer of at least 1"),
+        ("shards", -1, "an integer of at least 0"),
+        ("label_noise", 1.0, "a finite number of at least 0 and below 1"),
+        ("sampler", "class_balance", 'Did you mean "class_balanced"'),
+        # By the view and the loader, whose own tests are theirs.
+        ("image_size", 0, r"at least 1\. Received: config\.data\.image_size=0"),
+        ("resize", 223, r"at least config\.data\.image_size=224\. Received: config\.data\.resize=223"),
+        ("box_margin", -0.1, r"Received: config\.data\.box_margin=-0\.1"),
+        ("box_min_aspect", -1, r"Received: config\.data\.box_min_aspect=-1"),
+        ("region", "boxes", r'Received: config\.data\.region=\'boxes\'\. Did you mean "box"'),
+        ("test_region", "boxes", r'Received: config\.data\.test_region=\'boxes\'\. Did you mean "box"'),
+    ],
+)
+def test_a_value_out_of_its_range_is_refused_by_the_name_of_its_field(field, value, message):
+    config = config_of("sop")
+    config.data[field] = value
+    with pytest.raises(InputError, match=message) as error:
+        experiment.check_config(config)
+    assert f"`config.data.{field}`" in str(error.value)
+
+
+@pytest.mark.parametrize("field, value", [("merge_classes", 3), ("label_noise", 0.1)])
+def test_pairs_of_categories_are_refused_where_classes_span_them(field, value):
+    config = config_of("sop", "smooth_ap")
+    config.data[field] = value
+    with pytest.raises(InputError, match=r"span categories.* Take --config\.data\.sampler=class_balanced"):
+        settings.check_ranges(config)
+    config.data.sampler = "class_balanced"
+    settings.check_ranges(config)
+
+
+def test_the_same_split_of_another_data_set_may_be_tested_on():
+    config = config_of("sop")
+    config.data.test = ("train",)
+    with pytest.raises(InputError, match=r"have \['train'\] in common"):
+        settings.check_ranges(config)
+    config.data.test_records = "elsewhere"
+    settings.check_ranges(config)
+
+
+def test_every_whole_number_but_those_of_the_view_has_a_least_value():
+    flat = flatten(default.get_config().to_dict())
+    whole = {k for k, v in flat.items() if isinstance(v, int) and not isinstance(v, bool)}
+    whole -= {name for name in whole if name.startswith("loss.")}  # The loss checks its own.
+    assert whole == {*settings.LEAST, "data.image_size", "data.resize"}
+
+
+def test_the_features_of_records_made_elsewhere_are_those_that_a_scan_asks_for():
+    assert default.get_config().data.features.to_dict() == dataclasses.asdict(Features())
+
+
+def test_an_unknown_loss_names_the_known_ones():
+    with pytest.raises(ValueError, match=r"Unknown loss 'smoothap'.*'pnp', 'smooth_ap'"):
+        default.get_config("smoothap")
+
+
+def test_a_field_of_another_loss_is_refused_with_the_fields_of_this_one():
+    config = default.get_config()
+    config.loss.name = "smooth_ap"
+    message = r"Loss 'smooth_ap' has no field '(alpha|b|variant)'.* Its fields are temperature, include_self"
+    with pytest.raises(InputError, match=message):
+        build_loss(config, labels=[0, 1])
+
+
+@pytest.mark.parametrize("steps, epochs, expected", [(600, 0.0, 600), (0, 2.0, 28), (0, 0.01, 1)])
+def test_steps_and_epochs_are_both_accepted(steps, epochs, expected, capsys):
+    config = default.get_config()
+    config.train.steps, config.train.epochs = steps, epochs
+    assert settings.total_steps(config, num_images=1800) == expected
+    assert f"{expected} steps of 128 images" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("steps, epochs", [(0, 0.0), (5, 5.0)])
+def test_one_of_steps_and_epochs_is_wanted(steps, epochs):
+    config = default.get_config()
+    config.train.steps, config.train.epochs = steps, epochs
+    with pytest.raises(InputError, match="Give one of"):
+        settings.total_steps(config, num_images=1800)

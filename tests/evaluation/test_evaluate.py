@@ -1,0 +1,394 @@
+"""One call on arrays: the numbers of the plain loops, and every fault of its input said by name."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from tests import reference
+from tests.evaluation import LABELS, ROWS, on_circle
+from tests.reference import metrics as oracle
+from tfrank.common.checks import InputError
+from tfrank.evaluation.evaluate import evaluate, unit_rows
+from tfrank.evaluation.measure import leave_one_out
+from tfrank.evaluation.search import by_name
+
+# Not the function of that name, which the folder offers.
+module = sys.modules["tfrank.evaluation.evaluate"]
+DISTINCT, TIED = ROWS["distinct"], ROWS["tied"]
+KS = (1, 2, 10)
+OF_A_RANKING = {
+    **{f"recall_at_{k}": lambda ranking, k=k: any(ranking[:k]) for k in KS},
+    **{f"precision_at_{k}": lambda ranking, k=k: oracle.precision(ranking, k) for k in KS},
+    "ap": oracle.ap,
+    "ap_at_r": oracle.ap_at_r,
+    "r_precision": oracle.r_precision,
+    "reciprocal_rank": oracle.reciprocal_rank,
+    "ndcg": oracle.ndcg,
+}
+MEANS = {"ap": "map", "ap_at_r": "map_at_r", "reciprocal_rank": "mrr"}
+
+
+def assert_as_ranked(found, rankings):
+    """That all there is of an evaluation is that of the rankings, each a list of hits or None."""
+    assert set(found.per_query) == set(OF_A_RANKING)
+    for name, metric in OF_A_RANKING.items():
+        wanted = [np.nan if ranking is None else metric(ranking) for ranking in rankings]
+        np.testing.assert_allclose(found.per_query[name], wanted, rtol=1e-12, err_msg=name)
+        assert found.metrics[MEANS.get(name, name)] == pytest.approx(np.nanmean(wanted)), name
+    lone = rankings.count(None)
+    assert (found.metrics["queries"], found.metrics["lone_queries"]) == (len(rankings) - lone, lone)
+    places = [oracle.places(ranking) if ranking else [] for ranking in rankings]
+    assert [part.tolist() for part in np.split(found.ranks.rank, found.ranks.start[1:-1])] == places
+
+
+@pytest.mark.parametrize("rows", [DISTINCT, TIED], ids=["distinct", "tied"])
+@pytest.mark.parametrize("with_junk", [False, True])
+def test_each_image_in_turn_is_a_query_as_in_the_plain_loops(rows, with_junk):
+    junk = np.random.default_rng(0).random([60, 60]) < 0.3 if with_junk else None
+    rankings = []
+    for q, similarity in enumerate((rows @ rows.T).tolist()):
+        ignored = {q} | set(np.flatnonzero(junk[q]).tolist() if with_junk else [])
+        positives = set(np.flatnonzero(LABELS[q] == LABELS).tolist()) - ignored
+        rankings.append(reference.ranking_of(similarity, positives, ignored))
+    assert None in rankings
+    assert_as_ranked(evaluate(rows, LABELS, ks=KS, junk=junk), rankings)
+
+
+@pytest.mark.parametrize("with_ids", [False, True])
+@pytest.mark.parametrize("with_junk", [False, True])
+def test_queries_and_a_gallery_are_ranked_as_in_the_plain_loops(with_ids, with_junk):
+    """Rows 0 to 29 are queries, 20 to 59 the gallery in another order; by their ids ten are both."""
+    rng = np.random.default_rng(1)
+    order = rng.permutation(np.arange(20, 60))
+    junk = rng.random([30, 40]) < 0.3 if with_junk else None
+    names = [f"image {number} å" for number in range(60)]
+    ids = {"ids": names[:30], "gallery_ids": [names[n] for n in order]} if with_ids else {}
+    rankings = []
+    for q in range(30):
+        ignored = {place for place, n in enumerate(order) if with_ids and n == q}
+        ignored |= set(np.flatnonzero(junk[q]).tolist()) if with_junk else set()
+        positives = {place for place, n in enumerate(order) if LABELS[n] == LABELS[q]} - ignored
+        similarity = (TIED[order] @ TIED[q]).tolist()
+        rankings.append(reference.ranking_of(similarity, positives, ignored))
+    gallery = {"gallery_embeddings": TIED[order], "gallery_labels": LABELS[order]}
+    assert_as_ranked(evaluate(TIED[:30], LABELS[:30], **gallery, **ids, ks=KS, junk=junk), rankings)
+
+
+def test_a_query_is_left_out_of_the_gallery_by_its_id_whatever_the_type():
+    """As bytes, text, numbers or objects; where it stays in, it finds itself."""
+    rows, labels = on_circle(0, 1, 90), np.array([1, 2, 1])
+    gallery = {"gallery_embeddings": rows[::-1], "gallery_labels": labels[::-1], "ks": [1]}
+    kinds = [
+        ([b"a", b"b", b"c"], ["c", "b", "a"]),
+        (np.array(["a", "b", "c"], object), np.array([b"c", b"b", b"a"])),
+        (["10", "9", "1"], np.array([1, 9, 10])),
+        (["a", None, "c"], np.array(["c", None, "a"], object)),
+    ]
+    for ids, gallery_ids in kinds:
+        found = evaluate(rows, labels, ids=ids, gallery_ids=gallery_ids, **gallery)
+        assert found.per_query["recall_at_1"].tolist()[::2] == [0, 0]
+        assert found.metrics["lone_queries"] == 1
+    for ids in ({}, {"ids": list("abc")}, {"ids": list("abc"), "gallery_ids": list("xyz")}):
+        assert evaluate(rows, labels, **ids, **gallery).metrics["recall_at_1"] == 1
+
+
+def test_some_queries_may_be_in_the_gallery():
+    """a is in it, at the first place; b is not, and finds what is where it would be in order."""
+    gallery = {"gallery_embeddings": on_circle(0, 10, 20), "gallery_labels": np.array([1, 1, 2])}
+    ids = {"ids": ["a", "b"], "gallery_ids": ["a", "c", "e"]}
+    found = evaluate(on_circle(0, 0), np.array([1, 1]), **gallery, **ids, ks=[1])
+    assert found.ranks.positives.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("norm", [1e-2, 1, 1e4])
+def test_embeddings_are_of_any_dtype_and_norm(dtype, norm):
+    import ml_dtypes
+
+    rows = (TIED * norm).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    got, wanted = evaluate(rows, LABELS), evaluate(TIED, LABELS)
+    # A power of two times a row rounds nothing; otherwise ties may part.
+    assert got.metrics["map"] == pytest.approx(wanted.metrics["map"], abs=0.02)
+    assert got.notes == wanted.notes
+
+
+@pytest.mark.parametrize("norm", [1e-5, 1e200], ids=["small", "large"])
+def test_norms_whose_squares_leave_float32_do_not_matter(norm):
+    rows = DISTINCT.astype(np.float64)
+    got, wanted = evaluate(rows * norm, LABELS), evaluate(rows, LABELS)
+    assert got.metrics == pytest.approx(wanted.metrics, abs=1e-6)
+
+
+def test_unit_rows_of_float32_are_not_copied_even_from_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "BLOCK", 7)
+    np.save(tmp_path / "rows.npy", DISTINCT)
+    mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    assert np.shares_memory(unit_rows(mapped)[0], mapped)
+    longer = DISTINCT * np.float32(1.00001)
+    assert not np.shares_memory(unit_rows(longer)[0], longer)
+    assert evaluate(mapped, LABELS).metrics == evaluate(DISTINCT, LABELS).metrics
+    assert evaluate(mapped, LABELS).metrics["map"] == leave_one_out(DISTINCT, LABELS, [1])["map"]
+
+
+@pytest.mark.parametrize("block", [1, 7, 60, 65536])
+def test_rows_are_normalised_alike_in_any_blocks(monkeypatch, block):
+    monkeypatch.setattr(module, "BLOCK", block)
+    rows = DISTINCT.astype(np.float64) * np.arange(60)[:, None]
+    got, zeros = unit_rows(rows)
+    assert zeros == 1 and got.dtype == np.float32
+    np.testing.assert_allclose(got, reference.unit(rows), atol=1e-7)
+
+
+@pytest.mark.parametrize("labels", [LABELS[:, None], LABELS.astype(np.uint64), LABELS.tolist()])
+def test_labels_are_a_row_or_a_column_of_any_integers(labels):
+    assert evaluate(DISTINCT, labels).metrics == evaluate(DISTINCT, LABELS).metrics
+
+
+def test_labels_beyond_int64_are_no_negative_ones_of_the_gallery():
+    both = {"gallery_embeddings": DISTINCT, "gallery_labels": np.where(LABELS == 0, -1, LABELS)}
+    with pytest.raises(InputError, match=r"`labels`. Expected integers below 2\^63"):
+        evaluate(DISTINCT[:4], np.full(4, 2**64 - 1, np.uint64), **both)
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-7, 1e200])
+def test_any_norm_but_zero_is_a_norm(scale):
+    scaled = evaluate(DISTINCT.astype(np.float64) * scale, LABELS)
+    assert scaled.metrics == evaluate(DISTINCT.astype(np.float64), LABELS).metrics and not scaled.notes[1:]
+
+
+def test_what_overflows_in_float64_is_not_finite():
+    rows = DISTINCT.astype(np.longdouble)
+    rows[7] *= np.longdouble("1e400")
+    with pytest.raises(InputError, match="The embedding of image 7 is not finite"):
+        evaluate(rows, LABELS)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_an_embedding_that_is_not_finite_is_named(monkeypatch, value):
+    monkeypatch.setattr(module, "BLOCK", 7)
+    rows, names = DISTINCT.copy(), [f"image-{number}".encode() for number in range(60)]
+    rows[40, 3] = rows[50] = value
+    gallery = {"gallery_embeddings": rows, "gallery_labels": LABELS}
+    with pytest.raises(InputError, match=r"^The embedding of image 40 is not finite"):
+        evaluate(rows, LABELS)
+    with pytest.raises(InputError, match=r"^The embedding of 'image-40' is not finite"):
+        evaluate(rows, LABELS, ids=names)
+    with pytest.raises(InputError, match=r"^The embedding of 'image-40' is not finite"):
+        evaluate(DISTINCT, LABELS, **gallery, ids=names, gallery_ids=names)
+
+
+def test_zero_embeddings_and_galleries_of_one_class_are_noted():
+    rows = DISTINCT.copy()
+    rows[[3, 8]] = 0
+    assert evaluate(rows, LABELS, ks=[1]).notes == (
+        "2 embeddings are zero; their similarity to everything is 0.",
+    )
+    (note,) = evaluate(DISTINCT, np.zeros(60, int), ks=[1]).notes
+    assert note == "All images to be found are of one class: nothing can be ranked before a right one."
+    gallery = {"gallery_embeddings": DISTINCT, "gallery_labels": np.full(60, 9)}
+    assert evaluate(rows, LABELS, **gallery, ks=[1]).notes == (
+        "2 embeddings are zero; their similarity to everything is 0.",
+        note,
+    )
+
+
+def test_zero_embeddings_of_a_gallery_are_noted_too():
+    gallery = {"gallery_embeddings": on_circle(0, 9) * [[0], [1]], "gallery_labels": np.array([1, 2])}
+    (note,) = evaluate(on_circle(0, 1), np.array([1, 2]), **gallery, ks=[1]).notes
+    assert note.startswith("1 embeddings are zero")
+
+
+def test_zero_embeddings_are_as_similar_to_all_as_orthogonal_ones():
+    """To the zero query all are as similar, so the two negatives stand before its positive."""
+    found = evaluate(np.float32([[0, 0], [1, 0], [-1, 0], [0, 1]]), np.array([1, 1, 2, 2]), ks=[1])
+    assert found.ranks.rank.tolist()[0] == 3
+
+
+def test_queries_whose_label_the_gallery_lacks_are_counted_as_lone():
+    gallery = {"gallery_embeddings": on_circle(0, 9), "gallery_labels": np.array([2, 4])}
+    found = evaluate(on_circle(0, 1, 2, 3, 4), np.array([1, 2, 3, 5, 4]), **gallery)
+    assert (found.metrics["queries"], found.metrics["lone_queries"]) == (2, 3)
+    assert np.isnan(found.per_query["ap"]).tolist() == [True, False, True, True, False]
+
+
+def test_default_ks_are_those_that_are_possible_and_others_are_refused():
+    found = evaluate(DISTINCT, LABELS)
+    assert found.notes == ("Left out: K=100. A query is ranked against 59 images.",)
+    recalls = [name for name in found.metrics if name.startswith("recall")]
+    assert recalls == ["recall_at_1", "recall_at_10", "recall_at_1_by_class"]
+    with pytest.raises(InputError, match="K=60 is too large: a query is ranked against 59 images"):
+        evaluate(DISTINCT, LABELS, ks=[1, 60])
+    gallery = {"gallery_embeddings": DISTINCT, "gallery_labels": LABELS, "ks": [60]}
+    assert evaluate(DISTINCT, LABELS, **gallery).metrics["recall_at_60"] == 1
+    with pytest.raises(InputError, match="K=60 is too large"):
+        evaluate(DISTINCT[:1], LABELS[:1], **gallery, ids=["a"], gallery_ids=["a", *range(59)])
+
+
+def test_scann_gives_the_hits_of_exact_search():
+    pytest.importorskip("scann")
+    found, wanted = (evaluate(DISTINCT, LABELS, ks=KS, search=search) for search in ("scann", "exact"))
+    assert found.ranks is None and found.metrics["scann_recall"] == 1 and "map" not in found.metrics
+    for name in found.per_query:
+        np.testing.assert_array_equal(found.per_query[name], wanted.per_query[name])
+
+
+def test_where_scann_cannot_run_all_is_found_exactly_and_a_note_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(by_name, "scann_problem", lambda: "ScaNN is away.")
+    found, wanted = (evaluate(DISTINCT, LABELS, search=search) for search in ("scann", "exact"))
+    assert found.metrics == wanted.metrics and "map" in found.metrics
+    np.testing.assert_array_equal(found.ranks.rank, wanted.ranks.rank)
+    assert found.notes == ("Searched exactly, not by ScaNN. ScaNN is away.", *wanted.notes)
+    assert not capsys.readouterr().out
+
+
+ITSELF = (
+    "The gallery has the very embeddings of the queries, so each query finds itself first. Leave the gallery"
+    " out, or give ids and gallery_ids."
+)
+WIDE = DISTINCT.astype(np.float64) * 3
+AGAIN = DISTINCT.copy()
+AGAIN[-1] = DISTINCT[0]
+
+
+@pytest.mark.parametrize(
+    ("queries", "gallery", "noted"),
+    [
+        (DISTINCT, DISTINCT, True),
+        (DISTINCT, DISTINCT.copy(), True),
+        # The same but for their norms; and in blocks of which the last differs.
+        (DISTINCT, DISTINCT * 2, True),
+        (DISTINCT, AGAIN, False),
+        # Some of the gallery, or in another order, whether rows are copied to be normalised or not.
+        (DISTINCT[20:30], DISTINCT, True),
+        (DISTINCT, DISTINCT[::-1], True),
+        (WIDE[20:30], WIDE, True),
+        # Of copies, only all of them are seen.
+        (DISTINCT[:14].copy(), DISTINCT, False),
+        # In one array, and most of them apart.
+        (DISTINCT[:30], DISTINCT[30:], False),
+        (DISTINCT[:30], DISTINCT[20:], False),
+        (DISTINCT[:, :6], DISTINCT[:, 6:], False),
+        (DISTINCT[:, :6], DISTINCT[:, ::2], False),
+        (DISTINCT[::2], DISTINCT[1::2], False),
+    ],
+)
+def test_a_gallery_of_the_queries_themselves_is_noted(monkeypatch, queries, gallery, noted):
+    monkeypatch.setattr(module, "BLOCK", 7)
+    labels = np.arange(60) % 2
+    arrays = {"gallery_embeddings": gallery, "gallery_labels": labels[: len(gallery)], "ks": [1]}
+    assert evaluate(queries, labels[: len(queries)], **arrays).notes == ((ITSELF,) if noted else ())
+
+
+def test_queries_that_are_left_out_of_their_own_rankings_are_not_noted():
+    """By their ids, or as junk; ids without those of the gallery are for messages alone."""
+    gallery = {"gallery_embeddings": DISTINCT, "gallery_labels": LABELS, "ks": [1]}
+    names = np.arange(60)
+    for left_out in ({"ids": names, "gallery_ids": names}, {"junk": np.eye(60, dtype=bool)}):
+        found = evaluate(DISTINCT, LABELS, **gallery, **left_out)
+        assert found.notes == () and found.metrics["recall_at_1"] < 1
+    assert evaluate(DISTINCT, LABELS, **gallery, ids=names).notes == (ITSELF,)
+
+
+@pytest.mark.parametrize(
+    ("labels", "gallery_labels", "said"),
+    [
+        ([3, 1, 2, 1], [8, 7, 8, 8], "(queries have labels 1, 2, 3, the gallery 7, 8)"),
+        ([5, 4, 3, 2, 1], [-6] * 2, "(queries have labels 1, 2, 3, 4, 5, the gallery -6)"),
+        (
+            [5, 4, 3, 2, 1, 0],
+            range(6, 90),
+            "(queries have labels 0, 1, 2, 3, 4, ..., the gallery 6, 7, 8, 9, 10, ...)",
+        ),
+    ],
+)
+@pytest.mark.parametrize("search", ["exact", "scann"])
+def test_queries_whose_classes_the_gallery_lacks_are_refused_before_they_are_searched(
+    monkeypatch, search, labels, gallery_labels, said
+):
+    monkeypatch.setattr(module, "measure_split", None)
+    rows, others = on_circle(*range(len(labels))), on_circle(*range(len(gallery_labels)))
+    with pytest.raises(InputError) as error:
+        evaluate(
+            rows,
+            np.array(labels),
+            gallery_embeddings=others,
+            gallery_labels=np.array(gallery_labels),
+            search=search,
+        )
+    assert str(error.value) == f"No query's class is in the gallery {said}, so there is nothing to retrieve."
+
+
+def test_a_gallery_of_nothing_but_the_query_and_junk_is_refused(monkeypatch):
+    monkeypatch.setattr(module, "measure_split", None)
+    gallery = {"gallery_embeddings": ROWS_OF_4, "gallery_labels": np.arange(4)}
+    for left_out in ({"ids": list("abcd"), "gallery_ids": list("abcd")}, {"junk": np.eye(4, dtype=bool)}):
+        with pytest.raises(
+            InputError, match="anything to find in the gallery but itself or junk, so there is"
+        ):
+            evaluate(ROWS_OF_4, np.arange(4), **gallery, **left_out)
+
+
+def test_ids_that_are_no_text_are_told_apart():
+    for ids in ([b"a\xff", b"a\xfe", b"a", b"b"], ["a\udc80", "a\udc81", "a", "b"]):
+        assert evaluate(ROWS_OF_4, LABELS_OF_4, ids=ids, ks=[1]).metrics["queries"] == 4
+        with pytest.raises(InputError, match="more than once"):
+            evaluate(ROWS_OF_4, LABELS_OF_4, ids=[*ids[:3], ids[0]])
+
+
+ROWS_OF_4 = on_circle(0, 1, 2, 3)
+LABELS_OF_4 = np.array([1, 1, 2, 2])
+GALLERY = {"gallery_embeddings": ROWS_OF_4, "gallery_labels": LABELS_OF_4}
+NO = np.zeros([4, 4], bool)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"embeddings": ROWS_OF_4[0]}, r"`embeddings`. Expected floats of shape \[images, dim\]"),
+        ({"embeddings": np.eye(4, dtype=int)}, r"`embeddings`. Expected floats .*int64 \(4, 4\)"),
+        ({"embeddings": ROWS_OF_4[:0], "labels": []}, "`embeddings`. Expected at least one image"),
+        ({"labels": LABELS_OF_4 * 1.0}, r"`labels`. Expected 4 integers. Received: labels='float64 \(4,\)'"),
+        ({"labels": LABELS_OF_4[:3]}, r"`labels`. Expected 4 integers. .*\(3,\)"),
+        ({"labels": np.eye(4, dtype=int)}, r"`labels`. Expected 4 integers. .*\(4, 4\)"),
+        ({"labels": list("aabb")}, "`labels`. Expected 4 integers"),
+        ({"labels": LABELS_OF_4 > 1}, "`labels`. Expected 4 integers"),
+        ({"labels": np.arange(4)}, "there is nothing to retrieve"),
+        ({"ids": list("abca")}, r"`ids` has 'a' more than once \(1 repeated\)"),
+        ({"ids": [b"a", b"b", b"b", b"b"]}, r"`ids` has 'b' more than once \(2 repeated\)"),
+        ({"ids": list("abc")}, r"`ids`. Expected 4 names. Received: ids=\(3,\)"),
+        ({"ids": "abcd"}, "`ids`. Expected 4 names"),
+        (
+            {**GALLERY, "ids": list("abcd"), "gallery_ids": list("xyyz")},
+            "`gallery_ids` has 'y' more than once",
+        ),
+        ({**GALLERY, "gallery_ids": list("wxyz")}, "There are gallery_ids, but no ids to compare them with"),
+        ({"gallery_embeddings": ROWS_OF_4}, "gallery_embeddings and gallery_labels together"),
+        ({"gallery_labels": LABELS_OF_4}, "gallery_embeddings and gallery_labels together"),
+        ({"gallery_ids": list("abcd")}, "gallery_embeddings and gallery_labels together"),
+        ({**GALLERY, "gallery_labels": LABELS_OF_4[:2]}, "`gallery_labels`. Expected 4 integers"),
+        (
+            {"gallery_embeddings": ROWS_OF_4[:0], "gallery_labels": LABELS_OF_4[:0]},
+            "`gallery_embeddings`. Expected at least one image",
+        ),
+        ({**GALLERY, "gallery_embeddings": np.eye(4)}, "Queries have 2 numbers each, the gallery 4"),
+        ({**GALLERY, "junk": NO[:3]}, r"`junk`. Expected bools of shape \(4, 4\). .*bool \(3, 4\)"),
+        ({"junk": NO.astype(int)}, r"`junk`. Expected bools of shape \(4, 4\). .*int64 \(4, 4\)"),
+        ({"junk": NO.tolist()}, "`junk`. Expected bools .*'list'"),
+        ({"junk": ~NO}, "there is nothing to retrieve"),
+        ({"junk": NO, "search": "scann"}, "Take search='exact'"),
+        ({"search": "scan"}, 'Did you mean "scann"'),
+        ({"ks": [0]}, "`ks`. Expected an integer of at least 1"),
+        ({"ks": []}, "`ks`. Expected a list of numbers"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(arguments, message):
+    with pytest.raises(InputError, match=message):
+        evaluate(**{"embeddings": ROWS_OF_4, "labels": LABELS_OF_4, **arguments})
+
+
+def test_an_evaluation_prints_its_numbers_what_they_mean_and_its_notes():
+    text = str(evaluate(DISTINCT, LABELS))
+    assert "Recall@1 " in text and "lone queries" in text
+    assert "Recall@K (hit rate): share of queries" in text
+    assert text.endswith("Left out: K=100. A query is ranked against 59 images.")

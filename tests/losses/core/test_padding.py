@@ -1,0 +1,87 @@
+"""Rows and columns of nothing: few programs for many batch sizes, and the same results."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.losses import LABELS, held_memory, value_and_gradient
+from tests.losses.core.test_rows import CORES, assert_same, every_soft_loss, values_and_gradients
+from tfrank import losses
+from tfrank.losses.core import padding, rows
+
+
+def batch_of(size):
+    """Labels of four each, but for the last, and embeddings."""
+    return np.arange(size) // 4, np.random.default_rng(size).normal(size=(size, 8)).astype("float32")
+
+
+def counted_shapes(monkeypatch):
+    """A set that takes up the shape of each matrix of similarities that is given to a program."""
+    shapes, compiled = set(), rows._compiled
+
+    def recording(*arguments):
+        def score(similarity, *others):
+            shapes.add(tuple(similarity.shape))
+            return compiled(*arguments)(similarity, *others)
+
+        return score
+
+    monkeypatch.setattr(rows, "_compiled", recording)
+    return shapes
+
+
+@pytest.mark.parametrize("name", ["smooth_ap", "histogram"])
+def test_two_hundred_batch_sizes_take_no_more_memory_than_those_of_the_programs(name):
+    loss = losses.get(name)
+    signature = [tf.TensorSpec([None], tf.int64), tf.TensorSpec([None, 8])]
+    traced = tf.function(lambda *batch: value_and_gradient(loss, *batch), signature)
+
+    def step(size):
+        for function in (traced, lambda *batch: value_and_gradient(loss, *batch)):
+            function(*map(tf.constant, batch_of(size)))
+
+    for size in padding.SIZES[1:14]:
+        step(size)
+    megabytes, pieces = held_memory()
+    for size in range(2, 202):
+        step(size)
+    now = held_memory()
+    assert padding.SIZES[13] == 208
+    assert now[0] - megabytes < 20 and now[1] - pieces < 50
+
+
+def test_two_hundred_batch_sizes_are_thirteen_to_the_compiler(monkeypatch):
+    shapes = counted_shapes(monkeypatch)
+    for size in range(2, 202):
+        losses.get("contrastive")(*batch_of(size))
+    assert shapes == {(size, size) for size in padding.SIZES[1:14]}
+
+
+@pytest.mark.parametrize(
+    "case", ["one batch", "gallery holds the batch and more", "labels the gallery lacks"]
+)
+@every_soft_loss
+def test_padding_changes_neither_value_nor_gradient(monkeypatch, recipe, case):
+    """Eleven queries, and eleven or sixteen rows in the gallery."""
+    padded = values_and_gradients(recipe.loss().score, CORES[False][case], recipe)
+    monkeypatch.setattr(padding, "missing", lambda number: 0)
+    assert_same(padded, values_and_gradients(recipe.loss().score, CORES[False][case], recipe))
+
+
+@every_soft_loss
+def test_what_xla_compiles_around_a_loss_may_leave_the_batch_size_open(recipe):
+    loss = recipe.loss()
+    signature = [tf.TensorSpec([None], tf.int64), tf.TensorSpec([None, 3], tf.float64)]
+    compiled = tf.function(lambda *batch: value_and_gradient(loss, *batch), signature, jit_compile=True)
+    for size in (len(LABELS), 8):
+        batch = tf.constant(LABELS[:size], tf.int64), tf.constant(CORES[False]["one batch"][1][:size])
+        assert_same(compiled(*batch), value_and_gradient(loss, *batch))
+
+
+def test_usual_sizes_are_not_padded_and_the_others_by_a_sixteenth_at_most():
+    multiples = [48, 96, 112, 192, 224, 240, 336, 384, 480, 672, 960, 1344]
+    usual = [0, *(2**power for power in range(4, 21)), *multiples]
+    assert not any(int(padding.missing(size)) for size in usual)
+    for size in range(1, 3000):
+        missing = int(padding.missing(size))
+        assert size + missing in padding.SIZES and 0 <= missing <= max(15, size / 16)

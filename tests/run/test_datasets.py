@@ -1,0 +1,311 @@
+"""From a config to data: each way in which records are found, relabelled and drawn."""
+
+import dataclasses
+import importlib
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.data.prepare.test_prepare import picture, write_images
+from tests.programs import ROOT
+from tfrank.common.checks import InputError
+from tfrank.configs import default, digits
+from tfrank.data.prepare.preparation import prepare
+from tfrank.data.records import RecordReader
+from tfrank.data.sources import SOURCES
+from tfrank.data.sources.csv_manifest import read_csv
+from tfrank.data.sources.image import Source
+from tfrank.run import datasets, inference, measuring, settings
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """Twelve classes of five images, the first one of six."""
+    return write_images(tmp_path_factory.mktemp("datasets") / "images", classes=12)
+
+
+@pytest.fixture(scope="module")
+def records(images, tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("records"))
+    prepare("folder", str(images), folder)
+    return folder
+
+
+@pytest.fixture
+def config():
+    config = default.get_config()
+    config.data.update(name="folder", image_size=4, classes_per_batch=2, examples_per_class=2)
+    return config
+
+
+def build(config, tmp_path):
+    settings.check_ranges(config)
+    return datasets.build_data(config, str(tmp_path / "run"))
+
+
+def test_records_prepared_before_are_used_where_they_are(config, records, tmp_path):
+    config.data.records = records
+    data = build(config, tmp_path)
+    assert (data.train.num_classes, data.test.num_classes, data.validation) == (6, 6, None)
+    assert all(shard.startswith(records) for shard in data.train.shards)
+
+
+def test_a_source_is_prepared_into_the_workdir(config, images, records, tmp_path):
+    config.data.source = str(images)
+    data = build(config, tmp_path)
+    assert all(shard.startswith(str(tmp_path)) for shard in data.train.shards)
+    config.data.records = records
+    assert (
+        datasets.build_data(config, str(tmp_path / "other")).train.fingerprint() == data.train.fingerprint()
+    )
+
+
+def test_neither_source_nor_records_is_said(config, tmp_path):
+    with pytest.raises(
+        InputError,
+        match=r"where the images of 'folder' are.*--config\.data\.source=PATH.*--config\.data\.rec",
+    ):
+        build(config, tmp_path)
+
+
+def test_another_data_set_may_be_tested_on(config, images, records, tmp_path):
+    prepare("folder", str(images), str(tmp_path / "more"), options={"test_share": 0.9})
+    config.data.update(records=records, test_records=str(tmp_path / "more"))
+    assert build(config, tmp_path).test.num_classes == 11
+
+
+def test_several_splits_are_tested_on_side_by_side(config, records, tmp_path):
+    config.data.update(records=records, test=("test", "train"), test_records=records)
+    assert len(build(config, tmp_path).test) == 61
+
+
+@pytest.mark.parametrize("use", ["region", "test_region"])
+def test_cropping_to_boxes_that_are_not_there_is_refused_with_their_number(config, records, tmp_path, use):
+    config.data.update({"records": records, use: "box"})
+    message = rf"config\.data\.{use} is box, and 30 of 30 images to test on have no box"
+    with pytest.raises(InputError, match=message):
+        build(config, tmp_path)
+
+
+def boxed(tmp_path, role, missing):
+    """Records with boxes, but for those of these places; of the test, the second half are queries."""
+    rows = []
+    for number in range(16):
+        (tmp_path / f"{number}.png").write_bytes(picture(number))
+        test = number >= 8
+        box = ",,," if number in missing else "1,1,4,4"
+        part = "gallery" if number % 2 else "query"
+        rows.append(
+            f"{number}.png,{number // 2},{'test' if test else 'train'},{part * (role and test)},{box}"
+        )
+    manifest = tmp_path / "list.csv"
+    manifest.write_text("\n".join(["path,label,split,role,x,y,w,h", *rows]))
+    folder = str(tmp_path / "boxed")
+    prepare("csv", str(manifest), folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "role, missing, refused",
+    [
+        (False, [], None),
+        (False, [9], "1 of 8 images to test on"),
+        (False, [0, 1], "2 of 8 images to train on"),
+        (True, [9, 11], None),
+        (True, [8], "1 of 4 images to test on"),
+    ],
+    ids=[
+        "all",
+        "one to test on lacks it",
+        "two to train on",
+        "whole images as a gallery",
+        "a query has none",
+    ],
+)
+def test_boxes_are_asked_for_of_every_image_but_those_of_a_gallery(config, tmp_path, role, missing, refused):
+    config.data.update(name="csv", records=boxed(tmp_path, role, missing), region="box")
+    if refused:
+        with pytest.raises(InputError, match=refused):
+            build(config, tmp_path)
+    else:
+        assert len(build(config, tmp_path).test) == 8
+
+
+def test_records_without_classes_are_refused(config, tmp_path, monkeypatch):
+    manifest = tmp_path / "list.csv"
+    for number in range(9):
+        (tmp_path / f"{number}.png").write_bytes(picture(number))
+    lines = [f"{n}.png,{n // 2},train" for n in range(8)]
+    manifest.write_text("\n".join(["path,label,split", *lines, "8.png,8,test"]))
+
+    def read(folder):
+        for image in read_csv(folder):
+            yield dataclasses.replace(image, label=-1 if image.label == 8 else image.label)
+
+    monkeypatch.setitem(SOURCES, "csv", Source(read, own=True))
+    config.data.update(name="csv", source=str(manifest))
+    with pytest.raises(InputError, match="Records to test on have no class"):
+        build(config, tmp_path)
+
+
+def test_merged_and_noisy_labels_are_trained_on_and_the_validation_part_keeps_its_own(
+    config, records, tmp_path
+):
+    config.data.update(records=records, validation_classes=2, merge_classes=2, label_noise=0.2)
+    plain, data = build(config, tmp_path), build(config, tmp_path)
+    assert data.validation.num_classes == 2 and data.train.num_classes == 2
+    assert set(data.validation.label).isdisjoint(RecordReader(plain.train).index.id)
+    config.data.update(merge_classes=1, label_noise=0.0)
+    unchanged = build(config, tmp_path)
+    np.testing.assert_array_equal(unchanged.validation.label, data.validation.label)
+    assert unchanged.train.num_classes == 4 and unchanged.train.id.tolist() == data.train.id.tolist()
+    assert not set(unchanged.train.label) & set(unchanged.validation.label)
+
+
+@pytest.mark.parametrize(
+    "name, train, test", [("own_images", "train", "test"), ("own_records", "train-*", "test-*")]
+)
+def test_a_handful_of_own_images_can_be_measured_and_an_impossible_k_is_refused(name, train, test, tmp_path):
+    source = write_images(tmp_path / "images", classes=4)
+    prepare("folder", str(source), str(tmp_path / "records"))
+    config = settings.resolved(importlib.import_module(f"tfrank.configs.{name}").get_config())
+    config.data.update(records=str(tmp_path / "records"), train=(train,), test=(test,))
+    data = build(config, tmp_path)
+    test_set = measuring.test_set_of(data.test, data.relevance)
+    measuring.check_measurable(config, test_set)
+    others = len(data.test) - 1
+    assert others in (9, 10)
+    config.evaluation.recall_at = (1, others)
+    measuring.check_measurable(config, test_set)
+    config.evaluation.recall_at = (1, others + 1)
+    with pytest.raises(InputError, match=rf"K={others + 1} is too large: .* against {others} images"):
+        measuring.check_measurable(config, test_set)
+
+
+@pytest.mark.parametrize("name", ["digits", "omniglot", "own_images", "own_records"])
+def test_configs_of_data_of_any_size_ask_for_no_k_of_their_own(name):
+    assert importlib.import_module(f"tfrank.configs.{name}").get_config().evaluation.recall_at == ()
+
+
+def test_records_in_the_workdir_that_are_divided_in_another_way_are_not_measured(tmp_path):
+    config = digits.get_config()
+    config.data.update(train=(0,), test=(8, 9))
+    build(config, tmp_path)
+    config.data.test = (7,)
+    with pytest.raises(
+        InputError, match=r"has records of digits with \{'train': \[0\], 'test': \[8, 9\]\}, not"
+    ):
+        datasets.build_test_set(config, str(tmp_path / "run"))
+    config.data.update(name="cub", test=("test",))
+    with pytest.raises(InputError, match=r"has records of digits .*, not of cub"):
+        datasets.build_test_set(config, str(tmp_path / "run"))
+
+
+def test_named_records_that_are_divided_in_another_way_are_not_measured(tmp_path):
+    config = digits.get_config()
+    config.data.update(train=(0,), test=(8, 9))
+    build(config, tmp_path)
+    config.data.records = str(tmp_path / "run" / "records")
+    assert len(datasets.build_test_set(config, str(tmp_path / "other"))[0])
+    config.data.test = (7,)
+    with pytest.raises(InputError, match="has records of digits with"):
+        datasets.build_test_set(config, str(tmp_path / "other"))
+    config.data.update(test=(8,), test_records=config.data.records)
+    with pytest.raises(InputError, match="has no records of a split 8"):
+        datasets.build_test_set(config, str(tmp_path / "other"))
+
+
+@pytest.mark.parametrize("classes", [1, 2])
+def test_a_validation_part_that_cannot_be_measured_is_refused_before_training(tmp_path, classes):
+    """One class, or two classes of one image each."""
+    for number in range(9):
+        (tmp_path / f"{number}.png").write_bytes(picture(number))
+    labels = [0, 0, 1, 1, 2, 2, 3, 3, 4] if classes == 1 else [0, 0, 1, 2, 3, 4, 5, 6, 6]
+    lines = [f"{n}.png,{label},{'test' if n > 5 else 'train'}" for n, label in enumerate(labels)]
+    (tmp_path / "x.csv").write_text("\n".join(["path,label,split", *lines]))
+    config = settings.resolved(importlib.import_module("configs.own_images").get_config())
+    config.data.update(name="csv", source=str(tmp_path / "x.csv"), validation_classes=classes)
+    with pytest.raises(InputError, match=rf"by a validation part of \d+ images? of {classes} class"):
+        build(config, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "test, test_records, name",
+    [
+        (("test",), "", "test"),
+        ((8, 9), "", "test"),
+        (("test_1600",), "", "test_1600"),
+        (("a", "b"), "", "a_b"),
+        (("test",), "records/roxford5k/", "roxford5k_test"),
+        (("test-*",), "gs://bucket/my records", "myrecords_test-"),
+        (("*",), "", "test"),
+    ],
+)
+def test_a_test_set_has_a_name_for_a_path(config, test, test_records, name):
+    config.data.update(test=test, test_records=test_records)
+    assert datasets.test_name(config) == name
+
+
+def first_batch(config, index):
+    batches, _ = datasets.build_batches(config, index, stop=1)
+    (batch,) = batches(0).as_numpy_iterator()
+    return batch
+
+
+@pytest.mark.parametrize("sampler", settings.SAMPLERS)
+def test_each_sampler_of_the_config_is_built(config, records, tmp_path, sampler):
+    config.data.update(records=records, sampler=sampler, classes_per_batch=4, examples_per_class=3)
+    index = build(config, tmp_path).train
+    if sampler == "category_pairs":
+        classes = np.unique(index.label, return_inverse=True)[1]
+        index = dataclasses.replace(index, category=classes % 2)
+    batch = first_batch(config, index)
+    classes = len(set(batch["label"]))
+    assert len(batch["label"]) == 12
+    assert classes == {"all_classes": 6, "uniform": classes}.get(sampler, 4)
+
+
+def test_records_made_elsewhere_give_the_batches_of_prepared_ones(config, records, tmp_path):
+    for name in os.listdir(records):
+        if name.endswith(".tfrecord"):
+            (tmp_path / name).write_bytes(pathlib.Path(records, name).read_bytes())
+    config.data.records = records
+    wanted = first_batch(config, build(config, tmp_path).train)
+    config.data.update(name="tfrecords", records=str(tmp_path), train=("train-*",), test=("test-*",))
+    got = first_batch(config, datasets.build_data(config, str(tmp_path / "foreign")).train)
+    for name, values in wanted.items():
+        np.testing.assert_array_equal(got[name], values)
+
+
+def test_labels_in_both_parts_of_foreign_records_are_noted(config, records, tmp_path, capsys):
+    config.data.update(
+        name="tfrecords", records=records, train=("train-*",), test=("t*-00000-of-00004.tfrecord",)
+    )
+    datasets.build_data(config, str(tmp_path / "foreign"))
+    assert "6 labels are both in train and in test" in capsys.readouterr().out
+
+
+def open_files():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_embedding_again_and_again_keeps_no_file_open(config, records, tmp_path):
+    config.data.records = records
+    index = build(config, tmp_path).test
+    flat = lambda images: tf.reshape(images, [len(images), -1])  # noqa: E731
+    inference.embed_all(config, flat, index)
+    before = open_files()
+    for _ in range(3):
+        inference.embed_all(config, flat, index)
+    assert open_files() <= before
+
+
+def test_train_main_has_no_flags_of_prepare():
+    command = [sys.executable, "train_main.py", "--max_skipped=0.5"]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert process.returncode == 1 and "There is no flag --max_skipped" in process.stderr

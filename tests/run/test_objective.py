@@ -1,0 +1,52 @@
+"""What a run minimises: a loss of each embedding, with proxies and a memory of its own."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfrank.configs import default
+from tfrank.run.objective import build_objective
+
+LABELS = [3, 3, 5, 5]
+
+
+def objective_of(loss, seed=0, outputs=2, **train):
+    config = default.get_config(loss)
+    config.seed = seed
+    config.train.update(train)
+    images = keras.Input([6])
+    model = keras.Model(images, [keras.layers.Dense(4)(images) for _ in range(outputs)])
+    optimizer = keras.optimizers.SGD()
+    return build_objective(config, model, LABELS, optimizer.iterations)
+
+
+def first_proxies(objective):
+    return [variable.numpy() for variable in objective.model.variables if "proxies" in variable.path]
+
+
+def test_the_loss_is_the_sum_over_the_embeddings():
+    objective = objective_of("pnp")
+    outputs = objective.model(tf.random.stateless_normal([4, 6], [0, 1]))
+    parts = [loss(LABELS, e) for loss, e in zip(objective.losses, outputs[0])]
+    np.testing.assert_allclose(objective.loss(LABELS, outputs), sum(parts))
+    assert len(parts) == 2 and objective.state == []
+
+
+def test_each_embedding_has_proxies_of_its_own_which_follow_the_seed():
+    one, again, other = (first_proxies(objective_of("proxy_nca", seed)) for seed in (1, 1, 7))
+    assert [proxies.shape for proxies in one] == [(2, 4), (2, 4)]
+    assert not np.allclose(one[0], one[1]) and not np.allclose(one[0], other[0])
+    np.testing.assert_array_equal(one, again)
+    assert len(objective_of("proxy_nca").state) == 2
+
+
+def test_each_embedding_has_a_memory_of_its_own():
+    objective = objective_of("pnp", memory_size=8)
+    memories = {id(loss.embeddings) for loss in objective.losses}
+    assert len(memories) == 2 and len(objective.state) == 6
+
+
+@pytest.mark.parametrize("seed", [0, 2**32 - 1])
+def test_any_seed_of_a_run_gives_proxies(seed):
+    assert all(np.all(np.isfinite(proxies)) for proxies in first_proxies(objective_of("arc_face", seed)))

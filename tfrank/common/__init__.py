@@ -1,0 +1,1 @@
+"""What every folder may import; it imports none of them."""

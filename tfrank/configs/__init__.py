@@ -1,0 +1,1 @@
+"""The fields of a run, and a config for each data set."""

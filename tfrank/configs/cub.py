@@ -1,0 +1,41 @@
+"""CUB-200-2011, birds: 5,864 images of the first 100 species to train on, 5,924 of the other 100 to test on.
+
+    python train_main.py --config=configs/cub.py:rll --config.data.source=CUB_200_2011
+
+Needs the unpacked folder (images/, images.txt and the other lists), bn_inception-52deb4733.pth (for other
+losses than `:rll` resnet50-0676ba61.pth), see `configs/papers.py`, and a GPU. The whole image is looked at,
+as in the papers; --config.data.region=box takes the bird.
+
+Published, Recall@K in %, RLL's Table 4, GoogLeNet V2, 64 numbers:
+
+    loss                       1     2     4     8
+    RLL-Simpler-H           56.7  68.1  77.7  85.8
+    Triplet, semi-hard      42.6  55.0  66.4  77.2
+    Lifted structure        43.6  56.6  68.6  79.6
+    N-pairs                 45.4  58.4  69.5  79.5
+    Proxy-NCA               49.2  61.9  67.9  72.4
+    Multi-similarity        57.4  69.8  80.0  87.8
+    SoftTriple              60.1  71.9  81.2  88.5
+
+m, T_n, the length and the schedule of `:rll`, and the settings of other losses: see
+`papers.get_small_config`.
+"""
+
+from tfrank.configs import papers
+
+
+def get_config(loss: str = ""):
+    config = papers.get_small_config("cub", loss)
+    papers.publish(
+        config,
+        {
+            "RLL-Simpler-H": (56.7, 68.1, 77.7, 85.8),
+            "Triplet, semi-hard": (42.6, 55.0, 66.4, 77.2),
+            "Lifted structure": (43.6, 56.6, 68.6, 79.6),
+            "N-pairs": (45.4, 58.4, 69.5, 79.5),
+            "Proxy-NCA": (49.2, 61.9, 67.9, 72.4),
+            "Multi-similarity": (57.4, 69.8, 80.0, 87.8),
+            "SoftTriple": (60.1, 71.9, 81.2, 88.5),
+        },
+    )
+    return config

@@ -1,0 +1,1 @@
+"""From images, or foreign records, to records with an index."""

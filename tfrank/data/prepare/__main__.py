@@ -1,0 +1,164 @@
+"""Writes a data set to TFRecords: shards, their index, and what was left out.
+
+    python -m tfrank.data.prepare --source=sop --source_dir=Stanford_Online_Products --output_dir=records/sop
+
+Killed and started again with the same command, it goes on with the shards that are missing.
+"""
+
+import json
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import flags
+
+from tfrank.common import checks, commands
+from tfrank.common.checks import InputError
+from tfrank.data.prepare.preparation import FEWEST_SHARDS, IMAGES_IN_A_SHARD, SKIPPED, prepare, prepared
+from tfrank.data.sources import SOURCES
+
+_SOURCE = flags.DEFINE_enum("source", None, sorted(SOURCES), "The data set's layout.")
+_SOURCE_DIR = flags.DEFINE_string("source_dir", None, "The data set's folder, archive or manifest.")
+_OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Where records, index and skipped.csv go.")
+_SHARDS = flags.DEFINE_integer(
+    "shards", 0, f"Of each split; 0: one for each {IMAGES_IN_A_SHARD:,} images, at least {FEWEST_SHARDS}."
+)
+_PROCESSES = flags.DEFINE_integer("processes", 0, "That work at once; 0: one a core.")
+_MAX_SKIPPED = flags.DEFINE_float("max_skipped", 0.01, "The share of images that may be left out as bad.")
+_ALLOW_COMMON = flags.DEFINE_bool(
+    "allow_common_classes", False, "Whether classes to train on may be among those to test on."
+)
+_OPTION = flags.DEFINE_multi_string(
+    "option", [], "Of the source, as in --option=test_share=0.2; its function's docstring has them."
+)
+
+
+# The config of a source, and flags, where the config is not called as the source is.
+TRAINED_BY = {
+    "folder": ("own_images.py",),
+    "csv": ("own_images.py",),
+    "landmarks_clean": ("landmarks.py", "--config.data.test_records=records/roxford5k"),
+    "vgg_face2": ("vgg_face2.py:smooth_ap",),
+}
+# The run that is measured on a source without images to train on.
+RUNS = {"ijb_c": "vgg_face2_smooth_ap", "roxford5k": "landmarks_map_q", "rparis6k": "landmarks_map_q"}
+_ROLES = {"query": "queries", "gallery": "in the gallery", "distractor": "distractors"}
+
+
+def table(summary: Mapping[str, Any]) -> str:
+    """The splits of prepared records: classes, images, images of a class (least, mean, most), skipped.
+
+    What there is not is a dash; below are templates and their pairs, and the queries and the gallery of
+    splits that have them apart.
+    """
+    lines = [
+        f"{'':12}{'classes':>10}{'images':>12}{'a class: least':>16}{'mean':>8}{'most':>8}{'skipped':>10}"
+    ]
+    for split, row in summary["splits"].items():
+        classes = f"{'-':>10}{row['images']:>12,}{'-':>16}{'-':>8}{'-':>8}"
+        if row["classes"]:
+            least, mean, most = row["images_per_class"]
+            classes = f"{row['classes']:>10,}{row['images']:>12,}{least:>16,}{mean:>8.1f}{most:>8,}"
+        lines.append(f"{split:12}{classes}{row['skipped']:>10,}")
+    if "templates" in summary:
+        pairs = f"{summary['pairs']:,} pairs, {summary['positive_pairs']:,} of one person"
+        lines.append(f"{summary['templates']:,} templates to compare in {pairs}")
+    for split, row in summary["splits"].items():
+        # Records of earlier versions do not say.
+        if roles := row.get("roles"):
+            parts = ", ".join(f"{count:,} {_ROLES[role]}" for role, count in roles.items())
+            lines.append(f"{split}: {parts}")
+    return "\n".join(lines)
+
+
+def changes(summary: Mapping[str, Any]) -> str:
+    """What was done to the images, in words.
+
+    >>> changes({"images": {"kept": 7, "shrunk": 20, "turned": 3}, "shorter_side": 512, "jpeg_quality": 95})
+    '7 kept byte for byte, 20 shrunk (shorter side 512 pixels, JPEG quality 95), 3 turned upright'
+    """
+    words = {
+        "kept": "kept byte for byte",
+        "converted": "converted",
+        "shrunk": f"shrunk (shorter side {summary['shorter_side']} pixels, JPEG quality"
+        f" {summary['jpeg_quality']})",
+        "turned": "turned upright",
+    }
+    images = summary["images"]
+    return ", ".join(f"{images[name]:,} {said}" for name, said in words.items() if name in images)
+
+
+def next_command(source: str, folder: str, summary: Mapping[str, Any]) -> str:
+    """What to do with prepared records: train on them, or measure a run on them where they only test.
+
+    >>> next_command("sop", "records/sop", {"splits": {"train": {"classes": 11_318}, "test": {}}})
+    'python train_main.py --config=configs/sop.py --config.data.records=records/sop'
+    """
+    folder, splits = shlex.quote(folder), summary["splits"]
+    if "train" not in splits:
+        run = f"runs/{RUNS[source]}" if source in RUNS else "RUN"
+        command = f"python eval_main.py --workdir={run} --config.data.test_records={folder}"
+        # Loose crops have points of the face and no boxes.
+        return command + " --config.data.test_region=face" * ("templates" in summary)
+    config, *flags = TRAINED_BY.get(source, (f"{source}.py",))
+    command = f"python train_main.py --config=configs/{config} --config.data.records={folder}"
+    return " ".join([command, *flags])
+
+
+def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
+    """Options of a source as they stand on a command line.
+
+    >>> parse_options(["test_share=0.2", "train=Greek,Latin"])
+    {'test_share': 0.2, 'train': ['Greek', 'Latin']}
+    """
+    options = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise checks.invalid("option", "something like test_share=0.2", pair)
+        try:
+            options[name] = json.loads(value)
+        except ValueError:
+            options[name] = value.split(",") if "," in value else value
+    return options
+
+
+def main(_: Sequence[str]) -> None:
+    """Prepares records as the flags say."""
+    source_dir, output_dir = _SOURCE_DIR.value, _OUTPUT_DIR.value
+    if not (_SOURCE.value and source_dir and output_dir):
+        raise InputError("Give --source, --source_dir and --output_dir. --help explains them.")
+    before = prepared(output_dir)
+    if before and before["source_dir"] != os.path.realpath(source_dir):
+        raise InputError(f"{output_dir} has records of {before['source_dir']}. Choose another --output_dir.")
+    flags_of = {"num_shards": "--shards", "processes": "--processes", "max_skipped": "--max_skipped"}
+    with checks.called(flags_of):
+        summary = prepare(
+            _SOURCE.value,
+            source_dir,
+            output_dir,
+            options=parse_options(_OPTION.value),
+            num_shards=_SHARDS.value,
+            processes=_PROCESSES.value,
+            max_skipped=_MAX_SKIPPED.value,
+            allow_common_classes=_ALLOW_COMMON.value,
+        )
+    print(table(summary))
+    if any(row["skipped"] for row in summary["splits"].values()):
+        print(f"Skipped: {os.path.join(output_dir, SKIPPED)}")
+    if before:
+        print(f"All of it was there before, nothing was written. To prepare it anew delete {output_dir}.")
+    else:
+        print(f"Images: {changes(summary)}")
+        print(f"Records: {os.path.abspath(output_dir)}")
+    print(f"Next: {next_command(_SOURCE.value, output_dir, summary)}")
+
+
+def command() -> None:
+    """Runs the command line of this process."""
+    commands.run(main)
+
+
+if __name__ == "__main__":
+    command()

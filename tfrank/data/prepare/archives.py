@@ -1,0 +1,186 @@
+"""Archives of data sets, unpacked whole or not at all, and nowhere but in the folder that was asked for."""
+
+import contextlib
+import errno
+import lzma
+import os
+import shutil
+import stat
+import tarfile
+import zipfile
+import zlib
+from typing import IO
+
+from tfrank.common.checks import InputError
+from tfrank.common.files import check_room, make_folder, naming
+from tfrank.data.prepare.web_page import reason_of_damage
+
+ZIPS = (".zip",)
+TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+# What reading a damaged archive ends in. An OSError is of the archive where the system gave no number, or
+# was asked for a place that no file has.
+DAMAGE = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    RuntimeError,
+    ValueError,
+    ArithmeticError,
+    MemoryError,
+    LookupError,
+    OSError,
+)
+
+
+def is_archive(path: str) -> bool:
+    """Whether a path is of a file with a name that `unpack` knows.
+
+    >>> is_archive("images.zip")  # There is no such file.
+    False
+    """
+    return path.lower().endswith(ZIPS + TARS) and os.path.isfile(path)
+
+
+def unpack(archive: str, folder: str) -> str:
+    """Unpacks a .zip, .tar, .tar.gz, .tgz, .tar.bz2 or .tar.xz to a folder, and returns the folder.
+
+    A folder that has something in it is taken for unpacked, and left as it is: what is unpacked gets its
+    name only when it is whole, and an interrupted run begins anew. Until then it is in
+    `<folder>.unpacking`. Nothing is kept of owners, modes and times; the hidden files that a Mac adds are
+    left out.
+
+    Raises:
+        InputError: where the archive is damaged, cut off, encrypted or larger than the disk has room, or
+            has a member that would lie outside of the folder, is there twice, or is no file or folder.
+            A hard link to a file that came before it is such a file; symbolic links are refused, wherever
+            they point.
+    """
+    if not is_archive(archive):
+        raise InputError(f"{archive} is no file that ends with {', '.join(ZIPS + TARS)}.")
+    folder = os.path.abspath(folder)
+    if os.path.isdir(folder) and os.listdir(folder):
+        return folder
+    unfinished = f"{folder}.unpacking"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    make_folder(unfinished)
+    try:
+        with naming(unfinished):
+            (_unzip if archive.lower().endswith(ZIPS) else _untar)(archive, unfinished)
+            os.replace(unfinished, folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return folder
+
+
+def _unzip(archive: str, folder: str) -> None:
+    with _reading(archive), zipfile.ZipFile(archive) as file:
+        members = [member for member in file.infolist() if not _is_of_a_mac(member.filename)]
+        for member in members:
+            _check_name(archive, member.filename)
+            if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+                raise _refused(archive, member.filename, "is a link or device")
+            if member.flag_bits & 1:
+                raise _refused(archive, member.filename, "is encrypted")
+        # A member is never read beyond the size that it claims.
+        check_room(folder, sum(member.file_size for member in members))
+        for member in members:
+            with _placing(archive, member.filename, folder) as path:
+                if member.is_dir():
+                    os.makedirs(path, exist_ok=True)
+                else:
+                    with file.open(member) as source:
+                        _copy(source, path)
+
+
+def _untar(archive: str, folder: str) -> None:
+    name = "its start"
+    with _reading(archive), tarfile.open(archive) as file:
+        while member := _next(archive, file, name):
+            name = member.name
+            if _is_of_a_mac(name):
+                continue
+            _check_name(archive, name)
+            check_room(folder, member.size)
+            with _placing(archive, name, folder) as path:
+                if member.isdir():
+                    os.makedirs(path, exist_ok=True)
+                elif member.isreg():
+                    _copy(file.extractfile(member), path)
+                elif member.islnk():
+                    _check_name(archive, member.linkname)
+                    if not os.path.isfile(target := os.path.join(folder, member.linkname)):
+                        raise _refused(
+                            archive, name, f"is a link to {member.linkname}, which is no file before it"
+                        )
+                    os.link(target, path)
+                else:
+                    raise _refused(archive, name, "is a symbolic link, device or pipe")
+        # `tarfile` takes a header that is damaged or cut off for the end, which really is a block of zeros.
+        file.fileobj.seek(file.offset)
+        if file.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+            raise _damaged(archive, f"after {name}", "there is no end")
+        while file.fileobj.read(2**16):
+            pass  # What is compressed has its checksum at its end.
+
+
+def _next(archive: str, file: tarfile.TarFile, last: str) -> tarfile.TarInfo | None:
+    with _reading(archive, f"after {last}"):
+        member = file.next()
+        # Of an extended header; it would lead back to where the reading has been.
+        if member and member.size < 0:
+            raise ValueError(f"{member.name} has {member.size} bytes")
+    file.members.clear()  # It would hold millions.
+    return member
+
+
+def _copy(source: IO[bytes], path: str) -> None:
+    with open(path, "xb") as copy:
+        shutil.copyfileobj(source, copy)
+
+
+@contextlib.contextmanager
+def _reading(archive, member=""):
+    """Turns what a damaged archive ends in to an InputError with the names of archive and member."""
+    try:
+        yield
+    except InputError:
+        raise
+    except DAMAGE as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise  # Of the system, such as a full disk's.
+        raise _damaged(archive, member, error) from None
+
+
+@contextlib.contextmanager
+def _placing(archive, name, folder):
+    """The path of a member, in a folder that is made if need be; errors name the member."""
+    path = os.path.join(folder, name)
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with _reading(archive, name):
+            yield path
+    except (FileExistsError, NotADirectoryError):
+        raise _refused(archive, name, "is there twice") from None
+
+
+def _is_of_a_mac(name):
+    return "__MACOSX" in name.split("/") or os.path.basename(name).startswith("._")
+
+
+def _check_name(archive, name):
+    """InputError where a name leads out of the folder, also by the rules of Windows."""
+    parts = name.replace("\\", "/").split("/")
+    if parts[0] == "" or parts[0].endswith(":") or ".." in parts:
+        raise _refused(archive, name, "leads out of the folder")
+
+
+def _refused(archive, name, why):
+    return InputError(f"{archive}: {name} {why}. Nothing was unpacked. Is it the archive that you meant?")
+
+
+def _damaged(archive, member, reason):
+    what = f"{archive}: {member}" if member else archive
+    why = str(reason_of_damage(archive, reason)).partition("\n")[0].rstrip(":") or type(reason).__name__
+    return InputError(f"{what} is damaged or cut off ({why}). Download the archive again.")

@@ -1,0 +1,213 @@
+"""All images of a data set, listed on disk before any is read: memory does not grow with their number."""
+
+import array
+import base64
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import posixpath
+import unicodedata
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from tfrank.common import files
+from tfrank.common.checks import InputError
+from tfrank.data.index import UNKNOWN, check_name
+from tfrank.data.sources.image import Count, SourceImage
+
+# Two to train on, so that there are negatives, and two to test on.
+FEWEST_CLASSES = 4
+_IMAGES_BETWEEN_LINES = 500_000
+
+
+@dataclasses.dataclass
+class Listing:
+    """The images of a split, each a line of a file.
+
+    Attributes:
+        path: of the file.
+        starts: `[images]` int64, first byte of each line.
+        ids: `[images]` int64, hashes of the ids, equal for ids that mean the same; see `_same`.
+        repeated: numbers of the images whose id an earlier one has.
+        labels: of the classes and what they are called, by role.
+        images: how many, by role.
+        missing: how many have no file.
+        unusable: how many have no file or are repeated.
+        first_missing: path of the first of them, as the source gives it.
+    """
+
+    path: str
+    starts: np.ndarray
+    ids: np.ndarray
+    repeated: np.ndarray
+    labels: dict[str, dict[int, str]]
+    images: dict[str, int]
+    missing: int = 0
+    unusable: int = 0
+    first_missing: str = ""
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def counts(self, split: str) -> dict[str, Count]:
+        """By split and role, as `sources.image.Source` has them."""
+        return {
+            f"{split} {role}".strip(): Count(len(labels.keys() - {UNKNOWN}) or None, self.images[role])
+            for role, labels in self.labels.items()
+        }
+
+
+def list_images(images: Iterable[SourceImage], folder: str, *, root: str | None = None) -> dict[str, Listing]:
+    """Writes a list for each split to `<folder>/<split>.images`.
+
+    Args:
+        images: of all splits.
+        folder: where the lists go.
+        root: the folder that paths of images are relative to, in which they are looked for; None: they are
+            not.
+
+    Raises:
+        InputError: there are no images.
+    """
+    writers = {}
+    with files.naming(folder), contextlib.ExitStack() as stack:
+        for number, image in enumerate(images):
+            if image.split not in writers:
+                path = os.path.join(folder, f"{image.split}.images")
+                writers[image.split] = _Writer(path, stack.enter_context(open(path, "wb")), root)
+            writers[image.split].add(image)
+            if number and number % _IMAGES_BETWEEN_LINES == 0:
+                print(f"{number:,} images listed so far", flush=True)
+    if not writers:
+        raise InputError(f"The source has no images{f' in {root}' if root else ''}. Give another.")
+    return {split: writer.listing() for split, writer in writers.items()}
+
+
+class _Writer:
+    """Writes one list; of an image it keeps in memory where its line begins, and a hash of its id."""
+
+    def __init__(self, path, file, root):
+        self._path, self._file, self._root = path, file, root
+        self._missing, self._first_missing = array.array("q"), ""
+        self._starts, self._ids, self._end = array.array("q"), array.array("q"), 0
+        self._labels, self._images = {}, {}
+
+    def add(self, image):
+        check_name("id", os.fsencode(image.id), where := f"the image {image.path[:100]}")
+        check_name("class", image.text.encode(errors="surrogateescape"), where)
+        line = json.dumps(vars(image), default=_as_text).encode() + b"\n"
+        self._file.write(line)
+        self._starts.append(self._end)
+        self._end += len(line)
+        digest = hashlib.blake2b(os.fsencode(_same(image.id)), digest_size=8).digest()
+        self._ids.append(int.from_bytes(digest, "little", signed=True))
+        self._labels.setdefault(image.role, {})[image.label] = image.text
+        self._images[image.role] = self._images.get(image.role, 0) + 1
+        looked_for = self._root is not None and image.encoded is None
+        if looked_for and not os.path.exists(os.path.join(self._root, image.path)):
+            self._first_missing = self._first_missing or image.path
+            self._missing.append(len(self._starts) - 1)
+
+    def listing(self):
+        ids = np.frombuffer(self._ids, np.int64)
+        order = np.argsort(ids, kind="stable")
+        repeated = np.sort(order[1:][ids[order[1:]] == ids[order[:-1]]])
+        starts = np.frombuffer(self._starts, np.int64)
+        unusable = len(np.union1d(repeated, self._missing))
+        found = len(self._missing), unusable, self._first_missing
+        return Listing(self._path, starts, ids, repeated, self._labels, self._images, *found)
+
+
+def _same(image_id):
+    """An id in the one form that all ways to write it share: ./a.jpg is a.jpg, and é is one letter or two."""
+    return unicodedata.normalize("NFC", posixpath.normpath(image_id))
+
+
+def _as_text(encoded: bytes) -> str:
+    return base64.b64encode(encoded).decode()
+
+
+def read_lines(path: str, starts: Iterable[int]) -> Iterator[bytes]:
+    """The lines of a list that begin at these bytes."""
+    with open(path, "rb") as file:
+        for start in starts:
+            file.seek(start)
+            yield file.readline()
+
+
+def read_images(path: str, starts: Iterable[int]) -> Iterator[SourceImage]:
+    """The images of the lines of a list that begin at these bytes."""
+    return map(image_of, read_lines(path, starts))
+
+
+def image_of(line: bytes) -> SourceImage:
+    """The image of a line of a list."""
+    fields = json.loads(line)
+    if fields["encoded"] is not None:
+        fields["encoded"] = base64.b64decode(fields["encoded"])
+    return SourceImage(**fields)
+
+
+def check_enough(listings: dict[str, Listing], where: str) -> None:
+    """InputError for fewer than four classes, or one image of each, in images of `where` to train on."""
+    if "train" not in listings:
+        return
+    classes = {split: len(_classes(listing).keys() - {UNKNOWN}) for split, listing in listings.items()}
+    total = len(set().union(*map(_classes, listings.values())) - {UNKNOWN})
+    if total < FEWEST_CLASSES:
+        images = sum(map(len, listings.values()))
+        raise InputError(
+            f"It takes {FEWEST_CLASSES} classes, two to train on and two to test on. {where} has {total}, of"
+            f" {images:,} image{'s' * (images != 1)}. Add classes."
+        )
+    for split, listing in listings.items():
+        if len(listing) <= classes[split]:
+            raise InputError(
+                f"The {classes[split]:,} classes of {split} in {where} have one image each. It takes two of a"
+                " class to learn or to measure what is alike. Add images."
+            )
+
+
+def check_disjoint(listings: dict[str, Listing]) -> None:
+    """InputError where a class to train on is also in a split to test on, whose name begins with "test"."""
+    if "train" not in listings:
+        return
+    train = _classes(listings["train"])
+    for split, listing in listings.items():
+        common = train.keys() & _classes(listing).keys() - {UNKNOWN} if split.startswith("test") else set()
+        if common:
+            some = ", ".join(repr(train[label]) for label in sorted(common)[:5]) + ", ..." * (len(common) > 5)
+            raise InputError(
+                f"Both in train and in {split}: {len(common):,} class{'es' * (len(common) > 1)}, {some}. A"
+                " retrieval model is tested on classes that it was not trained on. Where this is meant, give"
+                " `python -m tfrank.data.prepare` --allow_common_classes."
+            )
+
+
+def check_images_apart(listings: dict[str, Listing]) -> None:
+    """InputError where an image to train on is also in a split whose name begins with "test"."""
+    train = listings.get("train")
+    for split, listing in listings.items():
+        if train is None or not split.startswith("test"):
+            continue
+        common, *places = np.intersect1d(train.ids, listing.ids, return_indices=True)
+        if len(common):
+            first = places[0].argmin()
+            one, other = (
+                next(read_images(of.path, of.starts[place[first : first + 1]])).id
+                for of, place in zip((train, listing), places)
+            )
+            name = repr(one) if one == other else f"{one!r}, there as {other!r}"
+            count = f"{len(common):,} image{'s' * (len(common) > 1)}"
+            raise InputError(
+                f"Both in train and in {split}: {count}, such as {name}."
+                " A model is not tested on what it was trained on. Take each out of one of the two."
+            )
+
+
+def _classes(listing):
+    """The classes of all roles, and what they are called."""
+    return {label: text for named in listing.labels.values() for label, text in named.items()}

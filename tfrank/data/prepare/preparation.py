@@ -1,0 +1,398 @@
+"""From a data set to a folder of records: shards, their index, and what was left out.
+
+Until all is there, everything is in a folder `.unfinished` of that folder, from which an interrupted
+preparation goes on.
+"""
+
+import collections
+import contextlib
+import csv
+import dataclasses
+import errno
+import inspect
+import io
+import itertools
+import json
+import math
+import os
+import shutil
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import tfrank
+from tfrank.common import checks, files
+from tfrank.common.checks import InputError
+from tfrank.common.files import locked
+from tfrank.common.progress import Progress
+from tfrank.data.index import UNKNOWN, RecordIndex, index_path, load_index
+from tfrank.data.prepare import shards
+from tfrank.data.prepare.archives import is_archive, unpack
+from tfrank.data.prepare.duplicates import find_duplicates, say_duplicates
+from tfrank.data.prepare.image_files import JPEG_QUALITY
+from tfrank.data.prepare.listing import check_disjoint, check_enough, check_images_apart, list_images
+from tfrank.data.prepare.scan import scan
+from tfrank.data.prepare.shards import Skipped
+from tfrank.data.prepare.workers import Counts, run
+from tfrank.data.sources import SOURCES
+from tfrank.data.sources.counts import compare_counts
+from tfrank.data.sources.image import ROLES
+from tfrank.data.templates import save_templates
+
+# What stands in a folder of records beside shards and their index.
+PREPARED, SKIPPED, GROUND_TRUTH = "prepared.json", "skipped.csv", "ground_truth.json"
+DUPLICATES = "duplicates.csv"
+UNFINISHED = ".unfinished"
+# Pixels to which the shorter side of a user's own photos is shrunk: twice what networks commonly look at.
+SHORTER_SIDE = 512
+IMAGES_IN_A_SHARD = 10_000
+FEWEST_SHARDS = 4
+# Fewer images than that are not worth starting processes for.
+_FEW_IMAGES = 4_000
+
+
+def prepare(
+    name: str,
+    source_dir: str,
+    output_dir: str,
+    *,
+    options: Mapping[str, Any] = {},
+    num_shards: int = 0,
+    processes: int = 0,
+    max_skipped: float = 0.01,
+    allow_common_classes: bool = False,
+) -> dict[str, Any]:
+    """Writes the records of a data set; does nothing where that has been done.
+
+    With several processes, a script that calls this needs `if __name__ == "__main__":`, as its processes
+    import it.
+
+    Args:
+        name: one of `SOURCES`.
+        source_dir: its folder, or an archive (zip, tar), which is unpacked meanwhile; "" where the data comes
+            with a package.
+        output_dir: gets `<split>-00000-of-00004.tfrecord` and so on, `<split>.index.npz`, `skipped.csv` and
+            `prepared.json`; and `duplicates.csv` where photos are in train and in test or in two classes.
+        options: of the source's function; and `shorter_side`, to which larger images are shrunk, in pixels,
+            0 to keep them (512 of folders and CSV files, 0 of published data sets).
+        num_shards: of each split; 0: one for each 10,000 images, at least 4.
+        processes: that work at once; 0: one a core.
+        max_skipped: the share of images, rounded up to a number, that may be left out: missing, damaged, no
+            image, repeated.
+        allow_common_classes: whether classes to train on may be among those to test on.
+
+    Returns:
+        What `prepared.json` says: the source, its folder, and classes and images of each split.
+
+    Raises:
+        InputError: the data set is not as it should be, too many images are bad, or `output_dir` holds
+            records of something else.
+    """
+    checks.integer("num_shards", num_shards, at_least=0)
+    checks.number("max_skipped", max_skipped, at_least=0, at_most=1)
+    processes = checks.integer("processes", processes, at_least=0) or os.cpu_count()
+    options = dict(options)
+    shorter_side = options.pop("shorter_side", None)
+    source = _source(name, options)
+    if shorter_side is None:
+        shorter_side = SHORTER_SIDE if source.own else 0
+    checks.integer("shorter_side", shorter_side, at_least=0)
+    about = {"source": name, "options": options, "shorter_side": shorter_side}
+    about = json.loads(json.dumps(about, default=list))
+    if source_dir and os.path.realpath(source_dir) == os.path.realpath(output_dir):
+        raise InputError(f"{output_dir} is the source itself. Choose another folder for the records.")
+    if files.is_remote(output_dir):
+        raise InputError(f"Records are written to local folders; copy them to {output_dir} afterwards.")
+    with locked(output_dir), _naming_a_full_disk(output_dir):
+        summary = prepared(output_dir)
+        if summary is None:
+            work = files.make_folder(os.path.join(output_dir, UNFINISHED))
+            source = source.in_layout_of(folder := _unpacked(source_dir, work))
+            # Paths of a manifest are relative to where it is.
+            root = os.path.dirname(folder) if os.path.isfile(folder) else folder
+            with _naming_the_archive(folder, source_dir):
+                listings = list_images(source.read(folder, **options), work, root=root)
+            _check_listings(source, listings, source_dir, root, max_skipped, allow_common_classes)
+            templates = source.templates and save_templates(work, source.templates(folder))
+            tasks = _tasks(listings, root, work, num_shards, shorter_side)
+            skipped, changes = _write_shards(tasks, output_dir, processes, max_skipped)
+            if templates:
+                save_templates(output_dir, templates, shards.joined(itertools.chain(*tasks.values())).id)
+            if source.own:
+                _say_duplicates(tasks, os.path.join(output_dir, DUPLICATES))
+            splits = {split: _join(split, tasks[split], skipped, output_dir) for split in listings}
+            if source.ground_truth:
+                files.write_json(os.path.join(output_dir, GROUND_TRUTH), source.ground_truth(folder))
+            summary = about | {
+                "source_dir": os.path.realpath(source_dir) if source_dir else "",
+                "tfrank": tfrank.__version__,
+                "images": changes,
+                "jpeg_quality": JPEG_QUALITY,
+                "splits": splits,
+                **(templates.counts() if templates else {}),
+            }
+            files.write_json(os.path.join(output_dir, PREPARED), summary)
+        else:
+            _check_same(summary, about, output_dir)
+        shutil.rmtree(os.path.join(output_dir, UNFINISHED), ignore_errors=True)
+    return summary
+
+
+def _check_same(summary, about, output_dir):
+    """InputError where records were prepared from something else, or in another way."""
+    before = {"shorter_side": 0} | summary  # Versions that shrank nothing did not say so.
+    if {key: before[key] for key in about} != about:
+        of, now = (f"{one['source']} with options {_all_options(one)}" for one in (before, about))
+        raise InputError(f"{output_dir} has records of {of}, not of {now}. Choose another folder.")
+
+
+def _all_options(about):
+    return about["options"] | {"shorter_side": about["shorter_side"]}
+
+
+@contextlib.contextmanager
+def _naming_a_full_disk(output_dir):
+    """Says of a disk that fills what to do; what is written already is kept."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise InputError(
+            f"The disk of {output_dir} is full. Make room and give the same command again: it goes on with"
+            " what is missing."
+        ) from None
+
+
+@contextlib.contextmanager
+def _naming_the_archive(folder, source_dir):
+    """Says the archive that a person has given, not the folder that it was unpacked to."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(str(error).replace(folder, source_dir) if folder else str(error)) from None
+
+
+def prepared(folder: str) -> dict[str, Any] | None:
+    """What a folder of prepared records, local or remote, says of itself; None where it is not finished."""
+    return _load_json(os.path.join(folder, PREPARED))
+
+
+def load_ground_truth(folder: str) -> dict[str, dict[str, list[str]]] | None:
+    """Of prepared records without classes, {query id: {grade: gallery ids}}; None where they have classes."""
+    return _load_json(os.path.join(folder, GROUND_TRUTH))
+
+
+def open_split(folder: str, split: str) -> RecordIndex:
+    """The index of a split of prepared records, made anew from the shards where it was lost.
+
+    Raises:
+        InputError: there is no such split, or its records or index are damaged.
+    """
+    splits = (prepared(folder) or {}).get("splits", {})
+    if split not in splits:
+        known = sorted(splits)
+        raise InputError(
+            f"{folder} has no records of a split {split!r}.{checks.did_you_mean(str(split), known)}"
+            + (
+                f" It has {', '.join(known)}."
+                if known
+                else " Prepare it: python -m tfrank.data.prepare --help"
+            )
+        )
+    path = index_path(folder, split)
+    if not tf.io.gfile.exists(path):
+        print(f"The record index {path} is lost. It is made anew.")
+        paths = [os.path.join(folder, name) for name in splits[split]["shards"]]
+        scan(paths, processes=os.cpu_count()).save(path)
+    return load_index(path)
+
+
+def _load_json(path):
+    """What a file says; None where there is none."""
+    files.check_reachable(path)
+    if not tf.io.gfile.exists(path):
+        return None
+    try:
+        with tf.io.gfile.GFile(path) as file:
+            return dict(json.load(file))
+    except (OSError, ValueError, TypeError, tf.errors.OpError) as error:
+        raise InputError(f"{path} is damaged ({error}). Delete the folder and prepare it again.") from None
+
+
+def _source(name, options):
+    checks.one_of("source", name, SOURCES)
+    known = dict(list(inspect.signature(SOURCES[name].read).parameters.items())[1:])
+    listed = f"Its options are {', '.join(known)}." if known else "It has none."
+    for option in options:
+        if option not in known:
+            hint = checks.did_you_mean(option, known)
+            raise InputError(f"Source {name!r} has no option {option!r}.{hint} {listed}")
+    needed = [option for option, about in known.items() if about.default is about.empty]
+    if not options.keys() >= set(needed):
+        raise InputError(
+            f"Source {name!r} takes the options {', '.join(needed)}, as in --option={needed[0]}=A,B"
+        )
+    return SOURCES[name]
+
+
+def _unpacked(source_dir, work):
+    if source_dir:
+        print(f"Reading {os.path.abspath(source_dir)}", flush=True)
+    if source_dir and not os.path.exists(source_dir):
+        raise InputError(
+            f"There is nothing at {source_dir}. Give the path of the data set's folder or archive."
+        )
+    if not is_archive(source_dir):
+        return source_dir
+    print(f"Unpacking {source_dir}", flush=True)
+    # Another archive, or a new one of the same name, is not taken for this one.
+    status = os.stat(source_dir)
+    about = f"{os.path.realpath(source_dir)} {status.st_size} {status.st_mtime_ns}"
+    return unpack(source_dir, os.path.join(work, f"unpacked-{zlib.crc32(os.fsencode(about)):08x}"))
+
+
+def _check_listings(source, listings, source_dir, root, max_skipped, allow_common_classes):
+    """Says what was listed, and raises InputError for what can be known before any image is read."""
+    print(f"{sum(map(len, listings.values())):,} images listed", flush=True)
+    if source.own:
+        check_enough(listings, source_dir)
+    if not allow_common_classes:
+        check_disjoint(listings)
+    if source.own:
+        check_images_apart(listings)
+    counts = {}
+    for split, listing in listings.items():
+        counts |= listing.counts(split)
+    for difference in compare_counts(source, counts):
+        print(f"Note: {difference}")
+    _check_missing(source, listings, root, max_skipped)
+
+
+def _check_missing(source, listings, root, max_skipped):
+    """InputError where more files are missing than may be: mostly the paths are wrong."""
+    counts = ((len(x), x.missing, x.unusable) for x in listings.values())
+    total, missing, unusable = map(sum, zip(*counts))
+    if missing <= math.ceil(max_skipped * total):
+        return
+    path = next(listing.first_missing for listing in listings.values() if listing.missing)
+    looked_for = os.path.join(os.path.abspath(root), path)
+    relative = "" if os.path.isabs(path) else f", since paths are relative to {os.path.abspath(root)}"
+    message = (
+        f"{missing:,} of {total:,} images are not where the list says. The first, {path}, was looked for at"
+        f" {looked_for}{relative}. Correct the paths"
+    )
+    if "\\" in path:
+        message += ", with / in place of \\"
+    if unusable < total:
+        message += (
+            ", or leave those images out: `python -m tfrank.data.prepare`"
+            f" --max_skipped={_enough(unusable, total)}"
+        )
+    raise InputError(f"{message}.{source.missing and ' '}{source.missing}")
+
+
+def _enough(bad, total):
+    """The least --max_skipped, of three digits, that lets so many bad images through."""
+    return math.ceil(1000 * bad / total) / 1000
+
+
+def _tasks(listings, folder, work, num_shards, shorter_side):
+    return {
+        split: shards.shard_tasks(
+            listing,
+            split,
+            folder,
+            work,
+            num_shards=num_shards or max(FEWEST_SHARDS, math.ceil(len(listing) / IMAGES_IN_A_SHARD)),
+            shorter_side=shorter_side,
+        )
+        for split, listing in listings.items()
+    }
+
+
+def _write_shards(tasks, output_dir, processes, max_skipped):
+    """Writes the shards that are not there yet: what was skipped, and how many images were changed how.
+
+    All images are looked at before it is decided whether too many are bad: so the message has the number that
+    would do, and as all shards are there by then, the same command with it has nothing left to do.
+    """
+    tasks = list(itertools.chain(*tasks.values()))
+    total = sum(len(task.starts) for task in tasks)
+    counts, results, left = Counts(), [], []
+    for task in tasks:
+        done = shards.finished(task)
+        if done is None:
+            left.append(task)
+        else:
+            results.append(done)
+            counts.add(len(task.starts) - len(done.skipped), bad=len(done.skipped))
+    begun = counts.done + counts.bad
+    progress = None
+
+    def show():
+        # Workers take seconds to start, which says nothing about how fast they go on.
+        nonlocal progress
+        if progress is None and counts.done + counts.bad > begun:
+            progress = Progress("image", total, done=counts.done + counts.bad)
+        elif progress:
+            progress.show(counts.done + counts.bad, f"{counts.bad} skipped  " * (counts.bad > 0))
+
+    processes = min(processes, len(left)) if total >= _FEW_IMAGES else 1
+    results += run(shards.write, left, counts=counts, processes=processes, watch=show)
+    skipped = sorted(one for result in results for one in result.skipped)
+    _write_skipped(skipped, total, os.path.join(output_dir, SKIPPED), max_skipped)
+    changes = collections.Counter()
+    for result in results:
+        changes.update(result.changes)
+    return skipped, dict(sorted(changes.items()))
+
+
+def _write_skipped(skipped, total, path, max_skipped):
+    """Lists the images that were left out; InputError where they are more than may be."""
+    with files.atomic_write(path) as file:
+        rows = io.StringIO(newline="")
+        csv.writer(rows).writerows([Skipped._fields, *skipped])
+        file.write(rows.getvalue().encode(errors="surrogateescape"))
+    most = math.ceil(max_skipped * total)
+    if len(skipped) > most:
+        remedy = (
+            f" To leave them out give --max_skipped={_enough(len(skipped), total)}; what is done is kept."
+        )
+        raise InputError(
+            f"{len(skipped):,} of {total:,} images cannot be used, and {most:,} may be left out."
+            f"{remedy * (len(skipped) < total)} {path} lists them: {skipped[0].path}: {skipped[0].reason}"
+        )
+
+
+def _say_duplicates(tasks, path):
+    """Prints and lists which photos are there twice and should not be."""
+    indexes = {split: shards.joined(some) for split, some in tasks.items()}
+    hashes = {split: np.concatenate(list(map(shards.load_hashes, some))) for split, some in tasks.items()}
+    say_duplicates(find_duplicates(indexes, hashes), path)
+
+
+def _join(split, tasks, skipped, output_dir):
+    """Moves the shards of a split to where they belong, and saves one index of them; what to say of it."""
+    index = shards.joined(tasks)
+    if not len(index):
+        raise InputError(f"None of the images of {split!r} can be used: see {SKIPPED} in {output_dir}.")
+    names = [os.path.basename(shard) for shard in index.shards]
+    index = dataclasses.replace(index, shards=tuple(os.path.join(output_dir, name) for name in names))
+    for task, path in zip(tasks, index.shards):
+        os.replace(task.path, path)
+    index.save(index_path(output_dir, split))
+    images = np.unique(index.label[index.label != UNKNOWN], return_counts=True)[1]
+    of_class = [int(images.min()), round(float(images.mean()), 2), int(images.max())] if len(images) else None
+    roles = {role: int((index.role == number).sum()) for number, role in enumerate(ROLES) if role}
+    return {
+        "classes": len(images),
+        "images": len(index),
+        "images_per_class": of_class,
+        "roles": {role: count for role, count in roles.items() if count},
+        "skipped": sum(one.split == split for one in skipped),
+        "shards": names,
+    }

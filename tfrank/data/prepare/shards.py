@@ -1,0 +1,232 @@
+"""Writing a data set's images to shards: the part that several processes do at once."""
+
+import collections
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from tfrank.common import files
+from tfrank.data.index import RecordIndex, concatenate, load_index
+from tfrank.data.prepare.image_files import BadImage, ImageFile, checked_image
+from tfrank.data.prepare.listing import Listing, image_of, read_images, read_lines
+from tfrank.data.prepare.workers import Counts
+from tfrank.data.records import ImageRecord, write_shard
+from tfrank.data.sources.image import SourceImage
+
+# Changes with what is written for the same image.
+FORMAT = 2
+# Of an image file; a record of 2 GB cannot be written.
+MOST_BYTES = 2**30
+
+
+class Skipped(NamedTuple):
+    """An image that was left out, and why."""
+
+    split: str
+    path: str
+    reason: str
+
+
+class Written(NamedTuple):
+    """What became of the images of a shard.
+
+    Attributes:
+        skipped: those that were left out.
+        changes: how many of the others were "kept" as they were, and how many were changed in which way: see
+            `image_files.ImageFile`.
+    """
+
+    skipped: list[Skipped]
+    changes: dict[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardTask:
+    """What a worker needs to write a shard.
+
+    Attributes:
+        path: of the shard.
+        listing: path of the list of images.
+        starts: `[images]` int64, first bytes of the lines of its images.
+        repeated: which of them, counted from 0, have the id of an image earlier in the list.
+        folder: that the images' paths are relative to.
+        shorter_side: see `image_files.checked_image`.
+    """
+
+    path: str
+    listing: str
+    starts: np.ndarray
+    repeated: frozenset[int]
+    folder: str
+    shorter_side: int
+
+    def digest(self) -> str:
+        """A hash of what decides the shard's content; of an image's file its size and when it was changed."""
+        about = f"{FORMAT} {self.shorter_side} {sorted(self.repeated)} {os.path.abspath(self.folder)}"
+        digest = hashlib.sha256(about.encode(errors="surrogateescape"))
+        for line in read_lines(self.listing, self.starts):
+            digest.update(line)
+            with contextlib.suppress(OSError, ValueError):
+                status = os.stat(os.path.join(self.folder, image_of(line).path))
+                digest.update(f"{status.st_size} {status.st_mtime_ns}".encode())
+        return digest.hexdigest()
+
+
+def shard_tasks(
+    listing: Listing, split: str, folder: str, work: str, *, num_shards: int, shorter_side: int = 0
+) -> list[ShardTask]:
+    """A split's images dealt out to shards `<split>-00000-of-00004.tfrecord` and so on."""
+    return [
+        ShardTask(
+            path=os.path.join(work, f"{split}-{k:05d}-of-{num_shards:05d}.tfrecord"),
+            listing=listing.path,
+            starts=listing.starts[k::num_shards],
+            repeated=frozenset(place // num_shards for place in listing.repeated if place % num_shards == k),
+            folder=folder,
+            shorter_side=shorter_side,
+        )
+        for k in range(num_shards)
+    ]
+
+
+def write(task: ShardTask, counts: Counts) -> Written:
+    """Writes a shard, and beside it its own index, hashes of its files, and a note that it is done.
+
+    Where `counts` says stop, the shard is not written.
+    """
+    skipped, changes, hashes, digest = [], collections.Counter(), [], task.digest()
+    try:
+        index = write_shard(_records(task, counts, skipped, changes, hashes), task.path)
+    except _Stopped:
+        return Written(skipped, changes)
+    index.save(index_path(task))
+    with files.atomic_write(_hashes_path(task)) as file:
+        np.save(file, np.array(hashes, np.int64))
+    files.write_json(_done_path(task), {"digest": digest, "skipped": skipped, "changes": changes})
+    return Written(skipped, changes)
+
+
+def finished(task: ShardTask) -> Written | None:
+    """What became of a shard that an interrupted preparation has written; None where it has not."""
+    try:
+        with open(_done_path(task)) as file:
+            note = json.load(file)
+        if note["digest"] != task.digest():
+            return None
+        if len(load_index(index_path(task))) != len(load_hashes(task)):
+            return None
+        return Written([Skipped(*row) for row in note["skipped"]], dict(note["changes"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # Half done is not done: it is done again.
+
+
+def load_hashes(task: ShardTask) -> np.ndarray:
+    """`[records]` int64 of a written shard: equal for equal files with the same box and landmarks."""
+    return np.load(_hashes_path(task), allow_pickle=False)
+
+
+def joined(tasks: Iterable[ShardTask]) -> RecordIndex:
+    """One index of some written shards."""
+    return concatenate([load_index(index_path(task)) for task in tasks])
+
+
+def index_path(task: ShardTask) -> str:
+    """Where a shard's own index is kept until there is one of all."""
+    return f"{task.path}.index.npz"
+
+
+def _hashes_path(task):
+    return f"{task.path}.hashes.npy"
+
+
+def _done_path(task):
+    return f"{task.path}.done.json"
+
+
+class _Stopped(Exception):
+    """Work ends early."""
+
+
+def _records(
+    task: ShardTask,
+    counts: Counts,
+    skipped: list[Skipped],
+    changes: collections.Counter[str],
+    hashes: list[int],
+) -> Iterator[ImageRecord]:
+    """The records of the images that can be used; what became of all is added to the last three."""
+    for number, image in enumerate(read_images(task.listing, task.starts)):
+        try:
+            if number in task.repeated:
+                raise BadImage(f"another image has the id {image.id!r}")
+            data = _read(image, task.folder) if image.encoded is None else image.encoded
+            checked = checked_image(data, shorter_side=task.shorter_side)
+            record = _record(image, checked)
+        except BadImage as error:
+            skipped.append(Skipped(image.split, image.path or image.id, str(error)))
+            counts.add(0, bad=1)
+        else:
+            counts.add()
+            changes.update(checked.changes or ("kept",))
+            digest = hashlib.blake2b(repr((image.box, image.landmarks)).encode(), digest_size=8)
+            digest.update(data)
+            hashes.append(int.from_bytes(digest.digest(), "little", signed=True))
+            yield record
+        if counts.stopped:
+            raise _Stopped
+
+
+def _read(image: SourceImage, folder: str) -> bytes:
+    """The bytes of an image's file; BadImage where it is missing, too large, or changes meanwhile."""
+    path = os.path.join(folder, image.path)
+    try:
+        kind = os.stat(path).st_mode
+        if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+            raise ValueError("it is a pipe or a device")  # It may never end.
+        with open(path, "rb") as file:
+            before = os.fstat(file.fileno())
+            data = file.read(MOST_BYTES + 1)
+            after = os.fstat(file.fileno())
+        if len(data) > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise BadImage(f"cannot be read ({reason})") from None
+    if (before.st_size, before.st_mtime_ns) != (len(data), after.st_mtime_ns):
+        raise BadImage("changed while it was read")
+    return data
+
+
+def _record(image: SourceImage, file: ImageFile) -> ImageRecord:
+    """The record of an image; BadImage where its box is not in it."""
+    width, height = file.width, file.height
+    return ImageRecord(
+        encoded=file.encoded,
+        format=file.format,
+        label=image.label,
+        text=image.text,
+        filename=image.path,
+        id=image.id,
+        category=image.category,
+        role=image.role,
+        group=image.group,
+        box=_box_shares(image.box, width, height),
+        landmarks=image.landmarks and tuple((x / width, y / height) for x, y in image.landmarks),
+    )
+
+
+def _box_shares(box, width, height):
+    if box is None:
+        return None
+    x, y, w, h = box
+    left, top, right, bottom = x / width, y / height, (x + w) / width, (y + h) / height
+    if not (left < 1 and top < 1 and right > 0 and bottom > 0 and w > 0 and h > 0):
+        raise BadImage(f"its box {box} is not in the image of {width} x {height} pixels")
+    return max(left, 0.0), max(top, 0.0), min(right, 1.0), min(bottom, 1.0)

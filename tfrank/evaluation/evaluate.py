@@ -1,0 +1,230 @@
+"""One call from plain arrays to all retrieval metrics."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from tfrank.common import checks
+from tfrank.common.checks import InputError
+from tfrank.common.normalize import l2_normalize
+from tfrank.evaluation import metrics
+from tfrank.evaluation.measure import answerable, measure_split
+from tfrank.evaluation.protocols import Split, text_of
+from tfrank.evaluation.ranks import Ranks, by_label
+from tfrank.evaluation.report import text
+from tfrank.evaluation.search.by_name import SEARCHES, usable
+
+# Rows that are looked at together.
+BLOCK = 65_536
+ITSELF = (
+    "The gallery has the very embeddings of the queries, so each query finds itself first. Leave the gallery"
+    " out, or give ids and gallery_ids."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """What `evaluate` found; printed, it is a table with the definition of each metric.
+
+    Attributes:
+        metrics: means over the queries that have a positive, 0 to 1, and the numbers of `queries` and of
+            `lone_queries`, which are left out.
+        per_query: the same metrics, `[queries]` each; NaN for a lone query.
+        ranks: of the positives of each query, from 1; None after an approximate search.
+        notes: what a reader of the numbers should know.
+    """
+
+    metrics: dict[str, float]
+    per_query: dict[str, np.ndarray]
+    ranks: Ranks | None
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join([text.listing({"": self.metrics}), *self.notes])
+
+
+def evaluate(
+    embeddings: np.ndarray,
+    labels: np.ndarray,
+    *,
+    gallery_embeddings: np.ndarray | None = None,
+    gallery_labels: np.ndarray | None = None,
+    ids: Sequence | np.ndarray | None = None,
+    gallery_ids: Sequence | np.ndarray | None = None,
+    junk: np.ndarray | None = None,
+    ks: Sequence[int] | None = None,
+    search: str = "exact",
+) -> Evaluation:
+    """Recall@K and precision@K for any K, mAP, mAP@R, R-precision, MRR and nDCG, exactly.
+
+    Without a gallery each image in turn is the query and all others are the gallery. Similarities are
+    cosines. A negative as similar as a positive is ranked before it. Queries without a positive are left out
+    of every mean, and counted. Memory is that of the embeddings and of blocks, never queries x gallery.
+
+    Args:
+        embeddings: `[queries, dim]` of any float dtype and norm, an array or a memory map.
+        labels: `[queries]` or `[queries, 1]` integers.
+        gallery_embeddings, gallery_labels: the same of the gallery, where it is another one.
+        ids: `[queries]` names, each once. With `gallery_ids`, a query is left out of its own ranking by its
+            id; without them, ids are for messages alone, and no query is left out of a gallery.
+        gallery_ids: `[gallery]` names, each once; only with `ids`.
+        junk: `[queries, gallery]` bool: rows that are neither right nor wrong for a query.
+        ks: the Ks; one beyond the gallery is refused. None: 1, 10 and 100, or those that are possible.
+        search: "exact", or "scann" for large galleries: Recall@K and precision@K alone, and `scann_recall`,
+            the share of the exact neighbours that it found. Where ScaNN cannot run, as "exact", and a note
+            says so.
+
+    Raises:
+        InputError: an embedding is not finite (named by its id), shapes or labels do not fit, an id occurs
+            twice, `gallery_ids` come without `ids`, there is nothing to retrieve.
+
+    >>> found = evaluate(np.float32([[1, 0], [1, 0.1], [0, 1], [0.1, 1]]), np.array([5, 5, 7, 7]), ks=[1])
+    >>> found.metrics["recall_at_1"], found.metrics["map"], found.metrics["queries"]
+    (1.0, 1.0, 4)
+    """
+    checks.one_of("search", search, SEARCHES)
+    no_gallery = gallery_embeddings is None
+    if no_gallery != (gallery_labels is None) or (no_gallery and gallery_ids is not None):
+        raise InputError("Give gallery_embeddings and gallery_labels together, or nothing of a gallery.")
+    if ids is None and gallery_ids is not None:
+        raise InputError("There are gallery_ids, but no ids to compare them with. Give both, or neither.")
+    given_labels = labels
+    queries, labels, ids, notes = _checked("", embeddings, labels, ids)
+    gallery, self_index, leave_one_out = queries, np.arange(len(queries)), junk is None
+    both = labels, labels
+    if not no_gallery:
+        all_labels = {"labels": given_labels, "gallery_labels": gallery_labels}
+        gallery, gallery_labels, gallery_ids, more = _checked(
+            "gallery_", gallery_embeddings, gallery_labels, gallery_ids
+        )
+        for name, one in all_labels.items():
+            # Which would be a negative one's bits.
+            if np.max(one) > np.iinfo(np.int64).max:
+                raise checks.invalid(name, "integers below 2^63, beside others", np.max(one))
+        self_index, leave_one_out = _places(ids, gallery_ids, len(queries)), False
+        both, notes = (labels, gallery_labels), notes + more
+        if queries.shape[1] != gallery.shape[1]:
+            raise InputError(
+                f"Queries have {queries.shape[1]} numbers each, the gallery {gallery.shape[1]}. They must be"
+                " embeddings of one model."
+            )
+        same = _stored_in(embeddings, gallery_embeddings) or _equal(queries, gallery)
+        # With junk, a query may be left out by that.
+        notes += (ITSELF if same and junk is None and np.all(self_index < 0) else "",)
+    _check_junk(junk, len(queries), len(gallery), search)
+    if np.all(both[1] == both[1][0]):
+        notes += ("All images to be found are of one class: nothing can be ranked before a right one.",)
+    truths = {"": by_label(*both, self_index, junk)}
+    split = Split(np.arange(len(queries)), np.arange(len(gallery)), self_index, truths, both, leave_one_out)
+    split = answerable(split)
+    ks, note = metrics.usable_ks(ks, split.ranked)
+    search, why = usable(search)
+    found = measure_split(queries, gallery, split, ks, search=search)[""]
+    return Evaluation(found.metrics, found.per_query, found.ranks, tuple(filter(None, (why, note, *notes))))
+
+
+def _checked(prefix, embeddings, labels, ids):
+    """Unit rows, labels `[n]`, ids or None, and notes; InputError names the argument that is wrong."""
+    embeddings, labels = np.asarray(embeddings), np.asarray(labels)
+    if embeddings.ndim != 2 or not (embeddings.dtype.kind == "f" or embeddings.dtype == "bfloat16"):
+        expected = "floats of shape [images, dim]"
+        raise checks.invalid(f"{prefix}embeddings", expected, f"{embeddings.dtype} {embeddings.shape}")
+    if 0 in embeddings.shape:
+        raise checks.invalid(f"{prefix}embeddings", "at least one image and one number", embeddings.shape)
+    if labels.shape not in ((len(embeddings),), (len(embeddings), 1)) or labels.dtype.kind not in "iu":
+        expected = f"{len(embeddings)} integers"
+        raise checks.invalid(f"{prefix}labels", expected, f"{labels.dtype} {labels.shape}")
+    if ids is not None:
+        if np.shape(ids) != (len(embeddings),):
+            raise checks.invalid(f"{prefix}ids", f"{len(embeddings)} names", np.shape(ids))
+        # All as text, so that those of queries and gallery compare.
+        ids = np.array([text_of(name) for name in ids])
+        check_unique(f"{prefix}ids", ids)
+    rows, zeros = unit_rows(embeddings, ids)
+    return rows, labels.reshape(-1).astype(np.int64), ids, (zero_note(zeros),)
+
+
+def zero_note(zeros: int) -> str:
+    """What to know of so many zero embeddings, or ""."""
+    return f"{zeros:,} embeddings are zero; their similarity to everything is 0." if zeros else ""
+
+
+def check_unique(name: str, ids: np.ndarray) -> None:
+    """InputError naming an id that occurs twice."""
+    names, counts = np.unique(ids, return_counts=True)
+    if len(names) < len(ids):
+        twice = names[np.argmax(counts > 1)]
+        repeated = len(ids) - len(names)
+        raise InputError(
+            f"`{name}` has {text_of(twice)!r} more than once ({repeated:,} repeated). Give each"
+            " image an id of its own."
+        )
+
+
+def unit_rows(embeddings: np.ndarray, ids: np.ndarray | None = None) -> tuple[np.ndarray, int]:
+    """Rows of unit norm in float32, and how many are zero; those that are so already are not copied.
+
+    Raises:
+        InputError: a row is NaN or infinite, named by its id or else its number.
+    """
+    unit, zeros = embeddings.dtype == np.float32, 0
+    for start in range(0, len(embeddings), BLOCK):
+        block = _float64(embeddings[start : start + BLOCK])
+        bad = np.flatnonzero(~np.isfinite(block).all(axis=1))
+        if len(bad):
+            number = start + int(bad[0])
+            name = f"image {number}" if ids is None else repr(text_of(ids[number]))
+            raise InputError(f"The embedding of {name} is not finite. Has the model diverged?")
+        zeros += int(np.sum(~block.any(axis=1)))
+        with np.errstate(over="ignore"):
+            norms = np.linalg.norm(block, axis=1)
+        unit = unit and bool(np.all((np.abs(norms - 1) < 1e-6) | (norms == 0)))
+    if unit:
+        return embeddings, zeros
+    result = np.empty(embeddings.shape, np.float32)
+    for start in range(0, len(embeddings), BLOCK):
+        block = _float64(embeddings[start : start + BLOCK])
+        largest = np.abs(block).max(axis=1, keepdims=True)
+        # By the largest first, so that a norm may be as small, or as large, as it likes.
+        result[start : start + BLOCK] = l2_normalize(block / np.where(largest > 0, largest, 1))
+    return result, zeros
+
+
+def _float64(rows):
+    with np.errstate(over="ignore"):
+        return np.asarray(rows).astype(np.float64)
+
+
+def _places(ids, gallery_ids, queries):
+    """The place of each query in the gallery by its id, or -1."""
+    if ids is None or gallery_ids is None:
+        return np.full(queries, -1)
+    order = np.argsort(gallery_ids)
+    place = np.minimum(np.searchsorted(gallery_ids[order], ids), len(gallery_ids) - 1)
+    return np.where(gallery_ids[order[place]] == ids, order[place], -1)
+
+
+def _stored_in(queries, gallery):
+    """Whether each query is a row of the gallery by where it is in memory."""
+    queries, gallery = np.asarray(queries), np.asarray(gallery)
+    starts = (rows.ctypes.data + rows.strides[0] * np.arange(len(rows)) for rows in (queries, gallery))
+    return queries.strides[1] == gallery.strides[1] and bool(np.isin(*starts).all())
+
+
+def _equal(queries, gallery):
+    """Whether both are the same rows in the same order; read in blocks, to the first difference."""
+    starts = range(0, len(queries), BLOCK)
+    return queries.shape == gallery.shape and all(
+        np.array_equal(queries[start : start + BLOCK], gallery[start : start + BLOCK]) for start in starts
+    )
+
+
+def _check_junk(junk, queries, gallery, search):
+    if junk is None:
+        return
+    if not isinstance(junk, np.ndarray) or junk.shape != (queries, gallery) or junk.dtype != bool:
+        received = f"{junk.dtype} {junk.shape}" if isinstance(junk, np.ndarray) else type(junk).__name__
+        raise checks.invalid("junk", f"bools of shape {(queries, gallery)}", received)
+    if search != "exact":
+        raise InputError("Junk is left out by exact search alone. Take search='exact'.")

@@ -1,0 +1,1 @@
+"""What is done to embeddings, or to their similarities, before they are ranked."""

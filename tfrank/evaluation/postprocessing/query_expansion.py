@@ -1,0 +1,98 @@
+"""Query expansion: a query, or a gallery row, moved towards its nearest neighbours."""
+
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+from scipy import sparse
+
+from tfrank.common import checks
+from tfrank.common.normalize import l2_normalize
+from tfrank.evaluation import rows
+from tfrank.evaluation.search.exhaustive import exact
+from tfrank.evaluation.search.neighbors import Neighbors
+
+# Rows expanded at a time.
+BLOCK_ROWS = 2**14
+
+
+def expand_queries(
+    queries: np.ndarray,
+    gallery: np.ndarray,
+    *,
+    k: int = 10,
+    alpha: float = 2.0,
+    self_index: np.ndarray | None = None,
+    search: Callable[..., Neighbors] = exact,
+) -> np.ndarray:
+    """Alpha query expansion (Radenović et al., TPAMI 2018, arXiv 1711.02512, section 3.3).
+
+    q' = normalize(q + sum over the k nearest x of max(s, 0)^alpha x), with s the cosine of q and x.
+    alpha = 0 is average query expansion: all k count fully, those of negative s too.
+    alpha = 2, k = 10: mAP_Q (arXiv 1906.07589, section 4.4). A query of zeros stays one.
+
+    Args:
+        queries: `[queries, dim]` float32, unit norm.
+        gallery: `[gallery, dim]` float32, unit norm.
+        k: how many neighbours, at least 1. Of a smaller gallery, all rows count.
+        alpha: at least 0.
+        self_index: `[queries]` the query's own gallery row, which is left out, or -1. None: all -1.
+        search: a search of `neighbors`.
+
+    Returns:
+        `[queries, dim]` float32, unit norm.
+
+    Raises:
+        InputError: an argument is out of range, or the shapes do not fit.
+
+    >>> query, gallery = np.float32([[1, 0]]), np.float32([[0.6, 0.8], [-1, 0]])
+    >>> expand_queries(query, gallery, k=1).round(3).tolist()  # (1, 0) + 0.36 (0.6, 0.8)
+    [[0.9729999899864197, 0.23000000417232513]]
+    """
+    queries = rows.embeddings("queries", queries).astype(np.float32, copy=False)
+    gallery = rows.embeddings("gallery", gallery, dim=queries.shape[1]).astype(np.float32, copy=False)
+    k = checks.integer("k", k, at_least=1)
+    alpha = checks.number("alpha", alpha, at_least=0)
+    own = rows.own_rows(self_index, len(queries), len(gallery))
+    found = search(queries, gallery, min(k, len(gallery)), own)
+    expanded = np.empty(queries.shape, np.float32)
+    for start in range(0, len(queries), BLOCK_ROWS):
+        part = slice(start, start + BLOCK_ROWS)
+        nearest = Neighbors(found.index[part], found.similarity[part])
+        expanded[part] = _expanded(queries[part], gallery, nearest, alpha)
+    return expanded
+
+
+def augment_database(
+    gallery: np.ndarray, *, k: int = 10, alpha: float = 2.0, search: Callable[..., Neighbors] = exact
+) -> np.ndarray:
+    """Every gallery row expanded by its k nearest others: `expand_queries` of the gallery with itself.
+
+    Once for a gallery, however many queries come (database-side augmentation: Arandjelović and Zisserman,
+    CVPR 2012, with the weights of alpha query expansion).
+
+    Args:
+        gallery: `[gallery, dim]` float32, unit norm.
+        k, alpha, search: see `expand_queries`.
+
+    Returns:
+        `[gallery, dim]` float32, unit norm.
+
+    >>> augment_database(np.float32([[1, 0], [0.6, 0.8], [-1, 0]]), k=1).round(3).tolist()[2]
+    [-1.0, 0.0]
+    """
+    gallery = rows.embeddings("gallery", gallery)
+    return expand_queries(
+        gallery, gallery, k=k, alpha=alpha, self_index=np.arange(len(gallery)), search=search
+    )
+
+
+def _expanded(queries: np.ndarray, gallery: np.ndarray, nearest: Neighbors, alpha: float) -> np.ndarray:
+    """`expand_queries` of neighbours that were found, without `[queries, k, dim]`."""
+    there = (nearest.index >= 0) & queries.any(axis=1, keepdims=True)
+    # 0^0 is 1.
+    weights = np.maximum(nearest.similarity[there], 0) ** np.float32(alpha)
+    start = np.concatenate([[0], np.cumsum(np.sum(there, axis=1))])
+    shape = len(queries), len(gallery)
+    sums = sparse.csr_array((weights, nearest.index[there], start), shape=shape) @ gallery
+    return l2_normalize(tf.constant(queries + sums)).numpy()

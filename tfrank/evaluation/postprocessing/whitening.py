@@ -1,0 +1,166 @@
+"""PCA whitening of embeddings: learnt on training images, used on those to search among and to serve.
+
+The square-rooted PCA of section 4.2 of the mAP_Q paper (arXiv 1906.07589):
+
+    e' = normalize(diag(lambda^-p) V^T (e - mean))
+
+with the eigenvalues lambda and eigenvectors V of the covariance. p = 1/2 is full whitening, all directions
+then have variance 1; p = 1/4 is its square root; p = 0 only turns.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tfrank.common import checks, files
+from tfrank.common.checks import InputError
+from tfrank.common.normalize import SMALLEST_NORM, l2_normalize
+from tfrank.evaluation import rows
+
+# Eigenvalues are raised to this share of the largest. So no direction grows more than a thousandfold beside
+# the first, at p = 1/2: the rounding of float32, 6e-8, then stays far below what is measured.
+SMALLEST_EIGENVALUE = 1e-6
+# Rows in float64 at a time.
+BLOCK_ROWS = 2**13
+
+
+class Whitening(NamedTuple):
+    """What `whiten` does to an embedding e: normalize((e - mean) projection).
+
+    Attributes:
+        mean: `[dim]` float32.
+        projection: `[dim, out]` float32, directions of the largest variance first.
+    """
+
+    mean: np.ndarray
+    projection: np.ndarray
+
+
+def learn_whitening(embeddings: np.ndarray, *, power: float = 0.25, dims: int | None = None) -> Whitening:
+    """The whitening of a set of embeddings, in float64 and with memory for `[dim, dim]`.
+
+    Learn it on training images only: a whitening that has seen the test images flatters their metrics.
+    Eigenvalues below a millionth of the largest count as that, so directions in which the embeddings do
+    not vary stay finite. Of each direction the largest entry is positive: the result is the same everywhere.
+
+    Args:
+        embeddings: `[images, dim]` floats, unit norm; an array or a memory map, which is read in blocks.
+        power: p, 0 to 0.5. 0.25: mAP_Q, section 4.2.
+        dims: how many directions to keep, those of the largest variance. None: all.
+
+    Raises:
+        InputError: an argument is out of range, an embedding is not finite, or all are alike.
+
+    >>> x = np.array([[2.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    >>> learn_whitening(x, power=0.5, dims=1).projection.round(3).tolist()  # Variances 2 and 1/2.
+    [[0.7070000171661377], [0.0]]
+    """
+    embeddings = rows.embeddings("embeddings", embeddings)
+    dim = embeddings.shape[1]
+    power = checks.number("power", power, at_least=0, at_most=0.5)
+    kept = dim if dims is None else checks.integer("dims", dims, at_least=1)
+    if kept > dim:
+        raise checks.invalid("dims", f"at most {dim}, the dim of the embeddings", dims)
+    mean, covariance = _mean_and_covariance(embeddings)
+    eigenvalues, vectors = np.linalg.eigh(covariance)
+    # Largest first.
+    eigenvalues, vectors = eigenvalues[::-1][:kept], vectors[:, ::-1][:, :kept]
+    if eigenvalues[0] < SMALLEST_NORM**2:
+        raise InputError(
+            f"The {len(embeddings):,} embeddings to learn a whitening from are all alike: there is nothing to"
+            " whiten. Give those of more images, or look whether the model has collapsed."
+        )
+    largest = np.take_along_axis(vectors, np.argmax(np.abs(vectors), axis=0)[None], axis=0)
+    scales = np.maximum(eigenvalues, SMALLEST_EIGENVALUE * eigenvalues[0]) ** -power
+    projection = vectors * np.sign(largest) * scales
+    return Whitening(mean.astype(np.float32), projection.astype(np.float32))
+
+
+def whiten(embeddings: np.ndarray, whitening: Whitening) -> np.ndarray:
+    """`[images, out]` float32 of unit norm, of `[images, dim]` floats, in blocks.
+
+    Raises:
+        InputError: the whitening was learnt from embeddings of another dim.
+
+    >>> x = np.array([[2.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    >>> whiten(np.array([[1.0, 0.5]]), learn_whitening(x, power=0.5)).round(3).tolist()
+    [[0.7070000171661377, 0.7070000171661377]]
+    """
+    embeddings = rows.embeddings("embeddings", embeddings)
+    _check_dim(embeddings.shape[1], whitening)
+    whitened = np.empty([len(embeddings), whitening.projection.shape[1]], np.float32)
+    for start in range(0, len(embeddings), BLOCK_ROWS):
+        block = embeddings[start : start + BLOCK_ROWS].astype(np.float32)
+        projected = (block - whitening.mean) @ whitening.projection
+        whitened[start : start + BLOCK_ROWS] = l2_normalize(tf.constant(projected))
+    return whitened
+
+
+def whitening_layer(whitening: Whitening) -> Callable[[tf.Tensor], tf.Tensor]:
+    """`whiten` for a graph, such as that of an exported model, with the whitening as constants.
+
+    From `[batch, dim]` to `[batch, out]` tensors, float32.
+    """
+
+    def whiten_tensor(embeddings):
+        _check_dim(embeddings.shape[1], whitening)
+        return l2_normalize(tf.matmul(embeddings - whitening.mean, whitening.projection))
+
+    return whiten_tensor
+
+
+def save_whitening(path: str, whitening: Whitening) -> None:
+    """Writes a whitening as .npz, whole or not at all, under exactly this path."""
+    with files.atomic_write(path) as file:
+        np.savez(file, **whitening._asdict())
+
+
+def load_whitening(path: str) -> Whitening:
+    """What `save_whitening` wrote; InputError naming the path where that is something else, or damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            whitening = Whitening(arrays["mean"], arrays["projection"])
+    except FileNotFoundError:
+        raise InputError(f"There is no whitening {path}. Write it with `save_whitening`.") from None
+    except files.NPZ_ERRORS as error:
+        raise InputError(f"{path} is no whitening, or a damaged one ({error}). Learn it anew.") from None
+    if not _is_whole(whitening):
+        raise InputError(f"{path} is no whitening, or a damaged one. Learn it anew.")
+    return whitening
+
+
+def _mean_and_covariance(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`[dim]` and `[dim, dim]`, in two passes: one that subtracted later would lose digits."""
+    mean = sum(block.sum(axis=0) for block in _blocks(embeddings)) / len(embeddings)
+    if not np.isfinite(mean).all():
+        raise InputError(
+            "The embeddings to learn a whitening from are not all finite. Has the model diverged?"
+        )
+    centered = (block - mean for block in _blocks(embeddings))
+    return mean, sum(block.T @ block for block in centered) / len(embeddings)
+
+
+def _blocks(embeddings: np.ndarray) -> Iterator[np.ndarray]:
+    for start in range(0, len(embeddings), BLOCK_ROWS):
+        yield embeddings[start : start + BLOCK_ROWS].astype(np.float64)
+
+
+def _check_dim(dim: int, whitening: Whitening) -> None:
+    if dim != len(whitening.mean):
+        raise InputError(
+            f"The whitening is for embeddings of dim {len(whitening.mean)}, and these have {dim}."
+            " Learn one from embeddings of this model."
+        )
+
+
+def _is_whole(whitening: Whitening) -> bool:
+    mean, projection = whitening
+    return (
+        mean.dtype == projection.dtype == np.float32
+        and mean.ndim == 1
+        and projection.ndim == 2
+        and 0 < projection.shape[1] <= len(projection) == len(mean)
+        and bool(np.isfinite(mean).all() and np.isfinite(projection).all())
+    )

@@ -1,0 +1,1 @@
+"""Numbers as text, pages, pictures and files; and which differences of them are real."""

@@ -1,0 +1,187 @@
+"""What an evaluation leaves in a folder, and how another one finds it.
+
+`metrics.json`:
+
+    {"schema": 1,
+     "tfrank": "0.1.0",
+     "about": {"model": "...", "images": 900, "classes": 5, "protocols": "...", "search": "exact", ...},
+     "rankings": {"leave_one_out": {"recall_at_1": 0.99, ..., "queries": 900, "lone_queries": 0}},
+     "galleries": {"leave_one_out": {"images": 900, "sha256": "of their ids and labels"}},
+     "extras": {"dists_intra": 0.3, ...},
+     "notes": ["..."]}
+
+Metrics are shares from 0 to 1, but for counts and for dists@intra and dists@inter, which go up to 2. Beside
+it, `per_query/<ranking>.csv` has a line for each query: its id, its label, and each of its metrics, empty for
+a query without a positive. An id that a spreadsheet would take for a formula has a ' before it.
+`curves.json` has what is drawn of each ranking: {ranking: {curve: [x, y]}}.
+"""
+
+import contextlib
+import csv
+import glob
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tfrank.common import files
+from tfrank.common.checks import InputError
+
+SCHEMA = 1
+COLUMNS = ("id", "label")
+# What `as_text` makes of the beginning of a formula.
+_FORMULA = re.compile(r"^'('*[=+\-@\t\r])")
+
+
+class PerQuery(NamedTuple):
+    """The metrics of the queries of a ranking.
+
+    Attributes:
+        ids: `[queries]` text.
+        labels: `[queries]` int64.
+        metrics: by name `[queries]` float64, NaN for a query without a positive.
+    """
+
+    ids: np.ndarray
+    labels: np.ndarray
+    metrics: dict[str, np.ndarray]
+
+
+def write_results(
+    folder: str,
+    *,
+    about: Mapping[str, Any],
+    rankings: Mapping[str, Mapping[str, float]],
+    galleries: Mapping[str, Mapping[str, Any]],
+    extras: Mapping[str, float],
+    notes: Sequence[str],
+    per_query: Mapping[str, PerQuery],
+    curves: Mapping[str, Mapping[str, Sequence]],
+    version: str,
+) -> None:
+    """Writes the files; `metrics.json` last, so that it never stands beside others that are not its own."""
+    files.make_folder(os.path.join(folder, "per_query"))
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(os.path.join(folder, "metrics.json"))
+    for path in glob.glob(os.path.join(glob.escape(folder), "per_query", "*.csv")):
+        os.remove(path)
+    for name, found in per_query.items():
+        with files.atomic_write(_path_of(folder, name), "w") as file:
+            # Texts in quotes: an id may hold line ends of any kind.
+            lines = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+            lines.writerow([*COLUMNS, *found.metrics])
+            columns = [["" if np.isnan(v) else v for v in c.tolist()] for c in found.metrics.values()]
+            lines.writerows(zip(map(as_text, found.ids.tolist()), found.labels.tolist(), *columns))
+    files.write_json(os.path.join(folder, "curves.json"), curves)
+    tree = {
+        "schema": SCHEMA,
+        "tfrank": version,
+        "about": dict(about),
+        "rankings": {name: dict(row) for name, row in rankings.items()},
+        "galleries": {name: dict(one) for name, one in galleries.items()},
+        "extras": dict(extras),
+        "notes": list(notes),
+    }
+    files.write_json(os.path.join(folder, "metrics.json"), tree)
+
+
+def load_metrics(folder: str) -> dict[str, Any]:
+    """What `metrics.json` of a folder says.
+
+    Raises:
+        InputError: there is none, or it is damaged or of another schema.
+    """
+    tree = _load(folder, "metrics.json")
+    parts = tree.get("about"), tree.get("rankings"), tree.get("galleries")
+    rows = parts[1].values() if isinstance(parts[1], dict) else [None]
+    if tree.get("schema") != SCHEMA or not all(isinstance(part, dict) for part in (*parts, *rows)):
+        path = os.path.join(folder, "metrics.json")
+        raise InputError(
+            f"{path} is not of an evaluation, or is of another schema ({tree.get('schema')!r}). Give the"
+            " folder of an evaluation, such as RUN/evaluation/test, or evaluate again."
+        )
+    return tree
+
+
+def load_curves(folder: str) -> dict[str, dict[str, list]]:
+    """What `curves.json` of a folder says; InputError where it is missing or damaged."""
+    tree = _load(folder, "curves.json")
+    try:
+        for kinds in tree.values():
+            for pair in kinds.values():
+                shape = np.asarray(pair, np.float64).shape
+                if len(shape) != 2 or shape[0] != 2 or not np.isfinite(pair).all():
+                    raise ValueError(f"a curve of shape {shape}")
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{os.path.join(folder, 'curves.json')} is damaged ({error}). Evaluate again."
+        ) from None
+    return tree
+
+
+def load_per_query(folder: str, ranking: str) -> PerQuery:
+    """What `per_query/<ranking>.csv` of a folder says; InputError where it is missing or damaged."""
+    path = _path_of(folder, ranking)
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            head, *lines = csv.reader(file)
+        if (*head[:2],) != COLUMNS:
+            raise ValueError(f"its columns are {head}")
+        ids, labels, *columns = zip(*lines, strict=True) if lines else [()] * len(head)
+        if len(set(ids)) < len(ids):
+            raise ValueError("an id stands there twice")
+        values = [np.array([float(v) if v else np.nan for v in column]) for column in columns]
+        return PerQuery(
+            np.array([_FORMULA.sub(r"\1", one) for one in ids], str),
+            np.array(labels, np.int64),
+            dict(zip(head[2:], values, strict=True)),
+        )
+    except FileNotFoundError:
+        raise InputError(
+            f"There is no {path}: that evaluation has no ranking {ranking!r}. Evaluate again."
+        ) from None
+    except (OSError, ValueError, TypeError, OverflowError, csv.Error) as error:
+        raise InputError(f"{path} is damaged ({error}). Evaluate again.") from None
+
+
+def as_text(cell: str) -> str:
+    """A cell of a CSV file that spreadsheets take for text: with a ' before it if it begins like a formula.
+
+    One that begins with ' and then so has another one, so that each can be told from what it was.
+
+    >>> as_text("=1+1"), as_text("a=b"), as_text("'-1")
+    ("'=1+1", 'a=b', "''-1")
+    """
+    return f"'{cell}" if _FORMULA.match(f"'{cell}") else cell
+
+
+def common_queries(ids: np.ndarray, other_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of the queries that both have, in the order of the first.
+
+    >>> common_queries(np.array(["a", "b"]), np.array(["b", "c"]))
+    (array([1]), array([0]))
+    """
+    _, rows, places = np.intersect1d(ids, other_ids, assume_unique=True, return_indices=True)
+    order = np.argsort(rows)
+    return rows[order], places[order]
+
+
+def _load(folder, name):
+    path = os.path.join(folder, name)
+    try:
+        with open(path, encoding="utf-8") as file:
+            return dict(json.load(file))
+    except FileNotFoundError:
+        raise InputError(
+            f"There is no evaluation in {folder} (no {name}). Give the folder of one, such as"
+            " RUN/evaluation/test."
+        ) from None
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise InputError(f"{path} is damaged ({error}). Evaluate again.") from None
+
+
+def _path_of(folder, ranking):
+    return os.path.join(folder, "per_query", f"{ranking}.csv")

@@ -1,0 +1,1 @@
+"""Nearest neighbours: exact, by ScaNN, in shards."""

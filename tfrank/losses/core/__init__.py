@@ -1,0 +1,1 @@
+"""What losses are made of: scores of blocks, soft ranks, pairs, and the base class."""

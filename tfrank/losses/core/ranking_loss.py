@@ -1,0 +1,272 @@
+"""RankingLoss: what every loss here shares as a `keras.losses.Loss`."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
+
+from tfrank.common import checks, distributed
+from tfrank.common.normalize import l2_normalize
+from tfrank.losses.core import scalars
+
+NO_POSITIVES = (
+    "No image of this batch has another of its class, so its loss is 0 and nothing is learnt from it. That"
+    " is usual of shuffled batches of many classes. tfrank.data.balanced_batches gives batches in which every"
+    " image has others of its class."
+)
+
+
+class RankingLoss(keras.losses.Loss):
+    """A loss of integer labels and embeddings, scored over the whole global batch.
+
+        loss = sum_q w_q L_q / sum_q w_q        over the queries q that count
+
+    A subclass checks its hyper-parameters and names its core, a pure function that gives L_q and which
+    queries count; everything else is here. Each replica scores its own queries against the batch gathered
+    from all replicas, and divides by the weight of all counting queries of the global batch. So replicas'
+    values, and their gradients, are to be summed, as Keras and `strategy.run` with a Keras optimizer do:
+    N replicas equal one device.
+
+    Args:
+        core: f(query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index,
+            **hyper_parameters), with int64 labels and embeddings of unit norm, to the loss per query,
+            `[queries]`, and which queries count, `[queries]` bool.
+        hyper_parameters: of the core; also what `get_config` gives, beside the two below. A number may be
+            a variable, see below.
+        reduction: "mean" over the queries that count, or None for `[batch]` values w_q L_q, 0 where a
+            query does not count.
+        name: of the loss.
+
+    Called as `loss(labels, embeddings, sample_weight=None)`:
+        labels: `[batch]` or `[batch, 1]`, any integer dtype; compared as integers.
+        embeddings: `[batch, dim]`, any float dtype and norm; they are L2-normalised. A row of norm
+            below 1e-6 has similarity 0 to everything and no gradient.
+        sample_weight: `[batch]` or `[batch, 1]` w_q, finite, at least 0; 1 where absent.
+
+    A batch without a query that counts gives 0 and zero gradients. The first such batch gives a UserWarning,
+    but where XLA compiles the loss, whose programs call no Python, and with reduction None. First derivatives
+    only: a gradient of the gradient is refused (but of `lifted_structure`, which autodiff differentiates).
+
+    Temperatures, margins and other numbers are arguments of one compiled program, so that many values need no
+    more programs than one. Each may also be a variable of one float: `temperature=tf.Variable(0.1)`. Assign
+    to it between steps, say in a Keras callback: the next step, traced or not, uses the new value. It gets
+    no gradient, is in `variables`, and is a plain number in a saved model. Bounds are checked when the loss
+    is made, not when a variable changes.
+
+    A batch of any size is padded inside to the next of `padding.SIZES`, so that many sizes need few programs.
+    Value and gradient are those of the batch; common sizes, such as powers of two, are not padded.
+
+    Attributes:
+        normalize: whether embeddings are L2-normalised before anything else. True, unless a loss says.
+        iteration: the variable that counts training steps, say `optimizer.iterations`, for losses that
+            change with the step; None till it is set, also after loading a model. Being the optimizer's,
+            it is in every checkpoint.
+        warns: whether it gives that warning. True, unless a trainer has one of its own.
+    """
+
+    normalize: bool = True
+    warns: bool = True
+    iteration: tf.Variable | keras.Variable | None = None
+
+    def __init__(
+        self,
+        core: Callable[..., tuple[tf.Tensor, tf.Tensor]],
+        hyper_parameters: dict[str, Any],
+        *,
+        reduction: str | None = "mean",
+        name: str | None = None,
+    ):
+        checks.one_of("reduction", reduction, ["mean", None])
+        super().__init__(reduction=reduction, name=name)
+        self._core = core
+        self.hyper_parameters = hyper_parameters
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """What may change from step to step, for checkpoints: hyper-parameters that are variables."""
+        held = filter(scalars.is_variable, self.hyper_parameters.values())
+        return [value.value if isinstance(value, keras.Variable) else value for value in held]
+
+    def score(
+        self,
+        query_labels: tf.Tensor,
+        query_embeddings: tf.Tensor,
+        gallery_labels: tf.Tensor,
+        gallery_embeddings: tf.Tensor,
+        self_index: tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """L_q of queries against any gallery, `[queries]`, and which queries count, `[queries]` bool.
+
+        Labels and embeddings are as of a call, of any integer dtype and of any norm. Give the very same
+        embeddings twice where queries are the gallery.
+
+        Args:
+            query_labels: `[queries]`.
+            query_embeddings: `[queries, dim]`.
+            gallery_labels: `[gallery]`.
+            gallery_embeddings: `[gallery, dim]`.
+            self_index: `[queries]` integers, the query's own gallery row, or -1.
+        """
+        labels, queries = self._checked_rows(query_labels, query_embeddings)
+        if gallery_embeddings is query_embeddings:
+            gallery_labels, gallery = checked_batch(gallery_labels, gallery_embeddings, None)[0], queries
+        else:
+            gallery_labels, gallery = self._checked_rows(gallery_labels, gallery_embeddings)
+        if not queries.shape[1:].is_compatible_with(gallery.shape[1:]):
+            expected = f"{queries.shape[1]} numbers each, as of the queries"
+            raise checks.invalid("gallery_embeddings", expected, str(gallery.shape))
+        if queries.dtype != gallery.dtype:
+            queries, gallery = tf.cast(queries, tf.float64), tf.cast(gallery, tf.float64)
+        return self._score(labels, queries, gallery_labels, gallery, tf.cast(self_index, tf.int32))
+
+    def _checked_rows(self, labels, embeddings):
+        """int64 labels, and embeddings as the core takes them."""
+        labels, embeddings, _ = checked_batch(labels, embeddings, None)
+        return labels, l2_normalize(embeddings) if self.normalize else embeddings
+
+    def _score(
+        self,
+        query_labels: tf.Tensor,
+        query_embeddings: tf.Tensor,
+        gallery_labels: tf.Tensor,
+        gallery_embeddings: tf.Tensor,
+        self_index: tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """The core with this loss's hyper-parameters, of rows as it takes them: for subclasses to change."""
+        rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
+        return self._core(*rows, **self.hyper_parameters)
+
+    def weigh(self, labels: tf.Tensor, counts: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+        """w_q of this replica's queries, `[queries]`: the sample weights, 0 where a query does not count."""
+        return tf.where(counts, weights, tf.zeros_like(weights))
+
+    def steps_taken(self) -> tf.Tensor:
+        """The training steps taken, an int64 scalar, read from `iteration` inside the graph.
+
+        Raises:
+            InputError: the loss changes with the step, and was not told what counts the steps.
+        """
+        if self.iteration is None:
+            raise checks.InputError(
+                f"The loss {self.name!r} changes with the training step, but does not know it. Set"
+                " loss.iteration = optimizer.iterations, and compile the model again if it has been used."
+            )
+        return tf.cast(tf.convert_to_tensor(self.iteration), tf.int64)
+
+    # Not `call`: Keras casts labels to float on the way there, and 2^24 becomes equal to 2^24 + 1.
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        with tf.name_scope(self.name):
+            labels, embeddings, weights = checked_batch(y_true, y_pred, sample_weight)
+            queries = l2_normalize(embeddings) if self.normalize else embeddings
+            own_row = distributed.first_row(labels) + tf.range(tf.size(labels))
+            losses, counts = self._score(
+                labels,
+                queries,
+                distributed.gather_rows(labels),
+                distributed.gather_rows(queries),
+                own_row,
+            )
+            weights = self.weigh(labels, counts, weights)
+            return global_mean(losses, weights, self.reduction, self._warn if self.warns else None)
+
+    def _warn(self):
+        if self.warns:
+            self.warns = False
+            warnings.warn(NO_POSITIVES, UserWarning, stacklevel=1)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor; of a variable the number that it holds now."""
+        numbers = {key: scalars.current(value) for key, value in self.hyper_parameters.items()}
+        return {**super().get_config(), **numbers}
+
+
+def global_mean(
+    losses: tf.Tensor,
+    weights: tf.Tensor,
+    reduction: str | None,
+    of_nothing: Callable[[], None] | None = None,
+) -> tf.Tensor:
+    """sum_q w_q L_q over this replica's queries / sum_q w_q over the global batch's; 0 / 0 is 0.
+
+    Args:
+        losses: `[queries]`.
+        weights: `[queries]`, 0 where a query does not count.
+        reduction: "mean", or None for the `[queries]` terms w_q L_q.
+        of_nothing: called where the mean is 0 / 0, unless XLA compiles it.
+    """
+    losses = weights * losses
+    if reduction is None:
+        return losses
+    # The divisor is the whole global batch's, so summed replicas need no second 1/R.
+    divisor = distributed.sum_over_replicas(tf.reduce_sum(weights))
+    if of_nothing and not GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        tf.cond(divisor > 0, tf.no_op, lambda: tf.numpy_function(of_nothing, [], []))
+    return tf.math.divide_no_nan(tf.reduce_sum(losses), divisor)
+
+
+def checked_batch(labels, embeddings, sample_weight):
+    """int64 `[batch]` labels, float32 or float64 `[batch, dim]` embeddings, `[batch]` weights."""
+    labels, embeddings = tf.convert_to_tensor(labels), tf.convert_to_tensor(embeddings)
+    replicas = distributed.replica_count()
+    mirrored = isinstance(tf.distribute.get_strategy(), tf.distribute.MirroredStrategy)
+    if mirrored and replicas > 1 and GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        raise checks.InputError(
+            "XLA cannot compile a training step of several replicas. Compile the model with"
+            " jit_compile=False."
+        )
+    # Under a strategy Keras builds a model by tracing the loss on the mean of the replicas' labels.
+    keras_builds = tf.distribute.in_cross_replica_context() and not tf.executing_eagerly()
+    if not labels.dtype.is_integer and not keras_builds:
+        raise checks.invalid("labels", "integers", labels.dtype.name)
+    if not embeddings.dtype.is_floating:
+        raise checks.invalid("embeddings", "floats", embeddings.dtype.name)
+    if embeddings.shape.rank != 2:
+        raise checks.invalid("embeddings", "shape [batch, dim]", str(embeddings.shape))
+    dtype = tf.float64 if embeddings.dtype == tf.float64 else tf.float32
+    if sample_weight is None:
+        weights = tf.ones_like(embeddings[:, 0], dtype)
+    else:
+        weights = _checked_weights(tf.stop_gradient(tf.cast(sample_weight, dtype)))
+    if replicas > 1:
+        # Without rows a replica would leave the others waiting.
+        message = (
+            f"A batch has fewer rows than there are replicas, {replicas}. Make batches of a multiple of"
+            f" {replicas} rows, and the last one too: batch(..., drop_remainder=True)."
+        )
+        with tf.control_dependencies([tf.debugging.Assert(tf.shape(embeddings)[0] > 0, [message])]):
+            embeddings = tf.identity(embeddings)
+    labels = _column("labels", labels, embeddings)
+    return (
+        tf.cast(labels, tf.int64),
+        tf.cast(embeddings, dtype),
+        _column("sample_weight", weights, embeddings),
+    )
+
+
+def _checked_weights(weights):
+    """The weights, if all are finite and at least 0. Programs of XLA, without assertions, take any."""
+    bad = ~(tf.math.is_finite(weights) & (weights >= 0))
+    expected = "finite numbers of at least 0"
+    if tf.executing_eagerly() and tf.reduce_any(bad):
+        raise checks.invalid("sample_weight", expected, weights[bad][0].numpy().item())
+    message = [f"sample_weight: expected {expected}, received", weights]
+    with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(bad), message)]):
+        return tf.identity(weights)
+
+
+def _column(name, values, embeddings):
+    """`[batch]` or `[batch, 1]` as `[batch]`, of the same batch as the embeddings."""
+    expected = f"shape [batch] or [batch, 1] with the batch of embeddings {embeddings.shape}"
+    shape = values.shape
+    if shape.rank not in (None, 1, 2) or (shape.rank == 2 and shape[1] not in (None, 1)):
+        raise checks.invalid(name, expected, shape.as_list())
+    values = tf.reshape(values, [-1])
+    if not values.shape.is_compatible_with(embeddings.shape[:1]):
+        raise checks.invalid(name, expected, shape.as_list())
+    with tf.control_dependencies(
+        [tf.debugging.assert_equal(tf.size(values), tf.shape(embeddings)[0], f"{name}: {expected}")]
+    ):
+        return tf.identity(values)

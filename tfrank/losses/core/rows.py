@@ -1,0 +1,256 @@
+"""What every loss on pairs stands on: rows of similarities, scored in blocks, with their gradient.
+
+A loss gives a kernel: from a block of rows, `[rows, gallery]` similarities, to the loss of each row and
+its derivative with respect to each similarity. Value and gradient so come out of one pass, and the
+backward pass only scales by the upstream gradient. (First derivatives only.)
+
+How it is laid out. The gallery is sorted so that a class is a contiguous run and runs of like size
+are neighbours; queries follow. A query's p-th positive is then a place in its run, found without any
+sort of a `[batch, batch]` matrix, and a block of rows walks to its own largest class only. XLA fuses
+the elementwise work of a block, which stays in cache. No shape depends on label values. Queries and
+gallery are padded to few sizes, see `padding`, so that any number of batch sizes needs few programs.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfrank.losses.core import padding
+from tfrank.losses.core.first_order import first_derivative
+from tfrank.losses.core.permutation import inverse, permute
+from tfrank.losses.core.scalars import tensor
+
+# Half a million similarities (2 MiB in float32) stay in cache while a block is worked on.
+BLOCK_SIMILARITIES = 2**19
+# More than there are losses, with their variants. What is compiled is never given back by TensorFlow.
+MOST_KERNELS = 128
+
+# From a block, and tensors of numbers, to losses `[rows]` and dL/ds `[rows, gallery]`.
+Kernel = Callable[..., tuple[tf.Tensor, tf.Tensor]]
+
+
+class Runs(NamedTuple):
+    """Where each query's positives stand in a gallery sorted by class; all `[queries]` int32."""
+
+    start: tf.Tensor  # first gallery row of the query's class
+    size: tf.Tensor  # gallery rows of that class
+    own: tf.Tensor  # the query's own gallery row if it is to be left out, else -1
+    positives: tf.Tensor  # size, less the query's own row if left out
+    number: tf.Tensor  # the query's place in the call
+    gallery: tf.Tensor  # gallery rows of all classes, without those that pad it; all queries' are the same
+
+
+class Block:
+    """Some rows of similarities, as a kernel sees them.
+
+    Attributes:
+        s: `[rows, gallery]` similarities.
+        same: `[rows, gallery]` bool, of the query's class, or of nothing; the others are its negatives.
+        candidate: `[rows, gallery]` bool, all but those of nothing, and the query's own row if left out.
+        fellow: `[rows, gallery]` bool, its positives: candidates of its class.
+        positives, negatives: `[rows]` of the dtype of s, how many; at least 1, to divide by.
+        number: `[rows]` int32, the query's own gallery row if left out, else its place in the call. The
+            same on however many replicas, and in whatever blocks.
+        gallery: `[rows]` int32, how many columns there are before those of nothing.
+    """
+
+    def __init__(self, s: tf.Tensor, runs: Runs):
+        self.s, self._runs = s, runs
+        columns = self.columns = tf.range(tf.shape(s)[1])
+        self.gallery = runs.gallery
+        nothing = columns >= runs.gallery[:, None]
+        fellows = (columns >= runs.start[:, None]) & (columns < (runs.start + runs.size)[:, None])
+        self.same = fellows | nothing
+        self.candidate = (columns != runs.own[:, None]) & ~nothing
+        self.fellow = self.same & self.candidate
+        self.positives = tf.cast(tf.maximum(runs.positives, 1), s.dtype)
+        self.negatives = tf.cast(tf.maximum(runs.gallery - runs.size, 1), s.dtype)
+        self.number = tf.where(runs.own < 0, runs.number, runs.own)
+
+    def walk(self, visit: Callable[..., tuple], state: tuple) -> tuple:
+        """`state` after `visit(i, exists, *state)` for the 1st, 2nd, ... positive of every row.
+
+        i is its gallery row, `[rows]`; exists tells the rows that have so many positives, `[rows]`.
+        """
+        start, size, own, positives = self._runs[:4]
+        # A class is a ring: walked from behind the query's own place, its own row is never reached.
+        first = tf.where(own < 0, 0, own + 1 - start)
+
+        def step(p, *state):
+            i = tf.minimum(start + (first + p) % tf.maximum(size, 1), tf.size(self.columns) - 1)
+            return p + 1, *visit(i, p < positives, *state)
+
+        return tf.while_loop(lambda p, *_: p < tf.reduce_max(positives), step, [0, *state])[1:]
+
+    def at(self, i: tf.Tensor, matrix: tf.Tensor | None = None) -> tf.Tensor:
+        """`[rows, 1]`: of each row the entry in column i of `matrix`, or of the similarities."""
+        return tf.gather(self.s if matrix is None else matrix, i, axis=1, batch_dims=1)[:, None]
+
+    def add_at(self, matrix: tf.Tensor, i: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+        """`matrix` with `values`, `[rows]`, added to each row's entry in column i."""
+        place = tf.stack([tf.range(tf.size(i)), i], axis=1)
+        return tf.tensor_scatter_nd_add(matrix, place, values)
+
+
+def score_rows(
+    kernel: Kernel,
+    query_labels: tf.Tensor,
+    query_embeddings: tf.Tensor,
+    gallery_labels: tf.Tensor,
+    gallery_embeddings: tf.Tensor,
+    self_index: tf.Tensor,
+    *scalars: Any,
+    include_self: bool = False,
+    needs_negatives: bool = False,
+    constant_gallery: bool = False,
+    present: tf.Tensor | None = None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The loss of each query by a kernel, with the kernel's gradient.
+
+    Args:
+        kernel: see `Kernel`. The same object at each call: each is compiled, and its program kept.
+        query_labels: `[queries]` int64.
+        query_embeddings: `[queries, dim]` float, unit norm.
+        gallery_labels: `[gallery]` int64.
+        gallery_embeddings: `[gallery, dim]` float, unit norm. Pass the very same tensor as for the
+            queries where they are one batch: the gradient then takes one product, not two.
+        self_index: `[queries]` int32, the query's own gallery row, or -1.
+        *scalars: the kernel's numbers, arguments of the one compiled program: floats, tuples of floats,
+            variables or tensors, passed on as tensors of the embeddings' dtype; integer tensors as they are.
+        include_self: whether the query's own row is one more positive; else it is left out.
+        needs_negatives: whether a query without a negative does not count either.
+        constant_gallery: whether only the query gets a gradient.
+        present: `[gallery]` bool, False for rows to be left out: their similarity is -inf. They have to be
+            of no query's class, and the kernel one that only compares similarities. All where None.
+
+    Returns:
+        The loss per query, `[queries]`, 0 where it does not count, NaN where an embedding is; and which
+        queries count, `[queries]` bool: those with a positive other than themselves.
+
+    Memory: about three matrices `[queries, gallery]`. Time: one product `[queries, gallery]` forward and one
+    backward (two where queries are not the gallery), and what the kernel does. Both of the sizes that queries
+    and gallery are padded to.
+    """
+    if 0 in (query_embeddings.shape[0], gallery_embeddings.shape[0]):
+        nothing = 0 * tf.reduce_sum(query_embeddings, axis=1)
+        return nothing, tf.zeros_like(nothing, tf.bool)
+    gallery_order, starts, sizes = _sort_by_class(gallery_labels, query_labels)
+    one_batch = query_embeddings is gallery_embeddings
+    # One batch is sorted once, for S to stay symmetric; its order also sorts queries by class size.
+    query_order = gallery_order if one_batch else tf.argsort(sizes, stable=True)
+    gallery = permute(gallery_embeddings, gallery_order)
+    queries = gallery if one_batch else permute(query_embeddings, query_order)
+
+    runs, counts = _runs(starts, sizes, self_index, inverse(gallery_order), include_self)
+    if needs_negatives:
+        counts &= sizes < tf.size(gallery_labels)
+        runs = runs._replace(positives=tf.where(counts, runs.positives, 0))
+    number = tf.size(query_labels)
+    more_queries, more_gallery = padding.missing(number), padding.missing(tf.size(gallery_labels))
+    gallery = padding.pad(gallery, more_gallery)
+    queries = gallery if one_batch else padding.pad(queries, more_queries)
+    runs = Runs(*(padding.pad(tf.gather(column, query_order), more_queries) for column in runs))
+    scalars = [tensor(scalar, gallery.dtype) for scalar in scalars]
+    absent = None if present is None else padding.pad(~tf.gather(present, gallery_order), more_gallery)
+    losses = _score(kernel, queries, gallery, runs, scalars, constant_gallery, absent)[:number]
+    return permute(losses, inverse(query_order)), counts
+
+
+def _score(kernel, queries, gallery, runs, scalars, constant_gallery, absent):
+    """`[queries]` losses of queries and a gallery in the order of `runs`."""
+    score_in_blocks = _compiled(kernel, BLOCK_SIMILARITIES)
+    one_batch = queries is gallery
+
+    @tf.custom_gradient
+    def scored(*embeddings):
+        # An eager tape would differentiate the blocks a second time; a persistent one differentiates
+        # what a function keeps for its gradient.
+        queries, gallery = (tf.stop_gradient(embeddings[side]) for side in (0, -1))
+        similarity = tf.matmul(queries, gallery, transpose_b=True)
+        if absent is not None:
+            similarity = tf.where(absent, -float("inf"), similarity)
+        losses, slopes = score_in_blocks(similarity, runs, *scalars)
+        slopes = tf.stop_gradient(slopes)
+        # Comparisons and bins would hide a NaN.
+        losses += 0 * (tf.reduce_sum(queries) + tf.reduce_sum(gallery))
+
+        def gradient(upstream):
+            slope = first_derivative(upstream[:, None] * slopes, *embeddings)
+            if one_batch and not constant_gallery:
+                # S = E E^T: one product of (D + D^T), where autodiff takes two.
+                return tf.matmul(slope + tf.transpose(slope), gallery)
+            to_queries = tf.matmul(slope, gallery)
+            if one_batch:
+                return to_queries
+            to_gallery = None if constant_gallery else tf.matmul(slope, queries, transpose_a=True)
+            return to_queries, to_gallery
+
+        return losses, gradient
+
+    return scored(queries) if one_batch else scored(queries, gallery)
+
+
+def _sort_by_class(gallery_labels, query_labels):
+    """The gallery order, and for each query where its class starts in it and how many rows it has.
+
+    By the size of the class, then by label: stable sorts of one-dimensional arrays.
+    """
+    by_label = tf.argsort(gallery_labels, stable=True)
+    labels = tf.gather(gallery_labels, by_label)
+    first = tf.searchsorted(labels, labels, side="left")
+    size = tf.searchsorted(labels, labels, side="right") - first
+    by_size = tf.argsort(size, stable=True)
+    # A label that the gallery lacks may point one past its end; its size is 0, nothing is read.
+    query_first = tf.searchsorted(labels, query_labels, side="left")
+    query_size = tf.searchsorted(labels, query_labels, side="right") - query_first
+    place = tf.gather(inverse(by_size), tf.minimum(query_first, tf.size(labels) - 1))
+    return tf.gather(by_label, by_size), place, query_size
+
+
+def _runs(starts, sizes, self_index, gallery_place, include_self):
+    """`Runs` of the queries in their own order, and which of them count."""
+    present = self_index >= 0
+    own = tf.where(present, tf.gather(gallery_place, tf.maximum(self_index, 0)), -1)
+    others = sizes - tf.cast(present, tf.int32)
+    number = tf.range(tf.size(starts))
+    gallery = tf.fill(tf.shape(starts), tf.size(gallery_place))
+    if include_self:
+        counts = others > 0
+        runs = Runs(starts, sizes, -tf.ones_like(own), tf.where(counts, sizes, 0), number, gallery)
+        return runs, counts
+    return Runs(starts, sizes, own, others, number, gallery), others > 0
+
+
+@functools.lru_cache(MOST_KERNELS)
+def _compiled(kernel, block_similarities):
+    """The compiled function from all similarities to losses and slopes, one for each kernel."""
+
+    def score_block(s, runs, scalars):
+        losses, slopes = kernel(Block(s, runs), *scalars)
+        counts = runs.positives > 0
+        # A row that does not count may have negatives, which its class's rows would count.
+        return (
+            tf.where(counts, losses, tf.zeros_like(losses)),
+            tf.where(counts[:, None], slopes, tf.zeros_like(slopes)),
+        )
+
+    def score_in_blocks(similarity, runs, *scalars):
+        queries, gallery = tf.shape(similarity)[0], tf.shape(similarity)[1]
+        rows = tf.clip_by_value(block_similarities // tf.maximum(gallery, 1), 1, queries)
+        # Blocks of one size, as XLA asks; the rows of nothing in the last have no positives.
+        ragged = -queries % rows
+
+        def in_blocks(rows_of):
+            shape = tf.concat([[-1, rows], tf.shape(rows_of)[1:]], 0)
+            return tf.reshape(padding.pad(rows_of, ragged), shape)
+
+        losses, slopes = tf.map_fn(
+            lambda block: score_block(block[0], Runs(*block[1:]), scalars),
+            (in_blocks(similarity), *(in_blocks(column) for column in runs)),
+            fn_output_signature=(similarity.dtype, similarity.dtype),
+        )
+        return tf.reshape(losses, [-1])[:queries], tf.reshape(slopes, [-1, gallery])[:queries]
+
+    return tf.function(score_in_blocks, jit_compile=True, autograph=False, reduce_retracing=True)

@@ -1,0 +1,1 @@
+"""What reads a config: from the command line to the report."""

@@ -1,0 +1,288 @@
+"""The composition root of data: from a config to the records, images and batches of a run."""
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+from tfrank.common import checks, files
+from tfrank.common.checks import InputError
+from tfrank.data import pipeline
+from tfrank.data.images import ImageLoader
+from tfrank.data.index import UNKNOWN, RecordIndex, concatenate, select
+from tfrank.data.prepare.preparation import GROUND_TRUTH, load_ground_truth, open_split, prepare, prepared
+from tfrank.data.prepare.scan import Features, open_foreign_records
+from tfrank.data.records import RecordReader
+from tfrank.data.relabel import add_label_noise, hold_out, merge_classes
+from tfrank.data.samplers import (
+    AllClassesSampler,
+    CategoryPairsSampler,
+    ClassBalancedSampler,
+    Sampler,
+    UniformSampler,
+)
+from tfrank.data.sources.image import ROLES
+from tfrank.data.templates import TEMPLATES, Templates, load_templates
+from tfrank.data.views import View
+from tfrank.run import settings
+from tfrank.run.workdir import check_records_of
+
+# Records that were made elsewhere: no source of ours.
+FOREIGN = "tfrecords"
+# Sources whose classes a config divides into train and test.
+DIVIDED_BY_CONFIG = ("digits", "omniglot")
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """The records of a run.
+
+    Attributes:
+        train: to train on.
+        validation: classes that were held out of it, or None.
+        test: to measure on.
+        relevance: of the test set, by query id, the gallery ids of each grade; or its templates and pairs of
+            them; None where labels say it all.
+    """
+
+    train: RecordIndex
+    validation: RecordIndex | None
+    test: RecordIndex
+    relevance: dict | Templates | None
+
+
+def build_data(config: ConfigDict, workdir: str) -> Data:
+    """The records of the config's data set, written to `workdir/records` where none are named."""
+    files.make_folder(workdir)
+    train, (test, relevance) = _open_train(config.data, workdir), build_test_set(config, workdir)
+    _check_boxes(config.data, "region", train, "train")
+    if (train.label == UNKNOWN).any():
+        raise InputError(
+            "Records to train on have no class. Name others: --config.data.records=PATH, and those to test"
+            " on by --config.data.test_records=PATH."
+        )
+    if config.data.name == FOREIGN and not config.data.test_records:
+        _note_common_labels(train, test)
+    check_records_of(workdir, {"train": train.fingerprint(), "test": test.fingerprint()})
+    train, validation = _relabelled(config, train)
+    for name, index in (("train", train), ("validation", validation), ("test", test)):
+        if index:
+            classes = f" of {index.num_classes:,} classes" if index.num_classes else ""
+            print(f"{name}: {len(index):,} images{classes}")
+    return Data(train, validation, test, relevance)
+
+
+def build_test_set(config: ConfigDict, workdir: str) -> tuple[RecordIndex, dict | Templates | None]:
+    """The records to measure on, and their graded relevance or templates where they have some; see `Data`."""
+    test, relevance = _open_test(config.data, workdir)
+    _check_boxes(config.data, "test_region" if config.data.test_region else "region", test, "test")
+    return test, relevance
+
+
+def _open_test(data, workdir):
+    if data.name == FOREIGN:
+        return _open_foreign(data, data.test_records or data.records, data.test, workdir), None
+    folder = data.test_records or _records_folder(data, workdir)
+    by_config = data.name in DIVIDED_BY_CONFIG and not data.test_records
+    test = concatenate([open_split(folder, split) for split in (("test",) if by_config else data.test)])
+    relevance = load_ground_truth(folder)
+    if relevance is None:
+        relevance = load_templates(folder)
+    if relevance is None and (test.label == UNKNOWN).any():
+        raise InputError(
+            f"Records to test on have no class, and there is no {GROUND_TRUTH} or {TEMPLATES} in {folder}."
+        )
+    return test, relevance
+
+
+def _check_boxes(data, field, index, use):
+    """InputError where images are to be cropped to their boxes, and have none: that is another protocol.
+
+    A gallery may be whole images to which queries alone are cropped, as that of ROxford is.
+    """
+    looked_for = (index.role == ROLES.index("")) | (index.role == ROLES.index("query"))
+    missing = int((looked_for & ~index.has_box).sum())
+    if data[field] == "box" and missing:
+        raise InputError(
+            f"config.data.{field} is box, and {missing:,} of {int(looked_for.sum()):,} images to {use} on"
+            " have no box. Prepare the records anew, from a source with a box for each image; or take whole"
+            f" images, --config.data.{field}=image, whose results compare with no others of boxes."
+        )
+
+
+def test_name(config: ConfigDict) -> str:
+    """What to call the test set in a path.
+
+    >>> test_name(ConfigDict({"data": {"test": ("test_800",), "test_records": "records/vehicle_id"}}))
+    'vehicle_id_test_800'
+    """
+    data = config.data
+    splits = [split for split in data.test if isinstance(split, str)] or ["test"]
+    names = [os.path.basename(data.test_records.rstrip("/")), *splits]
+    return re.sub(r"[^\w-]+", "", "_".join(name for name in names if name)) or "test"
+
+
+def build_train_set(config: ConfigDict, workdir: str) -> RecordIndex:
+    """The records that the config's run is trained on, as they were before any relabelling."""
+    return _open_train(config.data, workdir)
+
+
+def _open_train(data, workdir):
+    if data.name == FOREIGN:
+        return _open_foreign(data, data.records, data.train, workdir)
+    splits = ("train",) if data.name in DIVIDED_BY_CONFIG else data.train
+    folder = _records_folder(data, workdir)
+    return concatenate([open_split(folder, split) for split in splits])
+
+
+def _records_folder(data, workdir):
+    """Where the prepared records are, which are written to the workdir if no other place is named."""
+    folder = data.records or os.path.join(workdir, "records")
+    options: dict[str, Any] = {}
+    if data.name in DIVIDED_BY_CONFIG:
+        options = {"train": list(data.train), "test": list(data.test)}
+    elif data.records:
+        return folder
+    before = prepared(folder)
+    if before is None:
+        if not data.records:
+            _prepare(data, folder, options)
+    elif before["source"] != data.name or (options and before["options"] != options):
+        raise InputError(
+            f"{folder} has records of {before['source']} with {before['options']}, not of {data.name} with"
+            f" {options}. Name other records, --config.data.test_records=PATH, or choose another --workdir."
+        )
+    return folder
+
+
+def _prepare(data, folder, options):
+    if not data.source and data.name != "digits":
+        raise InputError(
+            f"Nothing says where the images of {data.name!r} are. Give their folder or archive,"
+            " --config.data.source=PATH, or records that"
+            " `python -m tfrank.data.prepare` has written, --config.data.records=PATH."
+        )
+    prepare(data.name, data.source, folder, options=options, num_shards=data.shards)
+
+
+def _open_foreign(data, folder, patterns, workdir):
+    if not folder:
+        raise InputError(
+            "Nothing says where the records are. Give the folder of the shards, --config.data.records=PATH."
+        )
+    for field in ("train", "test"):
+        if not all(isinstance(pattern, str) for pattern in data[field]):
+            raise checks.invalid(
+                f"config.data.{field}", "patterns of shard files, such as train-*", data[field]
+            )
+    cache = files.make_folder(os.path.join(workdir, "records"))
+    features = Features(**data.features)
+    return open_foreign_records(patterns, folder, features=features, cache=cache, processes=os.cpu_count())
+
+
+def _note_common_labels(train, test):
+    common = np.intersect1d(train.label, test.label)
+    if len(common):
+        print(
+            f"Note: {len(common):,} labels are both in train and in test. Unless each part numbers its"
+            " classes by itself, the test is on classes that are trained on."
+        )
+
+
+def _relabelled(config: ConfigDict, train: RecordIndex) -> tuple[RecordIndex, RecordIndex | None]:
+    """The part to train on, its labels merged and spoilt as the config says, and the part held out of it."""
+    data, validation = config.data, None
+    if held_out_classes := settings.held_out_classes(config, train.label):
+        rows, held_out = hold_out(train.label, held_out_classes, seed=config.seed)
+        train, validation = select(train, rows), select(train, held_out)
+        _, sizes = np.unique(validation.label, return_counts=True)
+        if len(sizes) < 2 or sizes.max() < 2:
+            raise InputError(
+                "The weights cannot be chosen by a validation part of"
+                f" {len(validation)} image{'s' * (len(validation) != 1)} of"
+                f" {len(sizes)} class{'es' * (len(sizes) != 1)}: it takes two classes, one of them of two"
+                " images. Set a higher config.data.validation_classes, or 0 for none."
+            )
+    labels = train.label
+    if data.merge_classes > 1:
+        labels = merge_classes(labels, data.merge_classes, seed=config.seed)
+        print(f"{train.num_classes:,} training classes merged by {data.merge_classes}")
+    if data.label_noise:
+        before, labels = labels, add_label_noise(labels, data.label_noise, seed=config.seed)
+        print(f"{(labels != before).sum():,} of {len(labels):,} training labels are another class's")
+    return dataclasses.replace(train, label=labels), validation
+
+
+def build_loader(config: ConfigDict) -> ImageLoader:
+    """From a record to what the model sees."""
+    data = config.data
+    view = View(
+        size=data.image_size,
+        resize=data.resize,
+        crop=data.crop,
+        crop_area=data.crop_area,
+        crop_ratio=data.crop_ratio,
+        flip=data.flip,
+        color_jitter=data.color_jitter,
+        rotation=data.rotation,
+        scale=data.scale,
+    )
+    return ImageLoader(
+        view=view,
+        region=data.region,
+        test_region=data.test_region or data.region,
+        box_margin=data.box_margin,
+        box_min_aspect=data.box_min_aspect,
+        full_size=config.evaluation.full_size,
+        encoded=data.features.encoded,
+    )
+
+
+def build_sampler(config: ConfigDict, index: RecordIndex) -> Sampler:
+    """Which images make batch t of a run."""
+    data, seed = config.data, config.seed
+    grouped = {
+        "classes_per_batch": data.classes_per_batch,
+        "examples_per_class": data.examples_per_class,
+        "short_classes": data.short_classes,
+    }
+    # Theirs is the product of two fields.
+    batch = {"batch_size": "classes_per_batch x config.data.examples_per_class"}
+    with checks.as_fields("data", data, **batch):
+        match data.sampler:
+            case "class_balanced":
+                return ClassBalancedSampler(index.label, seed=seed, **grouped)
+            case "category_pairs":
+                return CategoryPairsSampler(index.label, index.category, seed=seed, **grouped)
+            case "all_classes":
+                return AllClassesSampler(index.label, batch_size=settings.batch_size(config), seed=seed)
+            case "uniform":
+                return UniformSampler(len(index), batch_size=settings.batch_size(config), seed=seed)
+    raise checks.invalid("config.data.sampler", f"one of {settings.SAMPLERS}", data.sampler)
+
+
+def build_batches(
+    config: ConfigDict, index: RecordIndex, stop: int
+) -> tuple[Callable[..., tf.data.Dataset], Callable[[int], None]]:
+    """Of a run on these records until step `stop`: given a step and which machine reads (None: the only one),
+    its batches from there on; and what names the bad record of a step's batch.
+    """
+    reader, sampler, loader = RecordReader(index), build_sampler(config, index), build_loader(config)
+
+    def batches(start, context=None):
+        return pipeline.train_batches(
+            reader,
+            sampler,
+            loader,
+            max_shift=config.data.max_shift,
+            start=start,
+            stop=stop,
+            context=context,
+        )
+
+    return batches, lambda step: pipeline.check_batch(reader, sampler.batch(step), loader)

@@ -1,0 +1,110 @@
+"""Measures a trained model, a SavedModel, or embeddings, and writes a report.
+
+    python eval_main.py --workdir=runs/digits_pnp [--config.field=value ...]
+    python eval_main.py --saved_model=runs/digits_pnp/saved_model
+    python eval_main.py --embeddings=embeddings.npz
+
+A pass that was stopped goes on where it was. Without --config the config is that of the run.
+"""
+
+import functools
+import os
+
+from absl import flags
+from ml_collections import config_flags
+
+import tfrank
+from tfrank.common import commands, files
+from tfrank.common.checks import InputError
+from tfrank.common.files import locked
+from tfrank.evaluation.postprocessing.whitening import save_whitening, whiten
+from tfrank.evaluation.report import text
+from tfrank.evaluation.search import by_name
+from tfrank.run import comparing, config_flag, datasets, experiment, measuring, reporting, settings, trained
+from tfrank.run.workdir import default_workdir
+
+_ROOT = os.path.dirname(tfrank.__file__)
+_CONFIG = config_flags.DEFINE_config_file("config", None, "The config. Default: that of the run")
+_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run. Default: runs/<config>_<data>_<loss>")
+_SAVED_MODEL = flags.DEFINE_string("saved_model", None, "A SavedModel to measure, not the run's checkpoint")
+_TRUST = flags.DEFINE_bool(
+    "trust_saved_model", False, "Load the SavedModel even if it may read and write files or run Python"
+)
+_EMBEDDINGS = flags.DEFINE_string("embeddings", None, "An .npz of embeddings and labels to measure")
+_OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Where to. Default: evaluation/<test set> of the run")
+_NEIGHBORS = flags.DEFINE_enum("neighbors", "exact", ["exact", "scann"], "How neighbours are searched")
+_COMPARE_WITH = flags.DEFINE_string("compare_with", "", "The output folder of an evaluation to compare with")
+_EXPORT = flags.DEFINE_bool(
+    "export", False, "Also write the run's model, as it was measured, as a SavedModel"
+)
+
+
+def main(_):
+    """Measures what the flags name."""
+    config = settings.resolved(_CONFIG.value)
+    experiment.check_config(config)
+    if _EMBEDDINGS.value:
+        if config.evaluation.whitening or len(config.evaluation.scales) > 1 or _EXPORT.value:
+            advice = "Give --workdir, or neither --export nor config.evaluation.whitening or scales."
+            raise InputError(f"Embeddings without a model cannot be whitened, scaled or exported. {advice}")
+        embeddings, test = trained.load_embeddings(_EMBEDDINGS.value)
+        output_dir = _OUTPUT_DIR.value or f"{os.path.splitext(_EMBEDDINGS.value)[0]}_evaluation"
+        check(config, test, output_dir)
+        with locked(output_dir):
+            return measure(config, embeddings, test, None, output_dir, _EMBEDDINGS.value, "")
+    workdir = _WORKDIR.value or trained.run_of(_SAVED_MODEL.value) or default_workdir(config)
+    model = trained.open_model(config, workdir, _SAVED_MODEL.value, trusted=_TRUST.value)
+    output_dir = _OUTPUT_DIR.value or os.path.join(model.evaluations, datasets.test_name(config))
+    if _EXPORT.value:
+        model.check_exportable(output_dir)
+    index, relevance = datasets.build_test_set(config, workdir)
+    test = measuring.test_set_of(index, relevance)
+    check(config, test, output_dir)
+    with locked(output_dir):
+        embeddings, whitening = model.embed(index, os.path.join(output_dir, "embeddings")), None
+        if config.evaluation.whitening:
+            train = datasets.build_train_set(config, workdir)
+            whitening = model.learn_whitening(train, os.path.join(output_dir, "whitening"))
+            save_whitening(os.path.join(output_dir, "whitening.npz"), whitening)
+            embeddings = whiten(embeddings, whitening)
+        # What an earlier evaluation left would not fit the metrics that are about to be written.
+        for name in ["saved_model"] if whitening else ["saved_model", "whitening", "whitening.npz"]:
+            files.remove(os.path.join(output_dir, name))
+        run = trained.run_of(_SAVED_MODEL.value) or "" if _SAVED_MODEL.value else workdir
+        measure(config, embeddings, test, index, output_dir, _SAVED_MODEL.value or workdir, run)
+        if _EXPORT.value:
+            print(model.export(os.path.join(output_dir, "saved_model"), whitening))
+
+
+def check(config, test, output_dir):
+    """What cannot be measured or compared is said before anything is embedded."""
+    measuring.check_measurable(config, test, search=by_name.usable(_NEIGHBORS.value)[0])
+    if _COMPARE_WITH.value:
+        questions = measuring.questions_of(config, test)
+        comparing.earlier_rankings(_COMPARE_WITH.value, output_dir, questions)
+
+
+def measure(config, embeddings, test, index, output_dir, name, run):
+    """Writes metrics and report of embeddings."""
+    search, why = by_name.usable(_NEIGHBORS.value)
+    results = measuring.measure_all(config, embeddings, test, search=search)
+    print(text.listing(results.metrics(), reporting.DEFINITIONS))
+    for note in filter(None, [why, *results.notes]):
+        print(note)
+    about = measuring.about(config, test, model=name, search=why or search)
+    paths = reporting.write_evaluation(
+        *(output_dir, config, results, index),
+        about=about,
+        title=name,
+        compare_with=_COMPARE_WITH.value,
+        training=run,
+    )
+    print("\n".join(paths))
+
+
+def command() -> None:
+    """Runs the command line of this process."""
+    commands.run(
+        main,
+        parse=functools.partial(config_flag.parse, lambda argv: trained.config_of_run(argv, _ROOT), __name__),
+    )

@@ -1,0 +1,379 @@
+"""The composition root: from a config to the parts of a run, for both mains; see also `inference`."""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import tempfile
+import time
+import types
+
+import keras
+import numpy as np
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+from tfrank.common import checks
+from tfrank.common.checks import InputError
+from tfrank.common.normalize import side_by_side
+from tfrank.data.index import RecordIndex, select
+from tfrank.data.samplers import SHORT_CLASSES
+from tfrank.data.sources import SOURCES
+from tfrank.evaluation.measure import leave_one_out
+from tfrank.evaluation.metrics import DEFAULT_KS
+from tfrank.evaluation.protocols import PROTOCOLS
+from tfrank.losses.core.summary import batch_summary, loss_slope
+from tfrank.losses.proxies import PROXY_LOSSES
+from tfrank.models.embedding import (
+    concatenated,
+    embedding_model,
+    resolve_options,
+    split_at_head,
+    start_head_as_pca,
+)
+from tfrank.models.weights import check_exists, load_backbone_weights
+from tfrank.run import frozen, inference, settings
+from tfrank.run.datasets import FOREIGN, Data, build_batches, build_loader
+from tfrank.run.objective import build_loss, build_objective
+from tfrank.run.workdir import check_model_of, check_path
+from tfrank.training import strategy as strategies
+from tfrank.training.averaging import WeightAverage, averaged_variables
+from tfrank.training.checkpoints import Checkpoints, restore_model, saved_checkpoints
+from tfrank.training.cluster import is_chief
+from tfrank.training.estimate import memory_estimate
+from tfrank.training.optimizers import build_optimizer, check_names
+from tfrank.training.schedules import build_schedule
+from tfrank.training.step import build_step
+from tfrank.training.trainer import Evaluation, Trainer, best_weights_of
+
+# What arguments of the schedule and the optimizer are called in the config.
+OPTIMIZER_FIELDS = types.MappingProxyType(
+    {"boundaries": "schedule_steps", "factor": "schedule_factor", "multipliers": "learning_rate_multipliers"}
+)
+# The most training images that the head's PCA is learnt on.
+PCA_IMAGES = 5000
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """What takes part in training.
+
+    Attributes:
+        model: what is trained, on all devices.
+        copy: the same model on one device, which is evaluated and exported; see `update_copy`.
+        optimizer, average, checkpoints, trainer, strategy: `average` is None where there is none.
+        workdir: folder of the run.
+    """
+
+    model: keras.Model
+    copy: keras.Model
+    optimizer: keras.optimizers.Optimizer
+    average: WeightAverage | None
+    checkpoints: Checkpoints
+    trainer: Trainer
+    strategy: tf.distribute.Strategy
+    workdir: str
+
+    @functools.cached_property
+    def serving(self) -> keras.Model:
+        """From images to one embedding each, by the copy's weights."""
+        return concatenated(self.copy)
+
+    def update_copy(self) -> None:
+        """Gives the copy the weights of now, averaged where an average is kept."""
+        averages = iter(self.average.variables if self.average else [])
+        for to, source in zip(self.copy.variables, self.model.variables):
+            averaged = self.average and to.value.dtype.is_floating
+            to.assign(next(averages) if averaged else source.value)
+
+
+def check_config(config: ConfigDict) -> None:
+    """InputError for the first field out of its range, before anything is written."""
+    settings.check_ranges(config)
+    data = config.data
+    checks.one_of("config.data.name", data.name, (*SOURCES, FOREIGN))
+    checks.one_of("config.data.short_classes", data.short_classes, SHORT_CLASSES)
+    for protocol in config.evaluation.protocols:
+        checks.one_of("config.evaluation.protocols", protocol, PROTOCOLS)
+    with checks.as_fields("data", data, size="image_size"):
+        build_loader(config)
+    options = ("backbone", "preprocessing", "pooling", "levels", "batch_norm")
+    with checks.as_fields("model", options):
+        resolve_options(**{name: config.model[name] for name in options})
+    build_loss(config, labels=[0])
+    frozen.check_frozen(config)
+    _build_optimizer(config, max(1, config.train.steps, config.train.warmup_steps))
+
+
+def check_start(config: ConfigDict, workdir: str) -> None:
+    """InputError for a folder that a run cannot be in, or weights to begin with that are not there.
+
+    Found before the data is read.
+    """
+    check_path(workdir)
+    if not saved_checkpoints(os.path.join(workdir, "checkpoints")) or config.evaluation.baselines:
+        with checks.as_fields("model", ["weights"]):
+            check_exists(config.model.weights, config.model.backbone)
+
+
+def build_model(config: ConfigDict, *, any_size: bool = False) -> keras.Model:
+    """The embedding model for images of the config's size, or of any; its weights random by the seed."""
+    keras.utils.set_random_seed(config.seed)
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(config.train.precision)
+    try:
+        fields = dict(config.model)
+        if fields.pop("weights") == "random" and fields["batch_norm"] == "auto":
+            # Frozen, statistics that were never those of any image would stay.
+            fields["batch_norm"] = "trained"
+        with checks.as_fields("model", fields), checks.as_fields("data", ["image_size"]):
+            return embedding_model(image_size=None if any_size else config.data.image_size, **fields)
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def build_strategy(config: ConfigDict) -> tf.distribute.Strategy:
+    """The devices that train, and how they compute; before anything else asks TensorFlow for a device."""
+    settings.check_ranges(config)
+    if config.train.deterministic:
+        tf.config.experimental.enable_op_determinism()
+    tf.config.experimental.enable_tensor_float_32_execution(config.train.tf32)
+    with checks.as_fields("train", ["strategy"]):
+        return strategies.build_strategy(config.train.strategy, settings.batch_size(config))
+
+
+def build_evaluation_strategy(config: ConfigDict) -> tf.distribute.Strategy:
+    """The devices that embed: this machine's of those that train."""
+    name = "mirrored" if config.train.strategy == "multi_worker" else config.train.strategy
+    return strategies.build_strategy(name, batch_size=0)
+
+
+def _build_optimizer(config, steps):
+    train = config.train
+    with checks.as_fields("train", train, **OPTIMIZER_FIELDS):
+        schedule = build_schedule(
+            train.schedule,
+            train.learning_rate,
+            total_steps=steps,
+            warmup_steps=train.warmup_steps,
+            boundaries=train.schedule_steps,
+            factor=train.schedule_factor,
+        )
+        optimizer = build_optimizer(
+            train.optimizer,
+            learning_rate=schedule,
+            momentum=train.momentum,
+            decoupled=train.decoupled,
+            no_decay=settings.parts("train.no_decay", train.no_decay),
+            multipliers=_multipliers(config),
+        )
+    return keras.optimizers.LossScaleOptimizer(optimizer) if train.precision == "mixed_float16" else optimizer
+
+
+def _multipliers(config):
+    own = {"proxies": config.train.proxy_multiplier} if config.loss.name in PROXY_LOSSES else {}
+    return own | settings.multipliers(config.train.learning_rate_multipliers)
+
+
+def build_training(
+    config: ConfigDict,
+    workdir: str,
+    strategy: tf.distribute.Strategy,
+    steps: int,
+    images: RecordIndex,
+) -> Training:
+    """Model, loss, optimizer, checkpoints and trainer: for so many steps, on these images."""
+    settings.check_memory(config, steps)
+    train, batch_size = config.train, settings.batch_size(config)
+    strategies.check_divides(batch_size, strategy)
+    folder = os.path.join(workdir, "checkpoints")
+    no_decay = settings.parts("train.no_decay", train.no_decay)
+    copy = build_model(config, any_size=settings.any_size(config))
+    # The start is measured as it began.
+    if not saved_checkpoints(folder) or config.evaluation.baselines:
+        _load_start(config, copy, images)
+    with strategy.scope():
+        model, optimizer = build_model(config), _build_optimizer(config, steps)
+        for to, source in zip(model.variables, copy.variables):
+            to.assign(source.numpy())
+        part = split_at_head(model)[1] if train.frozen_backbone else model
+        objective = build_objective(config, part, images.label, optimizer.iterations)
+        check_names(objective.model.variables, no_decay, "config.train.no_decay")
+        with checks.as_fields("train", (), **OPTIMIZER_FIELDS):
+            optimizer.build(objective.model.trainable_variables)
+        average = _build_average(train, model, optimizer, strategy)
+    step = build_step(
+        objective.model,
+        objective.loss,
+        optimizer,
+        strategy=strategy,
+        l2=train.l2,
+        no_decay=no_decay,
+        clip_norm=train.clip_norm,
+        micro_batch_size=train.micro_batch_size,
+        xla=train.xla,
+        after=average.update if average else lambda: None,
+    )
+    chief = is_chief(strategy)
+    checkpoints = Checkpoints(
+        folder,
+        model,
+        optimizer,
+        [*objective.state, *(average.start if average else [])],
+        average.variables if average else [],
+        writes=chief,
+    )
+    trainer = Trainer(
+        workdir if chief else tempfile.mkdtemp(),
+        model=objective.model,
+        step=step,
+        summary=lambda labels, outputs: batch_summary(labels, side_by_side(outputs[0])),
+        slope=_build_slope(config, objective),
+        checkpoints=checkpoints,
+        strategy=strategy,
+        batch_size=batch_size,
+        micro_batch_size=train.micro_batch_size,
+    )
+    training = Training(model, copy, optimizer, average, checkpoints, trainer, strategy, workdir)
+    training.update_copy()
+    return training
+
+
+def _build_slope(config, objective):
+    """A function of labels and outputs: how steep the loss is there; None where it cannot be asked again."""
+    # A memory would take the batch in a second time; what proxies give are no embeddings.
+    if config.train.memory_size or config.loss.name in PROXY_LOSSES:
+        return None
+    return lambda labels, outputs: loss_slope(
+        lambda labels, asked: objective.loss(labels, (None, asked)), labels, outputs[1]
+    )
+
+
+def _build_average(train, model, optimizer, strategy):
+    """The average of the weights that is measured and exported; None where it is the weights themselves."""
+    if not (train.weight_average or train.start_share):
+        return None
+    return WeightAverage(
+        model,
+        train.weight_average,
+        share=train.start_share,
+        iterations=optimizer.iterations,
+        strategy=strategy,
+    )
+
+
+def _load_start(config, model, images):
+    """Gives a model the weights that training begins with."""
+    with checks.as_fields("model", ["weights"]):
+        load_backbone_weights(model, config.model.weights)
+    if config.model.head != "pca":
+        return
+    rows = np.sort(np.random.default_rng(config.seed).permutation(len(images))[:PCA_IMAGES])
+    print(f"The head begins as the PCA of the features of {len(rows):,} training images.", flush=True)
+    function = inference.embed_fn(split_at_head(model)[0])
+    start_head_as_pca(model, inference.embed_all(config, function, select(images, rows))[0])
+
+
+def train(config: ConfigDict, training: Training, data: Data, steps: int) -> None:
+    """Trains to the end, from wherever the checkpoint is; `training.serving` is then the one to be used."""
+    start = training.checkpoints.restore()
+    if start:
+        print(f"Going on from step {start:,}")
+    batches, explain, embed_validation = _inputs(config, training, data, steps)
+
+    def validate():
+        training.update_copy()
+        embeddings, labels = embed_validation()
+        metrics = leave_one_out(embeddings, labels, sorted({1, *(config.evaluation.recall_at or DEFAULT_KS)}))
+        return Evaluation(metrics, inference.draw_neighbors(config, embeddings, labels, data.validation))
+
+    training.trainer.fit(
+        batches,
+        steps=steps,
+        checkpoint_every=config.train.checkpoint_every,
+        log_every=config.train.log_every,
+        explain=explain,
+        evaluate=validate if is_chief(training.strategy) else None,
+        evaluate_every=settings.evaluate_every(config, steps) if data.validation else 0,
+        patience=config.train.patience,
+        save_best=training.copy.save_weights,
+        config=str(config),
+    )
+    print(training.trainer.report())
+    training.update_copy()
+    if data.validation:
+        inference.load_best(training.copy, training.trainer.best_weights)
+
+
+def _inputs(config, training, data, steps):
+    """Batches, what explains a bad one, and what embeds the validation part: of images, or of stored features
+    where the backbone is frozen.
+    """
+    if not config.train.frozen_backbone:
+        batches, explain = build_batches(config, data.train, steps)
+        function = inference.embed_fn(training.serving)
+        return batches, explain, lambda: inference.embed_all(config, function, data.validation)
+    # As restored, where a run goes on: averages of what stays as it is could differ in the last bit.
+    for to, source in zip(training.copy.variables, training.model.variables):
+        to.assign(source.value)
+    features_of, head = split_at_head(training.copy)
+    function, weights = inference.embed_fn(features_of), inference.fingerprint_of_weights(features_of)
+
+    def store(index, part, views):
+        folder = os.path.join(training.workdir, "features", part)
+        return frozen.store_features(config, function, index, folder, views=views, weights=weights)
+
+    train = store(data.train, "train", config.train.feature_views)
+    validation = store(data.validation, "validation", 1) if data.validation else None
+    batches = frozen.feature_batches(config, train, data.train, steps)
+    return (
+        batches,
+        lambda step: None,
+        lambda: frozen.embed_features(config, head, validation, data.validation),
+    )
+
+
+def dry_run(config: ConfigDict, training: Training, data: Data, steps: int) -> None:
+    """Builds everything, takes two steps and embeds one batch, and says what the whole run would take."""
+    batch_size = settings.batch_size(config)
+    bytes_of = memory_estimate(
+        training.model,
+        training.optimizer,
+        batch_size=batch_size,
+        replicas=training.strategy.num_replicas_in_sync,
+        micro_batch_size=config.train.micro_batch_size,
+    )
+    print(f"{training.model.count_params():,} parameters; memory of a device, estimated:")
+    for what, number in {**bytes_of, "in all": sum(bytes_of.values())}.items():
+        print(f"{what:>16} {number / 2**20:10,.1f} MiB")
+    batches, explain = build_batches(config, data.train, stop=2)
+    first, second = training.trainer.time_steps(lambda context: batches(0, context), explain)
+    started = time.monotonic()
+    with contextlib.closing(inference.image_batches(config, data.test)) as images:
+        batch = next(images)
+    inference.embed_fn(training.serving)(tf.cast(batch["image"], tf.float32))
+    per_image = (time.monotonic() - started) / len(batch["label"])
+    evaluations = 1 + -(-steps // settings.evaluate_every(config, steps)) if data.validation else 0
+    seconds = {
+        "the first step": first,
+        "a step": second,
+        "training": first + steps * second,
+        "evaluating": per_image * (evaluations * len(data.validation or ()) + len(data.test)),
+    }
+    for what, number in seconds.items():
+        print(f"{what:>16} {number:10,.2f} s")
+    print("Nothing was trained or saved. Without --config.dry_run the same command does it.")
+
+
+def load_trained(config: ConfigDict, workdir: str) -> keras.Model:
+    """The model of a workdir's best weights, or of its latest checkpoint where none were held out for."""
+    check_model_of(workdir, config)
+    model = build_model(config, any_size=settings.any_size(config))
+    averaged = config.train.weight_average or config.train.start_share
+    averages = averaged_variables(model) if averaged else []
+    step = restore_model(os.path.join(workdir, "checkpoints"), model, averages)
+    if not step:
+        raise InputError(f"There is no checkpoint in {workdir} yet. Train it first, by train_main.py.")
+    print(f"Checkpoint of step {step:,}")
+    inference.load_best(model, best_weights_of(workdir))
+    return concatenated(model)

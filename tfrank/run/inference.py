@@ -1,0 +1,147 @@
+"""The composition root of what is done with a model: embedding, measuring, drawing, exporting."""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+from tfrank.common.checks import InputError
+from tfrank.common.normalize import l2_normalize
+from tfrank.data import pipeline, records
+from tfrank.data.index import RecordIndex
+from tfrank.evaluation.embed import embed
+from tfrank.evaluation.postprocessing.multi_scale import multi_scale
+from tfrank.evaluation.postprocessing.whitening import Whitening, whitening_layer
+from tfrank.evaluation.report import text
+from tfrank.evaluation.search import exhaustive
+from tfrank.export.saved_model import export_saved_model
+from tfrank.models.embedding import resolve_options
+from tfrank.models.preprocessing import preprocess
+from tfrank.run.datasets import build_loader
+
+RAW_SIDE = 64
+GRID_QUERIES, GRID_NEIGHBORS = 8, 8
+# The file in a SavedModel that says what it does beside embedding.
+CONTENTS = "tfrank.json"
+
+
+def load_best(model: keras.Model, path: str) -> None:
+    """Loads the weights that did best on the validation part, where there are some."""
+    if os.path.exists(path):
+        try:
+            model.load_weights(path)
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} is damaged ({error}). Delete it to use the last weights.") from None
+        print(f"Best weights on the validation classes: {path}")
+
+
+def embed_fn(model: keras.Model) -> Callable[[tf.Tensor], tf.Tensor]:
+    """From images to embeddings, compiled once for batches of any size, in inference mode."""
+    images = tf.TensorSpec(model.input_shape, tf.float32)
+    return tf.function(lambda batch: model(batch, training=False), input_signature=[images])
+
+
+def fingerprint_of_weights(model: keras.Model) -> str:
+    """A text that is the same for the same weights."""
+    digest = hashlib.sha256()
+    for variable in model.variables:
+        digest.update(np.ascontiguousarray(variable.value.numpy()))
+    return digest.hexdigest()
+
+
+def raw_pixels(config: ConfigDict) -> Callable[[tf.Tensor], tf.Tensor]:
+    """The embedding to be better than: the preprocessed image itself, of at most `RAW_SIDE` pixels a side."""
+    model = config.model
+    mode = resolve_options(backbone=model.backbone, preprocessing=model.preprocessing)["preprocessing"]
+    side = min(config.data.image_size, RAW_SIDE)
+
+    def embed(batch):
+        small = tf.image.resize(batch, [side, side], antialias=True) if side < batch.shape[1] else batch
+        return tf.reshape(preprocess(small, mode), [len(batch), -1])
+
+    return embed
+
+
+def embed_all(
+    config: ConfigDict, function: Callable[[tf.Tensor], tf.Tensor], index: RecordIndex
+) -> tuple[np.ndarray, np.ndarray]:
+    """Unit-norm embeddings and labels of all records of an index."""
+    with contextlib.closing(image_batches(config, index)) as batches:
+        return embed(function, batches, total=len(index), ids=index.id)
+
+
+def image_batches(config: ConfigDict, index: RecordIndex) -> Iterator[dict]:
+    """The images of all records of an index, as the model is to see them; a bad one is named."""
+    loader = build_loader(config)
+    with records.RecordReader(index) as reader:
+        batches = pipeline.evaluation_batches(reader, loader, batch_size=config.evaluation.batch_size)
+        yield from pipeline.naming_bad_images(reader, batches, loader)
+
+
+def draw_neighbors(
+    config: ConfigDict, embeddings: np.ndarray, labels: np.ndarray, index: RecordIndex
+) -> bytes:
+    """A PNG of some images of an index and their nearest neighbours, by their embeddings."""
+    queries = np.random.default_rng(config.seed).permutation(len(labels))[:GRID_QUERIES]
+    nearest = exhaustive.exact(embeddings[queries], embeddings, GRID_NEIGHBORS, queries).index
+    loader = dataclasses.replace(build_loader(config), full_size=False)
+    with records.RecordReader(index) as reader:
+
+        def image_of(number):
+            return loader.test(reader.read([number])[0]).numpy()
+
+        def class_of(number):
+            text = records.class_text(reader.read([number])[0], config.data.features.text)
+            return text or f"class {labels[number]}"
+
+        return text.neighbor_grid(image_of, queries, nearest, labels, class_of)
+
+
+def export(
+    config: ConfigDict,
+    model: keras.Model,
+    folder: str,
+    whitening: Whitening | None = None,
+    *,
+    scales: Sequence[float] = (1.0,),
+) -> None:
+    """The SavedModel, which embeds as was measured: at these scales, then whitened if told so. Its `encoded`
+    signature decodes as training did.
+
+    Raises:
+        InputError: other scales than 1, and the model takes images of one size only.
+    """
+    function = embed_fn(model)
+    if tuple(scales) != (1.0,):
+        if None not in model.input_shape[1:3]:
+            raise InputError(
+                f"A model of images of {model.input_shape[1:3]} pixels cannot be exported at scales"
+                f" {tuple(scales)}. Give one of any size: `experiment.build_model(config, any_size=True)`."
+            )
+        function = multi_scale(function, scales)
+
+    def whitened(images):
+        # Whitening is learnt on embeddings of unit norm.
+        return whitening_layer(whitening)(l2_normalize(tf.cast(function(images), tf.float32)))
+
+    contents = {"whitening": config.evaluation.whitening if whitening else 0.0, "scales": list(scales)}
+    served = whitened if whitening else function
+    export_saved_model(model, folder, build_loader(config).serve, served, {CONTENTS: json.dumps(contents)})
+
+
+def exported_contents(saved_model: str) -> dict:
+    """The `whitening` and the `scales` that are part of a SavedModel; nothing where it does not say."""
+    try:
+        with open(os.path.join(saved_model, CONTENTS)) as file:
+            return dict(json.load(file))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"{saved_model} is damaged ({CONTENTS}: {error}). Export it again.") from None

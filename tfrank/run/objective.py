@@ -1,0 +1,109 @@
+"""What a run minimises: a loss of each embedding, and the proxies and memories that losses bring."""
+
+import dataclasses
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+from tfrank import losses
+from tfrank.common import checks
+from tfrank.common.checks import InputError, did_you_mean
+from tfrank.losses import ADDONS
+from tfrank.losses.proxies import PROXY_LOSSES, ProxyLoss
+from tfrank.run import settings
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """What is trained, and to what end.
+
+    Attributes:
+        model: from images to (embeddings, what the losses ask for): the embedding model and, where the
+            losses have them, layers of proxies behind it.
+        losses: one for each embedding.
+        state: variables beside the embedding model's, for checkpoints: proxies and memories.
+    """
+
+    model: keras.Model
+    losses: list[keras.losses.Loss]
+    state: list[tf.Variable]
+
+    def loss(self, labels: tf.Tensor, outputs: tuple[Any, Any]) -> tf.Tensor:
+        """The sum of the losses, one of each embedding."""
+        return tf.add_n([loss(labels, output) for loss, output in zip(self.losses, outputs[1])])
+
+
+def build_objective(
+    config: ConfigDict, model: keras.Model, labels: Iterable[int], iterations: keras.Variable
+) -> Objective:
+    """The objective of an embedding model, in the scope of the strategy.
+
+    Args:
+        config: of the run.
+        model: with one or several embeddings.
+        labels: of the training images.
+        iterations: what counts the training steps.
+    """
+    parts = [build_loss(config, labels) for _ in model.outputs]
+    for loss in parts:
+        loss.iteration = iterations
+        loss.warns = False  # The trainer does.
+    # Each with first proxies of its own.
+    seeds = [(config.seed + place) % 2**32 for place in range(len(parts))]
+    heads = [loss.proxies(seed=s) if isinstance(loss, ProxyLoss) else None for loss, s in zip(parts, seeds)]
+    asked = [head(output) if head else output for head, output in zip(heads, model.outputs)]
+    state = [variable for loss in parts for variable in loss.variables]
+    state += [variable.value for head in heads if head for variable in head.variables]
+    return Objective(keras.Model(model.inputs, (model.outputs, asked)), parts, state)
+
+
+def build_loss(config: ConfigDict, labels: Iterable[int]) -> keras.losses.Loss:
+    """The loss of one embedding; a field that it does not have is reported with those that it has.
+
+    Args:
+        config: of the run.
+        labels: of the training images; losses with proxies are made for them.
+    """
+    fields = dict(config.loss)
+    if fields.get("warmup_steps") == settings.OPEN:
+        fields["warmup_steps"] = 0  # Until the steps of the run are known.
+    names = [*losses.LOSSES, *PROXY_LOSSES, *ADDONS]
+    name = checks.one_of("config.loss.name", fields.pop("name"), names)
+    known = loss_fields(name)
+    for field in fields:
+        if field not in known:
+            raise InputError(
+                f"Loss {name!r} has no field {field!r}.{did_you_mean(field, known)}"
+                f" Its fields are {', '.join(known)}."
+                f" Choose a loss with its fields by --config=FILE.py:{name}"
+            )
+    size = config.train.memory_size
+    if name in losses.LOSSES:
+        with checks.as_fields("loss", fields):
+            loss = losses.get(name, **fields)
+        return losses.CrossBatchMemory(loss, size, warm_up=config.train.memory_warm_up) if size else loss
+    if size:
+        raise InputError(
+            f"Loss {name!r} ranks no gallery that a memory could join. Set config.train.memory_size=0, or"
+            f" take one of {', '.join(losses.LOSSES)}."
+        )
+    with checks.as_fields("loss", fields):
+        return losses.get(name, **fields | ({"labels": labels} if name in PROXY_LOSSES else {}))
+
+
+def loss_fields(name: str) -> list[str]:
+    """The hyper-parameters of the loss of that name.
+
+    >>> loss_fields("smooth_ap")
+    ['temperature', 'include_self']
+    """
+    if name in ADDONS:
+        return list(ADDONS[name].defaults)
+    loss_class = (losses.LOSSES | PROXY_LOSSES)[name]
+    return [
+        key for key in inspect.signature(loss_class).parameters if key not in ("labels", "reduction", "name")
+    ]

@@ -1,0 +1,143 @@
+"""The composition root of what is seen of images: pictures of records, rows of queries and neighbours."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from tfrank.data import records
+from tfrank.data.index import RecordIndex
+from tfrank.evaluation.measure import Measured, rows_of
+from tfrank.evaluation.metrics import main_metric, metric_title
+from tfrank.evaluation.protocols import UNKNOWN, text_of
+from tfrank.evaluation.report import curves
+from tfrank.evaluation.report.html import Grid, GridRow, Picture, picture_of
+from tfrank.evaluation.search.exhaustive import exact
+from tfrank.run.datasets import build_loader
+from tfrank.run.measuring import Results
+
+QUERIES, NEIGHBORS = 8, 8
+# Of queries that are equally wrong, so many are compared by how similar their nearest image is.
+MOST_SEARCHED = 2000
+
+
+class Images:
+    """What is shown of an image: the part that is looked at, in its own proportions, and its class's name.
+
+    Args:
+        config: how images are loaded.
+        results: what was measured.
+        index: the records; None where embeddings came without images.
+    """
+
+    def __init__(self, config: ConfigDict, results: Results, index: RecordIndex | None):
+        self._results, self._text = results, config.data.features.text
+        self._reader = records.RecordReader(index) if index is not None else None
+        self._loader = dataclasses.replace(build_loader(config), full_size=True)
+
+    def __enter__(self) -> "Images":
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self._reader:
+            self._reader.close()
+
+    def __bool__(self) -> bool:
+        return self._reader is not None
+
+    def picture(self, row: int, **fields: Any) -> Picture:
+        """The picture of a row of the results, as small as a page needs it."""
+        image = self._loader.test(self._record(row)).numpy()
+        return picture_of(image, caption=self.name(row), file=text_of(self._results.test.ids[row]), **fields)
+
+    def name(self, row: int) -> str:
+        """The name of a row's class; of its image where it has no class."""
+        label = int(self._results.test.labels[row])
+        if label == UNKNOWN:
+            return text_of(self._results.test.ids[row])
+        text = records.class_text(self._record(row), self._text) if self else ""
+        return text or f"class {label}"
+
+    def class_name(self, label: int) -> str:
+        """The name of a class."""
+        return self.name(int(np.argmax(self._results.test.labels == label)))
+
+    def _record(self, row):
+        return self._reader.read([int(self._results.images[row])])[0]
+
+
+def query_grids(results: Results, found: Measured, ranking: str, images: Images) -> list[Grid]:
+    """The worst queries of a ranking, the best, and some random ones; see `curves.choose_queries`.
+
+    Args:
+        results: what was measured.
+        found: the ranking, one of a single split.
+        ranking: its name.
+        images: the pictures.
+    """
+    labels = found.split.labels and found.split.labels[0]
+    scores = found.per_query[main_metric(found.per_query)]
+    # An approximate search knows no ranks, and whether the nearest is right.
+    wrong = curves.wrong_on_top(found.ranks, NEIGHBORS) if found.ranks is not None else 1 - scores
+    chosen = curves.choose_queries(
+        scores, labels, wrong=wrong, similarity=_of_nearest(results, found.split, wrong), count=QUERIES
+    )
+    words = {
+        "worst": "Most wrong images before the first right one; of equals, those whose wrong nearest image is"
+        f" most similar. At most {curves.MOST_OF_A_CLASS} of a class.",
+        "best": f"Highest {metric_title(main_metric(found.per_query))}.",
+        "random": "Drawn by chance: how it usually is.",
+    }
+    return [
+        Grid(title.capitalize(), grid_rows(results, found, ranking, queries, images), words[title])
+        for title, queries in chosen.items()
+        if len(queries)
+    ]
+
+
+def _of_nearest(results, split, wrong):
+    """`[queries]` the similarity of the nearest image where it is wrong, for the worst; NaN for others."""
+    order = np.random.default_rng(0).permutation(len(wrong))
+    rows = order[np.argsort(-wrong[order], kind="stable")][:MOST_SEARCHED]
+    rows, similarity = rows[wrong[rows] > 0], np.full(len(wrong), np.nan)
+    if len(rows):
+        gallery = rows_of(results.embeddings, split.gallery)
+        queries = results.embeddings[split.queries[rows]]
+        similarity[rows] = exact(queries, gallery, 1, split.self_index[rows]).similarity[:, 0]
+    return similarity
+
+
+def grid_rows(
+    results: Results, found: Measured, ranking: str, queries: Sequence[int], images: Images
+) -> list[GridRow]:
+    """Some queries of a ranking and their nearest images by the embeddings.
+
+    Args:
+        results: what was measured.
+        found: the ranking, one of a single split.
+        ranking: its name.
+        queries: their numbers in the split.
+        images: the pictures.
+    """
+    split, metric = found.split, main_metric(found.per_query)
+    gallery = rows_of(results.embeddings, split.gallery)
+    # Ignored images take places that others are shown in.
+    ignored = [split.truths[ranking].ignored(query) for query in queries]
+    count = min(len(gallery), NEIGHBORS + max(map(len, ignored)))
+    nearest = exact(results.embeddings[split.queries[queries]], gallery, count)
+    rows = []
+    for query, junk, places, near in zip(queries, ignored, nearest.index, nearest.similarity):
+        shown = ~np.isin(places, junk)
+        right = np.isin(places[shown], split.truths[ranking].positives(query))
+        neighbors = [
+            images.picture(split.gallery[place], correct=bool(hit), similarity=float(similarity), rank=rank)
+            for rank, (place, hit, similarity) in enumerate(zip(places[shown], right, near[shown]), start=1)
+            if rank <= NEIGHBORS
+        ]
+        note = f"{metric_title(metric)} {found.per_query[metric][query]:.3f}"
+        if found.ranks is not None:
+            note += f", first right image at rank {found.ranks.rank[found.ranks.start[query]]:,}"
+        rows.append(GridRow(images.picture(split.queries[query]), neighbors, note))
+    return rows

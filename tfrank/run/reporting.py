@@ -1,0 +1,239 @@
+"""The composition root of what is shown of an evaluation: from results and images to files and a page."""
+
+import csv
+import datetime
+import math
+import os
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+import tfrank
+from tfrank.common import files
+from tfrank.data.index import RecordIndex
+from tfrank.evaluation import by_class, clusters, metrics, verification
+from tfrank.evaluation.measure import rows_of
+from tfrank.evaluation.protocols import UNKNOWN
+from tfrank.evaluation.report import charts, curves
+from tfrank.evaluation.report.files import write_results
+from tfrank.evaluation.report.html import FirstTable, Report, render
+from tfrank.evaluation.search.exhaustive import exact
+from tfrank.run.comparing import (
+    compare,
+    earlier_rankings,
+    first_tables,
+    load_baselines,
+    per_query_of,
+    questions_of_results,
+    write_baselines,
+)
+from tfrank.run.measuring import Results
+from tfrank.run.pictures import Images, query_grids
+
+# Of the classes that most queries are of, so many are named.
+NAMED = 5
+CURVE_KS = 1000
+DEFINITIONS = metrics.DEFINITIONS | clusters.DEFINITIONS | verification.DEFINITIONS
+
+
+def write_evaluation(
+    folder: str,
+    config: ConfigDict,
+    results: Results,
+    index: RecordIndex | None,
+    *,
+    about: Mapping[str, Any],
+    title: str,
+    compare_with: str = "",
+    baselines: Mapping[str, Results] = types.MappingProxyType({}),
+    warnings: Sequence[str] = (),
+    training: str = "",
+) -> list[str]:
+    """Writes metrics, per-query results, curves and the report; their paths.
+
+    Args:
+        folder: where to.
+        config: of the run.
+        results: what was measured.
+        index: the test set's records; None where embeddings came without images.
+        about: what was measured how, for a reader.
+        title: of the report.
+        compare_with: folder of another evaluation to compare with; "" for none.
+        baselines: what else was measured on the same test set, such as raw pixels, by name. They are kept in
+            the folder: without any, those that are there stand in the first table, unless the config says
+            that there are none, or they were measured in another way.
+        warnings: what stands at the top of the page, before everything.
+        training: folder of the run, whose loss is drawn; "" for none.
+    """
+    questions, per_query = questions_of_results(results), per_query_of(results)
+    lines = {name: _curves_of(one) for name, one in results.rankings.items() if one.ranks is not None}
+    with Images(config, results, index) as images:
+        comparisons = compare(compare_with, folder, results, lines, images) if compare_with else ()
+        if baselines or not config.evaluation.baselines:
+            write_baselines(folder, baselines, about)
+        beside, left_out = load_baselines(folder, about, questions)
+        if compare_with:
+            beside["earlier run"] = earlier_rankings(compare_with, folder, questions)
+        notes = [*results.notes, *_note_on_classes(results, images), *left_out]
+        page = Report(
+            title=title,
+            warnings=warnings,
+            facts=_facts(about, title),
+            first=_first_tables(results, beside, "embeddings" if index is None else "trained"),
+            metrics=results.metrics(),
+            published={name: dict(row) for name, row in config.evaluation.published.items()},
+            definitions=_definitions(results),
+            notes=[*notes, *_note_on_pictures(config)],
+            grids=_grids(results, images),
+            charts=[*_charts(results, lines, images), *_charts_of_training(training)],
+            worst_classes=_worst_classes(results, images),
+            comparisons=comparisons,
+            made=[("date", _now()), ("tfrank", tfrank.__version__)],
+            config=config.to_json(indent=2),
+        )
+        html = render(page)
+    write_results(
+        folder,
+        about=about,
+        rankings={name: one.metrics for name, one in results.rankings.items()},
+        galleries=results.galleries,
+        extras=results.extras,
+        notes=notes,
+        per_query=per_query,
+        curves=lines,
+        version=tfrank.__version__,
+    )
+    with files.atomic_write(os.path.join(folder, "report.html"), "w") as file:
+        file.write(html)
+    return [os.path.join(folder, name) for name in ("metrics.json", "per_query", "report.html")]
+
+
+def _now():
+    return f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _facts(about, title):
+    """What was measured how, but for what the title says."""
+    facts = {name: f"{fact:,}" if isinstance(fact, int) else fact for name, fact in about.items()}
+    return [(name, fact) for name, fact in facts.items() if fact != title]
+
+
+def _first_tables(results, beside, name):
+    tables = first_tables(results, beside, name)
+    several = len(results.rankings) > 1
+    return [FirstTable(metric, models, ranking if several else "") for ranking, metric, models in tables]
+
+
+def _note_on_classes(results, images):
+    """That few classes are many of the queries of the first ranking, if they are."""
+    found = next(iter(results.rankings.values()))
+    scores, labels = found.per_query.get("recall_at_1"), results.test.labels[found.queries]
+    if scores is None or np.any(labels == UNKNOWN):
+        return []
+    labels = labels[np.isfinite(scores)]
+    largest, sizes = by_class.dominant_classes(labels)
+    if not len(largest):
+        return []
+    names = [f"{images.class_name(label)} ({size:,})" for label, size in zip(largest[:NAMED], sizes)]
+    names += [f"{len(largest) - NAMED:,} more"] if len(largest) > NAMED else []
+    are = f"{len(np.unique(labels)):,} classes {'is' if len(largest) == 1 else 'are'}"
+    means = (found.metrics[name] for name in ("recall_at_1", "recall_at_1" + metrics.BY_CLASS))
+    shares = map(charts.percent, (sizes.sum() / len(labels), *means))
+    return [
+        "{} of {} {} of the queries: {}. They weigh most in a mean over queries: Recall@1 is {} over queries,"
+        " {} over classes.".format(len(largest), are, next(shares), ", ".join(names), *shares)
+    ]
+
+
+def _charts_of_training(folder):
+    """The loss of a run and its Recall@1 on validation classes, as far as they were written down."""
+    path = os.path.join(folder, "training.csv")
+    if not folder or not os.path.exists(path):
+        return []
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    drawn = []
+    for column, draw in (
+        ("loss", charts.loss_of_training),
+        ("validation_recall_at_1", charts.validation_of_training),
+    ):
+        points = [(int(row["step"]), float(row[column])) for row in rows if row.get(column)]
+        points = [point for point in points if math.isfinite(point[1])]
+        if len(points) > 1:
+            drawn.append(draw(*map(np.array, zip(*points))))
+    return drawn
+
+
+def _definitions(results):
+    """What the metrics that were measured are."""
+    names = [name for row in results.metrics().values() for name in row]
+    families = dict.fromkeys(map(metrics.family_of, names))
+    return {family: DEFINITIONS[family] for family in families if family in DEFINITIONS}
+
+
+def _note_on_pictures(config):
+    options = config.evaluation
+    if options.query_expansion or options.database_augmentation or options.rerank:
+        return [
+            "Pictures, similarities, the map and what classes are taken for are of the embeddings before"
+            " query expansion, database augmentation and re-ranking."
+        ]
+    return []
+
+
+def _curves_of(found):
+    pairs = {
+        "precision_recall": curves.precision_recall(found.ranks),
+        "recall_at_k": curves.recall_curve(found.ranks, min(CURVE_KS, max(1, found.split.ranked))),
+    }
+    return {name: [axis.tolist() for axis in pair] for name, pair in pairs.items()}
+
+
+def _first_split(results):
+    """The first ranking's name and result, where it is one of a single split."""
+    name, found = next(iter(results.rankings.items()))
+    return (name, found) if found.split is not None else (None, None)
+
+
+def _grids(results, images):
+    name, found = _first_split(results)
+    return query_grids(results, found, name, images) if images and found is not None else []
+
+
+def _charts(results, lines, images):
+    shown = []
+    if lines:
+        shown += charts.line_charts(lines)
+    name, found = _first_split(results)
+    if name is None or found.split.labels is None:
+        return shown
+    split = found.split
+    queries, gallery = (rows_of(results.embeddings, rows) for rows in (split.queries, split.gallery))
+    histogram = curves.similarity_histogram(queries, gallery, *split.labels, split.self_index)
+    rows, places = curves.map_2d(gallery)
+    class_name = images.class_name
+    return [
+        *shown,
+        charts.similarities(histogram),
+        charts.embedding_map(places, split.labels[1][rows], class_name),
+    ]
+
+
+def _worst_classes(results, images):
+    name, found = _first_split(results)
+    if name is None or found.split.labels is None or "recall_at_1" not in found.per_query:
+        return []
+    split, (labels, gallery_labels) = found.split, found.split.labels
+    scores = labels, found.per_query["recall_at_1"], found.per_query.get("ap")
+    # What they are confused with is looked up for those classes alone.
+    worst = {int(one.name) for one in curves.worst_classes(*scores)}
+    queries = np.flatnonzero(np.isin(labels, list(worst)))
+    own = split.self_index[queries]
+    gallery = rows_of(results.embeddings, split.gallery)
+    nearest = exact(results.embeddings[split.queries[queries]], gallery, 1, own)
+    nearest_labels = labels.copy()
+    nearest_labels[queries] = gallery_labels[nearest.index[:, 0]]
+    return curves.worst_classes(*scores, nearest=nearest_labels, names=images.class_name)

@@ -1,0 +1,259 @@
+"""What the fields of a config mean, and which values they may have."""
+
+import types
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from tfrank.common import checks
+from tfrank.common.checks import InputError
+from tfrank.run.workdir import flatten
+
+# The least value of every field that is a whole number, but for those of the view, which checks its own.
+LEAST = {
+    "seed": 0,
+    "data.validation_classes": 0,
+    "data.merge_classes": 1,
+    "data.shards": 0,
+    "data.classes_per_batch": 2,
+    "data.examples_per_class": 2,
+    "data.max_shift": 0,
+    "model.blocks": 1,
+    "model.filters": 1,
+    "model.embedding_dim": 1,
+    "train.steps": 0,
+    "train.micro_batch_size": 0,
+    "train.warmup_steps": 0,
+    "train.memory_size": 0,
+    "train.memory_warm_up": 0,
+    "train.checkpoint_every": 1,
+    "train.evaluate_every": 1,
+    "train.feature_views": 1,
+    "train.patience": 0,
+    "train.log_every": 1,
+    "evaluation.batch_size": 1,
+    "evaluation.whitening_dim": 0,
+    "evaluation.whitening_images": 2,
+    "evaluation.query_expansion": 0,
+    "evaluation.database_augmentation": 0,
+}
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+# A number that is left open, to follow from the weights or from the data.
+OPEN = -1
+# What a field that is left open becomes, for pretrained weights and for random ones.
+BY_WEIGHTS = types.MappingProxyType(
+    {
+        "data.image_size": (160, 32),
+        "train.learning_rate": (3e-5, 1e-3),
+        "train.start_share": (0.5, 0.0),
+    }
+)
+# What follows from the training images, where it is left open.
+BY_DATA = ("data.validation_classes", "data.classes_per_batch", "train.steps", "train.evaluate_every")
+# The share of the steps in which PNP-Dq grows out of PNP-Ds, from random weights.
+WARM_UP_SHARE = 0.5
+# The backbone "auto": of Keras' weights, of a PyTorch file, of random weights.
+KERAS_BACKBONE, PYTORCH_BACKBONE, SMALL_BACKBONE = "keras/MobileNetV2", "mobilenet_v2", "convnet"
+# A batch of this many images where the shape is left open, and the most classes in it.
+IMAGES_IN_A_BATCH, MOST_CLASSES = 64, 16
+# How often a run of open length sees each image, from pretrained weights and from random ones.
+PASSES = (6, 40)
+# The same of a head on a frozen backbone, whose steps cost next to nothing, and its rate.
+FROZEN_PASSES, FROZEN_RATE = 24, 3e-4
+FEWEST_STEPS, MOST_STEPS = 100, 5000
+EVALUATIONS = 10
+# Classes that are held out for validation by default, and how many it takes for that.
+HELD_OUT_SHARE, FEWEST_HELD_OUT, FEWEST_TO_HOLD_OUT = 0.2, 4, 12
+SAMPLERS = ("class_balanced", "all_classes", "category_pairs", "uniform")
+
+
+def check_ranges(config: ConfigDict) -> None:
+    """InputError for the first field out of its range; views and regions: see `datasets.build_loader`."""
+    flat = flatten(config.to_dict())
+    for field, least in LEAST.items():
+        if field not in BY_DATA or flat[field] != OPEN:
+            checks.integer(f"config.{field}", flat[field], at_least=least)
+    for field in ("train.epochs", "train.l2", "train.clip_norm", "train.proxy_multiplier"):
+        checks.number(f"config.{field}", flat[field], at_least=0)
+    checks.number("config.train.weight_average", config.train.weight_average, at_least=0, below=1)
+    checks.one_of("config.train.precision", config.train.precision, PRECISIONS)
+    checks.number("config.train.start_share", config.train.start_share, at_least=0, below=1)
+    if config.train.patience and config.train.strategy == "multi_worker":
+        raise InputError(
+            "Only one of several machines evaluates, so the others do not know when to stop. Set"
+            " config.train.patience=0."
+        )
+    if config.seed >= 2**32:
+        raise checks.invalid("config.seed", "an integer below 2^32", config.seed)
+    _check_data(config.data)
+    _check_evaluation(config.evaluation)
+
+
+def resolved(config: ConfigDict) -> ConfigDict:
+    """The config with the fields that depend on whether it begins with pretrained or random weights."""
+    config = config.copy_and_resolve_references()
+    random = config.model.weights == "random"
+    if config.train.frozen_backbone and config.train.learning_rate == OPEN:
+        config.train.learning_rate = FROZEN_RATE
+    for field, values in BY_WEIGHTS.items():
+        group, name = field.split(".")
+        if config[group].get(name) == OPEN:
+            config[group][name] = values[random]
+    if config.model.backbone == "auto":
+        pretrained = PYTORCH_BACKBONE if config.model.weights.endswith((".pth", ".pt")) else KERAS_BACKBONE
+        config.model.backbone = SMALL_BACKBONE if random else pretrained
+    if config.data.resize == OPEN:
+        config.data.resize = config.data.image_size
+    return config
+
+
+def held_out_classes(config: ConfigDict, labels: np.ndarray) -> int:
+    """How many training classes are held out for validation; where that is left open, prints why."""
+    count = config.data.validation_classes
+    if count != OPEN:
+        return count
+    classes = len(np.unique(labels))
+    if classes < FEWEST_TO_HOLD_OUT:
+        print(
+            f"No validation: {classes} training classes are too few to hold some out; {FEWEST_TO_HOLD_OUT}"
+            " are enough. The last weights are taken."
+        )
+        return 0
+    count = max(FEWEST_HELD_OUT, round(HELD_OUT_SHARE * classes))
+    print(f"{count} of {classes} training classes are held out, to choose the best weights by.")
+    return count
+
+
+def fitted(config: ConfigDict, labels: np.ndarray) -> ConfigDict:
+    """The config with batch shape and steps by the training images, where they are left open; prints why."""
+    config = config.copy_and_resolve_references()
+    data, train = config.data, config.train
+    classes, images = len(np.unique(labels)), len(labels)
+    random = config.model.weights == "random"
+    if data.classes_per_batch == OPEN:
+        most = min(MOST_CLASSES, classes)
+        if most < 2:
+            raise InputError(f"It takes at least 2 classes to train on; there is {classes}.")
+        # A power of two divides among devices.
+        data.classes_per_batch = 1 << (most.bit_length() - 1)
+        data.examples_per_class = 4 if data.classes_per_batch == MOST_CLASSES else 8
+        print(
+            f"A batch has {data.classes_per_batch} classes x {data.examples_per_class} images, which fits"
+            f" {classes} training classes."
+        )
+    if train.steps == OPEN and not train.epochs:
+        passes = FROZEN_PASSES if train.frozen_backbone else PASSES[random]
+        steps = round(passes * images / batch_size(config))
+        train.steps = min(max(FEWEST_STEPS, steps), MOST_STEPS)
+        whole = train.steps == steps
+        why = (
+            f"{passes} passes over {images:,} images"
+            if whole
+            else f"between {FEWEST_STEPS} and {MOST_STEPS:,}"
+        )
+        begin = "random" if random else "pretrained"
+        print(f"The run has {train.steps:,} steps: {why}, from {begin} weights.")
+    if config.loss.get("warmup_steps") == OPEN:
+        steps = _steps_of(config, images)
+        config.loss.warmup_steps = round(WARM_UP_SHARE * steps) if random else 0
+    return config
+
+
+def evaluate_every(config: ConfigDict, steps: int) -> int:
+    """Steps between evaluations of the validation part."""
+    every = config.train.evaluate_every
+    return max(1, steps // EVALUATIONS) if every == OPEN else every
+
+
+def _check_data(data):
+    checks.one_of("config.data.sampler", data.sampler, SAMPLERS)
+    checks.number("config.data.label_noise", data.label_noise, at_least=0, below=1)
+    if data.sampler == "category_pairs" and (data.merge_classes > 1 or data.label_noise):
+        raise InputError(
+            "Merged classes, and false labels, span categories: there are no pairs of them to draw."
+            " Take --config.data.sampler=class_balanced."
+        )
+    # The splits of another data set may have the same names.
+    common = sorted(set(data.train) & set(data.test)) if not data.test_records else []
+    if common:
+        raise InputError(
+            f"config.data.train and config.data.test have {common} in common; test on unseen classes."
+        )
+
+
+def _check_evaluation(evaluation):
+    for k in evaluation.recall_at:
+        checks.integer("config.evaluation.recall_at", k, at_least=1)
+    checks.sequence("config.evaluation.scales", evaluation.scales, checks.number, above=0)
+    checks.number("config.evaluation.whitening", evaluation.whitening, at_least=0, at_most=0.5)
+    checks.number("config.evaluation.target_recall", evaluation.target_recall, above=0, at_most=1)
+    checks.number("config.evaluation.expansion_alpha", evaluation.expansion_alpha, at_least=0)
+
+
+def check_memory(config: ConfigDict, steps: int) -> None:
+    """InputError where a run ends before its memory of past embeddings would join the gallery."""
+    if not config.train.memory_size:
+        return
+    joins = max(config.train.memory_warm_up, -(-config.train.memory_size // batch_size(config))) + 1
+    if steps < joins:
+        raise InputError(
+            f"The run ends after {steps:,} steps, and its memory would only join in step {joins:,}: when"
+            f" config.train.memory_size={config.train.memory_size} embeddings are there, and"
+            f" config.train.memory_warm_up={config.train.memory_warm_up} batches have passed. Lower them, or"
+            " train for longer."
+        )
+
+
+def batch_size(config: ConfigDict) -> int:
+    """Images in a batch, of all devices together; 0 while it is left open."""
+    return max(0, config.data.classes_per_batch) * config.data.examples_per_class
+
+
+def any_size(config: ConfigDict) -> bool:
+    """Whether the model that is evaluated has to take images of any size."""
+    return config.evaluation.full_size or tuple(config.evaluation.scales) != (1.0,)
+
+
+def total_steps(config: ConfigDict, num_images: int) -> int:
+    """The steps of the run; an epoch is as many images as the training part has."""
+    steps, epochs = config.train.steps, config.train.epochs
+    if (steps > 0) == (epochs > 0):
+        raise InputError(
+            "Give one of config.train.steps and config.train.epochs, and set the other to 0."
+            f" Received: steps={steps}, epochs={epochs}"
+        )
+    steps, size = _steps_of(config, num_images), batch_size(config)
+    print(f"{steps:,} steps of {size} images = {steps * size / num_images:.1f} epochs")
+    return steps
+
+
+def _steps_of(config, num_images):
+    """The field of the steps, or as many as the epochs take."""
+    return config.train.steps or max(1, round(config.train.epochs * num_images / batch_size(config)))
+
+
+def parts(field: str, text: str) -> list[str]:
+    """The parts of a text between commas.
+
+    >>> parts("train.no_decay", "bias, gamma")
+    ['bias', 'gamma']
+    """
+    found = [part.strip() for part in text.split(",")] if text else []
+    if not all(found):
+        raise checks.invalid(f"config.{field}", "parts of variables' paths with commas between", text)
+    return found
+
+
+def multipliers(text: str) -> dict[str, float]:
+    """The learning-rate multipliers in a text.
+
+    >>> multipliers("embedding=10, gem=0.5")
+    {'embedding': 10.0, 'gem': 0.5}
+    """
+    pairs = [part.rpartition("=") for part in parts("train.learning_rate_multipliers", text)]
+    try:
+        return {name.strip(): float(factor) for name, _, factor in pairs}
+    except ValueError:
+        raise checks.invalid(
+            "config.train.learning_rate_multipliers", "something like embedding=10, gem=0.5", text
+        ) from None

@@ -1,0 +1,105 @@
+"""Trains an embedding model, measures it and exports it.
+
+    python train_main.py [--config=configs/digits.py[:loss]] [--workdir=FOLDER] [--config.field=value ...]
+
+Killed and started again with the same command, it goes on from its last checkpoint.
+"""
+
+import contextlib
+import functools
+import os
+
+from absl import flags
+from ml_collections import config_flags
+
+import tfrank
+from tfrank.common import commands, files
+from tfrank.common.files import locked
+from tfrank.evaluation.report import text
+from tfrank.run import config_flag, datasets, experiment, inference, measuring, reporting, settings
+from tfrank.run.workdir import check_config_of, check_same_config, default_workdir, save_config
+from tfrank.training import cluster, verdict
+
+_DEFAULT_CONFIG = os.path.join(os.path.dirname(tfrank.__file__), "configs", "digits.py")
+_CONFIG = config_flags.DEFINE_config_file(
+    "config", None, "The config, and its loss: configs/digits.py:smooth_ap"
+)
+_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run. Default: runs/<config>_<data>_<loss>")
+
+
+def main(_):
+    """Trains as the flags say."""
+    config = settings.resolved(_CONFIG.value)
+    strategy = experiment.build_strategy(config)
+    workdir = _WORKDIR.value or default_workdir(config)
+    chief = cluster.is_chief(strategy)
+    with cluster.together(strategy):
+        experiment.check_config(config)
+        experiment.check_start(config, workdir)
+        with locked(workdir) if chief else contextlib.nullcontext():
+            with cluster.chief_first(strategy):
+                (check_config_of if chief else check_same_config)(workdir, config)
+                data = datasets.build_data(config, workdir)
+                fitted = settings.fitted(config, data.train.label)
+                steps = settings.total_steps(fitted, len(data.train))
+                if chief and not config.dry_run:
+                    save_config(workdir, config, steps)
+            train_and_evaluate(fitted, workdir, strategy, data, steps)
+
+
+def train_and_evaluate(config, workdir, strategy, data, steps):
+    """Trains for so many steps, exports the best weights, and writes their report."""
+    test = measuring.test_set_of(data.test, data.relevance)
+    measuring.check_measurable(config, test)
+    training = experiment.build_training(config, workdir, strategy, steps, data.train)
+    if config.dry_run:
+        return experiment.dry_run(config, training, data, steps)
+    model, baselines = inference.embed_fn(training.serving), {}
+
+    def measure(function):
+        return measuring.measure_all(config, inference.embed_all(config, function, data.test)[0], test)
+
+    if config.evaluation.baselines and cluster.is_chief(strategy):
+        baselines["raw pixels"] = measure(inference.raw_pixels(config)).without_embeddings()
+        baselines["start"] = measure(model).without_embeddings()
+    experiment.train(config, training, data, steps)
+    if not cluster.is_chief(strategy):
+        return
+    paths = {name: os.path.join(workdir, name) for name in ("metrics.json", "saved_model")}
+    inference.export(config, training.serving, paths["saved_model"])
+    results = measure(model)
+    rows = (baselines | {"trained": results}).items()
+    rows = {name: next(iter(one.metrics().values())) for name, one in rows}
+
+    print(text.table(rows, reporting.DEFINITIONS))
+    for note in results.notes:
+        print(note)
+    best = training.trainer.best
+    weights = verdict.best_sentence(best, steps) if best else f"Those of the last step, {steps:,}."
+    print(weights)
+    warnings = verdict.warnings_of(rows, best, verdict.read_losses(workdir))
+    for warning in warnings:
+        print(f"\nWARNING: {warning}")
+    files.write_json(paths["metrics.json"], rows)
+    # Whitening and several scales are for eval_main.
+    done = config.copy_and_resolve_references()
+    done.evaluation.update(whitening=0.0, scales=(1.0,))
+    about = measuring.about(done, test, model=workdir, search="exact")
+    folder = os.path.join(workdir, "evaluation", datasets.test_name(config))
+    # Of the weights that an evaluation found here before.
+    for name in ("embeddings", "whitening", "whitening.npz", "saved_model"):
+        files.remove(os.path.join(folder, name))
+    *_, page = reporting.write_evaluation(
+        *(folder, config, results, data.test),
+        about=about | {"weights": weights},
+        title=workdir,
+        warnings=warnings,
+        baselines=baselines,
+        training=workdir,
+    )
+    print("\n".join([*paths.values(), page]))
+
+
+def command() -> None:
+    """Runs the command line of this process."""
+    commands.run(main, parse=functools.partial(config_flag.parse, _DEFAULT_CONFIG, __name__))

@@ -1,0 +1,252 @@
+"""The composition root of trained models: opened from a run or a SavedModel, to embed, whiten and export."""
+
+import dataclasses
+import hashlib
+import os
+import re
+import zipfile
+from collections.abc import Callable, Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+from tfrank.common import checks, files
+from tfrank.common.checks import InputError
+from tfrank.data.index import RecordIndex, select
+from tfrank.data.sources.image import ROLES
+from tfrank.evaluation.embed import EmbedFn, embed_into, on_all_replicas
+from tfrank.evaluation.evaluate import check_unique, unit_rows
+from tfrank.evaluation.postprocessing.multi_scale import multi_scale
+from tfrank.evaluation.postprocessing.whitening import Whitening, learn_whitening
+from tfrank.evaluation.protocols import TestSet
+from tfrank.export.operations import check_operations
+from tfrank.run import experiment, inference, measuring, settings
+from tfrank.run.datasets import build_loader
+from tfrank.run.workdir import check_path
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedModel:
+    """A model that is measured.
+
+    Attributes:
+        config: how images are loaded, and at which scales they are seen.
+        function: from images to embeddings, on all replicas.
+        fingerprint: of its weights.
+        evaluations: folder that its evaluations go to by default.
+        model: the Keras model; None where it is a SavedModel.
+    """
+
+    config: ConfigDict
+    function: EmbedFn
+    fingerprint: str
+    evaluations: str
+    model: keras.Model | None
+
+    def embed(self, index: RecordIndex, folder: str) -> np.ndarray:
+        """Unit-norm embeddings of all records, in a folder, where a pass that was stopped goes on."""
+        loader = build_loader(self.config)
+        scales = tuple(self.config.evaluation.scales)
+        what = repr((self.fingerprint, self.config.train.precision, index.fingerprint(), loader, scales))
+
+        def batches_from(start):
+            return inference.image_batches(self.config, select(index, np.arange(start, len(index))))
+
+        key = hashlib.sha256(what.encode()).hexdigest()
+        ids = measuring.distinct_ids(index)
+        return embed_into(folder, self.function, batches_from, ids=ids, labels=index.label, key=key)
+
+    def learn_whitening(self, train: RecordIndex, folder: str) -> Whitening:
+        """PCA whitening as the config says, learnt on images of the training set, or on a sample of them."""
+        options = self.config.evaluation
+        count = min(len(train), options.whitening_images)
+        # The same for runs of any seed, which are compared.
+        rows = np.sort(np.random.default_rng(0).permutation(len(train))[:count])
+        print(f"Whitening is learnt on {count:,} of {len(train):,} training images.")
+        embeddings = self.embed(select(train, rows), folder)
+        with checks.as_fields("evaluation", (), dims="whitening_dim"):
+            return learn_whitening(embeddings, power=options.whitening, dims=options.whitening_dim or None)
+
+    def check_exportable(self, folder: str) -> None:
+        """InputError where there is no Keras model to export, or a model could not be read from `folder`."""
+        check_path(folder)
+        if self.model is None:
+            raise InputError("A SavedModel cannot be exported again. Give the run by --workdir.")
+
+    def export(self, folder: str, whitening: Whitening | None) -> str:
+        """Writes a SavedModel that embeds at the config's scales, whitened if told so; its path."""
+        self.check_exportable(folder)
+        scales = tuple(self.config.evaluation.scales)
+        inference.export(self.config, self.model, folder, whitening, scales=scales)
+        return folder
+
+
+def open_model(
+    config: ConfigDict, workdir: str, saved_model: str | None, *, trusted: bool = False
+) -> TrainedModel:
+    """The model of a run, by its best or latest weights, or a SavedModel, on the config's devices.
+
+    Args:
+        config: how images are loaded, and on which devices.
+        workdir: of the run.
+        saved_model: the folder of a SavedModel, which is opened in place of the run's; None: none is.
+        trusted: whether the SavedModel may run any operation; see `load_saved_model`.
+    """
+    strategy = experiment.build_evaluation_strategy(config)
+    with strategy.scope():
+        if saved_model:
+            check_contents(saved_model, config)
+            size = None if settings.any_size(config) else config.data.image_size
+            model, function = None, load_saved_model(saved_model, size, trusted=trusted)
+            fingerprint = _fingerprint_of_files(saved_model)
+            evaluations = f"{saved_model.rstrip('/')}_evaluation"
+        else:
+            model = experiment.load_trained(config, workdir)
+            function, fingerprint = inference.embed_fn(model), inference.fingerprint_of_weights(model)
+            evaluations = os.path.join(workdir, "evaluation")
+    scales = tuple(config.evaluation.scales)
+    if scales != (1.0,):
+        function = multi_scale(function, scales)
+    return TrainedModel(config, on_all_replicas(function, strategy), fingerprint, evaluations, model)
+
+
+def check_contents(saved_model: str, config: ConfigDict) -> None:
+    """InputError where an exported model does by itself what the config says is to be done."""
+    contents, options = inference.exported_contents(saved_model), config.evaluation
+    for field, asked, nothing in (
+        ("whitening", options.whitening, 0.0),
+        ("scales", list(options.scales), [1.0]),
+    ):
+        if contents.get(field, nothing) != nothing and asked != nothing:
+            raise InputError(
+                f"{saved_model} was exported with {field} {contents[field]}, which would be done twice. Set"
+                f" config.evaluation.{field} to {'1.0' if field == 'scales' else '0.0'}."
+            )
+
+
+def load_saved_model(
+    folder: str, size: int | None, *, trusted: bool = False
+) -> Callable[[tf.Tensor], tf.Tensor]:
+    """The `serving_default` signature of a SavedModel as an embedding function.
+
+    Args:
+        folder: of the SavedModel.
+        size: of the square images that it embeds; None: any.
+        trusted: whether it may run any operation. If not, one is refused before it is loaded that could read
+            or write files, speak to other machines or run Python.
+    """
+    try:
+        if not trusted:
+            check_operations(folder)
+        loaded = tf.saved_model.load(folder)
+        signature = loaded.signatures["serving_default"]
+        inputs, outputs = signature.structured_input_signature[1], signature.structured_outputs
+        if set(inputs) != {"images"} or "embedding" not in outputs:
+            raise ValueError(f"from {sorted(inputs)} to {sorted(outputs)}, not from images to embedding")
+        if inputs["images"].dtype != tf.float32 or outputs["embedding"].shape.rank != 2:
+            raise ValueError("not from float32 images to [batch, dim]")
+        takes = inputs["images"].shape[1:3]
+        if not takes.is_compatible_with([size, size]) or (size is None and None not in takes):
+            raise ValueError(f"its images are of {takes} pixels, not of {size or 'any size'}")
+        # Kept with it: the signature alone does not keep the variables.
+        return lambda batch, model=loaded: model.signatures["serving_default"](images=batch)["embedding"]
+    except InputError:
+        raise
+    except (OSError, KeyError, IndexError, ValueError, tf.errors.OpError) as error:
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise InputError(
+            f"{folder} is not a SavedModel of an embedding model ({reason}). Give the folder of one, or"
+            " export it again."
+        ) from None
+
+
+def load_embeddings(path: str) -> tuple[np.ndarray, TestSet]:
+    """Unit-norm embeddings and their test set out of an .npz file.
+
+    Its arrays: `embeddings`, `[images, dim]` floats of any norm, and `labels`, `[images]` integers; `ids`
+    (`[images]` text), `role` ("query" or "gallery") and `group`, where they are known; see `TestSet`.
+
+    Raises:
+        InputError: there is no such file, it is damaged or holds something else, or an embedding is not
+            finite.
+    """
+    try:
+        with open(path, "rb") as file:
+            if not zipfile.is_zipfile(file):
+                raise ValueError("it is no .npz, or is cut off")
+        with np.load(path, allow_pickle=False) as arrays:
+            found = dict(arrays)
+        if missing := {"embeddings", "labels"} - found.keys():
+            raise ValueError(f"it has no {' and no '.join(sorted(missing))}")
+        embeddings, labels = found["embeddings"], found["labels"].reshape(-1)
+        images = len(embeddings)
+        test = TestSet(
+            labels=labels.astype(np.int64, casting="safe"),
+            ids=found.get("ids", np.arange(images).astype(str)),
+            role=found.get("role", np.full(images, "")).astype(str),
+            group=found.get("group", np.full(images, -1)).astype(np.int64, casting="safe"),
+        )
+        shapes = {column.shape for column in (test.labels, test.ids, test.role, test.group)}
+        if embeddings.ndim != 2 or embeddings.dtype.kind != "f" or shapes != {(images,)} or not images:
+            raise ValueError(f"embeddings are {_shape(embeddings)}, and labels {_shape(labels)}")
+        if not np.isin(test.role, ROLES).all():
+            raise ValueError(f"a role is none of {ROLES}")
+    except FileNotFoundError:
+        raise InputError(
+            f"There is no file {path}. Give that of the embeddings, --embeddings=PATH."
+        ) from None
+    except files.NPZ_ERRORS as error:
+        raise InputError(
+            f"{path} cannot be measured: {str(error).rstrip('.')}. It should be an .npz with embeddings,"
+            " [images, dim] floats, labels, [images] integers, and if known ids, role and group."
+        ) from None
+    check_unique("ids", test.ids)
+    rows, _ = unit_rows(embeddings, test.ids)
+    return rows, test
+
+
+def run_of(saved_model: str | None) -> str | None:
+    """The workdir that a SavedModel lies in, if it does."""
+    if not saved_model:
+        return None
+    folder = os.path.dirname(os.path.abspath(saved_model))
+    # One that an evaluation exported lies in its folder.
+    of_evaluation = os.path.dirname(folder)
+    places = [folder, *([os.path.dirname(of_evaluation)] if of_evaluation.endswith("evaluation") else [])]
+    runs = [place for place in places if os.path.exists(os.path.join(place, "config.json"))]
+    return os.path.relpath(runs[0]) if runs else None
+
+
+def config_of_run(arguments: Sequence[str], root: str) -> str:
+    """The config of the run that a command line names, or that of the digits.
+
+    Raises:
+        InputError: it names a SavedModel of no run, so that nobody knows which images it is for.
+    """
+    flags = dict(re.findall(r"^--?(workdir|saved_model)[=\n](.+)$", "\n".join(arguments), re.MULTILINE))
+    folder = flags.get("workdir") or run_of(flags.get("saved_model"))
+    path = os.path.join(folder or "", "config.json")
+    if folder and os.path.exists(path):
+        return f"{os.path.join(root, 'configs', 'of_run.py')}:{path}"
+    if flags.get("saved_model"):
+        raise InputError(
+            f"{flags['saved_model']} lies in no run, so its images are not known. Give --config or --workdir."
+        )
+    return os.path.join(root, "configs", "digits.py")
+
+
+def _shape(array):
+    return f"{array.dtype} of shape {list(array.shape)}"
+
+
+def _fingerprint_of_files(folder: str) -> str:
+    digest = hashlib.sha256()
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            digest.update(name.encode())
+            with open(os.path.join(place, name), "rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
