@@ -108,7 +108,7 @@ def test_a_template_of_which_one_image_is_left_is_compared_and_one_without_any_i
 
 
 def test_bad_lists_of_pairs_stop_before_any_image_is_written(ijbc, monkeypatch):
-    monkeypatch.setattr("tfrank.data.preparation.shards.write", None)
+    monkeypatch.setattr("tfrank.data.prepare.preparation.shards.write", None)
     write(ijbc / "meta" / "ijbc_template_pair_label.txt", *PAIRS, "0 6 0")
     with pytest.raises(InputError, match="the pair 0 6 0 has template 6, of which"):
         prepare_ijbc(ijbc)

@@ -260,7 +260,7 @@ def test_a_full_disk_is_not_taken_for_a_damaged_archive(tmp_path, monkeypatch):
     def full(source, copy):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tfrank.data.archives.shutil.copyfileobj", full)
+    monkeypatch.setattr("tfrank.data.prepare.archives.shutil.copyfileobj", full)
     with pytest.raises(OSError, match=r"No space left on device: .*out\.unpacking"):
         unpack(write(tmp_path / "images.zip", FILES), str(tmp_path / "out"))
     assert os.listdir(tmp_path) == ["images.zip"]

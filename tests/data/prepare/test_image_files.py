@@ -397,7 +397,7 @@ def test_neither_warnings_nor_pillows_settings_tell_of_it():
 
 BOMBS = """
 import pathlib, resource, sys
-from tfrank.data.image_files import BadImage, checked_image
+from tfrank.data.prepare.image_files import BadImage, checked_image
 files = [path.read_bytes() for path in pathlib.Path(sys.argv[1]).iterdir()]
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 checked_image(pathlib.Path(sys.argv[2]).read_bytes())

@@ -180,7 +180,7 @@ def test_patterns_that_no_shard_matches_are_refused(shards, tmp_path):
 def test_the_scan_is_kept_beside_the_shards_and_used_again(shards, tmp_path, monkeypatch):
     first = opened(tmp_path, tmp_path / "cache")
     assert len(list(tmp_path.glob("*.index.npz"))) == 1
-    monkeypatch.setattr("tfrank.data.scan.scan", None)
+    monkeypatch.setattr("tfrank.data.prepare.scan.scan", None)
     assert opened(tmp_path, tmp_path / "cache").fingerprint() == first.fingerprint()
 
 
@@ -232,7 +232,7 @@ def test_beside_shards_that_may_only_be_read_the_cache_is_used(shards, tmp_path,
     monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(tmp_path))
     opened(tmp_path, cache)
     assert len(list(cache.glob("*.index.npz"))) == 1 and not list(tmp_path.glob("*.index.npz"))
-    monkeypatch.setattr("tfrank.data.scan.scan", None)
+    monkeypatch.setattr("tfrank.data.prepare.scan.scan", None)
     assert len(opened(tmp_path, cache)) == 3
 
 

@@ -235,7 +235,7 @@ def test_a_saved_index_finds_the_same_after_its_folder_has_moved(tmp_path, monke
 PROGRAM = """
 import hashlib, json, sys, numpy as np
 from tests.evaluation.search.test_scann_index import ROWS
-from tfrank.evaluation.scann_index import ScannIndex
+from tfrank.evaluation.search.scann_index import ScannIndex
 found = ScannIndex.load(sys.argv[1]).search(ROWS, 9)
 print(json.dumps([hashlib.sha1(part.tobytes()).hexdigest() for part in found]))
 """
@@ -252,7 +252,7 @@ def test_another_process_finds_the_same(tmp_path, method):
 
 SAVES = """
 import sys, numpy as np
-from tfrank.evaluation.scann_index import ScannIndex
+from tfrank.evaluation.search.scann_index import ScannIndex
 rows = np.random.default_rng(0).normal(size=(20000, 64)).astype(np.float32)
 print("ready", flush=True)
 while True:
@@ -467,7 +467,7 @@ def test_a_header_that_promises_more_than_memory_holds_is_refused(tmp_path, name
 
 SAVES_OFTEN = """
 import sys, numpy as np
-from tfrank.evaluation.scann_index import ScannIndex
+from tfrank.evaluation.search.scann_index import ScannIndex
 rows = np.random.default_rng(0).normal(size=(600, 16)).astype(np.float32)
 indexes = [ScannIndex.build(rows[:n], method="hashing") for n in (500, 600)]
 while True:
