@@ -1,4 +1,4 @@
-"""Every code block of the README runs."""
+"""Every code block of the README and of the pages in docs runs."""
 
 import os
 import pathlib
@@ -14,7 +14,10 @@ import tensorflow as tf
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```(python|bash)\n(.*?)```", README, re.DOTALL)
+# The later pages look at what the commands of the README left.
+PAGES = ("training", "losses", "evaluation", "production", "data", "data_sets", "benchmarks")
+TEXTS = [README, *((ROOT / "docs" / f"{page}.md").read_text() for page in PAGES)]
+BLOCKS = [block for text in TEXTS for block in re.findall(r"```(python|bash)\n(.*?)```", text, re.DOTALL)]
 INSTALLS = [
     "pip install -e . && python train_main.py",
     "pip install -e '.[test]' && pytest -n 2 --dist loadfile",
@@ -30,6 +33,18 @@ def test_the_first_screen_has_exactly_two_commands():
     assert [
         block.strip() for kind, block in re.findall(r"```(bash)\n(.*?)```", screen, re.DOTALL)
     ] == INSTALLS
+
+
+def test_all_pages_of_docs_are_read_and_no_link_leads_nowhere():
+    assert {path.stem for path in (ROOT / "docs").glob("*.md")} == set(PAGES)
+    for folder, text in zip([ROOT, *[ROOT / "docs"] * len(PAGES)], TEXTS):
+        words = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+        for link in re.findall(r"\]\((?!https?:)([^)#]+)", words):
+            assert (folder / link).exists(), link
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 160
 
 
 def test_ci_runs_the_test_command_of_the_readme():
