@@ -70,7 +70,7 @@ TRAIN = [
     (
         "--config.loss=smooth_ap",
         "Losses differ in their fields, so a loss is chosen with the config. Write"
-        " --config=configs/digits.py:smooth_ap in place of --config.loss=smooth_ap",
+        " --config=tfrank/configs/digits.py:smooth_ap in place of --config.loss=smooth_ap",
     ),
     (
         "--config=configs/sop.py --config.loss=rll",
