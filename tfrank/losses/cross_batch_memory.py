@@ -35,7 +35,7 @@ class CrossBatchMemory(RankingLoss):
         size: M, rows of the memory, at least 1. The paper takes up to the whole training set.
         warm_up: batches before the memory joins, at least 0, while embeddings still change quickly.
             Default 1,000 (the paper's).
-        name: of the loss.
+        name: name of the loss.
 
     Attributes:
         labels, embeddings: the memory's variables, `[rows]` int64 and `[rows, dim]` float32, the oldest

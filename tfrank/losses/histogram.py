@@ -75,7 +75,7 @@ def histogram_loss(
     *,
     num_bins: int = 201,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """L_q of each query, `[queries]`, and which queries count, `[queries]` bool.
+    """L_q of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
     The formula is `HistogramLoss`'s; h+ is of all the queries that count, those of all replicas. The
     arguments are `score_rows`'s: embeddings of unit norm.
@@ -116,7 +116,7 @@ class HistogramLoss(RankingLoss):
     Args:
         num_bins: R, at least 2. Default 201: nodes 0.01 apart, as in the paper.
         reduction: "mean" or None, see `RankingLoss`.
-        name: of the loss.
+        name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats. Sample weights
     weigh the L_q, and not the pairs in h+.

@@ -48,7 +48,7 @@ def lifted_structure_loss(
     squared: bool = False,
     normalize: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """L_q of each query, `[queries]`, and which queries count, `[queries]` bool.
+    """L_q of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
     The formula is `LiftedStructureLoss`'s; A_j of a gallery row j is taken over the queries of other
     labels, of all replicas. The arguments are `score_rows`'s; where not `normalize`, embeddings may be of
@@ -88,13 +88,13 @@ class LiftedStructureLoss(RankingLoss):
         normalize: whether embeddings are L2-normalised first. Default False, unlike most losses, as in
             both papers.
         reduction: "mean" or None, see `RankingLoss`.
-        name: of the loss.
+        name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats. Where they are
     not normalised, squared distances are to be finite: no norms above 1e18 in float32. Distances come
     from dot products: in float32 those below 1e-3 of the norms are rounding.
 
-    A query without another image of its class has no loss, no gradient, and is left out of the mean. A
+    A query without another image of its class has no loss and no gradient, and is left out of the mean. A
     pair of which neither row has a negative, where J is the log of 0, counts with 0.
 
     Reference: Song et al., Deep Metric Learning via Lifted Structured Feature Embedding, CVPR 2016, arXiv

@@ -29,7 +29,7 @@ def n_pairs_loss(
     gallery_embeddings: tf.Tensor,
     self_index: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """L_q of each query, `[queries]`, and which queries count, `[queries]` bool.
+    """L_q of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
     The formula is `NPairsLoss`'s, the arguments `score_rows`'s, but embeddings may be of any norm.
     """
@@ -53,12 +53,12 @@ class NPairsLoss(RankingLoss):
         normalize: whether embeddings are L2-normalised first. Default False, unlike the other losses:
             norms scale the softmax, and between unit vectors, without a temperature, it stays flat.
         reduction: "mean" or None, see `RankingLoss`.
-        name: of the loss.
+        name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats. Where they are
     not normalised, dot products are to be finite: no norms above 1e18 in float32.
 
-    A query without another image of its class has no loss, no gradient, and is left out of the mean;
+    A query without another image of its class has no loss and no gradient, and is left out of the mean;
     one with positives but no negatives counts, with 0.
 
     Reference: Sohn, Improved Deep Metric Learning with Multi-class N-pair Loss Objective, NIPS 2016.

@@ -59,7 +59,7 @@ def pnp_loss(
     include_self: bool = False,
     exponent: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """PNP loss of each query, `[queries]`, and which queries count, `[queries]` bool.
+    """PNP loss of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
     Takes the arguments of `score_rows`, embeddings of unit norm, and those of `PNPLoss`, whose formula it is.
     `exponent` is a of the warm-up, a scalar; None: there is none.
@@ -101,16 +101,16 @@ class PNPLoss(RankingLoss):
         alpha: steepness of "dq", at least 1. Default 4: the larger the better until gradients
             explode (section "Impact of Hyper-parameters").
         b: bound of "ib", positive; f' stays below 1/b. Default 4: best on SOP (same section).
-        temperature: of the sigmoid, positive. Default 0.01 (section "Experimental Setup").
-        include_self: whether the query is one more positive of itself, as in the published code.
+        temperature: temperature of the sigmoid, positive. Default 0.01 (section "Experimental Setup").
+        include_self: whether the query also counts as a positive of itself, as in the published code.
         warmup_steps: W of "dq", at least 0; 0 for none. Tell the loss what counts the steps:
             `loss.iteration = optimizer.iterations`.
         reduction: "mean" or None, see `RankingLoss`.
-        name: of the loss.
+        name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
 
-    A query without another image of its class has no loss, no gradient, and is left out of the mean.
+    A query without another image of its class has no loss and no gradient, and is left out of the mean.
 
     Reference: Li et al., Rethinking the Optimization of Average Precision, AAAI 2022,
     arXiv 2102.04640. Memory: about three matrices `[batch, batch]`.

@@ -70,9 +70,9 @@ def recall_at_k_loss(
     k_temperatures: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0),
     present: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """1 - smooth Recall@k of each query, `[queries]`, and which queries count, `[queries]` bool.
+    """1 - smooth Recall@k of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
-    The formula is `RecallAtKLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
+    Implements the formula of `RecallAtKLoss`. Takes the arguments of `score_rows`; embeddings have unit norm.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     return score_rows(_kernel(ks), *rows, temperature, k_temperatures, present=present)
@@ -129,11 +129,11 @@ class RecallAtKLoss(RankingLoss):
         simix: whether batches are extended by virtual rows, which takes four times the memory.
         seed: of the virtual rows, at least 0. Read only with `simix`.
         reduction: "mean" or None, see `RankingLoss`.
-        name: of the loss.
+        name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
 
-    A query without another image of its class has no loss, no gradient, and is left out of the mean.
+    A query without another image of its class has no loss and no gradient, and is left out of the mean.
 
     Reference: Patel et al., Recall@k Surrogate Loss with Large Batches and Similarity Mixup, CVPR 2022,
     arXiv 2108.11179. Memory: about three matrices `[batch, batch]`, or with `simix` of twice the batch.

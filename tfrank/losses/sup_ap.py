@@ -68,9 +68,9 @@ def sup_ap_loss(
     negative_margin: Scalar = 0.6,
     include_self: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """L_ROADMAP of each query, `[queries]`, and which queries count, `[queries]` bool.
+    """L_ROADMAP of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
-    The formula is `SupAPLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
+    Implements the formula of `SupAPLoss`. Takes the arguments of `score_rows`; embeddings have unit norm.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     numbers = temperature, rho, delta, calibration_weight, positive_margin, negative_margin
@@ -96,19 +96,19 @@ class SupAPLoss(RankingLoss):
     batch speaks for the whole data set.
 
     Args:
-        temperature: of the sigmoid, positive. Default 0.01.
+        temperature: temperature of the sigmoid, positive. Default 0.01.
         rho: slope of the line, at least 0. Default 100.
         delta: similarity from where the line begins, at least 0. Default 0.05.
         calibration_weight: w, 0 (SupAP alone) to 1. Default 0.5.
         positive_margin: similarity that positives are to reach. Default 0.9.
         negative_margin: similarity that negatives are to stay below. Default 0.6.
-        include_self: whether the query is one more positive of itself.
+        include_self: whether the query also counts as a positive of itself.
         reduction: "mean" or None, see `RankingLoss`.
-        name: of the loss.
+        name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
 
-    A query without another image of its class has no loss, no gradient, and is left out of the mean.
+    A query without another image of its class has no loss and no gradient, and is left out of the mean.
 
     Reference: Ramzi et al., Robust and Decomposable Average Precision for Image Retrieval, NeurIPS 2021,
     arXiv 2110.01445; defaults are the paper's. Memory: about three matrices `[batch, batch]`.

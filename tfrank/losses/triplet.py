@@ -96,9 +96,9 @@ def triplet_loss(
     margin: Scalar = 0.2,
     mining: str = "semi_hard",
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """L_q of each query, `[queries]`, and which queries count, `[queries]` bool.
+    """L_q of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
-    The formula is `TripletLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
+    Implements the formula of `TripletLoss`. Takes the arguments of `score_rows`; embeddings have unit norm.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     return score_rows(MINING[mining], *rows, margin, needs_negatives=True)
@@ -147,7 +147,7 @@ class TripletLoss(RankingLoss):
             negative in its want as TensorFlow Addons has it. "hard" is the batch hard of Hermans et al.
         hardest: N, or 0: all queries count. Default 0.
         reduction: "mean" or None, see `RankingLoss`.
-        name: of the loss.
+        name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
 

@@ -29,11 +29,11 @@ def arc_face_loss(
 ) -> tf.Tensor:
     """L of each row, `[batch]`.
 
-    The formula is `ArcFaceLoss`'s.
+    Implements the formula of `ArcFaceLoss`.
 
     Args:
         cosines: `[batch, proxies]` float.
-        rows: `[batch]` int32, the column of each row's class.
+        rows: `[batch]` int32, the column of the proxy of each row's class.
         scale: positive.
         margin: radians, 0 to pi/2.
     """
@@ -57,16 +57,16 @@ class ArcFaceLoss(ProxyLoss):
     theta_y = 0, where that of sin(theta_y) is taken as 0.
 
     Args:
-        labels: the labels of training, see `ProxyLoss`.
+        labels: the training labels, see `ProxyLoss`.
         scale: positive; the paper's s. Default 64.
         margin: radians, 0 to pi/2; the paper's m. Default 0.5.
         reduction: "mean" or None, see `ProxyLoss`.
-        name: of the loss.
+        name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, cosines `[batch, classes]` floats, from the layer
     that `proxies()` makes.
 
-    Every row counts, also one that is alone of its class in the batch. With one class the loss is 0.
+    Every row counts, even one without another row of its class in the batch. With one class the loss is 0.
 
     Reference: Deng et al., ArcFace: Additive Angular Margin Loss for Deep Face Recognition, CVPR 2019,
     arXiv 1801.07698; defaults are the paper's. Memory: about four matrices `[batch, classes]`.

@@ -12,11 +12,11 @@ from tfrank.losses.proxies.proxy_loss import ProxyLoss
 def normalized_softmax_loss(cosines: tf.Tensor, rows: tf.Tensor, *, temperature: float = 0.05) -> tf.Tensor:
     """L of each row, `[batch]`.
 
-    The formula is `NormalizedSoftmaxLoss`'s.
+    Implements the formula of `NormalizedSoftmaxLoss`.
 
     Args:
         cosines: `[batch, proxies]` float.
-        rows: `[batch]` int32, the column of each row's class.
+        rows: `[batch]` int32, the column of the proxy of each row's class.
         temperature: positive.
     """
     return tf.nn.sparse_softmax_cross_entropy_with_logits(rows, cosines / temperature)
@@ -31,15 +31,15 @@ class NormalizedSoftmaxLoss(ProxyLoss):
     with c_z the cosine of the embedding with the proxy of class z, and y the embedding's class.
 
     Args:
-        labels: the labels of training, see `ProxyLoss`.
+        labels: the training labels, see `ProxyLoss`.
         temperature: positive; the paper's sigma. Default 0.05.
         reduction: "mean" or None, see `ProxyLoss`.
-        name: of the loss.
+        name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, cosines `[batch, classes]` floats, from the layer
     that `proxies()` makes.
 
-    Every row counts, also one that is alone of its class in the batch. With one class the loss is 0.
+    Every row counts, even one without another row of its class in the batch. With one class the loss is 0.
 
     Reference: Zhai and Wu, Classification is a Strong Baseline for Deep Metric Learning, BMVC 2019,
     arXiv 1811.12649; the layer normalisation and class-balanced batches of the paper are the model's and

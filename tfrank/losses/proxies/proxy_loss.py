@@ -29,7 +29,7 @@ class ProxyLoss(keras.losses.Loss):
         hyper_parameters: of the core; also what `get_config` gives, beside the three below.
         labels: the labels of training, any iterable of integers in any order; repetitions are ignored.
         reduction: "mean", or None for `[batch]` values w_q L_q.
-        name: of the loss.
+        name: name of the loss.
 
     Called as `loss(labels, cosines, sample_weight=None)`:
         labels: `[batch]` or `[batch, 1]`, any integer dtype; compared as integers.
@@ -38,7 +38,7 @@ class ProxyLoss(keras.losses.Loss):
 
     A label that is not one of `labels` is an error that names it: InputError, or TensorFlow's
     InvalidArgumentError inside a graph. XLA (`jit_compile`) leaves such checks out: there a row with such
-    a label has no loss, no gradient, and is left out of the mean.
+    a label has no loss and no gradient, and is left out of the mean.
 
     Memory: a few matrices `[batch, proxies]`.
 

@@ -12,11 +12,11 @@ from tfrank.losses.proxies.proxy_loss import ProxyLoss
 def proxy_nca_loss(cosines: tf.Tensor, rows: tf.Tensor, *, temperature: float = 1 / 9) -> tf.Tensor:
     """L of each row, `[batch]`.
 
-    The formula is `ProxyNCALoss`'s.
+    Implements the formula of `ProxyNCALoss`.
 
     Args:
         cosines: `[batch, proxies]` float.
-        rows: `[batch]` int32, the column of each row's class.
+        rows: `[batch]` int32, the column of the proxy of each row's class.
         temperature: positive.
     """
     if cosines.shape[1] == 1:
@@ -41,16 +41,16 @@ class ProxyNCALoss(ProxyLoss):
     below 0 as the training goes on.
 
     Args:
-        labels: the labels of training, see `ProxyLoss`.
+        labels: the training labels, see `ProxyLoss`.
         temperature: positive. Default 1/9: published implementations scale both vectors to norm 3, which
             makes the squared distances 9 times as large. 1 is the formula as printed.
         reduction: "mean" or None, see `ProxyLoss`.
-        name: of the loss.
+        name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, cosines `[batch, classes]` floats, from the layer
     that `proxies()` makes.
 
-    Every row counts, also one that is alone of its class in the batch. With one class there is no
+    Every row counts, even one without another row of its class in the batch. With one class there is no
     other proxy: the loss is 0, without gradient.
 
     Reference: Movshovitz-Attias et al., No Fuss Distance Metric Learning using Proxies, ICCV 2017,

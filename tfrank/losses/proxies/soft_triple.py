@@ -23,7 +23,7 @@ def soft_triple_loss(
 ) -> tf.Tensor:
     """L of each row, `[batch]`.
 
-    The formula is `SoftTripleLoss`'s.
+    Implements the formula of `SoftTripleLoss`.
 
     Args:
         cosines: `[batch, classes x proxies_per_class]` float, those of a class side by side.
@@ -114,19 +114,19 @@ class SoftTripleLoss(ProxyLoss):
     for C classes of K proxies w each, unit vectors.
 
     Args:
-        labels: the labels of training, see `ProxyLoss`.
+        labels: the training labels, see `ProxyLoss`.
         proxies_per_class: K, at least 1. Default 10.
         scale: positive; the paper's lambda. Default 20.
         gamma: positive: the smaller, the more the nearest centre counts alone. Default 0.1.
         margin: at least 0; the paper's delta. Default 0.01.
         tau: at least 0. Default 0.2.
         reduction: "mean" or None, see `ProxyLoss`.
-        name: of the loss.
+        name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, cosines `[batch, classes x proxies_per_class]`
     floats, from the layer that `proxies()` makes.
 
-    Every row counts, also one that is alone of its class in the batch. With one class the loss is 0.
+    Every row counts, even one without another row of its class in the batch. With one class the loss is 0.
 
     Reference: Qian et al., SoftTriple Loss: Deep Metric Learning Without Triplet Sampling, ICCV 2019,
     arXiv 1909.05235; defaults are the paper's. Memory: about four matrices
