@@ -68,7 +68,7 @@ class MultiSimilarityLoss(RankingLoss):
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
 
     A query without another image of its class, or without an image of another class, has no loss, no
-    gradient, and is left out of the mean. A query with both but without a mined pair counts, with 0.
+    gradient, and is left out of the mean. A query with both but without a mined pair is valid, with loss 0.
 
     Reference: Wang et al., Multi-Similarity Loss with General Pair Weighting for Deep Metric Learning,
     CVPR 2019, arXiv 1904.06627. Memory: about three matrices `[batch, batch]`.

@@ -100,7 +100,7 @@ class RankedListLoss(RankingLoss):
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
 
     A query without another image of its class has no loss and no gradient, and is left out of the mean. A
-    query with positives but an empty mined set counts, with 0.
+    query with positives but without a mined pair is valid, with loss 0.
 
     Reference: Wang et al., Ranked List Loss for Deep Metric Learning, CVPR 2019, TPAMI 2021,
     arXiv 1903.03238. Memory: about three matrices `[batch, batch]`.
