@@ -12,7 +12,7 @@ from tfrank.losses.core.scalars import Scalar
 
 
 def penalty(negatives: tf.Tensor, positives: tf.Tensor) -> tf.Tensor:
-    """1 - precision at a positive with that many negatives and other positives before it."""
+    """1 - precision at a positive, from the numbers of negatives and of other positives before it."""
     return negatives / (1 + positives + negatives)
 
 
@@ -49,8 +49,8 @@ class SmoothAPLoss(RankingLoss):
         L_q = 1 - 1/|P| sum over positives i of (1 + P_i) / (1 + P_i + N_i)      (eq. 5, 7)
 
     Args:
-        temperature: temperature of the sigmoid, positive. Default 0.01 (section 6.4): smaller is nearer to AP
-            and has gradient for fewer pairs.
+        temperature: temperature of the sigmoid, positive. Default 0.01 (section 6.4). A smaller one is
+            closer to AP, and gives a gradient to fewer pairs.
         include_self: whether the query also counts as a positive of itself, as in the published code.
         reduction: "mean" or None, see `RankingLoss`.
         name: name of the loss.

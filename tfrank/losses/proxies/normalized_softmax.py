@@ -10,7 +10,7 @@ from tfrank.losses.proxies.proxy_loss import ProxyLoss
 
 
 def normalized_softmax_loss(cosines: tf.Tensor, rows: tf.Tensor, *, temperature: float = 0.05) -> tf.Tensor:
-    """L of each row, `[batch]`.
+    """The loss of each row, `[batch]`.
 
     Implements the formula of `NormalizedSoftmaxLoss`.
 
@@ -24,7 +24,7 @@ def normalized_softmax_loss(cosines: tf.Tensor, rows: tf.Tensor, *, temperature:
 
 @keras.saving.register_keras_serializable("tfrank")
 class NormalizedSoftmaxLoss(ProxyLoss):
-    """Softmax classification by cosines: pulls an embedding to its class's proxy, off all others.
+    """Softmax classification by cosines: pulls an embedding to its class's proxy, away from all others.
 
         L_q = -log(exp(c_y / temperature) / sum over all classes z of exp(c_z / temperature))
 
@@ -42,8 +42,8 @@ class NormalizedSoftmaxLoss(ProxyLoss):
     Every row counts, even one without another row of its class in the batch. With one class the loss is 0.
 
     Reference: Zhai and Wu, Classification is a Strong Baseline for Deep Metric Learning, BMVC 2019,
-    arXiv 1811.12649; the layer normalisation and class-balanced batches of the paper are the model's and
-    the sampler's. Memory: about two matrices `[batch, classes]`.
+    arXiv 1811.12649. The paper's layer normalisation and class-balanced batches are left to the model and the
+    sampler. Memory: about two matrices `[batch, classes]`.
 
     >>> loss = NormalizedSoftmaxLoss(labels=[3, 7])
     >>> round(float(loss([7, 3], [[0.1, 0.2], [0.1, 0.0]])), 4)

@@ -11,7 +11,7 @@ from tfrank.losses.proxies.proxy_loss import ProxyLoss
 
 
 def proxy_nca_pp_loss(cosines: tf.Tensor, rows: tf.Tensor, *, temperature: float = 1 / 9) -> tf.Tensor:
-    """L of each row, `[batch]`.
+    """The loss of each row, `[batch]`.
 
     Implements the formula of `ProxyNCAPlusPlusLoss`.
 
@@ -20,13 +20,13 @@ def proxy_nca_pp_loss(cosines: tf.Tensor, rows: tf.Tensor, *, temperature: float
         rows: `[batch]` int32, the column of the proxy of each row's class.
         temperature: positive.
     """
-    # d = 2 - 2 c; its 2 / T is in numerator and denominator.
+    # d = 2 - 2 c; the factor exp(-2 / T) cancels between numerator and denominator.
     return normalized_softmax_loss(cosines, rows, temperature=temperature / 2)
 
 
 @keras.saving.register_keras_serializable("tfrank")
 class ProxyNCAPlusPlusLoss(ProxyLoss):
-    """Proxy-NCA as a probability: the softmax, over all proxies, of minus the squared distances.
+    """Proxy-NCA as a probability: the softmax, over all proxies, of the negative squared distances.
 
         d_z = |x - p_z|^2 = 2 - 2 c_z, between unit vectors                                  (0 to 4)
         L_q = -log(exp(-d_y / temperature) / sum over all classes z of exp(-d_z / temperature))
