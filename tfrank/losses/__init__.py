@@ -1,4 +1,4 @@
-"""Ranking losses. One row in `LOSSES` is what makes a loss reachable by name, and tested."""
+"""Ranking losses. A row in `LOSSES` makes a loss available by name and includes it in the tests."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ LOSSES: dict[str, type[RankingLoss]] = {
 
 
 def get(name: str, **hyper_parameters: Any) -> RankingLoss | ProxyLoss | AddonsLoss:
-    """The loss of that name: a key of `LOSSES`, `PROXY_LOSSES` (with `labels`) or `ADDONS`.
+    """Returns the loss with the given name: a key of `LOSSES`, `PROXY_LOSSES` (with `labels`) or `ADDONS`.
 
     >>> get("smooth_ap", temperature=0.05).get_config()["temperature"]
     0.05

@@ -1,8 +1,8 @@
 """Losses of TensorFlow Addons, the package most published TensorFlow baselines were trained with.
 
-The formulas are the package's own (0.23, its last version), to compare with and to check ours from
-outside; labels, replicas and batches without pairs are treated as by our losses. One row in `ADDONS` is
-what makes a loss reachable by name.
+The formulas are the package's own (0.23, its last version). They allow comparisons and an independent check
+of our losses. Labels, replicas and batches without pairs are handled as in our losses. A row in `ADDONS`
+makes a loss available by name.
 """
 
 import contextlib
@@ -28,17 +28,18 @@ DISTANCES = ("L2", "squared-L2", "angular")
 
 
 class Addon(NamedTuple):
-    """What is known of a loss of the package.
+    """The description of a loss of the package.
 
     Attributes:
-        formula: f(package, labels, embeddings, **hyper_parameters): of the package's `losses`, `[batch]`
-            int64 and `[batch, dim]` float32, to a scalar. Called only where there are the pairs it needs.
+        formula: f(package, labels, embeddings, **hyper_parameters), with the package's module `losses`,
+            `[batch]` int64 labels and `[batch, dim]` float32 embeddings. Returns a scalar. Called only if the
+            batch has the pairs it needs.
         defaults: the hyper-parameters, with the package's defaults.
-        native: the arguments of `tfrank.losses.get` for the loss of ours to take instead. With as many rows
-            of each class it has the same value, for triplets with `distance_metric` "squared-L2"; only
-            n_pairs of ours takes every row as an anchor.
+        native: the arguments of `tfrank.losses.get` for our counterpart. If all classes have equally many
+            rows it has the same value, for triplets with `distance_metric` "squared-L2". The exception is
+            n_pairs: ours takes every row as an anchor.
         normalize: whether embeddings are L2-normalised first, as the package's documentation asks.
-        needs_negatives: whether the formula has no value without a negative pair.
+        needs_negatives: whether the formula is undefined without a negative pair.
     """
 
     formula: Callable[..., tf.Tensor]
@@ -49,24 +50,24 @@ class Addon(NamedTuple):
 
 
 def _of_a_batch(function: str) -> Callable[..., tf.Tensor]:
-    """The formula of a function of the package that takes labels and embeddings, as they are."""
+    """The formula that calls a function of the package on labels and embeddings."""
     return lambda package, *batch, **hyper_parameters: getattr(package, function)(*batch, **hyper_parameters)
 
 
 def _contrastive(package, labels, embeddings, *, margin):
-    """The mean over all pairs; the package's function takes pairs one by one, as distances."""
+    """The mean over all pairs; the package's function takes a list of pairs, as distances."""
     same = tf.equal(labels[:, None], labels)
     distances = package.metric_learning.pairwise_distance(embeddings)
     rows = tf.cast(tf.size(labels), tf.float32)
-    # A row and itself add nothing: a positive at distance 0.
+    # Pairs of a row with itself add 0, as positives at distance 0.
     return tf.reduce_sum(package.contrastive_loss(same, distances, margin=margin)) / (rows * (rows - 1))
 
 
 def _n_pairs(package, labels, embeddings):
-    """The first row of each class as anchor and its second as positive, where it has two.
+    """Takes the first row of each class as anchor and the second as positive, for classes with two rows.
 
-    The package's function takes similarities of anchors and positives. For no shape to depend on labels
-    there are batch // 2 of both; the pairs too many are similar to themselves only, and have no loss.
+    The package's function takes similarities of anchors and positives. No shape may depend on labels, so
+    there are always batch // 2 of both. Each surplus pair is similar only to itself and has loss 0.
     """
     same, batch = tf.equal(labels[:, None], labels), tf.size(labels)
     rows, count = tf.range(batch), functools.partial(tf.math.count_nonzero, dtype=tf.int32)
@@ -80,7 +81,7 @@ def _n_pairs(package, labels, embeddings):
     exists = tf.range(pairs) < classes
     absent = tf.where(tf.eye(pairs, dtype=tf.bool), 0.0, -1e30)
     logits = tf.where(exists[:, None] & exists, tf.matmul(anchors, positives, transpose_b=True), absent)
-    # The package casts labels to float, which tells these apart.
+    # The package casts labels to float32, which is exact for these small numbers.
     mean = package.npairs_loss(tf.range(pairs), logits)
     return mean * tf.cast(pairs / classes, tf.float32)
 
@@ -120,28 +121,29 @@ class AddonsLoss(keras.losses.Loss):
     """A loss of TensorFlow Addons, of integer labels and embeddings, over the whole global batch.
 
         addons/triplet_semi_hard: mean over positive pairs of [margin + d_ap - d_an]_+, where n is the
-            nearest negative with d_an > d_ap, or where there is none the farthest negative
+            nearest negative with d_an > d_ap, or the farthest negative if there is none
         addons/triplet_hard: mean over rows of [margin + max_p d_ap - min_n d_an]_+; with `soft` of
             log(1 + exp(max_p d_ap - min_n d_an)). A row without positives counts, with d_ap = 0
-        addons/contrastive: mean over ordered pairs i != j of d_ij^2 where they are of one class, else of
+        addons/contrastive: mean over ordered pairs i != j of d_ij^2 if both have the same class, else of
             [margin - d_ij]_+^2
         addons/n_pairs: mean over classes of log(1 + sum over other classes k of exp(a_c p_k - a_c p_c)),
             where a_c and p_c are the first two rows of class c in the batch; other rows are not used
         addons/lifted_structure: half the mean over positive pairs of [d_ij + log(sum over negatives k of i
             of exp(margin - d_ik) + sum over negatives l of j of exp(margin - d_jl))]_+^2
 
-    d is the Euclidean distance unless `distance_metric` says otherwise. The first three take embeddings
-    of unit norm, and so normalise them; the last two take them as they are.
+    d is the Euclidean distance unless `distance_metric` says otherwise. The first three losses L2-normalise
+    the embeddings; the last two take them as they are.
 
-    The package is the extra `addons`, for Python 3.11 only, and is imported when a first loss is made.
-    It ended before Keras 3, on which only its losses can be imported: without its top level, which is
-    also what warns of the package's end and of TensorFlow's version. Here that is known.
+    The package is the extra `addons`, for Python 3.11 only. It is imported when the first loss is created.
+    Its development ended before Keras 3, with which only its losses can be imported, without the package's
+    top level. The top level would also warn that development has ended and about TensorFlow's version; these
+    warnings are left out.
 
     Args:
         loss: a key of `ADDONS`.
-        reduction: "mean" only: a loss of the package is one value of the whole batch.
-        name: of the loss; its key where None.
-        **hyper_parameters: of that loss; `ADDONS` has them, with the package's defaults:
+        reduction: "mean" only, as a loss of the package is one value of the whole batch.
+        name: name of the loss; if None, its key.
+        **hyper_parameters: hyper-parameters of that loss; `ADDONS` lists them with the package's defaults:
             margin, at least 0 (all but n_pairs; default 1); soft (triplet_hard; default False);
             distance_metric (triplets): "L2", "squared-L2" or "angular", which is 1 - cosine. Default "L2".
 
@@ -149,19 +151,19 @@ class AddonsLoss(keras.losses.Loss):
         labels: `[batch]` or `[batch, 1]`, any integer dtype; compared as integers.
         embeddings: `[batch, dim]`, any float dtype; the package computes in float32.
 
-    Every replica computes the loss of the batch gathered from all of them, and returns its share: replicas'
-    values, and their gradients, are to be summed, and N replicas equal one device. `sample_weight` is
-    refused. First derivatives only, see `RankingLoss`.
+    Every replica computes the loss of the batch gathered from all of them, and returns its share. The values
+    of the replicas, and their gradients, are to be summed: N replicas then equal one device. `sample_weight`
+    raises InputError. First derivatives only, see `RankingLoss`.
 
-    A batch without a positive pair, or where the formula needs one without a negative pair (all but
-    contrastive), gives 0 and zero gradients, where the package gives NaN or counts pairs that are none.
+    A batch without a positive pair gives 0 and zero gradients. So does a batch without a negative pair if the
+    formula needs one (all but contrastive). The package gives NaN there, or counts pairs that do not exist.
 
     References: Schroff et al., FaceNet, CVPR 2015, arXiv 1503.03832 (section 3.2); Hermans et al., In
     Defense of the Triplet Loss, 2017, arXiv 1703.07737 (eq. 5); Hadsell et al., Dimensionality Reduction
     by Learning an Invariant Mapping, CVPR 2006 (eq. 4, twice its value); Sohn, Multi-class N-pair Loss,
     NeurIPS 2016 (RLL's eq. 2); Song et al., Lifted Structured Feature Embedding, CVPR 2016,
     arXiv 1511.06452 (eq. 4). Memory: the package's semi-hard triplets and lifted structure take
-    `[batch^2, batch]`, the others `[batch, batch]`; ours take no such cube.
+    `[batch^2, batch]`, the others `[batch, batch]`; ours never take `[batch^2, batch]`.
 
     >>> loss = AddonsLoss("addons/triplet_hard", margin=0.2)  # doctest: +SKIP
     >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)  # doctest: +SKIP
@@ -173,7 +175,8 @@ class AddonsLoss(keras.losses.Loss):
         iteration: see `RankingLoss`; not read, as none of these losses changes with the step.
 
     Raises:
-        InputError: the package cannot be imported; how to get it, and which loss of ours to take.
+        InputError: the package cannot be imported. The message says how to install it, and which of our
+            losses to use instead.
     """
 
     iteration: tf.Variable | keras.Variable | None = None
@@ -204,7 +207,7 @@ class AddonsLoss(keras.losses.Loss):
             ) from error
 
     def _native(self):
-        """The call that gives our counterpart."""
+        """The call that creates our counterpart, as text."""
         (_, name), *settings = ADDONS[self.loss].native.items()
         arguments = [repr(name), *(f"{setting}={value!r}" for setting, value in settings)]
         return f"tfrank.losses.get({', '.join(arguments)})"
@@ -214,10 +217,10 @@ class AddonsLoss(keras.losses.Loss):
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """What the loss keeps from step to step, for checkpoints: nothing."""
+        """The state to store in checkpoints: none."""
         return []
 
-    # Not `call`, see `RankingLoss`.
+    # Overrides `__call__`, not `call`; see `RankingLoss`.
     def __call__(self, y_true, y_pred, sample_weight=None):
         if sample_weight is not None:
             raise checks.InputError(f"`sample_weight` cannot apply. {self._one_value()}")
@@ -237,17 +240,17 @@ class AddonsLoss(keras.losses.Loss):
 
 
 def _has_pairs(labels, needs_negatives):
-    """Whether a class has two rows, and if asked also whether there are two classes; a bool scalar."""
+    """Whether some class has two rows and, if negatives are needed, there are two classes; a bool scalar."""
     same = tf.equal(labels[:, None], labels)
     positives = tf.math.count_nonzero(same) > tf.size(labels, tf.int64)
     return positives & ~tf.reduce_all(same) if needs_negatives else positives
 
 
 def _value_where(scored, formula, embeddings):
-    """The formula of the embeddings where there is a loss to score, else 0; a scalar.
+    """The formula of the embeddings if `scored`, else 0; a scalar.
 
-    Its gradient is taken inside the branch: from a branch to its gradient TensorFlow hands over shapes too,
-    which XLA has to know when it compiles, and cannot.
+    The gradient is computed inside the branch. Otherwise TensorFlow would pass shapes from the branch to its
+    gradient, and XLA would need to know them when it compiles.
     """
 
     @tf.custom_gradient
@@ -267,24 +270,25 @@ def _value_where(scored, formula, embeddings):
 
 @functools.cache
 def _package_losses() -> types.ModuleType:
-    """`tensorflow_addons.losses`, imported once.
+    """Imports `tensorflow_addons.losses`, once.
 
     Raises:
-        ImportError: it is not installed, or not importable here.
+        ImportError: the package is not installed, or cannot be imported here.
     """
     spec = importlib.util.find_spec("tensorflow_addons")
     if spec is None:
         raise ModuleNotFoundError("No module named 'tensorflow_addons'")
-    # The top level imports what Keras 3 has not (optimizers first); its losses need it as a folder only.
+    # The top level imports names that Keras 3 lacks (first in its optimizers). The losses need only its path.
     top = types.ModuleType("tensorflow_addons")
     top.__path__ = spec.submodule_search_locations
-    # A place in Keras 2 where they look for the type KerasTensor, to annotate arguments with.
+    # The losses look up the type KerasTensor in this module of Keras 2, for annotations of arguments.
     engine = types.ModuleType("keras.src.engine")
     engine.keras_tensor = keras
     with _lent({"tensorflow_addons": top, "keras.src.engine": engine}):
         package = importlib.import_module("tensorflow_addons.losses")
-    # They are tf.functions that call each other. Across such calls XLA cannot tell that only a shape is asked
-    # for, and would compile anew for every batch; as plain functions they become part of the caller's graph.
+    # The losses are tf.functions that call each other. Across such calls XLA cannot see that only a shape is
+    # needed, and would compile again for every batch. As plain functions they become part of the caller's
+    # graph.
     for module in (package, package.metric_learning):
         for name, function in list(vars(module).items()):
             if hasattr(function, "python_function"):
@@ -294,7 +298,7 @@ def _package_losses() -> types.ModuleType:
 
 @contextlib.contextmanager
 def _lent(modules: dict[str, types.ModuleType]) -> Iterator[None]:
-    """`sys.modules` with these in it; afterwards as it was of them and of what lies in them."""
+    """Adds these modules to `sys.modules`; afterwards restores the previous entries, submodules included."""
 
     def found():
         return {name: module for name, module in sys.modules.items() if name.startswith(tuple(modules))}

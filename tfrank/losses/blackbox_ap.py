@@ -1,4 +1,4 @@
-"""Blackbox AP: Average Precision through the exact, piecewise constant ranks (Rolinek et al., CVPR 2020)."""
+"""Blackbox AP: Average Precision of the exact, piecewise constant ranks (Rolinek et al., CVPR 2020)."""
 
 import keras
 import tensorflow as tf
@@ -12,8 +12,9 @@ from tfrank.losses.core.scalars import Scalar
 def _kernel(block: Block, interpolation, margin):
     """Exact AP of a block of rows, and the interpolated derivative of the ranks.
 
-    Of the derivative's two rankings only the positives' scores differ. So the rank of any row changes
-    by how many positives pass it, and two walks over the positives take the place of two sorts.
+    The two rankings of the derivative differ only in the scores of positives. The rank of a gallery row
+    therefore changes by the number of positives that pass it, and two walks over the positives replace two
+    sorts.
     """
 
     half = margin / 2
@@ -22,7 +23,7 @@ def _kernel(block: Block, interpolation, margin):
     size = tf.reduce_sum(tf.cast(block.candidate, s.dtype), axis=1)
 
     def before(scores, score, rows):
-        """Which of `rows` stand before `score`: 1 or 0."""
+        """1 for those of `rows` that rank before `score`, else 0."""
         return tf.cast(rows & (scores > score), s.dtype)
 
     everyone = tf.ones_like(block.same)
@@ -34,7 +35,7 @@ def _kernel(block: Block, interpolation, margin):
         all_rank, positive_rank = (1 + all_before) / size, (1 + positives_before) / size
         none = tf.zeros_like(losses)
         loss = tf.where(exists, (1 - positive_rank / all_rank) / block.positives, none)
-        # g = dL / d rank, the rank among positives being a constant.
+        # g = dL / d rank, with the rank among positives as a constant.
         g = tf.where(exists, positive_rank / (block.positives * all_rank**2), none)
         return losses + loss, block.add_at(moved, i, interpolation * g)
 
@@ -42,7 +43,7 @@ def _kernel(block: Block, interpolation, margin):
 
     def pass_by(i, exists, gains):
         score, new_score = block.at(i, s), block.at(i, moved)
-        # Positive i's own rank, among the negatives, falls; that of whoever it passes rises.
+        # The rank of positive i among the negatives decreases; the rank of each row it passes increases.
         negatives = tf.reduce_sum(
             before(candidates, new_score, ~block.same) - before(candidates, score, ~block.same), axis=1
         )
@@ -66,9 +67,10 @@ def blackbox_ap_loss(
     interpolation: Scalar = 4.0,
     margin: Scalar = 0.02,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """1 - AP_q of each query, `[queries]`, and which queries count, `[queries]` bool.
+    """1 - AP_q of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
-    The formula is `BlackboxAPLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
+    Implements the formula of `BlackboxAPLoss`. Takes the arguments of `score_rows`; embeddings have unit
+    norm.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     return score_rows(_kernel, *rows, interpolation, margin)
@@ -79,25 +81,25 @@ class BlackboxAPLoss(RankingLoss):
     """One minus the exact Average Precision of shifted scores, differentiated by interpolated ranks.
 
         s_j = similarity - margin / 2 for positives, + margin / 2 for negatives
-        rank(s)_i = (1 + how many s_j are above s_i) / how many there are
+        rank(s)_i = (1 + number of s_j above s_i) / number of s_j
         L_q = 1 - 1/|P| sum over positives i of rank_P(s)_i / rank(s)_i
         g = dL_q / d rank(s), with rank_P, the rank among positives, a constant
         dL_q / ds = -(rank(s) - rank(s + lambda g)) / lambda
 
-    With margin 0 the value is 1 - AP itself, ties sharing the better rank. It is piecewise constant; the
-    last line is the derivative of its continuous interpolation.
+    With margin 0 the value is 1 - AP itself; ties share the better rank. The value is piecewise constant, and
+    the last line is the derivative of its continuous interpolation.
 
     Args:
-        interpolation: lambda, positive: larger sees further and is less faithful. Default 4 (the
-            authors' retrieval experiments).
-        margin: by which positives are to stand above negatives, at least 0. Default 0.02 (the same); here a
-            fixed shift, where the authors' code draws its size at random.
+        interpolation: lambda, positive. Larger values take more distant ranks into account but are less
+            faithful. Default 4 (the authors' retrieval experiments).
+        margin: how far above negatives positives should score, at least 0. Default 0.02 (the same). Here the
+            shift is fixed; the authors' code draws its size at random.
         reduction: "mean" or None, see `RankingLoss`.
-        name: of the loss.
+        name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
 
-    A query without another image of its class has no loss, no gradient, and is left out of the mean.
+    A query without another image of its class has no loss and no gradient, and is left out of the mean.
 
     Reference: Rolinek et al., Optimizing Rank-based Metrics with Blackbox Differentiation, CVPR 2020,
     arXiv 1912.03500. Memory: about three matrices `[batch, batch]`.

@@ -32,9 +32,9 @@ def circle_loss(
     margin: Scalar = 0.4,
     gamma: Scalar = 80.0,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """L_circle of each query, `[queries]`, and which queries count, `[queries]` bool.
+    """L_circle of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
-    The formula is `CircleLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
+    Implements the formula of `CircleLoss`. Takes the arguments of `score_rows`; embeddings have unit norm.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     return score_rows(_kernel, *rows, margin, gamma, needs_negatives=True)
@@ -42,7 +42,7 @@ def circle_loss(
 
 @keras.saving.register_keras_serializable("tfrank")
 class CircleLoss(RankingLoss):
-    """Pulls each positive and pushes each negative the harder, the farther it is from where it should be.
+    """Pulls positives and pushes negatives, each the harder the farther it is from its optimum.
 
         a_p = [1 + m - s_p]_+, a_n = [s_n + m]_+
         L_q = log(1 + sum over negatives of exp(gamma a_n (s_n - m))
@@ -52,11 +52,11 @@ class CircleLoss(RankingLoss):
     negatives is a circle: (1 - s_p)^2 + s_n^2 = 2 m^2.
 
     Args:
-        margin: m, how far from 1 and from 0 similarities of positives and of negatives may be; at least
-            0. Default 0.4 (fine-grained retrieval).
+        margin: m, at least 0: the similarity of a positive may be m below 1, that of a negative m above 0.
+            Default 0.4 (fine-grained retrieval).
         gamma: scale of the similarities, positive. Default 80 (fine-grained retrieval).
         reduction: "mean" or None, see `RankingLoss`.
-        name: of the loss.
+        name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
 

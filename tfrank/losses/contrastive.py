@@ -31,9 +31,10 @@ def contrastive_loss(
     *,
     margin: Scalar = 1.0,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The contrastive loss of each query, `[queries]`, and which queries count, `[queries]` bool.
+    """The contrastive loss of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
-    The formula is `ContrastiveLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
+    Implements the formula of `ContrastiveLoss`. Takes the arguments of `score_rows`; embeddings have unit
+    norm.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     return score_rows(_kernel, *rows, margin)
@@ -46,18 +47,18 @@ class ContrastiveLoss(RankingLoss):
         d_j = |q - x_j|, between unit vectors                                              (0 to 2)
         L_q = mean over all other rows j of:  d_j^2 for a positive, [m - d_j]_+^2 for a negative
 
-    That is eq. 4 of the paper, without its 1/2, averaged over pairs: where all queries count, the mean
-    over queries is the mean over all pairs of the batch. Negatives are many more than positives there.
+    This is eq. 4 of the paper, without its factor 1/2, averaged over pairs. If all queries are valid, the
+    mean over queries is the mean over all pairs of the batch, among which negatives far outnumber positives.
 
     Args:
-        margin: m, at least 0; from 2 on every negative is pushed. Default 1, as in TensorFlow Addons and
-            pytorch-metric-learning; the paper leaves it open.
+        margin: m, at least 0; from 2 on, every negative is pushed. Default 1, as in TensorFlow Addons and
+            pytorch-metric-learning; the paper gives no value.
         reduction: "mean" or None, see `RankingLoss`.
-        name: of the loss.
+        name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
 
-    A query without another image of its class has no loss, no gradient, and is left out of the mean.
+    A query without another image of its class has no loss and no gradient, and is left out of the mean.
 
     Reference: Hadsell, Chopra and LeCun, Dimensionality Reduction by Learning an Invariant Mapping, CVPR
     2006. Memory: about three matrices `[batch, batch]`.

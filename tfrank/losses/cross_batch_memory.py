@@ -1,4 +1,4 @@
-"""Cross-batch memory (Wang et al., CVPR 2020, arXiv 1912.06798): past embeddings as more gallery."""
+"""Cross-batch memory (Wang et al., CVPR 2020, arXiv 1912.06798): past embeddings extend the gallery."""
 
 import weakref
 from typing import Any
@@ -12,46 +12,46 @@ from tfrank.losses.core.ranking_loss import RankingLoss
 
 @keras.saving.register_keras_serializable("tfrank")
 class CrossBatchMemory(RankingLoss):
-    """Any loss, whose queries are ranked against the batch and the last `size` embeddings before it.
+    """Wraps a loss so that it ranks its queries against the batch and the last `size` embeddings before it.
 
-        gallery of step t = batch t, and the M rows that came last in batches ..., t - 2, t - 1
+        gallery of step t = batch t, and the last M rows of batches ..., t - 2, t - 1
 
-    Embeddings drift slowly, so those of a few hundred steps ago still tell who is near whom: a batch of
-    64 sees as many negatives as one of thousands. They are constants; the batch's own rows get their
-    gradient as ever.
+    Embeddings drift slowly, so embeddings from a few hundred steps ago are still useful: a batch of 64 sees
+    as many negatives as a batch of thousands. Past embeddings are constants; the rows of the batch get their
+    usual gradient.
 
-    A batch is remembered when its gradient is taken, not when its loss is: evaluating leaves no trace (its
-    value is then, as in training, against batch and memory). One whose embeddings are not all finite, as
-    happens in float16, is not remembered. The memory joins the gallery when it is full, and `warm_up`
-    batches have been remembered; until then the loss is the inner one's.
+    The memory stores a batch when the gradient is computed, not when the loss is. Evaluation therefore does
+    not change the memory (its loss is, as in training, against batch and memory). A batch with embeddings
+    that are not finite, as happens in float16, is not stored. The memory joins the gallery once it is full
+    and `warm_up` batches have been stored. Until then the loss is that of the inner loss.
 
-    A memory is of one embedding: a model of several outputs, or another model, needs others. A second
-    model is refused in `fit` and other traced steps on one device; an eager loop, or a strategy of several
-    replicas, does not notice it. Under several replicas each keeps the same rows in the same order, those of
-    the global batch; make the loss in the strategy's scope, as the model.
+    A memory belongs to one embedding. Each output of a model, and each model, needs its own. In `fit` and
+    other traced steps on one device, use with a second model raises InputError. An eager loop and a strategy
+    of several replicas do not detect it. All replicas keep the same rows in the same order, those of the
+    global batch. Create the loss, like the model, in the scope of the strategy.
 
     Args:
-        loss: a `RankingLoss`; what it does with its gallery, it does with the longer one.
+        loss: a `RankingLoss`, which gets the extended gallery.
         size: M, rows of the memory, at least 1. The paper takes up to the whole training set.
-        warm_up: batches before the memory joins, at least 0, while embeddings still change quickly.
-            Default 1,000 (the paper's).
-        name: of the loss.
+        warm_up: number of batches before the memory joins, while embeddings still change quickly; at least
+            0. Default 1,000 (the paper's).
+        name: name of the loss.
 
     Attributes:
-        labels, embeddings: the memory's variables, `[rows]` int64 and `[rows, dim]` float32, the oldest
-            first; no rows at first, M in the end.
-        batches: the variable that counts batches remembered.
+        labels, embeddings: the variables of the memory, `[rows]` int64 and `[rows, dim]` float32, the oldest
+            row first; no rows at first, M when full.
+        batches: the variable that counts the batches stored.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
 
-    A query without another row of its class in batch and memory has no loss, no gradient, and is left out
-    of the mean. The memory is in `variables`, which the trainer's checkpoints hold; a saved Keras model holds
-    the settings of its loss, not the memory, which then fills again.
+    A query without another row of its class in batch and memory has no loss and no gradient, and is left out
+    of the mean. The memory is part of `variables`, which the trainer's checkpoints contain. A saved Keras
+    model contains the settings of its loss but not the memory, which then fills again.
 
     Reference: Wang et al., Cross-Batch Memory for Embedding Learning, CVPR 2020, arXiv 1912.06798. Memory: a
-    replica keeps M (4 dim + 8) bytes, twice that while a batch is remembered; the inner loss's matrices
-    are `[batch, batch + M]`. XLA cannot compile it, as its shapes change when the memory joins: on GPUs,
-    where Keras would, compile the model with `jit_compile=False`.
+    replica keeps M (4 dim + 8) bytes, and twice that while it stores a batch. The matrices of the inner loss
+    are `[batch, batch + M]`. XLA cannot compile this loss, as its shapes change when the memory joins. On
+    GPUs, where Keras uses XLA by default, compile the model with `jit_compile=False`.
 
     >>> from tfrank import PNPLoss
     >>> loss = CrossBatchMemory(PNPLoss("dq"), size=4, warm_up=0)
@@ -73,17 +73,17 @@ class CrossBatchMemory(RankingLoss):
         self.labels = _per_replica(tf.zeros([0], tf.int64), [None], "memory_labels")
         self.embeddings = _per_replica(tf.zeros([0, 0]), [None, None], "memory_embeddings")
         self.batches = _per_replica(tf.constant(0, tf.int64), [], "memory_batches")
-        self._dim = None  # Of the embeddings, known from the first on.
-        self._read = {}  # By id, variables that were read before the loss in a traced step: the model's.
+        self._dim = None  # Dimension of the embeddings, set by the first ones.
+        self._read = {}  # By id, the variables that a traced step read before the loss: those of the model.
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """The memory, and what the inner loss keeps."""
+        """The variables of the memory and of the inner loss."""
         return [self.labels, self.embeddings, self.batches, *self.loss.variables]
 
     @property
     def iteration(self) -> tf.Variable | keras.Variable | None:
-        """The variable that counts training steps, see `RankingLoss`: the inner loss's."""
+        """The `iteration` of the inner loss, see `RankingLoss`."""
         return self.loss.iteration
 
     @iteration.setter
@@ -91,7 +91,7 @@ class CrossBatchMemory(RankingLoss):
         self.loss.iteration = variable
 
     def weigh(self, labels: tf.Tensor, counts: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-        """w_q of this replica's queries, by the inner loss."""
+        """w_q of this replica's queries, from the inner loss."""
         return self.loss.weigh(labels, counts, weights)
 
     def _score(
@@ -102,7 +102,7 @@ class CrossBatchMemory(RankingLoss):
         gallery_embeddings: tf.Tensor,
         self_index: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The inner loss of queries against the gallery and, once it takes part, the memory behind it."""
+        """The inner loss of queries against the gallery, followed by the memory once it has joined."""
         self._check_dim(gallery_embeddings.shape[1])
         self._check_model()
         past_labels, past = self.labels.read_value(), tf.stop_gradient(self.embeddings.read_value())
@@ -127,7 +127,7 @@ class CrossBatchMemory(RankingLoss):
         return remembering(losses), counts
 
     def _check_dim(self, dim):
-        # Under a strategy Keras also traces the loss on embeddings of unknown shape.
+        # Under a strategy Keras also traces the loss with embeddings of unknown shape.
         if dim is None:
             return
         if self._dim not in (None, dim):
@@ -138,8 +138,8 @@ class CrossBatchMemory(RankingLoss):
         self._dim = dim
 
     def _check_model(self):
-        """Refuses a traced step of a model that shares no variable with the one before."""
-        # Under a strategy a variable has one for each replica.
+        """Raises InputError in a traced step of a model that shares no variable with the previous model."""
+        # Under a strategy a variable has one component for each replica.
         parts = [part for variable in self.variables for part in getattr(variable, "values", [variable])]
         own = {id(part.handle) for part in parts}
         read = {key: handle for key, handle in _variables_read().items() if key not in own}
@@ -152,10 +152,10 @@ class CrossBatchMemory(RankingLoss):
         self._read = before | read
 
     def _remember(self, labels, embeddings):
-        # A batch that is not finite would make all losses NaN until it is forgotten.
+        # Store no rows if any is not finite: they would make all losses NaN until they leave the memory.
         number = tf.size(labels) * tf.cast(tf.reduce_all(tf.math.is_finite(embeddings)), tf.int32)
         labels, embeddings = labels[:number], embeddings[:number]
-        # [0, 0] at first.
+        # The initial shape is [0, 0].
         past = tf.reshape(self.embeddings, [-1, tf.shape(embeddings)[1]])
         embeddings = tf.cast(tf.stop_gradient(embeddings), tf.float32)
         self.embeddings.assign(self._last(past, embeddings))
@@ -163,12 +163,12 @@ class CrossBatchMemory(RankingLoss):
         self.batches.assign_add(tf.cast(number > 0, tf.int64))
 
     def _last(self, past, rows):
-        """The last `size` of past rows and of new ones, in one copy."""
+        """The last `size` rows of past and new rows together, in one copy."""
         too_many = tf.maximum(tf.shape(past)[0] + tf.shape(rows)[0] - self.size, 0)
         return tf.concat([past[too_many:], rows[-self.size :]], 0)
 
     def __call__(self, y_true, y_pred, sample_weight=None):
-        """See `RankingLoss`."""
+        """Computes the loss, see `RankingLoss`."""
         if distributed.replica_count() > 1 and not hasattr(self.labels, "values"):
             raise checks.InputError(
                 f"The memory of the loss {self.name!r} is one for all replicas. Make the loss in"
@@ -187,12 +187,12 @@ class CrossBatchMemory(RankingLoss):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "CrossBatchMemory":
-        """The loss with that `get_config`."""
+        """Creates the loss from its `get_config`."""
         return cls(**(config | {"loss": keras.losses.deserialize(config["loss"])}))
 
 
 def _variables_read():
-    """The handles of variables that the step being traced has read so far, by id; none in eager mode."""
+    """Handles of the variables that the traced step has read so far, by id; empty in eager mode."""
     handles, graph = {}, tf.compat.v1.get_default_graph()
     while hasattr(graph, "external_captures"):
         resources = [tensor for tensor in graph.external_captures if tensor.dtype == tf.resource]
@@ -202,7 +202,7 @@ def _variables_read():
 
 
 def _per_replica(value, shape, name):
-    """A variable of which each replica has its own; they are the same, being told the same."""
+    """A per-replica variable; all copies stay equal because every replica gets the same updates."""
     return tf.Variable(
         value,
         trainable=False,

@@ -17,10 +17,11 @@ def fast_ap_loss(
     *,
     num_bins: int = 10,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """1 - FastAP of each query, `[queries]`, and which queries count, `[queries]` bool.
+    """1 - FastAP of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
-    The formula is `FastAPLoss`'s, the arguments `score_rows`'s: embeddings of unit norm. Squared
-    distance is 2 - 2 s, so centres 4 / L apart in it are 2 / L apart in s: mAP_Q of L + 1 bins.
+    Implements the formula of `FastAPLoss`. Takes the arguments of `score_rows`; embeddings have unit norm.
+    The squared distance is 2 - 2 s, so bin centres 4 / L apart in it are 2 / L apart in s: mAP_Q with L + 1
+    bins.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     return quantized_ap_loss(*rows, num_bins=num_bins + 1)
@@ -40,11 +41,11 @@ class FastAPLoss(RankingLoss):
     Args:
         num_bins: L, at least 1. Default 10 (the authors' code).
         reduction: "mean" or None, see `RankingLoss`.
-        name: of the loss.
+        name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
 
-    A query without another image of its class has no loss, no gradient, and is left out of the mean.
+    A query without another image of its class has no loss and no gradient, and is left out of the mean.
 
     Reference: Cakir et al., Deep Metric Learning to Rank, CVPR 2019. Memory: about three matrices
     `[batch, batch]`; the time of the histogram is proportional to L.

@@ -1,10 +1,10 @@
-"""The papers' pictures of the losses' shapes, from the losses themselves.
+"""Draws the papers' figures of the shapes of losses, using the losses themselves.
 
     python -m tfrank.losses.figures [--output=figures]
 
-writes `pnp_variants.png` (PNP Fig. 3: each variant's loss and derivative), `pnp_and_ap.png` (PNP Fig. 5:
-the derivative of AP beside PNP-Dq's) and `steps.png` (Smooth-AP Fig. 2: what can stand in for the
-indicator function, and the derivatives).
+writes `pnp_variants.png` (PNP Fig. 3: loss and derivative of each variant), `pnp_and_ap.png` (PNP Fig. 5:
+the derivative of AP beside that of PNP-Dq) and `steps.png` (Smooth-AP Fig. 2: relaxations of the indicator
+function, and their derivatives).
 """
 
 import os
@@ -21,7 +21,7 @@ from tfrank.losses.pnp import VARIANTS, penalty
 
 _OUTPUT = flags.DEFINE_string("output", "figures", "Folder for the pictures; made if need be.")
 
-# Curves: name -> (values, derivatives) at some x.
+# Maps a name to (values, derivatives) at some x.
 Curves = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
@@ -36,7 +36,7 @@ def _with_derivative(function: Callable[[tf.Tensor], tf.Tensor], x: np.ndarray):
 def pnp_variants(R: np.ndarray, alpha: float = 4.0, b: float = 4.0) -> Curves:
     """Loss and derivative of every variant of PNP at R(i, S_N) = R (PNP Fig. 3).
 
-    Beside "iu", the loss of eq. 7, stands what the paper's eq. 6 states as its derivative, with its integral.
+    "iu" is the loss of eq. 7. "iu, eq. 6" is the derivative that the paper states in eq. 6, and its integral.
     """
     curves = {}
     for variant in VARIANTS:
@@ -47,7 +47,7 @@ def pnp_variants(R: np.ndarray, alpha: float = 4.0, b: float = 4.0) -> Curves:
 
 
 def pnp_and_ap(R: np.ndarray, alpha: float = 2.0) -> Curves:
-    """AP's loss for R(i, S_P) = 0 to 3 and PNP-Dq's, with their derivatives by R(i, S_N) (PNP Fig. 5)."""
+    """The losses AP for R(i, S_P) = 0 to 3 and PNP-Dq, and their derivatives by R(i, S_N) (PNP Fig. 5)."""
     curves = {
         f"AP, R(i, S_P) = {P}": _with_derivative(
             lambda negatives, P=P: smooth_ap.penalty(negatives, tf.constant(P, R.dtype)), R
@@ -70,16 +70,16 @@ def steps(x: np.ndarray, temperatures: tuple[float, ...] = (0.01, 0.1, 1.0)) -> 
 
 
 def draw(path: str, x: np.ndarray, curves: Curves, x_label: str, *, overlaid: bool) -> None:
-    """A PNG of the curves above their derivatives: all in one panel, or each in its own.
+    """Draws a PNG with the curves above their derivatives.
 
     Args:
-        path: of the PNG.
+        path: path of the PNG.
         x: `[points]`.
-        curves: what to draw.
-        x_label: under the panels.
-        overlaid: whether all curves share a panel.
+        curves: curves to draw.
+        x_label: label under the panels.
+        overlaid: whether all curves share a panel; if not, each has its own.
     """
-    # Here, so that losses do not need a drawing library.
+    # Imported here, so that losses do not need a drawing library.
     from matplotlib.figure import Figure
 
     columns = 1 if overlaid else len(curves)

@@ -13,16 +13,18 @@ from tfrank.losses.core.ranking_loss import RankingLoss
 
 
 def soft_histograms(s: tf.Tensor, groups: tf.Tensor, num_groups: int, num_bins: int) -> tf.Tensor:
-    """Each row's similarities, of each group, shared among the two nodes beside them (eq. 1 and 2).
+    """Soft histograms of the similarities of each row and group (eq. 1 and 2).
+
+    Each similarity is shared among the two nodes next to it.
 
     Args:
-        s: `[rows, columns]` similarities; beyond -1 and 1 by rounding only.
-        groups: `[rows, columns]` int32, 0 to num_groups, the last for what is left out.
-        num_groups: how many are counted.
-        num_bins: nodes, from -1 to 1.
+        s: `[rows, columns]` similarities, outside -1 to 1 by rounding only.
+        groups: `[rows, columns]` int32, 0 to num_groups; entries of num_groups are left out.
+        num_groups: number of groups that are counted.
+        num_bins: number of nodes, from -1 to 1.
 
     Returns:
-        `[rows, num_groups, num_bins]`, not normalised: each similarity adds 1 in all.
+        `[rows, num_groups, num_bins]`, not normalised: each similarity adds 1 in total.
     """
     count, spread = _compiled(num_groups, num_bins)
     rows, columns = tf.unstack(tf.shape(s))
@@ -31,7 +33,7 @@ def soft_histograms(s: tf.Tensor, groups: tf.Tensor, num_groups: int, num_bins: 
 
     @tf.custom_gradient
     def counted(s):
-        # A persistent tape would differentiate what is compiled.
+        # Without stop_gradient a persistent tape would differentiate the compiled function.
         histograms, bins = map(tf.stop_gradient, count(tf.stop_gradient(s), groups))
         return histograms, lambda upstream: first_derivative(spread(upstream, bins), s)
 
@@ -40,7 +42,10 @@ def soft_histograms(s: tf.Tensor, groups: tf.Tensor, num_groups: int, num_bins: 
 
 @functools.cache
 def _compiled(num_groups, num_bins):
-    """Functions of the histograms, and of their gradient, with the bin of each similarity between them."""
+    """The compiled functions of the histograms and of their gradient.
+
+    The first also returns the bin of each similarity, which the second takes.
+    """
     per_unit = (num_bins - 1) / 2  # 1 / spacing
     size = num_groups * num_bins
 
@@ -50,12 +55,12 @@ def _compiled(num_groups, num_bins):
         fraction = position - tf.cast(lower, s.dtype)
         bins = groups * num_bins + lower
         rows = tf.shape(s)[0]
-        # What is left out has no place, and is not summed.
+        # Entries that are left out get index -1, which the segment sum ignores.
         place = tf.where(groups < num_groups, bins + size * tf.range(rows)[:, None], -1)
         below, above = (
             tf.math.unsorted_segment_sum(share, place, size * rows) for share in (1 - fraction, fraction)
         )
-        # No similarity has the last node of its group below it.
+        # The roll moves nothing into the next group: no similarity has the last node as its lower one.
         return tf.reshape(below + tf.roll(above, 1, axis=0), [-1, num_groups, num_bins]), bins
 
     def spread(upstream, bins):
@@ -75,10 +80,10 @@ def histogram_loss(
     *,
     num_bins: int = 201,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """L_q of each query, `[queries]`, and which queries count, `[queries]` bool.
+    """L_q of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
-    The formula is `HistogramLoss`'s; h+ is of all the queries that count, those of all replicas. The
-    arguments are `score_rows`'s: embeddings of unit norm.
+    Implements the formula of `HistogramLoss`; h+ covers all valid queries, those of all replicas. Takes the
+    arguments of `score_rows`; embeddings have unit norm.
     """
     positives, negatives = pair_masks(query_labels, gallery_labels, self_index)
     counts = tf.reduce_any(positives, axis=1) & tf.reduce_any(negatives, axis=1)
@@ -88,12 +93,12 @@ def histogram_loss(
 
     h_positive = distributed.gather_rows(tf.reduce_sum(h_positive, axis=0, keepdims=True))
     h_positive = tf.reduce_sum(h_positive, axis=0)
-    # Moving a similarity moves no sum of a histogram.
+    # The sum of a histogram does not depend on the similarities.
     number = tf.stop_gradient(tf.reduce_sum(h_positive))
     phi = tf.cumsum(tf.math.divide_no_nan(h_positive, number))
     number = tf.reduce_sum(tf.cast(negatives, s.dtype), axis=1)
     losses = tf.linalg.matvec(h_negative, phi) / tf.maximum(number, 1)
-    # Bins would hide a NaN.
+    # Add 0 x embeddings, as bins would hide a NaN.
     losses += 0 * (tf.reduce_sum(query_embeddings) + tf.reduce_sum(gallery_embeddings))
     return tf.where(counts, losses, tf.zeros_like(losses)), counts
 
@@ -109,20 +114,20 @@ class HistogramLoss(RankingLoss):
         Phi_r = sum_{r' <= r} h+_r'
         L_q = sum_r h-_r Phi_r                      a tie counts as a reversal      (eq. 4)
 
-    The paper takes h- too over all pairs. The mean over the queries is the same where classes are of one
-    size; elsewhere every query weighs the same here, and the paper's pairs do. Queries share h+, so that
-    a query's loss moves positive pairs of others.
+    The paper takes h- too over all pairs. If all classes have the same size, the mean over queries is the
+    same. Otherwise every query has the same weight here, and every pair in the paper. Queries share h+, so
+    the loss of a query also moves positive pairs of other queries.
 
     Args:
         num_bins: R, at least 2. Default 201: nodes 0.01 apart, as in the paper.
         reduction: "mean" or None, see `RankingLoss`.
-        name: of the loss.
+        name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats. Sample weights
-    weigh the L_q, and not the pairs in h+.
+    apply to the L_q, but not to the pairs in h+.
 
     A query without another image of its class, or without an image of another class, has no loss, no
-    gradient, no pairs in h+, and is left out of the mean.
+    gradient and no pairs in h+, and is left out of the mean.
 
     Reference: Ustinova and Lempitsky, Learning Deep Embeddings with Histogram Loss, NIPS 2016, arXiv
     1611.00822. Memory: about seven matrices `[batch, batch]`.

@@ -25,9 +25,10 @@ def quantized_ap_loss(
     tie_aware: bool = False,
     include_self: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """1 - AP_Q of each query, `[queries]`, and which queries count, `[queries]` bool.
+    """1 - AP_Q of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
-    The formula is `QuantizedAPLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
+    Implements the formula of `QuantizedAPLoss`. Takes the arguments of `score_rows`; embeddings have unit
+    norm.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     return score_rows(_kernel(num_bins, tie_aware), *rows, include_self=include_self)
@@ -40,25 +41,25 @@ class QuantizedAPLoss(RankingLoss):
         b_m = 1 - (m - 1) D, D = 2 / (M - 1)              M bin centres on [-1, 1]
         delta(s, m) = max(1 - |s - b_m| / D, 0)                                       (eq. 7)
         h_m, h+_m = sum of delta(s_j, m) over all j, over the positives
-        P_m = sum_{m' <= m} h+_m' / sum_{m' <= m} h_m'     0 where nothing is that near (eq. 9)
+        P_m = sum_{m' <= m} h+_m' / sum_{m' <= m} h_m'     0 if the denominator is 0  (eq. 9)
         L_q = 1 - sum_m P_m h+_m / |P|                                                (eq. 10, 11)
 
-    With `tie_aware` (mAP_T) a bin's members stand in random order instead of all at its end:
+    With `tie_aware` (mAP_T) the members of a bin are in random order instead of all at its end:
         P_m = (1 + h+_m + 2 sum_{m' < m} h+_m') / (1 + h_m + 2 sum_{m' < m} h_m')     (eq. 13)
 
     Args:
         num_bins: M, at least 2. Default 20 (section 4.2, "Score quantization").
         tie_aware: eq. 13 instead of eq. 9. Default False, which the paper found better.
-        class_weights: whether every class of the global batch weighs the same, however many queries
-            it has: w_q = 1 / (counting queries of q's class). Worth 1 to 3 % mAP on unbalanced data
+        class_weights: whether every class of the global batch has the same weight, whatever its number of
+            queries: w_q = 1 / (number of valid queries of q's class). Gains 1 to 3 % mAP on unbalanced data
             (Fig. 7). Default False: eq. 12.
-        include_self: whether the query is one more positive of itself, as in eq. 12. Default False.
+        include_self: whether the query also counts as a positive of itself, as in eq. 12. Default False.
         reduction: "mean" or None, see `RankingLoss`.
-        name: of the loss.
+        name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
 
-    A query without another image of its class has no loss, no gradient, and is left out of the mean.
+    A query without another image of its class has no loss and no gradient, and is left out of the mean.
 
     Reference: Revaud et al., Learning with Average Precision: Training Image Retrieval with a Listwise
     Loss, ICCV 2019, arXiv 1906.07589. Memory: about three matrices `[batch, batch]`; the time of the
@@ -88,7 +89,7 @@ class QuantizedAPLoss(RankingLoss):
         self.class_weights = checks.boolean("class_weights", class_weights)
 
     def weigh(self, labels: tf.Tensor, counts: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-        """The weights, with `class_weights` divided by the counting queries of the query's class."""
+        """The weights; with `class_weights`, divided by the number of valid queries of the query's class."""
         weights = super().weigh(labels, counts, weights)
         if not self.class_weights:
             return weights

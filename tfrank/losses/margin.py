@@ -1,4 +1,4 @@
-"""Margin loss with distance weighted sampling (Wu et al., ICCV 2017, arXiv 1706.07567)."""
+"""Margin loss with distance-weighted sampling (Wu et al., ICCV 2017, arXiv 1706.07567)."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from tfrank.losses.core.scalars import Scalar
 def _kernel(block: Block, margin, boundary, cutoff, nonzero_cutoff, dim, key=None):
     zero = tf.zeros_like(block.s)
     squared, distance, slope = unit_distances(block.s)
-    # At distance 2, opposite the query, 1 / q is infinite.
+    # At distance 2, opposite to the query, 1 / q is infinite.
     candidates = ~block.same & (squared < tf.minimum(nonzero_cutoff, 2) ** 2)
     weights = _weights(squared, candidates, cutoff, dim)
     shares = _drawn(block, weights, key) if key is not None else _normalized(weights)
@@ -30,12 +30,12 @@ def _kernel(block: Block, margin, boundary, cutoff, nonzero_cutoff, dim, key=Non
 
 
 def _drawing_kernel(block: Block, margin, boundary, cutoff, nonzero_cutoff, dim, key):
-    """A kernel of its own, since each has one number of arguments."""
+    """The kernel with a key; a separate function, as a kernel must have a fixed number of arguments."""
     return _kernel(block, margin, boundary, cutoff, nonzero_cutoff, dim, key)
 
 
 def _weights(squared, candidates, cutoff, dim):
-    """1 / q(d) of each candidate, over the greatest of its row; 0 elsewhere."""
+    """1 / q(d) of each candidate, divided by the largest of its row; 0 for all others."""
     squared = tf.maximum(squared, cutoff**2)
     log_q = (dim - 2) / 2 * tf.math.log(squared) + (dim - 3) / 2 * tf.math.log1p(-squared / 4)
     log_weights = tf.where(candidates, -log_q, squared.dtype.min)
@@ -44,15 +44,16 @@ def _weights(squared, candidates, cutoff, dim):
 
 
 def _normalized(weights):
-    """Each row's weights as shares of sum 1; all 0 where there is none."""
+    """The weights of each row, scaled to sum 1; all 0 if the row has no weight."""
     return weights * tf.math.reciprocal_no_nan(tf.reduce_sum(weights, axis=1, keepdims=True))
 
 
 def _drawn(block, weights, key):
-    """How often each negative is drawn by the positives of its row, over their number: inverse CDF.
+    """The share of the positives of each row that draw each negative.
 
-    A positive draws the first candidate up to which the weights sum to more than its uniform number times
-    all. That there is one is safe from rounding, the greatest of the sums being a candidate's.
+    Uses inverse-CDF sampling: a positive draws the first candidate whose cumulative weight exceeds u x total,
+    with u uniform. Rounding cannot leave a positive without one, as the total is a candidate's cumulative
+    weight.
     """
     candidates = weights > 0
     sums = tf.where(candidates, tf.cumsum(weights, axis=1), tf.zeros_like(weights))
@@ -71,8 +72,8 @@ def _drawn(block, weights, key):
 
 
 def uniform_numbers(size: tf.Tensor, key: tf.Tensor, p: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """`[size]` numbers of 24 random bits, 0 to below 1: a pure function of key and p on every device."""
-    # Of floats TensorFlow and XLA make others from the same bits.
+    """`[size]` random numbers of 24 bits in [0, 1): a pure function of key and p on every device."""
+    # Eager TensorFlow and XLA turn the same random bits into different floats, so convert explicitly.
     seed = tf.stack([key, tf.cast(p, tf.int64)])
     bits = tf.random.stateless_uniform([size], seed, None, None, tf.uint32, alg="philox")
     return tf.cast(tf.bitwise.right_shift(bits, tf.constant(8, tf.uint32)), dtype) / 2**24
@@ -91,10 +92,10 @@ def margin_loss(
     nonzero_cutoff: Scalar = 1.4,
     key: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """L_margin of each query, `[queries]`, and which queries count, `[queries]` bool.
+    """L_margin of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
-    The formula is `MarginLoss`'s, the arguments `score_rows`'s: embeddings of unit norm. `key`, an int64
-    scalar, names the draw; without it L is the expectation over the draws.
+    Implements the formula of `MarginLoss`. Takes the arguments of `score_rows`; embeddings have unit norm.
+    `key`, an int64 scalar, determines the draw. If it is None, L is the expectation over the draws.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     dim = tf.cast(tf.shape(gallery_embeddings)[1], gallery_embeddings.dtype)
@@ -105,7 +106,7 @@ def margin_loss(
 
 
 def batch_number(labels: tf.Tensor) -> tf.Tensor:
-    """An int64 scalar that tells batches apart by their `[batch]` int64 labels, in their order."""
+    """A hash of the `[batch]` int64 labels of a batch, in their order; an int64 scalar."""
     shape = tf.shape(labels)
     factors = tf.random.stateless_uniform(shape, [0, 0], None, None, tf.int64, alg="philox")
     return tf.reduce_sum(labels * factors)
@@ -113,7 +114,7 @@ def batch_number(labels: tf.Tensor) -> tf.Tensor:
 
 @keras.saving.register_keras_serializable("tfrank")
 class MarginLoss(RankingLoss):
-    """Pulls positives within a distance of a boundary and pushes beyond it negatives drawn by distance.
+    """Pulls positives to within a boundary, and pushes negatives, sampled by distance, beyond it.
 
         d_j = |q - x_j|, between unit vectors                                                  (0 to 2)
         q(d) = d^(dim - 2) (1 - d^2 / 4)^((dim - 3) / 2)     distances on a sphere     (section 4.1)
@@ -121,33 +122,33 @@ class MarginLoss(RankingLoss):
         n(p) drawn with probability w_n / sum of w, for each positive p on its own
         L_q = mean over positives p of [alpha + d_p - beta]_+ + [alpha + beta - d_n(p)]_+      (section 4.2)
 
-    Draws are constants to the gradient. Where no negative is within the cutoff, the second term is 0.
+    Draws are constants to the gradient. If no negative is nearer than `nonzero_cutoff`, the second term is 0.
     In the paper beta may be learned too; here it is fixed.
 
-    With `sampled=False` the second term is its mean over the draws, the mean over negatives of
-    [alpha + beta - d_n]_+ by the weights w_n, which are constants to the gradient: no random numbers, less
-    noise, and the gradient that draws have on average. This is tfrank's own.
+    With `sampled=False` the second term is its expectation over the draws: the mean over negatives of
+    [alpha + beta - d_n]_+, weighted by w_n. The weights are constants to the gradient. This needs no random
+    numbers, has less noise, and gives the expected gradient of the draws. It is not in the paper.
 
-    Draws are a pure function of the seed, the step and the places in the global batch: N replicas draw what
-    one device does, and a resumed run draws the same again. The step is read from `loss.iteration`, to be
-    set to `optimizer.iterations`. Where it is not set, a hash of the global batch's labels stands in for
-    the step: draws change with the labels, and are the same for the same labels in the same order.
+    Draws are a pure function of the seed, the step and the positions in the global batch. N replicas thus
+    draw what one device does, and a resumed run draws the same again. The step is read from `loss.iteration`;
+    set it to `optimizer.iterations`. If it is not set, a hash of the labels of the global batch replaces the
+    step: draws change with the labels, and are the same for the same labels in the same order.
 
     Args:
-        margin: alpha, about the boundary, at least 0. Default 0.2.
+        margin: alpha, on each side of the boundary, at least 0. Default 0.2.
         boundary: beta, the distance between positives and negatives, positive. Default 1.2.
-        cutoff: below this distance negatives weigh alike, above 0 and below 2. Default 0.5 (the authors'
-            code).
-        nonzero_cutoff: only negatives nearer than this are drawn, positive; and only nearer than 2.
-            Default 1.4 (the authors' code): at the default boundary, all whose term is not 0.
-        sampled: whether negatives are drawn, or weighed by their probability. Default True.
-        seed: of the draws, at least 0.
+        cutoff: negatives below this distance have equal weights; above 0 and below 2. Default 0.5 (the
+            authors' code).
+        nonzero_cutoff: only negatives nearer than this, and nearer than 2, are drawn; positive. Default 1.4
+            (the authors' code): with the default boundary and margin, all negatives whose term is not 0.
+        sampled: whether negatives are drawn (True) or weighted by their probability. Default True.
+        seed: seed of the draws, at least 0.
         reduction: "mean" or None, see `RankingLoss`.
-        name: of the loss.
+        name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
 
-    A query without another image of its class has no loss, no gradient, and is left out of the mean.
+    A query without another image of its class has no loss and no gradient, and is left out of the mean.
 
     Reference: Wu et al., Sampling Matters in Deep Embedding Learning, ICCV 2017, arXiv 1706.07567.
     Memory: about three matrices `[batch, batch]`.
@@ -187,7 +188,7 @@ class MarginLoss(RankingLoss):
         gallery_embeddings: tf.Tensor,
         self_index: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The core with this loss's hyper-parameters and this step's draws: queries against any gallery."""
+        """Calls the core with the hyper-parameters of this loss and the draws of this step."""
         rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
         if not self.sampled:
             return super()._score(*rows)

@@ -2,8 +2,9 @@
 
     model.compile(loss=tfrank.PNPLoss("dq"), metrics=[tfrank.metrics.BatchRecallAt1()])
 
-Each is a pure function of a batch, giving one value per query and which queries have one, and a thin
-class that averages it over queries and batches. All sort rows at most: O(batch^2 log batch).
+Each metric is a pure function of a batch and a thin class. The function returns one value per query, and
+which queries have a value. The class averages the values over queries and batches. The most expensive step is
+sorting rows, O(batch^2 log batch).
 """
 
 import math
@@ -23,7 +24,7 @@ Values = tuple[tf.Tensor, tf.Tensor]
 
 class _Pairs(NamedTuple):
     similarity: tf.Tensor  # `[batch, batch]`
-    positive: tf.Tensor  # `[batch, batch]` bool, the query itself left out
+    positive: tf.Tensor  # `[batch, batch]` bool, without the query itself
     negative: tf.Tensor  # `[batch, batch]` bool
 
 
@@ -34,9 +35,9 @@ def _pairs(labels, embeddings):
 
 
 def _ranking(pairs):
-    """`[batch, 2 batch]` bool: is the 1st, 2nd, ... nearest other image a positive? False behind the last.
+    """`[batch, 2 batch]` bool: whether the 1st, 2nd, ... nearest other image is a positive; then False.
 
-    A negative tied with a positive, rounding aside, stands before it.
+    Ties are broken pessimistically, negatives first, if rounding leaves them equal.
     """
     nothing = tf.fill(tf.shape(pairs.similarity), tf.constant(math.inf, pairs.similarity.dtype))
     negatives = tf.where(pairs.negative, -pairs.similarity, nothing)
@@ -48,21 +49,22 @@ def _ranking(pairs):
 
 
 def recall_at_1(labels: tf.Tensor, embeddings: tf.Tensor) -> Values:
-    """Whether the nearest other image of the batch is of the query's class, 1 or 0.
+    """1 if the nearest other image of the batch is of the query's class, else 0.
 
     Args:
         labels: `[batch]` int64.
         embeddings: `[batch, dim]` float, unit norm.
 
     Returns:
-        The value of each query, `[batch]`, and which queries have one, `[batch]` bool. So do all below.
+        The value of each query, `[batch]`, and which queries have a value, `[batch]` bool. The functions
+        below take and return the same.
     """
     pairs = _pairs(labels, embeddings)
     return tf.cast(_ranking(pairs)[:, 0], embeddings.dtype), tf.reduce_any(pairs.positive, axis=1)
 
 
 def average_precision(labels: tf.Tensor, embeddings: tf.Tensor) -> Values:
-    """The exact Average Precision of the other images of the batch, 0 to 1."""
+    """The exact Average Precision of each query over the other images of the batch, 0 to 1."""
     ranking = _ranking(_pairs(labels, embeddings))
     positives = tf.cast(ranking, embeddings.dtype)
     place = tf.range(1, tf.shape(ranking)[1] + 1)
@@ -82,30 +84,30 @@ def ap_approximation_error(labels: tf.Tensor, embeddings: tf.Tensor, *, temperat
 def operating_region(
     labels: tf.Tensor, embeddings: tf.Tensor, *, temperature: float = 0.01, least_slope: float = 0.005
 ) -> Values:
-    """Share of the differences s_j - s_i where the sigmoid's slope is above `least_slope`.
+    """Share of the differences s_j - s_i at which the slope of the sigmoid is above `least_slope`.
 
     Smooth-AP supplement, eq. 1, over all pairs i, j of the batch, i = j included.
     """
     similarity = _pairs(labels, embeddings).similarity
-    # The slope, 1 / (4 temperature cosh(x / (2 temperature))^2), is above it as far as this from 0.
+    # The slope, 1 / (4 temperature cosh(x / (2 temperature))^2), exceeds least_slope for |x| < width.
     flatness = math.sqrt(4 * least_slope * temperature)
     width = 2 * temperature * math.acosh(1 / flatness) if flatness < 1 else 0.0
 
-    # Sorted together, s_i + width stands before an equal s_j, so behind every s_j - s_i < width.
+    # Sort both together: s_i + width comes after every s_j < s_i + width, and before an equal s_j.
     size = tf.size(labels)
     edges = similarity + tf.constant(width, similarity.dtype)
     is_edge = tf.argsort(tf.concat([edges, similarity], axis=1), stable=True) < size
     number = tf.cast(size, tf.float64)
     places = tf.reduce_sum(tf.cast(tf.where(is_edge, tf.range(2 * size), 0), tf.float64), axis=1)
-    # Of the places before an edge, 0, 1, 2, ... are other edges'.
+    # Subtract the positions taken by the other edges: 0, 1, 2, ...
     below = places - number * (number - 1) / 2
-    # By symmetry as many differences are above -width.
-    share = tf.maximum(2 * below - number**2, 0) / number**2  # 0 where the width is.
+    # By symmetry the same number of differences is above -width.
+    share = tf.maximum(2 * below - number**2, 0) / number**2  # 0 if the width is 0.
     return tf.cast(share, similarity.dtype), tf.ones_like(labels, tf.bool)
 
 
 def counting(labels: tf.Tensor, embeddings: tf.Tensor) -> Values:
-    """Whether a query counts: has another image of its class in the batch, 1 or 0."""
+    """1 if the query is valid, that is, has another image of its class in the batch, else 0."""
     counts = tf.reduce_any(_pairs(labels, embeddings).positive, axis=1)
     return tf.cast(counts, embeddings.dtype), tf.ones_like(counts)
 
@@ -129,7 +131,7 @@ def _mean_where(mask, similarity):
 
 
 def embedding_spread(labels: tf.Tensor, embeddings: tf.Tensor) -> Values:
-    """Root mean squared distance of the unit embeddings from their mean: 0 where all are one point, to 1."""
+    """Root mean squared distance of the unit embeddings from their mean, 0 (all are one point) to 1."""
     squared = tf.reduce_sum(
         tf.math.squared_difference(embeddings, tf.reduce_mean(embeddings, axis=0)), axis=1
     )
@@ -138,16 +140,17 @@ def embedding_spread(labels: tf.Tensor, embeddings: tf.Tensor) -> Values:
 
 
 class BatchMetric(keras.metrics.Metric):
-    """The mean of a function of the batch, over its queries and over batches.
+    """The mean of a function of the batch, over queries and batches.
 
-    Labels and embeddings are gathered from all replicas, each of which computes the whole mean.
+    Labels and embeddings are gathered from all replicas; each replica computes the whole mean.
 
     Args:
-        function: f(labels, embeddings, **hyper_parameters) to a value per query and which queries have one.
-        hyper_parameters: of the function.
-        name: of the metric.
+        function: f(labels, embeddings, **hyper_parameters), which returns a value per query and which queries
+            have a value.
+        hyper_parameters: keyword arguments of the function.
+        name: name of the metric.
 
-    `update_state(labels, embeddings, sample_weight=None)` takes what a `RankingLoss` takes.
+    `update_state(labels, embeddings, sample_weight=None)` takes the arguments of a `RankingLoss`.
     """
 
     def __init__(self, function: Callable[..., Values], hyper_parameters: dict[str, Any], name: str):
@@ -157,7 +160,7 @@ class BatchMetric(keras.metrics.Metric):
         self._weight = self.add_weight(name="weight", initializer="zeros")
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        """Takes another batch into the mean."""
+        """Adds a batch to the mean."""
         batch = checked_batch(y_true, y_pred, sample_weight)
         labels, embeddings, weights = (distributed.gather_rows(rows) for rows in batch)
         embeddings = l2_normalize(embeddings)
@@ -168,7 +171,7 @@ class BatchMetric(keras.metrics.Metric):
         self._weight.assign_add(tf.cast(tf.reduce_sum(weights), self._weight.dtype))
 
     def result(self):
-        """The mean so far; 0 before the first value."""
+        """The current mean; 0 before the first value."""
         return tf.math.divide_no_nan(tf.convert_to_tensor(self._total), tf.convert_to_tensor(self._weight))
 
     def get_config(self) -> dict[str, Any]:
@@ -194,7 +197,7 @@ class BatchAveragePrecision(BatchMetric):
 
 @keras.saving.register_keras_serializable("tfrank")
 class APApproximationError(BatchMetric):
-    """`ap_approximation_error`: how far Smooth-AP of that temperature is from AP (Smooth-AP eq. 8)."""
+    """`ap_approximation_error`: error of Smooth-AP with this temperature against AP (Smooth-AP eq. 8)."""
 
     def __init__(self, *, temperature: float = 0.01, name: str = "ap_approximation_error"):
         hyper_parameters = {"temperature": checks.number("temperature", temperature, above=0)}
@@ -203,7 +206,7 @@ class APApproximationError(BatchMetric):
 
 @keras.saving.register_keras_serializable("tfrank")
 class OperatingRegion(BatchMetric):
-    """`operating_region`: share of differences that a sigmoid of that temperature gives a gradient."""
+    """`operating_region`: share of differences to which a sigmoid of this temperature gives a gradient."""
 
     def __init__(
         self, *, temperature: float = 0.01, least_slope: float = 0.005, name: str = "operating_region"
@@ -217,7 +220,7 @@ class OperatingRegion(BatchMetric):
 
 @keras.saving.register_keras_serializable("tfrank")
 class CountingQueries(BatchMetric):
-    """`counting`: share of queries that have another image of their class, and so a loss."""
+    """`counting`: share of valid queries, those with another image of their class and therefore a loss."""
 
     def __init__(self, *, name: str = "counting_queries"):
         super().__init__(counting, {}, name)
@@ -241,7 +244,7 @@ class NegativeSimilarity(BatchMetric):
 
 @keras.saving.register_keras_serializable("tfrank")
 class EmbeddingSpread(BatchMetric):
-    """`embedding_spread`: 0 where the model maps all images of a batch to one point."""
+    """`embedding_spread`: 0 if the model maps all images of a batch to one point."""
 
     def __init__(self, *, name: str = "embedding_spread"):
         super().__init__(embedding_spread, {}, name)

@@ -35,9 +35,10 @@ def multi_similarity_loss(
     threshold: Scalar = 0.5,
     epsilon: Scalar = 0.1,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """L_MS of each query, `[queries]`, and which queries count, `[queries]` bool.
+    """L_MS of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
-    The formula is `MultiSimilarityLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
+    Implements the formula of `MultiSimilarityLoss`. Takes the arguments of `score_rows`; embeddings have unit
+    norm.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     return score_rows(_kernel, *rows, alpha, beta, threshold, epsilon, needs_negatives=True)
@@ -45,29 +46,29 @@ def multi_similarity_loss(
 
 @keras.saving.register_keras_serializable("tfrank")
 class MultiSimilarityLoss(RankingLoss):
-    """Mines the pairs that stand badly to the other pairs of the query, and weighs them softly.
+    """Mines pairs that are badly placed relative to the query's other pairs, and weights them softly.
 
         P* = positives with s_p < max over negatives of s_n + epsilon
         N* = negatives with s_n > min over positives of s_p - epsilon              (pair mining)
         L_q = 1/alpha log(1 + sum over P* of exp(-alpha (s_p - threshold)))
             + 1/beta log(1 + sum over N* of exp(beta (s_n - threshold)))           (pair weighting)
 
-    What is mined is a constant to the gradient. Similarities are at most 2 apart, so an epsilon above 2
-    keeps every pair.
+    The choice of mined pairs is a constant to the gradient. Similarities differ by at most 2, so an epsilon
+    above 2 keeps every pair.
 
     Args:
-        alpha: how sharply the farthest positives weigh most, positive. Default 2.
-        beta: how sharply the nearest negatives weigh most, positive. Default 50.
-        threshold: the similarity about which pairs weigh, lambda in the paper. Default 0.5, as in the
+        alpha: sharpness of the weights of positives, positive; larger values favour the farthest. Default 2.
+        beta: sharpness of the weights of negatives, positive; larger values favour the nearest. Default 50.
+        threshold: the similarity around which pairs are weighted, lambda in the paper. Default 0.5, as in the
             authors' published code.
         epsilon: margin of the mining, at least 0: the larger, the more pairs. Default 0.1.
         reduction: "mean" or None, see `RankingLoss`.
-        name: of the loss.
+        name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
 
     A query without another image of its class, or without an image of another class, has no loss, no
-    gradient, and is left out of the mean; one with both but nothing mined counts, with 0.
+    gradient, and is left out of the mean. A query with both but without a mined pair is valid, with loss 0.
 
     Reference: Wang et al., Multi-Similarity Loss with General Pair Weighting for Deep Metric Learning,
     CVPR 2019, arXiv 1904.06627. Memory: about three matrices `[batch, batch]`.

@@ -12,7 +12,10 @@ from tfrank.losses.core.rows import Block, score_rows
 
 
 def _kernel(block: Block):
-    """log(1 + sum_j exp(s_j - s_i)) is softplus(x_i), x_i = log(sum_j exp(s_j)) - s_i: one sum for all i."""
+    """The kernel of N-pairs; one log-sum-exp serves all positives.
+
+    log(1 + sum_j exp(s_j - s_i)) = softplus(x_i), with x_i = log(sum_j exp(s_j)) - s_i.
+    """
     zero = tf.zeros_like(block.s)
     total, shares = log_sum_exp(tf.where(~block.same, block.s, -float("inf")))
     x = total - block.s
@@ -29,9 +32,10 @@ def n_pairs_loss(
     gallery_embeddings: tf.Tensor,
     self_index: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """L_q of each query, `[queries]`, and which queries count, `[queries]` bool.
+    """L_q of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
-    The formula is `NPairsLoss`'s, the arguments `score_rows`'s, but embeddings may be of any norm.
+    Implements the formula of `NPairsLoss`. Takes the arguments of `score_rows`, except that embeddings may
+    have any norm.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     return score_rows(_kernel, *rows)
@@ -39,27 +43,27 @@ def n_pairs_loss(
 
 @keras.saving.register_keras_serializable("tfrank")
 class NPairsLoss(RankingLoss):
-    """Tells each positive from all negatives at once: softmax cross-entropy of dot products.
+    """Separates each positive from all negatives at once: softmax cross-entropy of dot products.
 
-        s_j = q . x_j, of the embeddings as they are
+        s_j = q . x_j, of the embeddings without normalisation
         L_q = mean over positives i of log(1 + sum over negatives j of exp(s_j - s_i))
 
-    That is N-pair-mc (eq. 2 of arXiv 1903.03238) with every row of the batch an anchor, every other row
-    of its class in turn its positive, and all rows of other classes its negatives. Eq. 2 to the letter,
-    with N anchors and N positives, is `n_pairs_loss` of the anchors against a gallery of the positives,
+    This is N-pair-mc (eq. 2 of arXiv 1903.03238). Every row of the batch is an anchor, every other row of its
+    class is its positive in turn, and all rows of other classes are its negatives. For eq. 2 exactly, with N
+    anchors and N positives, use `n_pairs_loss` of the anchors against a gallery of the positives, with
     self_index -1. The paper adds a penalty on the norms of embeddings, which is not part of this loss.
 
     Args:
-        normalize: whether embeddings are L2-normalised first. Default False, unlike the other losses:
-            norms scale the softmax, and between unit vectors, without a temperature, it stays flat.
+        normalize: whether embeddings are L2-normalised first. Default False, unlike most losses: the norms
+            scale the softmax, which stays flat for unit vectors, as there is no temperature.
         reduction: "mean" or None, see `RankingLoss`.
-        name: of the loss.
+        name: name of the loss.
 
-    Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats. Where they are
-    not normalised, dot products are to be finite: no norms above 1e18 in float32.
+    Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats. If they are
+    not normalised, dot products must be finite: no norms above 1e18 in float32.
 
-    A query without another image of its class has no loss, no gradient, and is left out of the mean;
-    one with positives but no negatives counts, with 0.
+    A query without another image of its class has no loss and no gradient, and is left out of the mean. A
+    query with positives but without negatives is valid, with loss 0.
 
     Reference: Sohn, Improved Deep Metric Learning with Multi-class N-pair Loss Objective, NIPS 2016.
     Memory: about three matrices `[batch, batch]`.

@@ -18,7 +18,7 @@ VARIANTS = ("o", "iu", "ib", "ds", "dq")
 
 
 def penalty(variant: str, alpha: float, b: float) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The penalty of R = R(i, S_N) negatives before a positive; eq. numbers of the paper."""
+    """The penalty of R = R(i, S_N) negatives before a positive; equation numbers are those of the paper."""
     return {
         "o": lambda R: R,  # eq. 5
         "iu": lambda R: (1 + R) * tf.math.log1p(R),  # eq. 7
@@ -37,7 +37,7 @@ def _kernel(variant):
 
 
 def _warming_kernel(block: Block, alpha, exponent, temperature):
-    """Dq on the way from Ds, see `PNPLoss`; the exponent is a."""
+    """The kernel of the warm-up from Ds to Dq, see `PNPLoss`; the exponent is a."""
 
     def warming(R):
         return -alpha / exponent * tf.math.expm1(-exponent * tf.math.log1p(R))
@@ -59,10 +59,10 @@ def pnp_loss(
     include_self: bool = False,
     exponent: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """PNP loss of each query, `[queries]`, and which queries count, `[queries]` bool.
+    """PNP loss of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
-    Takes the arguments of `score_rows`, embeddings of unit norm, and those of `PNPLoss`, whose formula it is.
-    `exponent` is a of the warm-up, a scalar; None: there is none.
+    Implements the formula of `PNPLoss`. Takes its arguments and those of `score_rows`; embeddings have unit
+    norm. `exponent` is a of the warm-up, a scalar; None means no warm-up.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     if exponent is not None:
@@ -73,7 +73,7 @@ def pnp_loss(
 
 @keras.saving.register_keras_serializable("tfrank")
 class PNPLoss(RankingLoss):
-    """Penalises the number of negatives that stand before each positive.
+    """Penalises the number of negatives that rank before each positive.
 
         R_i = sum over negatives j of sigmoid((s_j - s_i) / temperature)        (eq. 2, 3)
         L_q = 1/|P| sum over positives i of f(R_i)
@@ -85,32 +85,33 @@ class PNPLoss(RankingLoss):
         "ds"      log(1 + R)                    1 / (1 + R)               12, 10
         "dq"      1 - (1 + R)^-alpha            alpha (1 + R)^-(alpha+1)  13, 11
 
-    "i": the derivative increases, hard positives are pulled harder; "d": it decreases, positives
-    behind many negatives are taken for another cluster and left alone, which ranks best in the paper.
-    From random weights every positive stands behind many negatives, so "dq" leaves nearly all of them alone
-    and learns nothing. `warmup_steps` = W (ours, not the paper's) lets it grow out of "ds": at step t
+    With "i" the derivative increases: hard positives are pulled harder. With "d" it decreases: positives
+    behind many negatives are treated as another cluster and left alone, which gives the best results in the
+    paper. With random weights every positive is behind many negatives, so "dq" leaves nearly all of them
+    alone and learns nothing. `warmup_steps` = W (ours, not in the paper) starts near "ds" and ends at "dq".
+    At step t
 
         f(R) = alpha / a (1 - (1 + R)^-a),   f'(R) = alpha (1 + R)^-(a+1),   a = alpha min((t + 1) / W, 1)
 
     which is alpha log(1 + R) for a -> 0, and "dq" from step W - 1 on.
 
-    "iu" is eq. 7 as printed and as published; its derivative is one more than eq. 6 says.
+    "iu" is eq. 7 as in the paper and the published code. Its derivative is larger by 1 than in eq. 6.
 
     Args:
         variant: "o", "iu", "ib", "ds" or "dq".
-        alpha: steepness of "dq", at least 1. Default 4: the larger the better until gradients
-            explode (section "Impact of Hyper-parameters").
+        alpha: steepness of "dq", at least 1. Default 4. Larger is better until gradients explode
+            (section "Impact of Hyper-parameters").
         b: bound of "ib", positive; f' stays below 1/b. Default 4: best on SOP (same section).
-        temperature: of the sigmoid, positive. Default 0.01 (section "Experimental Setup").
-        include_self: whether the query is one more positive of itself, as in the published code.
-        warmup_steps: W of "dq", at least 0; 0 for none. Tell the loss what counts the steps:
-            `loss.iteration = optimizer.iterations`.
+        temperature: temperature of the sigmoid, positive. Default 0.01 (section "Experimental Setup").
+        include_self: whether the query also counts as a positive of itself, as in the published code.
+        warmup_steps: W, for "dq" only, at least 0; 0 means no warm-up. Set
+            `loss.iteration = optimizer.iterations`, so that the loss knows the step.
         reduction: "mean" or None, see `RankingLoss`.
-        name: of the loss.
+        name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
 
-    A query without another image of its class has no loss, no gradient, and is left out of the mean.
+    A query without another image of its class has no loss and no gradient, and is left out of the mean.
 
     Reference: Li et al., Rethinking the Optimization of Average Precision, AAAI 2022,
     arXiv 2102.04640. Memory: about three matrices `[batch, batch]`.
@@ -145,7 +146,7 @@ class PNPLoss(RankingLoss):
         self.warmup_steps = checks.integer("warmup_steps", warmup_steps, at_least=0)
 
     def _score(self, *rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """The core with this loss's hyper-parameters at this step: queries against any gallery."""
+        """Calls the core with the hyper-parameters of this loss at this step."""
         if not self.warmup_steps or self.hyper_parameters["variant"] != "dq":
             return super()._score(*rows)
         steps = tf.cast(tf.minimum(self.steps_taken() + 1, self.warmup_steps), tf.float64)

@@ -18,7 +18,11 @@ from tfrank.losses.core.scalars import Scalar
 
 @functools.cache
 def _kernel(ks):
-    """A query's loss is no mean over its positives, so ranks are taken twice: for value, and for gradient."""
+    """The kernel for these k.
+
+    A query's loss is not a mean over its positives, so ranks are computed twice: for the value, and for the
+    gradient.
+    """
 
     def kernel(block: Block, temperature, k_temperature):
         step = sigmoid_step(temperature)
@@ -26,7 +30,7 @@ def _kernel(ks):
         zero = tf.zeros_like(block.s)
 
         def found(rank):
-            """sigmoid((k - rank) / T_k), `[rows, ks]`: is a positive of that rank among the k nearest?"""
+            """sigmoid((k - rank) / T_k), `[rows, ks]`: how much a positive of that rank is in the top k."""
             return tf.sigmoid((k - rank[:, None]) / k_temperature)
 
         def ranked(i):
@@ -70,18 +74,18 @@ def recall_at_k_loss(
     k_temperatures: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0),
     present: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """1 - smooth Recall@k of each query, `[queries]`, and which queries count, `[queries]` bool.
+    """1 - smooth Recall@k of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
-    The formula is `RecallAtKLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
+    Implements the formula of `RecallAtKLoss`. Takes the arguments of `score_rows`; embeddings have unit norm.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     return score_rows(_kernel(ks), *rows, temperature, k_temperatures, present=present)
 
 
 def virtual_rows(labels: tf.Tensor, embeddings: tf.Tensor, shares: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """SiMix: for each row a x_i + (1 - a) x_j, where x_j is the next row of its class.
+    """SiMix: for each row x_i the mixture a x_i + (1 - a) x_j, where x_j is the next row of its class.
 
-    Not renormalised, so that similarities mix as the rows do.
+    Mixtures are not renormalised, so that similarities are mixed in the same proportions.
 
     Args:
         labels: `[rows]` int64.
@@ -89,7 +93,8 @@ def virtual_rows(labels: tf.Tensor, embeddings: tf.Tensor, shares: tf.Tensor) ->
         shares: `[rows]` a, 0 to 1.
 
     Returns:
-        The virtual rows, `[rows, dim]`, and which are of two rows, `[rows]` bool: a class of one has none.
+        The virtual rows, `[rows, dim]`, and which of them mix two different rows, `[rows]` bool; that of a
+        class of one row does not.
     """
     order = tf.argsort(labels, stable=True)
     place = inverse(order)
@@ -101,7 +106,7 @@ def virtual_rows(labels: tf.Tensor, embeddings: tf.Tensor, shares: tf.Tensor) ->
 
 
 def _class_numbers(query_labels, gallery_labels):
-    """Labels as numbers from 0 on, -1 for a query's that the gallery lacks; int64."""
+    """Labels renumbered from 0, int64; -1 for a query's label that is not in the gallery."""
     in_order = tf.sort(gallery_labels)
     query, gallery = (tf.searchsorted(in_order, labels) for labels in (query_labels, gallery_labels))
     found = tf.gather(in_order, tf.minimum(query, tf.size(in_order) - 1)) == query_labels
@@ -116,24 +121,24 @@ class RecallAtKLoss(RankingLoss):
         R_k = min(k, sum over positives i of sigmoid((k - r_i) / T_k)) / min(k, |P|)
         L_q = 1 - mean of R_k over k
 
-    With `simix`, every row that is not alone in its class is joined by a virtual row, a mixture
-    a x_i + (1 - a) x_j with the next row of its class, a uniform in 0 to 1. Virtual rows are queries and
-    gallery like the others; L_q is then the mean of the row's loss and of its virtual row's. The a are
-    a function of `seed` and the training step, read from `loss.iteration`, which is to be set to
+    `simix` adds a virtual row for every row that is not the only one of its class: the mixture
+    a x_i + (1 - a) x_j with the next row of its class, with a uniform in 0 to 1. Virtual rows are queries and
+    gallery rows like the others. L_q is then the mean of the loss of the row and that of its virtual row. The
+    values of a are a function of `seed` and the training step, which is read from `loss.iteration`; set it to
     `optimizer.iterations`.
 
     Args:
-        ks: the k, at least 1 each. Default 1, 2, 4, 8, 16.
-        temperature: of the sigmoid of the ranks, positive. Default 0.01.
+        ks: the values of k, each at least 1. Default 1, 2, 4, 8, 16.
+        temperature: temperature of the sigmoid of the ranks, positive. Default 0.01.
         k_temperatures: T_k, positive, one for each k. Default 1, 2, 4, 8, 16 (the authors' code).
-        simix: whether batches are extended by virtual rows, which takes four times the memory.
-        seed: of the virtual rows, at least 0. Read only with `simix`.
+        simix: whether to extend batches by virtual rows, which takes four times the memory.
+        seed: seed of the virtual rows, at least 0. Used only with `simix`.
         reduction: "mean" or None, see `RankingLoss`.
-        name: of the loss.
+        name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
 
-    A query without another image of its class has no loss, no gradient, and is left out of the mean.
+    A query without another image of its class has no loss and no gradient, and is left out of the mean.
 
     Reference: Patel et al., Recall@k Surrogate Loss with Large Batches and Similarity Mixup, CVPR 2022,
     arXiv 2108.11179. Memory: about three matrices `[batch, batch]`, or with `simix` of twice the batch.
@@ -173,9 +178,9 @@ class RecallAtKLoss(RankingLoss):
         gallery_embeddings: tf.Tensor,
         self_index: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The core with this loss's hyper-parameters: queries against any gallery.
+        """Calls the core with the hyper-parameters of this loss.
 
-        With `simix` virtual rows join the gallery, and the queries that are in it.
+        With `simix`, virtual rows extend the gallery, and also the queries if they are gallery rows.
         """
         rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
         if not self.simix:
@@ -192,7 +197,7 @@ class RecallAtKLoss(RankingLoss):
             queries = tf.concat([query_embeddings, tf.gather(mixed, own)], 0)
             gallery = tf.concat([gallery_embeddings, mixed], 0)
 
-        # Numbers for labels, so that there are others left: absent virtual rows are of no query's class.
+        # Relabel classes from 0 so that negative labels can mark unused virtual rows.
         query_class, gallery_class = _class_numbers(query_labels, gallery_labels)
         losses, counts = recall_at_k_loss(
             tf.concat([query_class, tf.where(virtual, query_class, -2)], 0),

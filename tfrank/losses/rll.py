@@ -14,7 +14,7 @@ from tfrank.losses.core.scalars import Scalar
 
 
 def _kernel(block: Block, margin, alpha, positive_temperature, negative_weight, negative_temperature):
-    """Eq. 8 to 13 on a block of rows."""
+    """Computes eq. 8 to 13 on a block of rows."""
 
     _, distance, slope = unit_distances(block.s)
     near, far = alpha - distance, distance - (alpha - margin)  # eq. 8, without its hinges
@@ -29,7 +29,8 @@ def _kernel(block: Block, margin, alpha, positive_temperature, negative_weight, 
 def _mined_mean(violation, candidates, temperature):
     """The weighted mean of the violations above 0 (eq. 9 to 12), and the weights, constants to the gradient.
 
-    Exponents are taken from the heaviest on, so that no temperature overflows. Nothing mined gives 0.
+    Subtracts the maximum exponent before exponentiating, so that no temperature overflows. An empty mined set
+    gives 0.
     """
     mined = candidates & (violation > 0)
     sign = tf.where(temperature < 0, -tf.ones_like(temperature), tf.ones_like(temperature))
@@ -54,9 +55,10 @@ def ranked_list_loss(
     negative_weight: Scalar = 0.5,
     constant_gallery: bool = True,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """L_RLL of each query, `[queries]`, and which queries count, `[queries]` bool.
+    """L_RLL of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
-    The formula is `RankedListLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
+    Implements the formula of `RankedListLoss`. Takes the arguments of `score_rows`; embeddings have unit
+    norm.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     numbers = margin, alpha, positive_temperature, negative_weight, negative_temperature
@@ -78,26 +80,27 @@ class RankedListLoss(RankingLoss):
 
     T_n can change linearly over training (eq. 15, 16): from `negative_temperature` at step 0 to
     `final_negative_temperature` at step `decay_steps`, where it stays. The loss reads the step from
-    `loss.iteration`, to be set to `optimizer.iterations`.
+    `loss.iteration`; set it to `optimizer.iterations`.
 
     Args:
         margin: m between the two boundaries, 0 to alpha. Default 0.4 (sections 4.4 to 4.7).
-        alpha: what negatives are pushed beyond, positive. Default 1.2 (best in Table 7).
-        negative_temperature: T_n, at least 0: the larger, the more the nearest negatives weigh. Default
+        alpha: distance beyond which negatives are pushed, positive. Default 1.2 (best in Table 7).
+        negative_temperature: T_n, at least 0. The larger, the more weight the nearest negatives have. Default
             10 (best in Table 8).
-        positive_temperature: T_p: above 0 far positives weigh more, below 0 near ones. Default 0 (3.4).
+        positive_temperature: T_p. Above 0 far positives have more weight, below 0 near ones. Default 0
+            (section 3.4).
         negative_weight: lambda, 0 to 1. Default 0.5 (section 3.2.4).
-        constant_gallery: whether the other examples are constants, so that only the query is moved
-            by its loss. Default True (section 3.2.4).
-        final_negative_temperature: T_2 of eq. 15. Default 0; read only where decay_steps is not 0.
+        constant_gallery: whether the other examples are constants, so that a query's loss moves only the
+            query. Default True (section 3.2.4).
+        final_negative_temperature: T_2 of eq. 15. Default 0; read only if decay_steps is not 0.
         decay_steps: max_iter of eq. 15. Default 0: T_n is fixed.
         reduction: "mean" or None, see `RankingLoss`.
-        name: of the loss.
+        name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
 
-    A query without another image of its class has no loss, no gradient, and is left out of the mean;
-    one with positives but nothing mined counts, with 0.
+    A query without another image of its class has no loss and no gradient, and is left out of the mean. A
+    query with positives but without a mined pair is valid, with loss 0.
 
     Reference: Wang et al., Ranked List Loss for Deep Metric Learning, CVPR 2019, TPAMI 2021,
     arXiv 1903.03238. Memory: about three matrices `[batch, batch]`.
@@ -147,9 +150,9 @@ class RankedListLoss(RankingLoss):
     def simpler(
         cls, margin: float = 0.4, negative_temperature: float = 10.0, **arguments: Any
     ) -> "RankedListLoss":
-        """RLL-Simpler (section 3.4): alpha = 1 + m / 2, so the boundaries stand about 1, and T_p = 0.
+        """RLL-Simpler (section 3.4): alpha = 1 + m / 2, so the boundaries are symmetric about 1, and T_p = 0.
 
-        At m = 0.4 that is alpha = 1.2: the defaults of the full version are a RLL-Simpler.
+        With m = 0.4, alpha is 1.2: the defaults of the full version are those of RLL-Simpler.
 
         >>> RankedListLoss.simpler(0.6).get_config()["alpha"]
         1.3
@@ -164,7 +167,7 @@ class RankedListLoss(RankingLoss):
         )
 
     def current_negative_temperature(self) -> tf.Tensor | float:
-        """T_n at this step (eq. 15); a Python number where it is fixed."""
+        """T_n at this step (eq. 15); the given number or variable if T_n is fixed."""
         first = self.hyper_parameters["negative_temperature"]
         if not self.decay_steps:
             return first
@@ -173,7 +176,7 @@ class RankedListLoss(RankingLoss):
         return first - done * (first - last)
 
     def _score(self, *rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """The core with this loss's hyper-parameters at this step: queries against any gallery."""
+        """Calls the core with the hyper-parameters of this loss at this step."""
         now = self.hyper_parameters | {"negative_temperature": self.current_negative_temperature()}
         return ranked_list_loss(*rows, **now)
 

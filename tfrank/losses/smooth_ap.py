@@ -12,7 +12,7 @@ from tfrank.losses.core.scalars import Scalar
 
 
 def penalty(negatives: tf.Tensor, positives: tf.Tensor) -> tf.Tensor:
-    """1 - precision at a positive with that many negatives and other positives before it."""
+    """1 - precision at a positive, from the numbers of negatives and of other positives before it."""
     return negatives / (1 + positives + negatives)
 
 
@@ -31,9 +31,9 @@ def smooth_ap_loss(
     temperature: Scalar = 0.01,
     include_self: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """1 - AP_q of each query, `[queries]`, and which queries count, `[queries]` bool.
+    """1 - AP_q of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
-    The formula is `SmoothAPLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
+    Implements the formula of `SmoothAPLoss`. Takes the arguments of `score_rows`; embeddings have unit norm.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     return score_rows(_kernel, *rows, temperature, include_self=include_self)
@@ -49,15 +49,15 @@ class SmoothAPLoss(RankingLoss):
         L_q = 1 - 1/|P| sum over positives i of (1 + P_i) / (1 + P_i + N_i)      (eq. 5, 7)
 
     Args:
-        temperature: of the sigmoid, positive. Default 0.01 (section 6.4): smaller is nearer to AP
-            and has gradient for fewer pairs.
-        include_self: whether the query is one more positive of itself, as in the published code.
+        temperature: temperature of the sigmoid, positive. Default 0.01 (section 6.4). A smaller one is
+            closer to AP, and gives a gradient to fewer pairs.
+        include_self: whether the query also counts as a positive of itself, as in the published code.
         reduction: "mean" or None, see `RankingLoss`.
-        name: of the loss.
+        name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
 
-    A query without another image of its class has no loss, no gradient, and is left out of the mean.
+    A query without another image of its class has no loss and no gradient, and is left out of the mean.
 
     Reference: Brown et al., Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval,
     ECCV 2020, arXiv 2007.12163. Memory: about three matrices `[batch, batch]`.

@@ -1,4 +1,4 @@
-"""SupAP with calibration, together ROADMAP (Ramzi et al., NeurIPS 2021, arXiv 2110.01445)."""
+"""ROADMAP: SupAP with a calibration loss (Ramzi et al., NeurIPS 2021, arXiv 2110.01445)."""
 
 import keras
 import tensorflow as tf
@@ -15,9 +15,9 @@ from tfrank.losses.smooth_ap import penalty
 def upper_bound_step(
     temperature: float | tf.Tensor, rho: float | tf.Tensor, delta: float | tf.Tensor
 ) -> Step:
-    """A step never below the true one, ties aside, whose slope does not vanish where it is passed.
+    """An upper bound of the step function, except at ties, whose slope does not vanish for large x.
 
-    H(x) = sigmoid(x / temperature) for x <= 0, 1/2 more up to delta, and a line of slope rho beyond.
+    H(x) is sigmoid(x / temperature) for x <= 0, 1/2 more up to delta, and a line of slope rho beyond.
     """
     sigmoid = sigmoid_step(temperature)
 
@@ -30,7 +30,9 @@ def upper_bound_step(
 
 
 def calibration_kernel(positive_margin: float | tf.Tensor, negative_margin: float | tf.Tensor) -> Kernel:
-    """L = mean over positives of [positive_margin - s]_+, plus over negatives of [s - negative_margin]_+."""
+    """The kernel of L = mean over positives of [positive_margin - s]_+
+    + mean over negatives of [s - negative_margin]_+.
+    """
 
     def kernel(block: Block):
         zero = tf.zeros_like(block.s)
@@ -68,9 +70,9 @@ def sup_ap_loss(
     negative_margin: Scalar = 0.6,
     include_self: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """L_ROADMAP of each query, `[queries]`, and which queries count, `[queries]` bool.
+    """L_ROADMAP of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
-    The formula is `SupAPLoss`'s, the arguments `score_rows`'s: embeddings of unit norm.
+    Implements the formula of `SupAPLoss`. Takes the arguments of `score_rows`; embeddings have unit norm.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     numbers = temperature, rho, delta, calibration_weight, positive_margin, negative_margin
@@ -79,36 +81,36 @@ def sup_ap_loss(
 
 @keras.saving.register_keras_serializable("tfrank")
 class SupAPLoss(RankingLoss):
-    """An upper bound of one minus Average Precision, and levels that hold across batches.
+    """An upper bound of one minus Average Precision, plus a calibration of similarities across batches.
 
         H(x) = sigmoid(x / temperature)            x <= 0
                sigmoid(x / temperature) + 1/2      0 < x <= delta
                rho (x - delta) + sigmoid(delta / temperature) + 1/2      beyond
         N_i = sum over negatives j of H(s_j - s_i)
-        P_i = how many other positives have s_j > s_i; no gradient
+        P_i = number of other positives with s_j > s_i; no gradient
         L_SupAP = 1 - 1/|P| sum over positives i of (1 + P_i) / (1 + P_i + N_i)
         L_calibration = mean over positives of [positive_margin - s]_+
                       + mean over negatives of [s - negative_margin]_+
         L_q = (1 - w) L_SupAP + w L_calibration
 
-    A negative tied with a positive counts half. Unlike the sigmoid, H keeps pulling on negatives far
-    before a positive; the calibration makes similarities comparable from query to query, so that a
-    batch speaks for the whole data set.
+    A negative tied with a positive counts half. Unlike the sigmoid, H has a gradient even for negatives far
+    before a positive. The calibration makes similarities comparable between queries, so that the loss of a
+    batch represents that of the whole data set better.
 
     Args:
-        temperature: of the sigmoid, positive. Default 0.01.
+        temperature: temperature of the sigmoid, positive. Default 0.01.
         rho: slope of the line, at least 0. Default 100.
-        delta: similarity from where the line begins, at least 0. Default 0.05.
+        delta: difference of similarities at which the line begins, at least 0. Default 0.05.
         calibration_weight: w, 0 (SupAP alone) to 1. Default 0.5.
-        positive_margin: similarity that positives are to reach. Default 0.9.
-        negative_margin: similarity that negatives are to stay below. Default 0.6.
-        include_self: whether the query is one more positive of itself.
+        positive_margin: similarity that positives should reach. Default 0.9.
+        negative_margin: similarity that negatives should stay below. Default 0.6.
+        include_self: whether the query also counts as a positive of itself.
         reduction: "mean" or None, see `RankingLoss`.
-        name: of the loss.
+        name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
 
-    A query without another image of its class has no loss, no gradient, and is left out of the mean.
+    A query without another image of its class has no loss and no gradient, and is left out of the mean.
 
     Reference: Ramzi et al., Robust and Decomposable Average Precision for Image Retrieval, NeurIPS 2021,
     arXiv 2110.01445; defaults are the paper's. Memory: about three matrices `[batch, batch]`.

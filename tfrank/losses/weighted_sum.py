@@ -1,4 +1,4 @@
-"""A loss made of losses."""
+"""The weighted sum of several losses."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,17 +12,17 @@ from tfrank.losses.core.ranking_loss import RankingLoss
 
 @keras.saving.register_keras_serializable("tfrank")
 class WeightedSum(keras.losses.Loss):
-    """sum_k weight_k loss_k(labels, embeddings)
+    """A weighted sum of losses: sum_k weight_k loss_k(labels, embeddings).
 
-    Each part keeps its own rule about which queries count, and its own mean over them.
+    Each part keeps its own rule for valid queries, and its own mean over them.
 
     Args:
         losses: the parts, at least one `RankingLoss`, all with the same reduction.
-        weights: of the parts, finite numbers. Default 1 each.
-        name: of the sum.
+        weights: weights of the parts, finite numbers. Default 1 each.
+        name: name of the sum.
 
-    Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats; the result is a
-    scalar, or `[batch]` where the parts have reduction None.
+    Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats. The result is a
+    scalar, or `[batch]` if the parts have reduction None.
 
     >>> from tfrank import PNPLoss, SmoothAPLoss
     >>> loss = WeightedSum([PNPLoss("dq"), SmoothAPLoss()], [1.0, 0.5])
@@ -52,12 +52,12 @@ class WeightedSum(keras.losses.Loss):
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """What the parts keep from step to step, for checkpoints."""
+        """The state of the parts to store in checkpoints."""
         return [variable for loss in self.losses for variable in loss.variables]
 
     @property
     def iteration(self) -> tf.Variable | keras.Variable | None:
-        """The variable that counts training steps, see `RankingLoss`; set, it is set for all parts."""
+        """The variable that counts training steps, see `RankingLoss`; setting it sets it for all parts."""
         return self.losses[0].iteration
 
     @iteration.setter
@@ -65,7 +65,7 @@ class WeightedSum(keras.losses.Loss):
         for loss in self.losses:
             loss.iteration = variable
 
-    # Not `call`, see `RankingLoss`.
+    # Overrides `__call__`, not `call`; see `RankingLoss`.
     def __call__(self, y_true, y_pred, sample_weight=None):
         parts = [loss(y_true, y_pred, sample_weight) for loss in self.losses]
         return tf.add_n([weight * part for weight, part in zip(self.weights, parts)])
@@ -77,6 +77,6 @@ class WeightedSum(keras.losses.Loss):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "WeightedSum":
-        """The loss with that `get_config`."""
+        """Creates the loss from its `get_config`."""
         losses = [keras.losses.deserialize(loss) for loss in config["losses"]]
         return cls(**(config | {"losses": losses}))

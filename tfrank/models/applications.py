@@ -1,4 +1,4 @@
-"""The networks of `keras.applications`, each with what it expects of its images."""
+"""The networks of `keras.applications`, each with the preprocessing it expects."""
 
 import inspect
 
@@ -11,7 +11,7 @@ from tfrank.models.normalization import FrozenBatchNormalization, FrozenNormaliz
 from tfrank.models.preprocessing import preprocess
 
 _MODES = ("raw", "signed_rgb", "imagenet_rgb", "caffe_bgr")
-# By name: every function of keras.applications that makes a network, such as `ResNet50`.
+# Every function of keras.applications that creates a network, by name, such as `ResNet50`.
 APPLICATIONS = {
     name: make
     for name, make in vars(keras.applications).items()
@@ -20,12 +20,12 @@ APPLICATIONS = {
 
 
 def application(name: str, *, image_size: int | None, batch_norm: str) -> keras.Model:
-    """A network without its classifier, randomly initialised: `[batch, side, side, 3]` to its last map.
+    """A network without its classifier: `[batch, side, side, 3]` to its last feature map. Weights are random.
 
     Args:
         name: a key of `APPLICATIONS`.
-        image_size: the side of an image in pixels; None: of any height and width.
-        batch_norm: "frozen", or "trained": Keras' own layers, synchronised over replicas.
+        image_size: the side of an image in pixels; None for any height and width.
+        batch_norm: "frozen", or "trained" for Keras' own layers, synchronised over replicas.
     """
     try:
         made = APPLICATIONS[name](include_top=False, weights=None, input_shape=(image_size, image_size, 3))
@@ -39,7 +39,7 @@ def application(name: str, *, image_size: int | None, batch_norm: str) -> keras.
             kind, config = (
                 (FrozenBatchNormalization, config) if frozen else (kind, {**config, "synchronized": True})
             )
-        # With a mean of its own, not one to be loaded, it is a constant like any other.
+        # A layer whose mean is given as an argument has nothing to load, and stays as it is.
         if kind is layers.Normalization and layer.input_mean is None:
             kind = FrozenNormalization
         return kind.from_config(config)
@@ -50,7 +50,7 @@ def application(name: str, *, image_size: int | None, batch_norm: str) -> keras.
 
 
 def preprocessing_of(name: str) -> str:
-    """The mode of `preprocess` that does what the network's own `preprocess_input` does.
+    """The mode of `preprocess` that equals the network's own `preprocess_input`.
 
     >>> preprocessing_of("ResNet50"), preprocessing_of("EfficientNetB0")
     ('caffe_bgr', 'raw')

@@ -12,7 +12,7 @@ from tfrank.models.bn_inception import LEVELS, bn_inception
 from tfrank.models.mobilenet import mobilenet_v2
 from tfrank.models.resnet import resnet, se_resnet
 
-# Those whose layers are named after PyTorch's modules: what builds them, and what they expect.
+# Networks whose layers have the names of PyTorch's modules: the function that builds it, the preprocessing.
 NETWORKS = {
     "resnet50": (functools.partial(resnet, blocks=(3, 4, 6, 3)), "imagenet_rgb"),
     "resnet101": (functools.partial(resnet, blocks=(3, 4, 23, 3)), "imagenet_rgb"),
@@ -29,8 +29,8 @@ def convnet(images, *, blocks: int, filters: int, batch_norm: str = "trained"):
 
     Args:
         images: `[batch, height, width, channels]` symbolic tensor.
-        blocks: how many; each halves height and width, rounding up, so that borders count.
-        filters: channels of each.
+        blocks: number of blocks. Each halves height and width, rounding up, so that no border is lost.
+        filters: channels of each block.
         batch_norm: "trained" or "frozen".
 
     Returns:
@@ -38,7 +38,7 @@ def convnet(images, *, blocks: int, filters: int, batch_norm: str = "trained"):
     """
     x = images
     for _ in range(blocks):
-        # No bias: batch norm takes it out again, and Adam would blow up the rounding noise of its gradient.
+        # No bias: batch norm removes it, and Adam would amplify the rounding noise of its gradient.
         x = layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
         x = normalization.batch_norm(batch_norm)(x)
         x = layers.ReLU()(x)
@@ -47,17 +47,17 @@ def convnet(images, *, blocks: int, filters: int, batch_norm: str = "trained"):
 
 
 def network(backbone: str, *, image_size: int | None, batch_norm: str, levels: str = "") -> keras.Model:
-    """A backbone other than the convnet as a model: preprocessed images to the last map.
+    """A backbone other than the convnet as a model: preprocessed images to the last feature map.
 
-    The model is named after the backbone (without "keras/"), and so begin the paths of its variables:
+    The model has the name of the backbone (without "keras/"). The paths of its variables begin with it:
     `resnet50/layer1.0.conv1/kernel`.
 
     Args:
-        backbone: one of `BACKBONES`.
-        image_size: the side of an image in pixels, at least 32; None: of any height and width.
+        backbone: one of `BACKBONES`, except the convnet.
+        image_size: the side of an image in pixels, at least 32; None for any height and width.
         batch_norm: "frozen" or "trained".
-        levels: letters of "LMH" for the maps of these levels of bn_inception, in this order. What only
-            deeper ones need is left out.
+        levels: letters of "LMH" for the maps of these levels of bn_inception, in this order. Layers that
+            only deeper levels need are left out.
     """
     checks.one_of("backbone", backbone, BACKBONES[1:])
     if image_size is not None:
@@ -86,7 +86,7 @@ def own_preprocessing(backbone: str) -> str:
 
 
 def check_levels(levels: str, backbone: str) -> None:
-    """InputError unless `levels` is empty, or different letters of "LMH" and the backbone has them."""
+    """Raises InputError unless `levels` is empty, or distinct letters of "LMH" with backbone bn_inception."""
     if levels and backbone != "bn_inception":
         raise checks.invalid("levels", f"'' with backbone {backbone!r}; only bn_inception has levels", levels)
     if not isinstance(levels, str) or set(levels) - set(LEVELS) or len(set(levels)) < len(levels):

@@ -1,4 +1,4 @@
-"""BN-Inception (GoogLeNet V2), its maps at three depths, and the heads of RLL's levels."""
+"""BN-Inception (GoogLeNet V2), its feature maps at three depths, and the heads of RLL's levels."""
 
 from keras import layers
 
@@ -6,8 +6,8 @@ from tfrank.common import checks
 from tfrank.models.convolution import conv, max_pool, norm
 from tfrank.models.pooling import InnerAveragePooling2D
 
-# Filters of a block: 1x1; 3x3 and the 1x1 that reduces for it; twice 3x3 and theirs; 1x1 after the pooling.
-# Blocks without the first and last halve the map.
+# Filters of a block: 1x1; (1x1 reduction, 3x3); (1x1 reduction, each of two 3x3); 1x1 after the pooling.
+# Blocks without the first and the last branch halve the map.
 _BLOCKS = {
     "3a": (64, (64, 64), (64, 96), 32),
     "3b": (64, (64, 96), (64, 96), 64),
@@ -20,7 +20,7 @@ _BLOCKS = {
     "5a": (352, (192, 320), (160, 224), 128),
     "5b": (352, (192, 320), (192, 224), 128),
 }
-# Of RLL's levels: the name, and the block after which it leaves the network.
+# RLL's levels: the name of each, and the block whose output it takes.
 LEVELS = {"L": ("low", "3c"), "M": ("middle", "4e"), "H": ("high", "5b")}
 
 
@@ -28,8 +28,8 @@ def bn_inception(images, *, batch_norm: str) -> dict:
     """The maps of the levels: "L" of 576 channels at 1/16 of the size, "M" 1,056 at 1/32, "H" 1,024 at 1/32.
 
     Ioffe and Szegedy, "Batch normalization", arXiv:1502.03167, in the layout of the published Caffe weights
-    (4c has 608 channels, 5b takes the maximum in its pooling branch); the layers have the names of the
-    PyTorch state dict known as `bn_inception` of pretrainedmodels. Its convolutions have biases.
+    (4c has 608 channels, 5b takes the maximum in its pooling branch). The layers have the names of the
+    PyTorch state dict `bn_inception` of pretrainedmodels. The convolutions have biases.
 
     Args:
         images: `[batch, side, side, 3]` symbolic tensor, preprocessed by "inception_bgr".
@@ -51,7 +51,7 @@ def bn_inception(images, *, batch_norm: str) -> dict:
 
 
 def _block(x, block, unit):
-    """One inception block: branches side by side."""
+    """One inception block: parallel branches, concatenated."""
     single, triple, double, projection = _BLOCKS[block]
     name, stride = f"inception_{block}", 1 if single else 2
     a = [unit(x, f"{name}_1x1", single, 1)] if single else []
@@ -65,17 +65,17 @@ def _block(x, block, unit):
 
 
 def _pooled(x, block):
-    """The pooling of a block that keeps the size: averages, in the last one maxima."""
+    """The pooling of a block that keeps the size: average pooling, but max pooling in the last block."""
     if block == "5b":
         return layers.MaxPooling2D(3, strides=1, padding="same")(x)
-    # The zeros around the map count in the average, which Keras' "same" leaves out.
+    # The average includes the zeros around the map; Keras' "same" would leave them out.
     return layers.AveragePooling2D(3, strides=1)(layers.ZeroPadding2D(1)(x))
 
 
 def check_size(image_size: int) -> None:
-    """InputError unless the maps that 3c and 4e halve have even sides.
+    """Raises InputError unless the maps that 3c and 4e halve have even sides.
 
-    At an odd side the branches, convolutions rounding up and pooling rounding down, would not fit together.
+    At an odd side the branches would differ in size: convolutions round up and pooling rounds down.
     """
     if not _fits(image_size):
         near = [size for size in range(image_size - 32, image_size + 33) if _fits(size)]
@@ -86,16 +86,17 @@ def check_size(image_size: int) -> None:
 def _fits(image_size):
     side = (image_size + 1) // 2
     for _ in range(2):
-        side = (side - 2) // 2 + 1  # Of a max pooling that covers the map.
+        side = (side - 2) // 2 + 1  # The size after a max pooling whose windows cover the map.
     return side >= 4 and side % 4 == 0
 
 
 def level_head(x, level: str, *, batch_norm: str):
-    """`[batch, 1024]` from the map of level "L" or "M", as the auxiliary branches of GoogLeNet V2 did.
+    """Maps the feature map of level "L" or "M" to `[batch, 1024]`.
 
-    Average pooling 5x5 at stride 3, 1x1 convolution to 128, ReLU, a dense layer to 1,024, ReLU. In V2 a batch
-    norm stands before each ReLU. Frozen on new weights it would be the identity, so biases then take its
-    place, as in V1 (Szegedy et al., arXiv:1409.4842).
+    The layers are those of the auxiliary branches of GoogLeNet V2: average pooling 5x5 with stride 3, 1x1
+    convolution to 128, ReLU, a dense layer to 1,024, ReLU. In V2 a batch norm precedes each ReLU. A frozen
+    batch norm with new weights would be the identity, so biases replace it then, as in V1 (Szegedy et al.,
+    arXiv:1409.4842).
 
     Args:
         x: `[batch, height, width, channels]` symbolic tensor.

@@ -1,4 +1,4 @@
-"""Convolution and pooling as PyTorch pads them, for networks whose weights come from there."""
+"""Convolution and pooling with PyTorch's padding, for networks whose weights come from PyTorch."""
 
 import keras
 from keras import layers
@@ -9,20 +9,20 @@ from tfrank.models.normalization import batch_norm
 def conv(x, filters: int, size: int, *, name: str, stride: int = 1, bias: bool = False):
     """A convolution padded by `size // 2` on every side.
 
-    Keras' "same" pads less on the left and top where the stride is 2, and so looks at other pixels.
+    With stride 2, Keras' "same" pads less on the left and top, and so samples other pixels.
 
     Args:
         x: `[batch, height, width, channels]` symbolic tensor.
-        filters: output channels.
-        size: odd, the side of the kernel.
-        name: of the layer.
-        stride: of both directions.
-        bias: whether there is one.
+        filters: number of output channels.
+        size: side of the kernel, odd.
+        name: name of the layer.
+        stride: stride in both directions.
+        bias: whether to add a bias.
     """
     if stride > 1 and size > 1:
         x = layers.ZeroPadding2D(size // 2)(x)
     padding = "same" if stride == 1 else "valid"
-    # PyTorch's networks begin so too: He's normal distribution by the outputs.
+    # He's normal initialisation with fan-out, as in PyTorch's networks.
     start = keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal")
     return layers.Conv2D(
         filters, size, strides=stride, padding=padding, use_bias=bias, kernel_initializer=start, name=name
@@ -30,18 +30,18 @@ def conv(x, filters: int, size: int, *, name: str, stride: int = 1, bias: bool =
 
 
 def norm(x, mode: str, *, name: str, relu: bool = True):
-    """Batch norm ("frozen" or "trained"), and ReLU unless it is left out."""
+    """Batch norm ("frozen" or "trained"), followed by ReLU if `relu`."""
     x = batch_norm(mode, name=name)(x)
     return layers.ReLU()(x) if relu else x
 
 
 def max_pool(x, *, pad: bool):
-    """The maximum of 3x3 at stride 2; of activations after a ReLU, where zeros at the border do no harm.
+    """Max pooling 3x3 with stride 2, for activations after a ReLU, where zeros at the border do no harm.
 
     Args:
         x: `[batch, height, width, channels]` symbolic tensor, non-negative.
-        pad: one zero on every side (PyTorch's `padding=1`), or else as many windows as cover the map,
-            reaching over the right and bottom border (its `ceil_mode`, Caffe's habit).
+        pad: True pads one zero on every side (PyTorch's `padding=1`). False takes as many windows as cover
+            the map, some reaching over the right and bottom border (PyTorch's `ceil_mode`, as in Caffe).
     """
     if pad:
         x = layers.ZeroPadding2D(1)(x)

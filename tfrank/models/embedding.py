@@ -14,7 +14,7 @@ from tfrank.models.pooling import pool
 from tfrank.models.preprocessing import GREY_MODES, preprocess
 from tfrank.models.preprocessing import MODES as PREPROCESSINGS
 
-# From pooled features to an embedding: none, or a linear layer that begins as a PCA, or at random.
+# The head maps pooled features to an embedding: none, or a linear layer initialised as a PCA or at random.
 HEADS = ("none", "pca", "random")
 HEAD_LAYER = "embedding"
 
@@ -32,27 +32,27 @@ def embedding_model(
     head: str = "random",
     embedding_dim: int,
 ) -> keras.Model:
-    """`[batch, image_size, image_size, 3]` float RGB 0-255 to `[batch, embedding_dim]` float32.
+    """A model from `[batch, image_size, image_size, 3]` float RGB 0-255 to `[batch, embedding_dim]` float32.
 
-    Embeddings come out as the head gives them; losses, evaluation and export normalise. Weights are random;
-    `weights.load_backbone_weights` loads pretrained ones, `start_head_as_pca` makes the head a PCA.
+    Embeddings are not normalised; losses, evaluation and export do that. Weights are random:
+    `weights.load_backbone_weights` loads pretrained ones, and `start_head_as_pca` makes the head a PCA.
 
     Args:
-        image_size: the side of an image in pixels; None: images of any height and width, where backbone and
+        image_size: the side of an image in pixels; None for images of any height and width, if backbone and
             pooling allow it.
         backbone: one of `backbones.BACKBONES`.
         preprocessing: one of `preprocessing.MODES`, or "auto" for what the backbone expects.
-        blocks: of the convnet.
-        filters: of the convnet.
+        blocks: number of blocks of the convnet.
+        filters: filters of the convnet.
         pooling: one of `pooling.MODES`, or "auto": "flatten" for the convnet, else "average". With levels it
-            is that of the high one; the others have heads of their own.
-        levels: "" for the last feature map. For bn_inception letters of "LMH", as in RLL (Wang et al.,
-            arXiv:1903.03238): each level has an embedding of its own, low after block 3c, middle after 4e,
-            high after 5b. More than one letter gives a list of embeddings, in this order.
+            applies to the high level; the others have their own heads.
+        levels: "" for the last feature map. For bn_inception also letters of "LMH", as in RLL (Wang et al.,
+            arXiv:1903.03238): each level has its own embedding, low after block 3c, middle after 4e, high
+            after 5b. More than one letter gives a list of embeddings, in this order.
         batch_norm: "frozen", "trained", or "auto": trained for the convnet, frozen for the others.
-        head: "random", a linear layer; "pca", one without offset that `start_head_as_pca` is for; "none", the
+        head: "random" is a linear layer. "pca" is one without bias, for `start_head_as_pca`. With "none", the
             pooled features are the embedding.
-        embedding_dim: of each embedding; with head "none" it is the number of features.
+        embedding_dim: dimension of each embedding; with head "none" it is the number of features instead.
 
     >>> embedding_model(image_size=28, embedding_dim=64).output_shape
     (None, 64)
@@ -96,7 +96,7 @@ def _check_head(head, levels):
 
 
 def _head(features, head, embedding_dim, name):
-    # Under mixed precision too, what is ranked is float32.
+    # Embeddings that are ranked are float32 even under mixed precision.
     if head == "none":
         return keras.layers.Activation("linear", dtype="float32", name=name)(features)
     if head == "pca" and embedding_dim > features.shape[-1]:
@@ -106,8 +106,9 @@ def _head(features, head, embedding_dim, name):
 
 
 def split_at_head(model: keras.Model) -> tuple[keras.Model, keras.Model]:
-    """The parts of a model of one embedding, which share its weights: images to pooled features, and features
-    to embeddings.
+    """Splits a model with one embedding into two models that share its weights.
+
+    The first maps images to pooled features, the second features to embeddings.
     """
     layer = model.get_layer(HEAD_LAYER)
     features = keras.Input(layer.input.shape[1:], dtype=layer.input.dtype, name="features")
@@ -115,21 +116,21 @@ def split_at_head(model: keras.Model) -> tuple[keras.Model, keras.Model]:
 
 
 def start_head_as_pca(model: keras.Model, features: np.ndarray) -> None:
-    """Makes the head the projection on the principal directions of features.
+    """Sets the head to the projection onto the principal directions of features.
 
-        W = the eigenvectors of sum_i x_i x_i^T of the largest eigenvalues,    embedding = W^T x
+        W = eigenvectors of sum_i x_i x_i^T with the largest eigenvalues,    embedding = W^T x
 
-    Directions are taken about the origin, not about the mean: then W^T x_1 . W^T x_2 is the best
-    approximation of x_1 . x_2 of its rank, and cosine similarities are nearly those of the features.
+    The features are not centred. Therefore W^T x_1 . W^T x_2 is the best approximation of x_1 . x_2 of its
+    rank, and cosine similarities are nearly those of the features.
 
     Args:
-        model: of `embedding_model(head="pca", ...)`.
-        features: `[images, features]` of training images; fewer images than dimensions will do.
+        model: the result of `embedding_model(head="pca", ...)`.
+        features: `[images, features]` of training images; there may be fewer images than dimensions.
     """
     kernel = model.get_layer(HEAD_LAYER).kernel
     rows = np.asarray(features, np.float64)
     _, directions = np.linalg.eigh(rows.T @ rows)
-    # LAPACK leaves the sign of an eigenvector open.
+    # The sign of an eigenvector is arbitrary in LAPACK: make its largest entry positive.
     directions = directions[:, ::-1][:, : kernel.shape[1]]
     largest = np.take_along_axis(directions, np.argmax(np.abs(directions), axis=0)[None], axis=0)
     kernel.assign((directions * np.sign(largest)).astype(np.float32))
@@ -143,7 +144,7 @@ def resolve_options(
     levels: str = "",
     batch_norm: str = "auto",
 ) -> dict[str, str]:
-    """The options of `embedding_model` that have names, "auto" replaced; InputError for what does not fit.
+    """Replaces "auto" in options of `embedding_model`; raises InputError for options that do not fit.
 
     >>> resolve_options(backbone="resnet50")
     {'preprocessing': 'imagenet_rgb', 'pooling': 'average', 'batch_norm': 'frozen'}
@@ -168,11 +169,11 @@ def resolve_options(
 
 
 def concatenated(model: keras.Model) -> keras.Model:
-    """One embedding an image, for evaluation and export.
+    """A model with one embedding per image, for evaluation and export.
 
     Returns:
-        The model itself where it has one output. Otherwise a model that shares its weights: the L2-normalised
-        embeddings of its outputs side by side, `[batch, sum of their dimensions]` float32.
+        The model itself if it has one output. Otherwise a model that shares its weights and concatenates the
+        L2-normalised embeddings of its outputs, `[batch, sum of their dimensions]` float32.
     """
     if len(model.outputs) == 1:
         return model

@@ -1,1 +1,1 @@
-"""What losses are made of: scores of blocks, soft ranks, pairs, and the base class."""
+"""Building blocks of the losses: blockwise scoring, soft ranks, pair masks, and the base class."""

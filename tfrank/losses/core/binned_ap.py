@@ -1,10 +1,10 @@
 """Average Precision from histograms of similarities (Revaud et al., arXiv 1906.07589, eq. 5 to 13).
 
-A similarity s stands at position x = (1 - s) / spacing among M bin centres, 0 to M - 1 from the most
-similar on. Its triangular soft assignment (eq. 7) reaches the two bins beside it, so of all bins up to
-bin m it has the share clip(m + 1 - x, 0, 1): the cumulative histograms of eq. 9 are sums of that, one
-vectorised pass over a block in cache for each bin, and its derivative lives in one bin alone, which the
-gradient looks up. No tensor has the size bins x batch x batch.
+A similarity s has the position x = (1 - s) / spacing among M bin centres, which are numbered 0 to M - 1 from
+the most similar one. Its triangular soft assignment (eq. 7) reaches the two neighbouring bins, so it adds
+clip(m + 1 - x, 0, 1) to the cumulative histogram at bin m. The cumulative histograms of eq. 9 are sums of
+these shares. Each bin takes one vectorised pass over a block that is in cache. The derivative of a share is
+nonzero in one bin only, where the gradient looks it up. No tensor has the size bins x batch x batch.
 """
 
 import tensorflow as tf
@@ -25,8 +25,8 @@ def precision_loss(negatives: tf.Tensor, positives: tf.Tensor) -> tf.Tensor:
 
 
 def tie_aware_precision_loss(negatives: tf.Tensor, positives: tf.Tensor) -> tf.Tensor:
-    """1 - precision at each bin, where a bin's members are in random order (eq. 13)."""
-    # h_m + 2 sum_{m' < m} h_m' is the cumulative histogram here and one bin before.
+    """1 - precision at each bin, with the members of a bin in random order (eq. 13)."""
+    # h_m + 2 sum_{m' < m} h_m' is the sum of the cumulative histogram at bin m and at bin m - 1.
     both = _with_bin_before(negatives)
     return both / (1 + both + _with_bin_before(positives))
 
@@ -36,7 +36,7 @@ def _with_bin_before(cumulative):
 
 
 def histogram_kernel(num_bins: int, tie_aware: bool) -> Kernel:
-    """L = 1 - sum_m P_m dr_m (eq. 11), with the precision P_m of eq. 9 or 13."""
+    """The kernel of L = 1 - sum_m P_m dr_m (eq. 11), with the precision P_m of eq. 9 or 13."""
     loss_of = tie_aware_precision_loss if tie_aware else precision_loss
     per_unit = (num_bins - 1) / 2  # 1 / spacing
 
@@ -44,7 +44,7 @@ def histogram_kernel(num_bins: int, tie_aware: bool) -> Kernel:
         position = tf.clip_by_value((1 - block.s) * per_unit, 0, num_bins - 1)
         reach = tf.cast(tf.range(1, num_bins + 1), block.s.dtype)  # m + 1
 
-        # Behind the last bin, a positive is in none of the negatives' histogram.
+        # A position behind the last bin keeps positives out of the histogram of negatives.
         behind = tf.where(block.same, tf.cast(num_bins, block.s.dtype), position)
         negatives = tf.transpose(tf.map_fn(lambda end: row_sums(tf.clip_by_value(end - behind, 0, 1)), reach))
 
@@ -58,7 +58,7 @@ def histogram_kernel(num_bins: int, tie_aware: bool) -> Kernel:
             tape.watch([negatives, positives])
             recall = (positives - tf.pad(positives, [[0, 0], [1, 0]])[:, :-1]) / block.positives[:, None]
             losses = tf.reduce_sum(loss_of(negatives, positives) * recall, axis=1)
-        # d share / ds = per_unit in the similarity's lower bin, 0 in all others.
+        # d share / ds is per_unit in the lower of the two bins of a similarity, and 0 in all others.
         rates = [per_unit * rate for rate in tape.gradient(losses, [negatives, positives])]
         lower_bin = tf.cast(tf.minimum(position, num_bins - 2), tf.int32)
         column = lower_bin + tf.where(block.same, num_bins, 0)
@@ -69,19 +69,21 @@ def histogram_kernel(num_bins: int, tie_aware: bool) -> Kernel:
 
 
 def _formed_once(table):
-    """`table`, which XLA would else form anew for each similarity that looks it up: two thirds of the time.
+    """`table`, computed only once.
 
-    A product with the identity is not fused into what uses it; in float64 it is exact on any device.
+    XLA would otherwise recompute it for each similarity that looks it up, which takes two thirds of the time.
+    XLA does not fuse a product with the identity into its consumers. In float64 the product is exact on any
+    device.
     """
     identity = tf.eye(tf.shape(table)[1], dtype=tf.float64)
     return tf.cast(tf.matmul(tf.cast(table, tf.float64), identity), table.dtype)
 
 
 def row_sums(matrix: tf.Tensor) -> tf.Tensor:
-    """`[rows]` sums of `[rows, columns]`: `tf.reduce_sum(matrix, axis=1)`, a quarter faster.
+    """`[rows]` sums of `[rows, columns]`: the same as `tf.reduce_sum(matrix, axis=1)`, a quarter faster.
 
-    A sum waits for each of its additions to end before the next; eight columns folded into one wait an
-    eighth as often.
+    Each addition of a sum waits for the one before. Folding eight columns into one first cuts these waits to
+    an eighth.
     """
     folds = 8
     padded = tf.pad(matrix, [[0, 0], [0, -tf.shape(matrix)[1] % folds]])

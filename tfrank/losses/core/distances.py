@@ -1,12 +1,12 @@
-"""Euclidean distances of unit vectors, from their similarities."""
+"""Euclidean distances between unit vectors, from their similarities."""
 
 import tensorflow as tf
 
 
 def unit_distances(s: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """d^2, d and dd/ds of d = |q - x| = sqrt(2 - 2 s), each of the shape of s.
+    """Returns d^2, d and dd/ds for d = |q - x| = sqrt(2 - 2 s), each with the shape of s.
 
-    dd/ds is -1/d, taken as 0 at distance 0.
+    dd/ds is -1/d; at distance 0 it is set to 0.
 
     >>> squared, distance, slope = unit_distances(tf.constant([1.0, 0.5, -1.0]))
     >>> squared.numpy().tolist(), distance.numpy().tolist(), slope.numpy().tolist()

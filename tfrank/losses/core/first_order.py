@@ -1,4 +1,4 @@
-"""Gradients that are not to be differentiated again."""
+"""Gradients that must not be differentiated again."""
 
 import tensorflow as tf
 
@@ -6,14 +6,15 @@ from tfrank.common.checks import InputError
 
 
 def first_derivative(gradient: tf.Tensor, *sources: tf.Tensor) -> tf.Tensor:
-    """The gradient as it is; whoever differentiates it gets an error, not a wrong second derivative.
+    """Returns the gradient unchanged; differentiating it raises an error, instead of giving a wrong result.
 
     Args:
-        gradient: of a loss.
-        sources: what the loss is of, whether or not TensorFlow can see that the gradient depends on it.
+        gradient: the gradient of a loss.
+        sources: the tensors that the loss depends on, even where TensorFlow cannot see that the gradient
+            depends on them too.
 
     Raises:
-        InputError: when the result is differentiated, in eager mode or while a graph is traced.
+        InputError: the result is differentiated, in eager mode or while a graph is traced.
     """
 
     @tf.custom_gradient

@@ -1,17 +1,17 @@
-"""Sums of exponentials that do not overflow, with their derivative."""
+"""Log-sum-exp without overflow, with its derivative."""
 
 import tensorflow as tf
 
 
 def log_sum_exp(exponents: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """log(sum_j exp(x_j)) of each row, and its derivative with respect to each x_j.
+    """Returns log(sum_j exp(x_j)) of each row, and its derivative with respect to each x_j.
 
     Args:
-        exponents: `[rows, columns]` x, -inf for what is left out.
+        exponents: `[rows, columns]` x; -inf masks an entry.
 
     Returns:
-        `[rows, 1]`, -inf where all is left out, and `[rows, columns]` shares of the sum, of which there
-        are then none.
+        The log-sum, `[rows, 1]`, -inf if every entry is masked, and the softmax, `[rows, columns]`, 0 for
+        masked entries.
 
     >>> value, shares = log_sum_exp(tf.constant([[1000.0, 1000.0, -float("inf")]]))
     >>> value.numpy().round(2).tolist(), shares.numpy().tolist()

@@ -1,4 +1,4 @@
-"""Similarities, positives and negatives as whole matrices, for losses that are not a sum over rows."""
+"""Whole matrices of similarities, positives and negatives, for losses that are not a sum over rows."""
 
 import tensorflow as tf
 
@@ -6,7 +6,9 @@ import tensorflow as tf
 def pair_masks(
     query_labels: tf.Tensor, gallery_labels: tf.Tensor, self_index: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """`[queries, gallery]` bool: positives, of the query's label but not its own row, and negatives.
+    """The positive mask and the negative mask, each `[queries, gallery]` bool.
+
+    Positives have the query's label; the query's own row is neither a positive nor a negative.
 
     Args:
         query_labels: `[queries]` int64.
@@ -23,13 +25,13 @@ def pair_masks(
 
 
 def similarities(queries: tf.Tensor, gallery: tf.Tensor) -> tf.Tensor:
-    """`[queries, gallery]` dot products; where both are the very same tensor, the gradient is one product."""
+    """`[queries, gallery]` dot products. If both are the same tensor object, the gradient is one product."""
     if queries is not gallery:
         return tf.matmul(queries, gallery, transpose_b=True)
 
     @tf.custom_gradient
     def product(rows):
-        # S = E E^T: one product of (D + D^T), where autodiff takes two.
+        # S = E E^T, so the gradient is one product with D + D^T; autodiff takes two.
         return tf.matmul(rows, rows, transpose_b=True), lambda D: tf.matmul(D + tf.transpose(D), rows)
 
     return product(queries)

@@ -1,14 +1,14 @@
-"""Rows in another order, and back."""
+"""Permutations of rows, and their inverses."""
 
 import tensorflow as tf
 
 
 def permute(rows: tf.Tensor, order: tf.Tensor) -> tf.Tensor:
-    """`rows[order]` for a permutation; the gradient is a gather too, not a slow scatter.
+    """`rows[order]` for a permutation; its gradient is a gather too, not a slow scatter.
 
     Args:
         rows: `[n, ...]`.
-        order: `[n]` int32, every number below n once.
+        order: `[n]` int32, each of 0 to n - 1 once.
     """
 
     @tf.custom_gradient

@@ -1,4 +1,4 @@
-"""RankingLoss: what every loss here shares as a `keras.losses.Loss`."""
+"""RankingLoss: the base class of the losses, a `keras.losses.Loss`."""
 
 import warnings
 from collections.abc import Callable
@@ -20,51 +20,53 @@ NO_POSITIVES = (
 
 
 class RankingLoss(keras.losses.Loss):
-    """A loss of integer labels and embeddings, scored over the whole global batch.
+    """A loss of integer labels and embeddings, computed over the whole global batch.
 
-        loss = sum_q w_q L_q / sum_q w_q        over the queries q that count
+        loss = sum_q w_q L_q / sum_q w_q        over the valid queries q
 
-    A subclass checks its hyper-parameters and names its core, a pure function that gives L_q and which
-    queries count; everything else is here. Each replica scores its own queries against the batch gathered
-    from all replicas, and divides by the weight of all counting queries of the global batch. So replicas'
-    values, and their gradients, are to be summed, as Keras and `strategy.run` with a Keras optimizer do:
-    N replicas equal one device.
+    A query is valid if the batch has another image of its class (for some losses also one of another class).
+    A subclass checks its hyper-parameters and supplies its core, a pure function that returns L_q and which
+    queries are valid. This class does everything else. Each replica scores its own queries against the batch
+    gathered from all replicas, and divides by the total weight of the valid queries of the global batch. The
+    values of the replicas, and their gradients, are therefore to be summed, as Keras and `strategy.run` with
+    a Keras optimizer do: N replicas then equal one device.
 
     Args:
         core: f(query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index,
-            **hyper_parameters), with int64 labels and embeddings of unit norm, to the loss per query,
-            `[queries]`, and which queries count, `[queries]` bool.
-        hyper_parameters: of the core; also what `get_config` gives, beside the two below. A number may be
-            a variable, see below.
-        reduction: "mean" over the queries that count, or None for `[batch]` values w_q L_q, 0 where a
-            query does not count.
-        name: of the loss.
+            **hyper_parameters). Takes int64 labels and embeddings of unit norm; returns the loss per query,
+            `[queries]`, and which queries are valid, `[queries]` bool.
+        hyper_parameters: arguments of the core. `get_config` returns them too, besides the two below. A
+            number may be a variable, see below.
+        reduction: "mean" over the valid queries, or None for `[batch]` values w_q L_q, 0 for queries that
+            are not valid.
+        name: name of the loss.
 
     Called as `loss(labels, embeddings, sample_weight=None)`:
         labels: `[batch]` or `[batch, 1]`, any integer dtype; compared as integers.
         embeddings: `[batch, dim]`, any float dtype and norm; they are L2-normalised. A row of norm
             below 1e-6 has similarity 0 to everything and no gradient.
-        sample_weight: `[batch]` or `[batch, 1]` w_q, finite, at least 0; 1 where absent.
+        sample_weight: `[batch]` or `[batch, 1]` w_q, finite, at least 0; 1 if None.
 
-    A batch without a query that counts gives 0 and zero gradients. The first such batch gives a UserWarning,
-    but where XLA compiles the loss, whose programs call no Python, and with reduction None. First derivatives
-    only: a gradient of the gradient is refused (but of `lifted_structure`, which autodiff differentiates).
+    A batch without a valid query gives 0 and zero gradients. The first such batch gives a UserWarning, except
+    with reduction None and where XLA compiles the loss, as XLA programs cannot call Python. Only first
+    derivatives exist: a gradient of the gradient raises InputError (except for `lifted_structure`, which
+    autodiff differentiates).
 
-    Temperatures, margins and other numbers are arguments of one compiled program, so that many values need no
-    more programs than one. Each may also be a variable of one float: `temperature=tf.Variable(0.1)`. Assign
-    to it between steps, say in a Keras callback: the next step, traced or not, uses the new value. It gets
-    no gradient, is in `variables`, and is a plain number in a saved model. Bounds are checked when the loss
-    is made, not when a variable changes.
+    Temperatures, margins and other numbers are arguments of one compiled program, so that many values need
+    only one program. Each may also be a variable of one float: `temperature=tf.Variable(0.1)`. Assign
+    to it between steps, for example in a Keras callback. The next step, traced or not, uses the new value. It
+    gets no gradient, is in `variables`, and is a plain number in a saved model. Bounds are checked when the
+    loss is created, not when a variable changes.
 
-    A batch of any size is padded inside to the next of `padding.SIZES`, so that many sizes need few programs.
-    Value and gradient are those of the batch; common sizes, such as powers of two, are not padded.
+    The loss pads each batch to the next of `padding.SIZES`, so that many batch sizes need few programs. Value
+    and gradient are those of the batch itself. Common sizes, such as powers of two, are not padded.
 
     Attributes:
-        normalize: whether embeddings are L2-normalised before anything else. True, unless a loss says.
-        iteration: the variable that counts training steps, say `optimizer.iterations`, for losses that
-            change with the step; None till it is set, also after loading a model. Being the optimizer's,
-            it is in every checkpoint.
-        warns: whether it gives that warning. True, unless a trainer has one of its own.
+        normalize: whether embeddings are L2-normalised first. True unless a loss states otherwise.
+        iteration: the variable that counts training steps, such as `optimizer.iterations`, for losses that
+            change with the step. None until it is set, also after a model is loaded. The optimizer's variable
+            is in every checkpoint.
+        warns: whether the loss gives that warning. True unless a trainer gives its own.
     """
 
     normalize: bool = True
@@ -86,7 +88,7 @@ class RankingLoss(keras.losses.Loss):
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """What may change from step to step, for checkpoints: hyper-parameters that are variables."""
+        """The state to store in checkpoints: hyper-parameters that are variables."""
         held = filter(scalars.is_variable, self.hyper_parameters.values())
         return [value.value if isinstance(value, keras.Variable) else value for value in held]
 
@@ -98,10 +100,10 @@ class RankingLoss(keras.losses.Loss):
         gallery_embeddings: tf.Tensor,
         self_index: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """L_q of queries against any gallery, `[queries]`, and which queries count, `[queries]` bool.
+        """L_q of queries against any gallery, `[queries]`, and which queries are valid, `[queries]` bool.
 
-        Labels and embeddings are as of a call, of any integer dtype and of any norm. Give the very same
-        embeddings twice where queries are the gallery.
+        Labels may have any integer dtype and embeddings any norm, as in a call of the loss. If the queries
+        are the gallery, pass the same embeddings object for both.
 
         Args:
             query_labels: `[queries]`.
@@ -123,7 +125,7 @@ class RankingLoss(keras.losses.Loss):
         return self._score(labels, queries, gallery_labels, gallery, tf.cast(self_index, tf.int32))
 
     def _checked_rows(self, labels, embeddings):
-        """int64 labels, and embeddings as the core takes them."""
+        """int64 labels, and embeddings normalised as the core needs them."""
         labels, embeddings, _ = checked_batch(labels, embeddings, None)
         return labels, l2_normalize(embeddings) if self.normalize else embeddings
 
@@ -135,19 +137,19 @@ class RankingLoss(keras.losses.Loss):
         gallery_embeddings: tf.Tensor,
         self_index: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The core with this loss's hyper-parameters, of rows as it takes them: for subclasses to change."""
+        """Calls the core with the hyper-parameters of this loss; subclasses override it."""
         rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
         return self._core(*rows, **self.hyper_parameters)
 
     def weigh(self, labels: tf.Tensor, counts: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-        """w_q of this replica's queries, `[queries]`: the sample weights, 0 where a query does not count."""
+        """w_q of this replica's queries, `[queries]`: the sample weight, or 0 if the query is not valid."""
         return tf.where(counts, weights, tf.zeros_like(weights))
 
     def steps_taken(self) -> tf.Tensor:
-        """The training steps taken, an int64 scalar, read from `iteration` inside the graph.
+        """The number of training steps taken, an int64 scalar, read from `iteration` inside the graph.
 
         Raises:
-            InputError: the loss changes with the step, and was not told what counts the steps.
+            InputError: `iteration` is not set.
         """
         if self.iteration is None:
             raise checks.InputError(
@@ -156,7 +158,7 @@ class RankingLoss(keras.losses.Loss):
             )
         return tf.cast(tf.convert_to_tensor(self.iteration), tf.int64)
 
-    # Not `call`: Keras casts labels to float on the way there, and 2^24 becomes equal to 2^24 + 1.
+    # Overrides `__call__`, as Keras casts labels to float before `call`: 2^24 and 2^24 + 1 would be equal.
     def __call__(self, y_true, y_pred, sample_weight=None):
         with tf.name_scope(self.name):
             labels, embeddings, weights = checked_batch(y_true, y_pred, sample_weight)
@@ -178,7 +180,7 @@ class RankingLoss(keras.losses.Loss):
             warnings.warn(NO_POSITIVES, UserWarning, stacklevel=1)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor; of a variable the number that it holds now."""
+        """The arguments of the constructor; a variable gives its current value."""
         numbers = {key: scalars.current(value) for key, value in self.hyper_parameters.items()}
         return {**super().get_config(), **numbers}
 
@@ -189,18 +191,20 @@ def global_mean(
     reduction: str | None,
     of_nothing: Callable[[], None] | None = None,
 ) -> tf.Tensor:
-    """sum_q w_q L_q over this replica's queries / sum_q w_q over the global batch's; 0 / 0 is 0.
+    """This replica's share of the mean loss of the global batch; its parts are summed over replicas.
+
+        sum of w_q L_q over this replica's queries / sum of w_q over the global batch        (0 / 0 is 0)
 
     Args:
         losses: `[queries]`.
-        weights: `[queries]`, 0 where a query does not count.
+        weights: `[queries]`, 0 for queries that are not valid.
         reduction: "mean", or None for the `[queries]` terms w_q L_q.
-        of_nothing: called where the mean is 0 / 0, unless XLA compiles it.
+        of_nothing: function called if the mean is 0 / 0, unless XLA compiles the program.
     """
     losses = weights * losses
     if reduction is None:
         return losses
-    # The divisor is the whole global batch's, so summed replicas need no second 1/R.
+    # The divisor covers the global batch, so the sum over replicas needs no further factor 1/R.
     divisor = distributed.sum_over_replicas(tf.reduce_sum(weights))
     if of_nothing and not GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
         tf.cond(divisor > 0, tf.no_op, lambda: tf.numpy_function(of_nothing, [], []))
@@ -208,7 +212,9 @@ def global_mean(
 
 
 def checked_batch(labels, embeddings, sample_weight):
-    """int64 `[batch]` labels, float32 or float64 `[batch, dim]` embeddings, `[batch]` weights."""
+    """Checks a batch. Returns int64 `[batch]` labels, float32 or float64 `[batch, dim]` embeddings, and
+    `[batch]` weights.
+    """
     labels, embeddings = tf.convert_to_tensor(labels), tf.convert_to_tensor(embeddings)
     replicas = distributed.replica_count()
     mirrored = isinstance(tf.distribute.get_strategy(), tf.distribute.MirroredStrategy)
@@ -217,7 +223,7 @@ def checked_batch(labels, embeddings, sample_weight):
             "XLA cannot compile a training step of several replicas. Compile the model with"
             " jit_compile=False."
         )
-    # Under a strategy Keras builds a model by tracing the loss on the mean of the replicas' labels.
+    # Under a strategy Keras builds a model by tracing the loss on the mean of the replicas' labels, a float.
     keras_builds = tf.distribute.in_cross_replica_context() and not tf.executing_eagerly()
     if not labels.dtype.is_integer and not keras_builds:
         raise checks.invalid("labels", "integers", labels.dtype.name)
@@ -231,7 +237,7 @@ def checked_batch(labels, embeddings, sample_weight):
     else:
         weights = _checked_weights(tf.stop_gradient(tf.cast(sample_weight, dtype)))
     if replicas > 1:
-        # Without rows a replica would leave the others waiting.
+        # A replica without rows would make the others wait forever.
         message = (
             f"A batch has fewer rows than there are replicas, {replicas}. Make batches of a multiple of"
             f" {replicas} rows, and the last one too: batch(..., drop_remainder=True)."
@@ -247,7 +253,7 @@ def checked_batch(labels, embeddings, sample_weight):
 
 
 def _checked_weights(weights):
-    """The weights, if all are finite and at least 0. Programs of XLA, without assertions, take any."""
+    """Returns the weights if all are finite and at least 0. XLA leaves out assertions, so it accepts any."""
     bad = ~(tf.math.is_finite(weights) & (weights >= 0))
     expected = "finite numbers of at least 0"
     if tf.executing_eagerly() and tf.reduce_any(bad):
@@ -258,7 +264,7 @@ def _checked_weights(weights):
 
 
 def _column(name, values, embeddings):
-    """`[batch]` or `[batch, 1]` as `[batch]`, of the same batch as the embeddings."""
+    """Reshapes `[batch]` or `[batch, 1]` to `[batch]`; the batch must be that of the embeddings."""
     expected = f"shape [batch] or [batch, 1] with the batch of embeddings {embeddings.shape}"
     shape = values.shape
     if shape.rank not in (None, 1, 2) or (shape.rank == 2 and shape[1] not in (None, 1)):

@@ -1,11 +1,11 @@
-"""Soft ranks: how many negatives, or positives, stand before each positive of each query.
+"""Soft ranks: how many negatives, or positives, rank before each positive of each query.
 
     R(i, S) = sum_{j in S, j != i} step(s_j - s_i)          (PNP eq. 2 and 3)
 
-Losses on ranks are means of a penalty of these counts over the positives of a query. While a
-positive's steps are at hand, the penalty is differentiated with respect to its counts, and dL/ds of
-every gallery entry is that number times the step's slope. Elementwise work is in proportion to
-gallery x the sum over queries of their positives.
+A loss on ranks is the mean, over the positives of a query, of a penalty of these counts. The kernel
+differentiates the penalty with respect to the counts as soon as the steps of a positive are computed. dL/ds
+of a gallery entry is that derivative times the slope of its step. The elementwise work is proportional to
+the size of the gallery x the number of positives, summed over queries.
 """
 
 from collections.abc import Callable
@@ -14,15 +14,15 @@ import tensorflow as tf
 
 from tfrank.losses.core.rows import Block, Kernel
 
-# From differences s_j - s_i to how much j counts as standing before i, and the derivative of that.
+# Maps differences s_j - s_i to how much j counts as ranked before i, and the derivative of that.
 Step = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 def sigmoid_step(temperature: float | tf.Tensor) -> Step:
-    """sigmoid(x / temperature): PNP eq. 3, Smooth-AP eq. 6."""
+    """The step sigmoid(x / temperature): PNP eq. 3, Smooth-AP eq. 6."""
 
     def step(x):
-        # The sigmoid by way of tanh takes a third less time, and is off by at most 6e-8 in float32.
+        # The sigmoid computed by tanh takes a third less time; its error is at most 6e-8 in float32.
         value = 0.5 + 0.5 * tf.tanh(x * (0.5 / temperature))
         return value, value * (1 - value) * (1 / temperature)
 
@@ -30,17 +30,17 @@ def sigmoid_step(temperature: float | tf.Tensor) -> Step:
 
 
 def hard_step(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """1 where x > 0, else 0; without a slope."""
+    """The step that is 1 where x > 0, else 0; its slope is 0."""
     return tf.cast(x > 0, x.dtype), tf.zeros_like(x)
 
 
 def penalty_kernel(penalty: Callable[..., tf.Tensor], negative: Step, positive: Step | None = None) -> Kernel:
-    """L = 1/|P| sum_{i in P} penalty(R(i, S_N)), or penalty(R(i, S_N), R(i, S_P)).
+    """The kernel of L = 1/|P| sum_{i in P} penalty(R(i, S_N)), or penalty(R(i, S_N), R(i, S_P)).
 
     Args:
         penalty: elementwise function of the counts, `[rows]` -> `[rows]`.
-        negative: the step by which negatives are counted.
-        positive: the step by which other positives are counted, for a penalty of two counts.
+        negative: the step that counts negatives.
+        positive: the step that counts other positives, for a penalty of two counts.
     """
 
     def kernel(block: Block):
@@ -63,7 +63,7 @@ def penalty_kernel(penalty: Callable[..., tf.Tensor], negative: Step, positive: 
             slope = tf.where(block.same, zero, rates[0][:, None] * slope)
             if positive:
                 slope = tf.where(others, rates[1][:, None] * positive_slope, slope)
-            # Every s_j pulls on s_i with the opposite sign of its own pull.
+            # Each step depends on s_j - s_i, so s_i gets minus the sum of the slopes of all s_j.
             slopes = block.add_at(slopes + slope, i, -tf.reduce_sum(slope, axis=1))
             return losses + loss, slopes
 

@@ -1,14 +1,14 @@
-"""What every loss on pairs stands on: rows of similarities, scored in blocks, with their gradient.
+"""The basis of every loss on pairs: scores rows of similarities in blocks, together with their gradient.
 
-A loss gives a kernel: from a block of rows, `[rows, gallery]` similarities, to the loss of each row and
-its derivative with respect to each similarity. Value and gradient so come out of one pass, and the
-backward pass only scales by the upstream gradient. (First derivatives only.)
+Each loss supplies a kernel. It maps a block of rows, `[rows, gallery]` similarities, to the loss of each row
+and its derivative with respect to each similarity. One pass computes both value and gradient, and the
+backward pass only multiplies by the upstream gradient. (First derivatives only.)
 
-How it is laid out. The gallery is sorted so that a class is a contiguous run and runs of like size
-are neighbours; queries follow. A query's p-th positive is then a place in its run, found without any
-sort of a `[batch, batch]` matrix, and a block of rows walks to its own largest class only. XLA fuses
-the elementwise work of a block, which stays in cache. No shape depends on label values. Queries and
-gallery are padded to few sizes, see `padding`, so that any number of batch sizes needs few programs.
+Layout. The gallery is sorted so that each class is a contiguous run and runs of similar size are neighbours;
+queries have the same order. The p-th positive of a query is then a position in its run, found without
+sorting a `[batch, batch]` matrix. A block of rows loops over as many positives as its own largest class has.
+XLA fuses the elementwise work of a block, which stays in cache. No shape depends on label values. Queries
+and gallery are padded to a few sizes, see `padding`, so that many batch sizes need few programs.
 """
 
 import functools
@@ -22,38 +22,38 @@ from tfrank.losses.core.first_order import first_derivative
 from tfrank.losses.core.permutation import inverse, permute
 from tfrank.losses.core.scalars import tensor
 
-# Half a million similarities (2 MiB in float32) stay in cache while a block is worked on.
+# Half a million similarities (2 MiB in float32) stay in cache while a block is processed.
 BLOCK_SIMILARITIES = 2**19
-# More than there are losses, with their variants. What is compiled is never given back by TensorFlow.
+# More than the losses and their variants together. TensorFlow never frees compiled programs.
 MOST_KERNELS = 128
 
-# From a block, and tensors of numbers, to losses `[rows]` and dL/ds `[rows, gallery]`.
+# Maps a block and the tensors of the hyper-parameters to losses `[rows]` and dL/ds `[rows, gallery]`.
 Kernel = Callable[..., tuple[tf.Tensor, tf.Tensor]]
 
 
 class Runs(NamedTuple):
-    """Where each query's positives stand in a gallery sorted by class; all `[queries]` int32."""
+    """The position of each query's positives in a gallery sorted by class; all `[queries]` int32."""
 
     start: tf.Tensor  # first gallery row of the query's class
     size: tf.Tensor  # gallery rows of that class
-    own: tf.Tensor  # the query's own gallery row if it is to be left out, else -1
-    positives: tf.Tensor  # size, less the query's own row if left out
-    number: tf.Tensor  # the query's place in the call
-    gallery: tf.Tensor  # gallery rows of all classes, without those that pad it; all queries' are the same
+    own: tf.Tensor  # the query's own gallery row if it is left out, else -1
+    positives: tf.Tensor  # size, minus 1 if the query's own row is left out
+    number: tf.Tensor  # the query's index in the call
+    gallery: tf.Tensor  # gallery rows of all classes, without padding; the same for all queries
 
 
 class Block:
-    """Some rows of similarities, as a kernel sees them.
+    """A block of rows of similarities, the input of a kernel.
 
     Attributes:
         s: `[rows, gallery]` similarities.
-        same: `[rows, gallery]` bool, of the query's class, or of nothing; the others are its negatives.
-        candidate: `[rows, gallery]` bool, all but those of nothing, and the query's own row if left out.
-        fellow: `[rows, gallery]` bool, its positives: candidates of its class.
-        positives, negatives: `[rows]` of the dtype of s, how many; at least 1, to divide by.
-        number: `[rows]` int32, the query's own gallery row if left out, else its place in the call. The
-            same on however many replicas, and in whatever blocks.
-        gallery: `[rows]` int32, how many columns there are before those of nothing.
+        same: `[rows, gallery]` bool, columns of the query's class, and padding; all others are its negatives.
+        candidate: `[rows, gallery]` bool, all columns except padding and, if left out, the query's own row.
+        fellow: `[rows, gallery]` bool, the positive mask: candidates of the query's class.
+        positives, negatives: `[rows]` of the dtype of s, their number; at least 1, so that one can divide.
+        number: `[rows]` int32, the query's own gallery row if left out, else its index in the call. Does not
+            depend on the number of replicas or on the blocks.
+        gallery: `[rows]` int32, the number of columns without padding.
     """
 
     def __init__(self, s: tf.Tensor, runs: Runs):
@@ -72,10 +72,10 @@ class Block:
     def walk(self, visit: Callable[..., tuple], state: tuple) -> tuple:
         """`state` after `visit(i, exists, *state)` for the 1st, 2nd, ... positive of every row.
 
-        i is its gallery row, `[rows]`; exists tells the rows that have so many positives, `[rows]`.
+        i is the gallery row of that positive, `[rows]`. exists is True for rows that have it, `[rows]` bool.
         """
         start, size, own, positives = self._runs[:4]
-        # A class is a ring: walked from behind the query's own place, its own row is never reached.
+        # The class is walked as a ring that starts after the query's own row, so that row is never reached.
         first = tf.where(own < 0, 0, own + 1 - start)
 
         def step(p, *state):
@@ -85,7 +85,7 @@ class Block:
         return tf.while_loop(lambda p, *_: p < tf.reduce_max(positives), step, [0, *state])[1:]
 
     def at(self, i: tf.Tensor, matrix: tf.Tensor | None = None) -> tf.Tensor:
-        """`[rows, 1]`: of each row the entry in column i of `matrix`, or of the similarities."""
+        """`[rows, 1]`: each row's entry in column i of `matrix`, or of the similarities if None."""
         return tf.gather(self.s if matrix is None else matrix, i, axis=1, batch_dims=1)[:, None]
 
     def add_at(self, matrix: tf.Tensor, i: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
@@ -107,38 +107,40 @@ def score_rows(
     constant_gallery: bool = False,
     present: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The loss of each query by a kernel, with the kernel's gradient.
+    """Computes the loss of each query by a kernel, with the kernel's gradient.
 
     Args:
-        kernel: see `Kernel`. The same object at each call: each is compiled, and its program kept.
+        kernel: see `Kernel`. Pass the same object in each call: every new one is compiled, and its program is
+            kept.
         query_labels: `[queries]` int64.
         query_embeddings: `[queries, dim]` float, unit norm.
         gallery_labels: `[gallery]` int64.
-        gallery_embeddings: `[gallery, dim]` float, unit norm. Pass the very same tensor as for the
-            queries where they are one batch: the gradient then takes one product, not two.
+        gallery_embeddings: `[gallery, dim]` float, unit norm. If the queries are the gallery, pass the same
+            tensor object for both: the gradient then takes one product, not two.
         self_index: `[queries]` int32, the query's own gallery row, or -1.
-        *scalars: the kernel's numbers, arguments of the one compiled program: floats, tuples of floats,
-            variables or tensors, passed on as tensors of the embeddings' dtype; integer tensors as they are.
-        include_self: whether the query's own row is one more positive; else it is left out.
-        needs_negatives: whether a query without a negative does not count either.
+        *scalars: the hyper-parameters of the kernel: floats, tuples of floats, variables or tensors. The
+            compiled program takes them as tensors of the embeddings' dtype; integer tensors keep theirs.
+        include_self: whether the query's own row counts as a positive; if not, it is left out.
+        needs_negatives: whether a valid query must also have a negative.
         constant_gallery: whether only the query gets a gradient.
-        present: `[gallery]` bool, False for rows to be left out: their similarity is -inf. They have to be
-            of no query's class, and the kernel one that only compares similarities. All where None.
+        present: `[gallery]` bool, mask of gallery rows to keep; the similarity of the others is -inf. Masked
+            rows must share no query's class; only kernels that merely compare similarities support masks.
+            None keeps all.
 
     Returns:
-        The loss per query, `[queries]`, 0 where it does not count, NaN where an embedding is; and which
-        queries count, `[queries]` bool: those with a positive other than themselves.
+        The loss per query, `[queries]`, 0 for queries that are not valid, NaN if an embedding is NaN; and
+        which queries are valid, `[queries]` bool: those with a positive other than themselves.
 
     Memory: about three matrices `[queries, gallery]`. Time: one product `[queries, gallery]` forward and one
-    backward (two where queries are not the gallery), and what the kernel does. Both of the sizes that queries
-    and gallery are padded to.
+    backward (two if queries are not the gallery), and the time of the kernel. Both are for the padded sizes
+    of queries and gallery.
     """
     if 0 in (query_embeddings.shape[0], gallery_embeddings.shape[0]):
         nothing = 0 * tf.reduce_sum(query_embeddings, axis=1)
         return nothing, tf.zeros_like(nothing, tf.bool)
     gallery_order, starts, sizes = _sort_by_class(gallery_labels, query_labels)
     one_batch = query_embeddings is gallery_embeddings
-    # One batch is sorted once, for S to stay symmetric; its order also sorts queries by class size.
+    # One batch is sorted once, so that S stays symmetric; this order also sorts queries by class size.
     query_order = gallery_order if one_batch else tf.argsort(sizes, stable=True)
     gallery = permute(gallery_embeddings, gallery_order)
     queries = gallery if one_batch else permute(query_embeddings, query_order)
@@ -159,27 +161,27 @@ def score_rows(
 
 
 def _score(kernel, queries, gallery, runs, scalars, constant_gallery, absent):
-    """`[queries]` losses of queries and a gallery in the order of `runs`."""
+    """`[queries]` losses, for queries and a gallery in the order of `runs`."""
     score_in_blocks = _compiled(kernel, BLOCK_SIMILARITIES)
     one_batch = queries is gallery
 
     @tf.custom_gradient
     def scored(*embeddings):
-        # An eager tape would differentiate the blocks a second time; a persistent one differentiates
-        # what a function keeps for its gradient.
+        # Without stop_gradient an eager tape would differentiate the blocks a second time, and a persistent
+        # tape would differentiate what a function keeps for its gradient.
         queries, gallery = (tf.stop_gradient(embeddings[side]) for side in (0, -1))
         similarity = tf.matmul(queries, gallery, transpose_b=True)
         if absent is not None:
             similarity = tf.where(absent, -float("inf"), similarity)
         losses, slopes = score_in_blocks(similarity, runs, *scalars)
         slopes = tf.stop_gradient(slopes)
-        # Comparisons and bins would hide a NaN.
+        # Add 0 x embeddings, as comparisons and bins would hide a NaN.
         losses += 0 * (tf.reduce_sum(queries) + tf.reduce_sum(gallery))
 
         def gradient(upstream):
             slope = first_derivative(upstream[:, None] * slopes, *embeddings)
             if one_batch and not constant_gallery:
-                # S = E E^T: one product of (D + D^T), where autodiff takes two.
+                # S = E E^T, so the gradient is one product with D + D^T; autodiff takes two.
                 return tf.matmul(slope + tf.transpose(slope), gallery)
             to_queries = tf.matmul(slope, gallery)
             if one_batch:
@@ -193,16 +195,16 @@ def _score(kernel, queries, gallery, runs, scalars, constant_gallery, absent):
 
 
 def _sort_by_class(gallery_labels, query_labels):
-    """The gallery order, and for each query where its class starts in it and how many rows it has.
+    """The gallery order, and for each query the start of its class in that order and the size of its class.
 
-    By the size of the class, then by label: stable sorts of one-dimensional arrays.
+    Sorts by the size of the class, then by label, with stable sorts of one-dimensional arrays.
     """
     by_label = tf.argsort(gallery_labels, stable=True)
     labels = tf.gather(gallery_labels, by_label)
     first = tf.searchsorted(labels, labels, side="left")
     size = tf.searchsorted(labels, labels, side="right") - first
     by_size = tf.argsort(size, stable=True)
-    # A label that the gallery lacks may point one past its end; its size is 0, nothing is read.
+    # A label that is not in the gallery may point one past its end. Its size is 0, so nothing is read.
     query_first = tf.searchsorted(labels, query_labels, side="left")
     query_size = tf.searchsorted(labels, query_labels, side="right") - query_first
     place = tf.gather(inverse(by_size), tf.minimum(query_first, tf.size(labels) - 1))
@@ -210,7 +212,7 @@ def _sort_by_class(gallery_labels, query_labels):
 
 
 def _runs(starts, sizes, self_index, gallery_place, include_self):
-    """`Runs` of the queries in their own order, and which of them count."""
+    """`Runs` of the queries in their own order, and which of them are valid."""
     present = self_index >= 0
     own = tf.where(present, tf.gather(gallery_place, tf.maximum(self_index, 0)), -1)
     others = sizes - tf.cast(present, tf.int32)
@@ -225,12 +227,12 @@ def _runs(starts, sizes, self_index, gallery_place, include_self):
 
 @functools.lru_cache(MOST_KERNELS)
 def _compiled(kernel, block_similarities):
-    """The compiled function from all similarities to losses and slopes, one for each kernel."""
+    """The compiled function of a kernel, from all similarities to losses and slopes."""
 
     def score_block(s, runs, scalars):
         losses, slopes = kernel(Block(s, runs), *scalars)
         counts = runs.positives > 0
-        # A row that does not count may have negatives, which its class's rows would count.
+        # Rows that are not valid may still have negatives, for which the kernel gives a loss.
         return (
             tf.where(counts, losses, tf.zeros_like(losses)),
             tf.where(counts[:, None], slopes, tf.zeros_like(slopes)),
@@ -239,7 +241,7 @@ def _compiled(kernel, block_similarities):
     def score_in_blocks(similarity, runs, *scalars):
         queries, gallery = tf.shape(similarity)[0], tf.shape(similarity)[1]
         rows = tf.clip_by_value(block_similarities // tf.maximum(gallery, 1), 1, queries)
-        # Blocks of one size, as XLA asks; the rows of nothing in the last have no positives.
+        # XLA requires blocks of one size. Padding rows in the last block have no positives.
         ragged = -queries % rows
 
         def in_blocks(rows_of):

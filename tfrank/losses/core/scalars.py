@@ -1,7 +1,7 @@
-"""Hyper-parameters that are numbers: checked once, and given to compiled programs as tensors.
+"""Numeric hyper-parameters: checked once, and passed to compiled programs as tensors.
 
-A number that is built into a program needs another program for each value, and TensorFlow keeps every program
-that XLA compiled as long as the process lives.
+A number that is a constant of the program would need another program for each value, and TensorFlow keeps
+every program that XLA compiled for the lifetime of the process.
 """
 
 import keras
@@ -15,7 +15,7 @@ Scalar = float | tf.Variable | keras.Variable
 
 
 def number(name: str, value: Scalar, **bounds: float) -> Scalar:
-    """`checks.number`; of a variable the value that it has now is checked, and the variable returned.
+    """Checks a number as `checks.number` does, or the current value of a variable; returns what was given.
 
     >>> number("temperature", tf.Variable(0.5), above=0).numpy()
     np.float32(0.5)
@@ -30,25 +30,25 @@ def number(name: str, value: Scalar, **bounds: float) -> Scalar:
 
 
 def is_variable(value: object) -> bool:
-    """Whether that is a variable of TensorFlow or Keras."""
+    """Whether the value is a variable of TensorFlow or Keras."""
     return isinstance(value, tf.Variable | keras.Variable)
 
 
 def current(value: Scalar) -> float:
-    """The number as it is now, for comparisons and configs; a variable is read."""
+    """The current value as a number, for comparisons and configs; reads a variable."""
     return float(value.numpy()) if is_variable(value) else value
 
 
 def tensor(value: Scalar | tf.Tensor | tuple[float, ...], dtype: tf.DType) -> tf.Tensor:
-    """The value in that dtype, of a variable what it holds when the program runs; a constant to the gradient.
+    """The value as a tensor of the given dtype, a constant to the gradient.
 
-    Integer tensors stay integers.
+    A variable is read when the program runs. Integer tensors keep their dtype.
 
     >>> tensor(0.1, tf.float64).numpy()
     np.float64(0.1)
     """
     if isinstance(value, float | int | tuple | np.number):
-        # Not `tf.cast`, which would make a float32 of it first.
+        # `tf.cast` would convert a Python float to float32 first.
         return tf.constant(value, dtype)
     value = tf.stop_gradient(tf.convert_to_tensor(value))
     return value if value.dtype.is_integer else tf.cast(value, dtype)

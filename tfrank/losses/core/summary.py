@@ -1,4 +1,4 @@
-"""A batch at a glance, for the progress of training."""
+"""Batch statistics, for the progress of training."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,24 +8,26 @@ from tfrank.common import distributed
 from tfrank.common.normalize import l2_normalize
 from tfrank.losses.core.ranking_loss import checked_batch
 
-# Queries looked at, so that a large batch needs no second similarity matrix beside the loss's.
+# Limits the queries, so that a large batch needs no second similarity matrix as large as that of the loss.
 MOST_QUERIES = 1024
 BINS = 40
 
 
 def batch_summary(labels: tf.Tensor, embeddings: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Some numbers of the global batch, the same on every replica.
+    """Computes statistics of the global batch, the same on every replica.
 
     Args:
-        labels: `[batch]` integers, this replica's.
-        embeddings: `[batch, dim]` of any norm, this replica's.
+        labels: `[batch]` integers, those of this replica.
+        embeddings: `[batch, dim]` of any norm, those of this replica.
 
     Returns:
-        Scalars, over at most 1,024 queries spread over the batch against all of it: `batch_recall_at_1`
-        (share of the queries with a positive whose nearest other image is of their class), `counting`
-        (share of queries with a positive), `positive_similarity` and `negative_similarity` (means), `spread`
-        (root mean squared distance of the unit embeddings from their mean: 0 where all are one point). And
-        `positive_histogram` and `negative_histogram`: counts of similarities in 40 equal bins, -1 to 1.
+        Scalars and histograms. All but `spread` compare at most 1,024 queries, evenly spread over the batch,
+        with the whole batch.
+        `batch_recall_at_1`: share of valid queries whose nearest other image is of their class.
+        `counting`: share of valid queries, those with a positive.
+        `positive_similarity`, `negative_similarity`: means over all pairs.
+        `spread`: root mean squared distance of the unit embeddings from their mean; 0 if all are one point.
+        `positive_histogram`, `negative_histogram`: counts of similarities in 40 equal bins from -1 to 1.
     """
     labels, embeddings, _ = checked_batch(labels, embeddings, None)
     labels = distributed.gather_rows(labels)
@@ -39,7 +41,7 @@ def batch_summary(labels: tf.Tensor, embeddings: tf.Tensor) -> dict[str, tf.Tens
     lowest = similarity.dtype.min
     nearest_positive = tf.reduce_max(tf.where(positive, similarity, lowest), axis=1)
     nearest_negative = tf.reduce_max(tf.where(same, lowest, similarity), axis=1)
-    # A negative tied with the positive stands before it.
+    # Ties are broken pessimistically: negatives first.
     hit = counts & (nearest_positive > nearest_negative)
 
     def share(of, among):
@@ -72,18 +74,18 @@ def loss_slope(
     labels: tf.Tensor,
     embeddings: Sequence[tf.Tensor],
 ) -> tf.Tensor:
-    """How steep a loss is for the embeddings of the global batch, whatever their norms; a scalar.
+    """How steep a loss is at the embeddings of the global batch, independent of their norms; a scalar.
 
-        sqrt(N sum_i |e_i|^2 |dL/de_i|^2),   N the images of the global batch
+        sqrt(N sum_i |e_i|^2 |dL/de_i|^2),   N images in the global batch
 
-    It is the root mean square, over images, of N times the change of the loss by a turn of one embedding by
-    one radian. Losses that a network learns from begin at 0.2 or more; below 0.05 hardly any positive is
+    This is the root mean square, over images, of N times the change of the loss when one embedding turns by
+    one radian. Losses that a network learns from start at 0.2 or more. Below 0.05 hardly any positive is
     pulled.
 
     Args:
-        loss: of labels and embeddings; of several replicas it is each one's share.
-        labels: `[batch]` integers, this replica's.
-        embeddings: of each output of the model, `[batch, dim]`, this replica's.
+        loss: f(labels, embeddings); with several replicas, the share of this replica.
+        labels: `[batch]` integers, those of this replica.
+        embeddings: those of each output of the model, `[batch, dim]`, of this replica.
     """
     embeddings = [tf.stop_gradient(one) for one in embeddings]
     with tf.GradientTape() as tape:

@@ -1,4 +1,7 @@
-"""Losses with learned proxies of classes. One row in `PROXY_LOSSES` makes a loss reachable, and tested."""
+"""Losses with learned proxies of classes.
+
+A row in `PROXY_LOSSES` makes a loss available by name and includes it in the tests.
+"""
 
 from tfrank.losses.proxies.arc_face import ArcFaceLoss
 from tfrank.losses.proxies.layer import Proxies

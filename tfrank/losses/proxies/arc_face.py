@@ -11,13 +11,13 @@ from tfrank.losses.proxies.proxy_loss import ProxyLoss
 
 
 def with_angular_margin(cosines: tf.Tensor, margin: float) -> tf.Tensor:
-    """cos(theta + m) of each cos(theta), and cos(theta) - m sin(m) where theta + m is beyond pi.
+    """Returns cos(theta + m) for each cos(theta), or cos(theta) - m sin(m) if theta + m > pi.
 
-    The slope of cos(theta + m) is infinite at theta = 0: where |cos(theta)| is 1, or above by rounding,
-    sin(theta) is 0 with slope 0.
+    The slope of cos(theta + m) is infinite at theta = 0. If |cos(theta)| is 1, or above by rounding,
+    sin(theta) is therefore 0 with slope 0.
     """
     inside = tf.abs(cosines) < 1
-    # Both branches of a `where` are differentiated: the entries that are cut get a harmless root.
+    # `where` differentiates both branches, so take the root of 1 for the entries outside.
     squares = tf.where(inside, (1 - cosines) * (1 + cosines), tf.ones_like(cosines))
     sines = tf.where(inside, tf.sqrt(squares), tf.zeros_like(cosines))
     moved = cosines * math.cos(margin) - sines * math.sin(margin)
@@ -27,13 +27,13 @@ def with_angular_margin(cosines: tf.Tensor, margin: float) -> tf.Tensor:
 def arc_face_loss(
     cosines: tf.Tensor, rows: tf.Tensor, *, scale: float = 64.0, margin: float = 0.5
 ) -> tf.Tensor:
-    """L of each row, `[batch]`.
+    """The loss of each row, `[batch]`.
 
-    The formula is `ArcFaceLoss`'s.
+    Implements the formula of `ArcFaceLoss`.
 
     Args:
         cosines: `[batch, proxies]` float.
-        rows: `[batch]` int32, the column of each row's class.
+        rows: `[batch]` int32, the column of the proxy of each row's class.
         scale: positive.
         margin: radians, 0 to pi/2.
     """
@@ -45,28 +45,28 @@ def arc_face_loss(
 
 @keras.saving.register_keras_serializable("tfrank")
 class ArcFaceLoss(ProxyLoss):
-    """Softmax classification by angles, where an embedding has to be nearer to its proxy by a margin.
+    """Softmax classification by angles, in which an embedding must be closer to its proxy by a margin.
 
         theta_z = arccos(c_z), between embedding and the proxy of class z                   (0 to pi)
         a       = cos(theta_y + margin)                     where theta_y + margin <= pi
                   cos(theta_y) - margin sin(margin)         beyond
         L_q     = -log(exp(scale a) / (exp(scale a) + sum over classes z != y of exp(scale c_z)))  (eq. 3)
 
-    with y the embedding's class. The second line of a is the authors' code's: a falls with theta_y
-    everywhere (where the second line begins, by a jump). The gradient is the true one, except at
-    theta_y = 0, where that of sin(theta_y) is taken as 0.
+    with y the embedding's class. The second line is that of the authors' code. With it, a decreases with
+    theta_y everywhere (by a jump where the second line begins). The gradient is exact, except at
+    theta_y = 0, where that of sin(theta_y) is set to 0.
 
     Args:
-        labels: the labels of training, see `ProxyLoss`.
+        labels: the training labels, see `ProxyLoss`.
         scale: positive; the paper's s. Default 64.
         margin: radians, 0 to pi/2; the paper's m. Default 0.5.
         reduction: "mean" or None, see `ProxyLoss`.
-        name: of the loss.
+        name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, cosines `[batch, classes]` floats, from the layer
     that `proxies()` makes.
 
-    Every row counts, also one that is alone of its class in the batch. With one class the loss is 0.
+    Every row counts, even one without another row of its class in the batch. With one class the loss is 0.
 
     Reference: Deng et al., ArcFace: Additive Angular Margin Loss for Deep Face Recognition, CVPR 2019,
     arXiv 1801.07698; defaults are the paper's. Memory: about four matrices `[batch, classes]`.

@@ -1,4 +1,4 @@
-"""The proxies of classes: a layer that stands behind the embedding model while it is trained."""
+"""The proxies of classes: a layer that follows the embedding model during training."""
 
 from typing import Any
 
@@ -11,25 +11,25 @@ from tfrank.common.normalize import l2_normalize
 
 @keras.saving.register_keras_serializable("tfrank")
 class Proxies(keras.layers.Layer):
-    """The cosines of embeddings with learned vectors, the proxies.
+    """Computes the cosines of embeddings with learned vectors, the proxies.
 
         c_j = x . p_j / (|x| |p_j|)
 
-    A proxy stands for a class of training images. It begins as a random unit vector; only its direction
-    matters. Its variable's path ends in "proxies/proxies", so that `multipliers={"proxies": 100}` of
-    `tfrank.training.optimizers.build_optimizer` gives proxies a learning rate of their own, and
-    `no_decay=["proxies"]` spares them its weight decay.
+    A proxy represents a class of training images. It is initialised as a random unit vector; only its
+    direction matters. The path of the variable ends in "proxies/proxies". Therefore
+    `multipliers={"proxies": 100}` of `tfrank.training.optimizers.build_optimizer` gives proxies their own
+    learning rate, and `no_decay=["proxies"]` exempts them from weight decay.
 
-    Made by `ProxyLoss.proxies`, which knows how many there are.
+    `ProxyLoss.proxies` creates the layer with the right number of proxies.
 
     Args:
-        num_proxies: at least 1.
+        num_proxies: number of proxies, at least 1.
         regularizer: a Keras regulariser of the `[num_proxies, dim]` proxies, or None.
-        seed: of the first proxies, at least 0.
-        options: of a Keras layer, as its name.
+        seed: seed of the initial proxies, at least 0.
+        options: options of a Keras layer, such as its name.
 
-    Called on embeddings, `[batch, dim]` of any float dtype and norm, it gives `[batch, num_proxies]`
-    float32 cosines (float64 of float64 embeddings), whatever the dtype policy; proxies are float32. An
+    Called on embeddings, `[batch, dim]` of any float dtype and norm, it returns `[batch, num_proxies]`
+    float32 cosines (float64 for float64 embeddings), whatever the dtype policy; proxies are float32. An
     embedding or a proxy of norm below 1e-6 has cosine 0 with everything and no gradient.
 
     >>> Proxies(3)(tf.ones([2, 8])).shape.as_list()
@@ -50,7 +50,7 @@ class Proxies(keras.layers.Layer):
         self.seed = checks.integer("seed", seed, at_least=0)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Makes the proxies, of the dimension of the embeddings."""
+        """Creates the proxies, with the dimension of the embeddings."""
         if len(input_shape) != 2 or input_shape[1] is None:
             raise checks.invalid("embeddings", "shape [batch, dim], dim known", tuple(input_shape))
         self.proxies = self.add_weight(
@@ -63,7 +63,7 @@ class Proxies(keras.layers.Layer):
         )
 
     def call(self, embeddings: tf.Tensor) -> tf.Tensor:
-        """`[batch, dim]` embeddings to `[batch, num_proxies]` cosines."""
+        """Maps `[batch, dim]` embeddings to `[batch, num_proxies]` cosines."""
         dtype = tf.float64 if embeddings.dtype == tf.float64 else tf.float32
         rows, proxies = (l2_normalize(tf.cast(x, dtype)) for x in (embeddings, self.proxies))
         return tf.matmul(rows, proxies, transpose_b=True)

@@ -10,13 +10,13 @@ from tfrank.losses.proxies.proxy_loss import ProxyLoss
 
 
 def normalized_softmax_loss(cosines: tf.Tensor, rows: tf.Tensor, *, temperature: float = 0.05) -> tf.Tensor:
-    """L of each row, `[batch]`.
+    """The loss of each row, `[batch]`.
 
-    The formula is `NormalizedSoftmaxLoss`'s.
+    Implements the formula of `NormalizedSoftmaxLoss`.
 
     Args:
         cosines: `[batch, proxies]` float.
-        rows: `[batch]` int32, the column of each row's class.
+        rows: `[batch]` int32, the column of the proxy of each row's class.
         temperature: positive.
     """
     return tf.nn.sparse_softmax_cross_entropy_with_logits(rows, cosines / temperature)
@@ -24,26 +24,26 @@ def normalized_softmax_loss(cosines: tf.Tensor, rows: tf.Tensor, *, temperature:
 
 @keras.saving.register_keras_serializable("tfrank")
 class NormalizedSoftmaxLoss(ProxyLoss):
-    """Softmax classification by cosines: pulls an embedding to its class's proxy, off all others.
+    """Softmax classification by cosines: pulls an embedding to its class's proxy, away from all others.
 
         L_q = -log(exp(c_y / temperature) / sum over all classes z of exp(c_z / temperature))
 
     with c_z the cosine of the embedding with the proxy of class z, and y the embedding's class.
 
     Args:
-        labels: the labels of training, see `ProxyLoss`.
+        labels: the training labels, see `ProxyLoss`.
         temperature: positive; the paper's sigma. Default 0.05.
         reduction: "mean" or None, see `ProxyLoss`.
-        name: of the loss.
+        name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, cosines `[batch, classes]` floats, from the layer
     that `proxies()` makes.
 
-    Every row counts, also one that is alone of its class in the batch. With one class the loss is 0.
+    Every row counts, even one without another row of its class in the batch. With one class the loss is 0.
 
     Reference: Zhai and Wu, Classification is a Strong Baseline for Deep Metric Learning, BMVC 2019,
-    arXiv 1811.12649; the layer normalisation and class-balanced batches of the paper are the model's and
-    the sampler's. Memory: about two matrices `[batch, classes]`.
+    arXiv 1811.12649. The paper's layer normalisation and class-balanced batches are left to the model and the
+    sampler. Memory: about two matrices `[batch, classes]`.
 
     >>> loss = NormalizedSoftmaxLoss(labels=[3, 7])
     >>> round(float(loss([7, 3], [[0.1, 0.2], [0.1, 0.0]])), 4)

@@ -1,4 +1,4 @@
-"""ProxyLoss: what every loss with learned proxies of classes shares as a `keras.losses.Loss`."""
+"""ProxyLoss: the base class of losses with learned proxies of classes, a `keras.losses.Loss`."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -17,35 +17,35 @@ class ProxyLoss(keras.losses.Loss):
 
         loss = sum_q w_q L_q / sum_q w_q        over the rows q of the global batch
 
-    The proxies are weights of a layer, which `proxies` makes. It is the last one of a model for training;
-    the embedding model before it is what is evaluated and exported.
+    The proxies are weights of a layer, which `proxies` creates. It is the last layer of the training model.
+    The embedding model before it is what is evaluated and exported.
 
-    Every replica has all proxies and scores its own rows; values and gradients are to be summed, as with
-    `RankingLoss`: N replicas equal one device.
+    Every replica has all proxies and scores its own rows. Values and gradients are to be summed, as with
+    `RankingLoss`: N replicas then equal one device.
 
     Args:
-        core: f(cosines, rows, **hyper_parameters), with `[batch, proxies]` cosines and for each row that
-            of its class in `labels`, `[batch]` int32, to the loss of each row, `[batch]`.
-        hyper_parameters: of the core; also what `get_config` gives, beside the three below.
-        labels: the labels of training, any iterable of integers in any order; repetitions are ignored.
+        core: f(cosines, rows, **hyper_parameters). Takes `[batch, proxies]` cosines and the index of each
+            row's class in `labels`, `[batch]` int32. Returns the loss of each row, `[batch]`.
+        hyper_parameters: arguments of the core. `get_config` returns them too, besides the three below.
+        labels: the training labels, any iterable of integers in any order; duplicates are ignored.
         reduction: "mean", or None for `[batch]` values w_q L_q.
-        name: of the loss.
+        name: name of the loss.
 
     Called as `loss(labels, cosines, sample_weight=None)`:
         labels: `[batch]` or `[batch, 1]`, any integer dtype; compared as integers.
         cosines: `[batch, proxies]` floats, in the order of the sorted labels.
-        sample_weight: `[batch]` or `[batch, 1]` w_q, at least 0; 1 where absent.
+        sample_weight: `[batch]` or `[batch, 1]` w_q, at least 0; 1 if None.
 
-    A label that is not one of `labels` is an error that names it: InputError, or TensorFlow's
-    InvalidArgumentError inside a graph. XLA (`jit_compile`) leaves such checks out: there a row with such
-    a label has no loss, no gradient, and is left out of the mean.
+    A label that is not one of `labels` raises an error that names it: InputError, or TensorFlow's
+    InvalidArgumentError inside a graph. XLA (`jit_compile`) leaves such checks out. A row with such a label
+    then has no loss and no gradient, and is left out of the mean.
 
     Memory: a few matrices `[batch, proxies]`.
 
     Attributes:
-        labels: the training labels, `[classes]` int64, sorted, each once.
-        proxies_per_class: 1, unless a loss says. Those of a class stand side by side.
-        regularizer: of the proxies; None, unless a loss says.
+        labels: the training labels, `[classes]` int64, sorted and unique.
+        proxies_per_class: 1 unless a loss states otherwise. The proxies of a class are adjacent.
+        regularizer: regulariser of the proxies; None unless a loss states otherwise.
         iteration: see `RankingLoss`; not read, as none of these losses changes with the step.
 
     >>> import tfrank
@@ -80,19 +80,19 @@ class ProxyLoss(keras.losses.Loss):
 
     @property
     def num_proxies(self) -> int:
-        """Of all classes."""
+        """The number of proxies of all classes."""
         return self.labels.size * self.proxies_per_class
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """What the loss keeps from step to step, for checkpoints: nothing, proxies being the layer's."""
+        """The state to store in checkpoints: none, as the proxies belong to the layer."""
         return []
 
     def proxies(self, *, seed: int = 0, **options: Any) -> Proxies:
-        """A new layer of proxies for this loss, to stand behind the embedding model in training."""
+        """A new layer of proxies for this loss, to follow the embedding model in training."""
         return Proxies(self.num_proxies, regularizer=self.regularizer, seed=seed, **options)
 
-    # Not `call`: Keras casts labels to float on the way there, and 2^24 becomes equal to 2^24 + 1.
+    # Overrides `__call__`, as Keras casts labels to float before `call`: 2^24 and 2^24 + 1 would be equal.
     def __call__(self, y_true, y_pred, sample_weight=None):
         with tf.name_scope(self.name):
             labels, cosines, weights = checked_batch(y_true, self._of_its_proxies(y_pred), sample_weight)
@@ -112,14 +112,14 @@ class ProxyLoss(keras.losses.Loss):
                 " add loss.proxies() as the last layer of the training model"
             )
             raise checks.invalid("cosines", expected, str(cosines.shape))
-        # Embeddings of as many numbers as there are proxies? A NaN is for the loss to show.
+        # Catches embeddings with as many dimensions as there are proxies. NaN passes: the loss shows it.
         largest = tf.maximum(tf.reduce_max(cosines), -tf.reduce_min(cosines))
         expected = "numbers from -1 to 1: add loss.proxies() as the last layer of the training model"
         with tf.control_dependencies(_required(~(largest > 1.01), "cosines", expected, largest)):
             return tf.ensure_shape(tf.identity(cosines), shape)
 
     def _rows(self, labels):
-        """The place of each label among those of training, `[batch]` int32, and whether it is there."""
+        """The index of each label among the training labels, `[batch]` int32, and whether it is known."""
         classes = tf.constant(self.labels)
         rows = tf.minimum(tf.searchsorted(classes, labels), self.labels.size - 1)
         known = tf.gather(classes, rows) == labels
@@ -130,14 +130,14 @@ class ProxyLoss(keras.losses.Loss):
 
 
 def _required(condition, name, expected, received):
-    """Where the condition fails: InputError in eager mode, inside a graph an assertion to depend on."""
+    """Raises InputError in eager mode if the condition fails; in a graph returns assertions to depend on."""
     if tf.executing_eagerly() and not condition:
         raise checks.invalid(name, expected, received.numpy().item())
     return [tf.debugging.Assert(condition, [f"{name}: expected {expected}, received", received])]
 
 
 def _distinct(labels):
-    """Integers as a sorted int64 array, each once."""
+    """The distinct integers as a sorted int64 array."""
     expected = "the labels of training, at least one, all integers below 2^63"
     if isinstance(labels, str | bytes) or not isinstance(labels, Iterable):
         raise checks.invalid("labels", expected, labels)

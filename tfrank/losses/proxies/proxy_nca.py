@@ -10,18 +10,18 @@ from tfrank.losses.proxies.proxy_loss import ProxyLoss
 
 
 def proxy_nca_loss(cosines: tf.Tensor, rows: tf.Tensor, *, temperature: float = 1 / 9) -> tf.Tensor:
-    """L of each row, `[batch]`.
+    """The loss of each row, `[batch]`.
 
-    The formula is `ProxyNCALoss`'s.
+    Implements the formula of `ProxyNCALoss`.
 
     Args:
         cosines: `[batch, proxies]` float.
-        rows: `[batch]` int32, the column of each row's class.
+        rows: `[batch]` int32, the column of the proxy of each row's class.
         temperature: positive.
     """
     if cosines.shape[1] == 1:
         return 0 * cosines[:, 0]
-    # d = 2 - 2 c; its 2 / T is in numerator and denominator.
+    # d = 2 - 2 c; the factor exp(-2 / T) cancels between numerator and denominator.
     logits = 2 * cosines / temperature
     own = tf.one_hot(rows, cosines.shape[1], on_value=True, off_value=False)
     others = tf.where(own, tf.constant(float("-inf"), logits.dtype), logits)
@@ -31,26 +31,26 @@ def proxy_nca_loss(cosines: tf.Tensor, rows: tf.Tensor, *, temperature: float = 
 
 @keras.saving.register_keras_serializable("tfrank")
 class ProxyNCALoss(ProxyLoss):
-    """Pulls an embedding to its class's proxy, off the proxies of the other classes.
+    """Pulls an embedding to its class's proxy, away from the proxies of the other classes.
 
         d_z = |x - p_z|^2 = 2 - 2 c_z, between unit vectors                                  (0 to 4)
         L_q = -log(exp(-d_y / temperature) / sum over classes z != y of exp(-d_z / temperature))
 
-    with p_z the proxy of class z, c_z its cosine with the embedding x, and y the embedding's class. Its
-    own proxy is not in the sum (`ProxyNCAPlusPlusLoss` has it there): the loss can be negative, and falls
-    below 0 as the training goes on.
+    with p_z the proxy of class z, c_z its cosine with the embedding x, and y the embedding's class. The proxy
+    of class y is not in the sum (it is in that of `ProxyNCAPlusPlusLoss`). The loss can therefore be
+    negative, and falls below 0 during training.
 
     Args:
-        labels: the labels of training, see `ProxyLoss`.
+        labels: the training labels, see `ProxyLoss`.
         temperature: positive. Default 1/9: published implementations scale both vectors to norm 3, which
-            makes the squared distances 9 times as large. 1 is the formula as printed.
+            makes the squared distances 9 times as large. 1 is the formula of the paper.
         reduction: "mean" or None, see `ProxyLoss`.
-        name: of the loss.
+        name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, cosines `[batch, classes]` floats, from the layer
     that `proxies()` makes.
 
-    Every row counts, also one that is alone of its class in the batch. With one class there is no
+    Every row counts, even one without another row of its class in the batch. With one class there is no
     other proxy: the loss is 0, without gradient.
 
     Reference: Movshovitz-Attias et al., No Fuss Distance Metric Learning using Proxies, ICCV 2017,

@@ -11,22 +11,22 @@ from tfrank.losses.proxies.proxy_loss import ProxyLoss
 
 
 def proxy_nca_pp_loss(cosines: tf.Tensor, rows: tf.Tensor, *, temperature: float = 1 / 9) -> tf.Tensor:
-    """L of each row, `[batch]`.
+    """The loss of each row, `[batch]`.
 
-    The formula is `ProxyNCAPlusPlusLoss`'s.
+    Implements the formula of `ProxyNCAPlusPlusLoss`.
 
     Args:
         cosines: `[batch, proxies]` float.
-        rows: `[batch]` int32, the column of each row's class.
+        rows: `[batch]` int32, the column of the proxy of each row's class.
         temperature: positive.
     """
-    # d = 2 - 2 c; its 2 / T is in numerator and denominator.
+    # d = 2 - 2 c; the factor exp(-2 / T) cancels between numerator and denominator.
     return normalized_softmax_loss(cosines, rows, temperature=temperature / 2)
 
 
 @keras.saving.register_keras_serializable("tfrank")
 class ProxyNCAPlusPlusLoss(ProxyLoss):
-    """Proxy-NCA as a probability: the softmax, over all proxies, of minus the squared distances.
+    """Proxy-NCA as a probability: the softmax, over all proxies, of the negative squared distances.
 
         d_z = |x - p_z|^2 = 2 - 2 c_z, between unit vectors                                  (0 to 4)
         L_q = -log(exp(-d_y / temperature) / sum over all classes z of exp(-d_z / temperature))
@@ -35,15 +35,15 @@ class ProxyNCAPlusPlusLoss(ProxyLoss):
     `NormalizedSoftmaxLoss` at half the temperature.
 
     Args:
-        labels: the labels of training, see `ProxyLoss`.
+        labels: the training labels, see `ProxyLoss`.
         temperature: positive. Default 1/9.
         reduction: "mean" or None, see `ProxyLoss`.
-        name: of the loss.
+        name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, cosines `[batch, classes]` floats, from the layer
     that `proxies()` makes.
 
-    Every row counts, also one that is alone of its class in the batch. With one class the loss is 0.
+    Every row counts, even one without another row of its class in the batch. With one class the loss is 0.
 
     Reference: Teh et al., ProxyNCA++: Revisiting and Revitalizing Proxy Neighborhood Component Analysis,
     ECCV 2020, arXiv 2004.01113. The loss is one part of it; the others are max pooling, layer

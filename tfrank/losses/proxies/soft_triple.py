@@ -21,13 +21,13 @@ def soft_triple_loss(
     gamma: float = 0.1,
     margin: float = 0.01,
 ) -> tf.Tensor:
-    """L of each row, `[batch]`.
+    """The loss of each row, `[batch]`.
 
-    The formula is `SoftTripleLoss`'s.
+    Implements the formula of `SoftTripleLoss`.
 
     Args:
-        cosines: `[batch, classes x proxies_per_class]` float, those of a class side by side.
-        rows: `[batch]` int32, which class each row's is.
+        cosines: `[batch, classes x proxies_per_class]` float, with adjacent columns for a class.
+        rows: `[batch]` int32, the index of each row's class.
         proxies_per_class: at least 1.
         scale: positive.
         gamma: positive.
@@ -41,9 +41,10 @@ def soft_triple_loss(
 
 
 def _soft_maximum(x, gamma):
-    """s = sum over k of p_k x_k, p = softmax(x / gamma), along the last axis.
+    """s = sum over k of p_k x_k, with p = softmax(x / gamma), along the last axis.
 
-    Its slope, ds/dx_k = p_k (1 + (x_k - s) / gamma), takes a third of what autodiff would keep.
+    The slope, ds/dx_k = p_k (1 + (x_k - s) / gamma), is written out, as that takes a third of the memory of
+    autodiff.
     """
 
     @tf.custom_gradient
@@ -65,13 +66,13 @@ class CentersRegularizer(keras.regularizers.Regularizer):
 
         tau / (C K (K - 1)) sum over classes, and pairs t < s of sqrt(2 - 2 w_s . w_t)
 
-    between unit vectors, with C classes of K proxies each. The slope at distance 0 is taken as 0.
+    for unit vectors, with C classes of K proxies each. The slope at distance 0 is set to 0.
 
     Args:
         tau: at least 0. Default 0.2.
-        proxies_per_class: K, at least 2; those of a class stand side by side. Default 10.
+        proxies_per_class: K, at least 2; the proxies of a class are adjacent. Default 10.
 
-    Called on `[C K, dim]` proxies it gives a scalar. Memory: a few times `[C, K, K]`, and the proxies'.
+    Called on `[C K, dim]` proxies it returns a scalar. Memory: a few times `[C, K, K]` and the proxies.
 
     >>> round(float(CentersRegularizer(1.0, proxies_per_class=2)(tf.eye(4))), 4)
     0.7071
@@ -87,7 +88,7 @@ class CentersRegularizer(keras.regularizers.Regularizer):
         centers = tf.reshape(centers, [-1, k, centers.shape[1]])
         squared = 2 - 2 * tf.matmul(centers, centers, transpose_b=True)
         apart = np.triu(np.ones([k, k], bool), 1) & (squared > 0)
-        # Both branches of a `where` are differentiated: the pairs that are cut get a harmless root.
+        # `where` differentiates both branches, so take the root of 1 for the pairs that are left out.
         distances = tf.sqrt(tf.where(apart, squared, tf.ones_like(squared)))
         total = tf.reduce_sum(tf.where(apart, distances, tf.zeros_like(squared)))
         return self.tau * total / (proxies.shape[0] * (k - 1))
@@ -99,34 +100,35 @@ class CentersRegularizer(keras.regularizers.Regularizer):
 
 @keras.saving.register_keras_serializable("tfrank")
 class SoftTripleLoss(ProxyLoss):
-    """Softmax classification where a class has several centres, and an embedding the softly nearest of them.
+    """Softmax classification in which a class has several centres, and the nearest one counts, softly.
 
         c_zk = cosine of the embedding with the k-th proxy of class z
         s_z  = sum over k of c_zk exp(c_zk / gamma) / sum over k of exp(c_zk / gamma)
         a    = s_y - margin
         L_q  = -log(exp(scale a) / (exp(scale a) + sum over classes z != y of exp(scale s_z)))
 
-    with y the embedding's class. The layer that `proxies()` makes adds, once a step whatever the batch,
-    what pulls the proxies of a class together (`CentersRegularizer`); `loss(...)` by itself is without it:
+    with y the embedding's class. The layer that `proxies()` creates adds a regulariser once per step,
+    whatever the batch. It pulls the proxies of a class together (`CentersRegularizer`), and is not part of
+    `loss(...)`:
 
         tau / (C K (K - 1)) sum over classes, and pairs t < s of sqrt(2 - 2 w_s . w_t)
 
     for C classes of K proxies w each, unit vectors.
 
     Args:
-        labels: the labels of training, see `ProxyLoss`.
+        labels: the training labels, see `ProxyLoss`.
         proxies_per_class: K, at least 1. Default 10.
         scale: positive; the paper's lambda. Default 20.
-        gamma: positive: the smaller, the more the nearest centre counts alone. Default 0.1.
+        gamma: positive. The smaller, the more the nearest centre dominates. Default 0.1.
         margin: at least 0; the paper's delta. Default 0.01.
-        tau: at least 0. Default 0.2.
+        tau: weight of the regulariser, at least 0. Default 0.2.
         reduction: "mean" or None, see `ProxyLoss`.
-        name: of the loss.
+        name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, cosines `[batch, classes x proxies_per_class]`
     floats, from the layer that `proxies()` makes.
 
-    Every row counts, also one that is alone of its class in the batch. With one class the loss is 0.
+    Every row counts, even one without another row of its class in the batch. With one class the loss is 0.
 
     Reference: Qian et al., SoftTriple Loss: Deep Metric Learning Without Triplet Sampling, ICCV 2019,
     arXiv 1909.05235; defaults are the paper's. Memory: about four matrices
