@@ -1,4 +1,4 @@
-"""Data: what a user of `fit` takes from here; the modules have the rest."""
+"""Data loading. `balanced_batches` is for users of Keras' `fit`; import everything else from its module."""
 
 from tfrank.data.batches import balanced_batches
 

@@ -1,4 +1,4 @@
-"""Class-balanced batches for `fit`: what the mains train on, of one's own arrays or image files."""
+"""Class-balanced batches for `fit`, from arrays or image files; drawn as in tfrank's own training."""
 
 import itertools
 import os
@@ -29,42 +29,42 @@ def balanced_batches(
     steps_per_epoch: int | None = None,
     image_size: int | None = None,
 ) -> tf.data.Dataset:
-    """Batches of exactly `classes_per_batch` classes and exactly `examples_per_class` images of each.
+    """Returns batches of exactly `classes_per_batch` classes with exactly `examples_per_class` images each.
 
         batches = balanced_batches(images, labels, classes_per_batch=32, examples_per_class=4)
         model.compile("adam", loss=tfrank.PNPLoss("dq"))
         model.fit(batches, epochs=10, shuffle=False)
 
-    No image is twice in a batch, unless its class has fewer than `examples_per_class`. All classes are
-    visited equally often, up to one, and so are the images of a class.
+    An image occurs twice in a batch only if its class has fewer than `examples_per_class` images. Visit
+    counts of two classes never differ by more than one; nor do those of two images of a class.
 
-    An epoch of `fit` is `steps_per_epoch` batches. Each iteration over the dataset goes on where the one
-    before ended: iteration e has batches e * steps_per_epoch to (e + 1) * steps_per_epoch - 1, and batch t
-    depends on `seed` and t only. Where `fit` itself is given `steps_per_epoch`, give it `batches.repeat()`.
+    An epoch of `fit` is `steps_per_epoch` batches. Each iteration over the dataset starts where the previous
+    one ended: iteration e has batches e * steps_per_epoch to (e + 1) * steps_per_epoch - 1. Batch t
+    depends on `seed` and t only. If you pass `steps_per_epoch` to `fit` itself, pass it `batches.repeat()`.
 
-    An array stays where it is, a memory map on the disk: only the images of a batch are copied. Files are
-    read in parallel, checked and turned upright as `tfrank.data.prepare` does, and resized as tfrank
-    evaluates them, warped to a square. Augment by `.map`. The batch is the global one: under a strategy
-    its size is to be a multiple of the number of replicas, and the images of a class stand together.
+    Only the images of a batch are copied, so a memory-mapped array stays on disk. Files are read in
+    parallel, checked and turned upright as in `tfrank.data.prepare`, and warped to a square as in
+    evaluation. Augment with `.map`. The batch is the global one: with a distribution strategy, its size must
+    be a multiple of the number of replicas. Images of a class are adjacent in it.
 
     Args:
         images: an array `[n, ...]` of any numeric dtype, or a list of n paths of image files.
         labels: `[n]` or `[n, 1]` integers, or n texts, which are numbered from 0 in sorted order.
         classes_per_batch: at least 1, at most the number of classes.
         examples_per_class: at least 1. A ranking loss needs 2, so that an image has a positive.
-        short_classes: what to do with classes of fewer images than that: "repeat" their images within
+        short_classes: what to do with classes that have fewer images: "repeat" their images within
             a batch, or "drop" the classes.
-        seed: of all draws, at least 0.
-        steps_per_epoch: batches of an iteration, at least 1. None: n // batch size, at least 1.
+        seed: seed of all random draws, at least 0.
+        steps_per_epoch: batches per iteration, at least 1. None: n // batch size, at least 1.
         image_size: side of the square that image files are resized to, in pixels; for paths only.
 
     Returns:
-        A dataset of (images, labels): `[batch, ...]` of the array's dtype, or
-        `[batch, image_size, image_size, 3]` uint8 RGB; and `[batch]` int64.
+        A dataset of (images, labels). Images are `[batch, ...]` of the array's dtype, or
+        `[batch, image_size, image_size, 3]` uint8 RGB. Labels are `[batch]` int64.
 
     Raises:
-        InputError: for a bad argument or a missing file. A file that cannot be decoded is named in
-            TensorFlow's error when its batch is read.
+        InputError: for a bad argument or a missing file. If a file cannot be decoded, TensorFlow's error
+            names it when its batch is read.
 
     >>> images, labels = np.arange(12.0), np.arange(12) // 3
     >>> batches = balanced_batches(images, labels, classes_per_batch=2, examples_per_class=2)
@@ -96,19 +96,19 @@ def balanced_batches(
 
 
 def _steps(count):
-    """The numbers of batches: 0 to count - 1 in the first iteration, the next `count` in the next."""
+    """A dataset of step numbers: 0 to count - 1 in the first iteration, the next `count` in the second."""
     iterations = itertools.count()
 
     def numbers():
         return next(iterations) * count + np.arange(count)
 
-    # Drawn as one, since an iteration over one element and its unbatching is of a length that is known.
+    # Draw the numbers of an iteration as one element: unbatching that gives a dataset of known length.
     draw = tf.data.Dataset.from_tensors(0).map(lambda _: tf.numpy_function(numbers, [], tf.int64))
     return draw.map(lambda drawn: tf.ensure_shape(drawn, [count])).unbatch()
 
 
 def _gathered(steps, sampler, images, labels):
-    """Batches of rows of an array, which is no part of the graph."""
+    """Batches of rows of an array. The array is not copied into the graph."""
 
     def read(step):
         numbers = sampler.batch(int(step))
@@ -119,7 +119,7 @@ def _gathered(steps, sampler, images, labels):
         size = sampler.batch_size
         return tf.ensure_shape(rows, [size, *images.shape[1:]]), tf.ensure_shape(classes, [size])
 
-    # Python's lock lets one batch be copied at a time; a second call prepares the next.
+    # The GIL lets only one batch be copied at a time; a second call prepares the next.
     return steps.map(batch_of, num_parallel_calls=2, deterministic=True)
 
 
@@ -144,7 +144,7 @@ def _decoded(steps, sampler, paths, labels, view):
 
 
 def _checked(path, data):
-    """Bytes that TensorFlow decodes to what a viewer shows."""
+    """The image's bytes in a form that TensorFlow decodes to what an image viewer shows."""
     try:
         return checked_image(data).encoded
     except BadImage as error:
@@ -152,7 +152,7 @@ def _checked(path, data):
 
 
 def _as_paths(images):
-    """The paths as a list; None where images are pixels."""
+    """The paths as a list; None if `images` are pixels."""
     items = images if isinstance(images, list | tuple) else np.asarray(images)
     if isinstance(items, np.ndarray):
         items = items.tolist() if items.ndim == 1 and items.dtype.kind in "UO" else []
@@ -163,7 +163,7 @@ def _as_paths(images):
 def _as_array(images):
     try:
         array = np.asarray(images)
-    except ValueError:  # Rows of several shapes.
+    except ValueError:  # Rows of different shapes.
         array = np.array(None)
     if not array.shape or not len(array) or array.dtype.kind not in "biuf":
         received = f"{type(images).__name__} of shape {array.shape} and dtype {array.dtype}"
@@ -172,7 +172,7 @@ def _as_array(images):
 
 
 def _as_integers(labels, count):
-    """`[n]` int64 labels; texts by their place among all."""
+    """`[n]` int64 labels; texts become their position in sorted order."""
     array = np.asarray(labels)
     if array.shape == (count, 1):
         array = array[:, 0]

@@ -1,31 +1,33 @@
-"""From the bytes of an image file to pixels, no more of them than are looked at, and upright."""
+"""Decodes image files, at reduced size where that is enough, and turns images upright."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 import tensorflow as tf
 
-# A JPEG that is shrunk by itself keeps at least so many times the pixels, along each side, that it is then
-# resized to. On real photos views then differ from those of the whole by at most 2 of 255 on average, and
-# their cosine is above 0.999.
+# A JPEG decoded at reduced size keeps at least this many times the pixels, along each side, that it is then
+# resized to. On real photos the result differs from that of full decoding by at most 2 of 255 on average,
+# with a cosine above 0.999.
 SPARE = 2
-# By which the decoder of JPEG can shrink.
+# Factors by which the JPEG decoder can shrink.
 RATIOS = (1, 2, 4, 8)
-# Bytes of a file that are searched for its orientation: segments of metadata are shorter and come first.
+# Bytes of a file that are searched for its orientation. Metadata segments are shorter and come first.
 _HEAD = 2**17
 _MOST_SEGMENTS, _MOST_TAGS = 64, 256
-# The marker that pixels follow.
+# Marker of the segment that precedes the pixels.
 _PIXELS = 0xFFDA
 _ORIENTATION_TAG, _SHORT, _LONG = 0x0112, 3, 4
 
 
 class Picture(NamedTuple):
-    """An image in an array of pixels that may go beyond it: a JPEG of 13 pixels shrunk to 1/8 takes 2 of 8.
+    """An image that may cover only a part of its pixel array, at fractional positions.
+
+    For example, 13 pixels shrunk to 1/8 have an extent of 1.625, and the decoder returns 2.
 
     Attributes:
         pixels: `[rows, columns, 3]` uint8.
         first: `[2]` float32, the row and column where the image begins.
-        extent: `[2]` float32, its height and width, in pixels.
+        extent: `[2]` float32, its height and width in pixels.
     """
 
     pixels: tf.Tensor
@@ -34,27 +36,28 @@ class Picture(NamedTuple):
 
 
 def whole(pixels: tf.Tensor) -> Picture:
-    """The picture that is all of an array."""
+    """The picture that covers a whole array."""
     return Picture(pixels, tf.zeros([2]), tf.cast(tf.shape(pixels)[:2], tf.float32))
 
 
 def decode(encoded: tf.Tensor) -> tf.Tensor:
-    """`[height, width, 3]` uint8 RGB of the bytes of a JPEG, PNG, WebP, GIF or BMP file, a scalar string.
+    """Decodes a JPEG, PNG, WebP, GIF or BMP file, a scalar string, to `[height, width, 3]` uint8 RGB.
 
-    TensorFlow ignores transparency, EXIF orientation and colour profiles. In records that `prepare` wrote,
-    `image_files.checked_image` has dealt with them; records made elsewhere are taken as they are, and images
-    to serve are turned `upright`.
+    TensorFlow ignores transparency, EXIF orientation and colour profiles. For records that `prepare` wrote,
+    `image_files.checked_image` has applied orientation and transparency. Records made elsewhere are decoded
+    as they are. Images sent to the exported model are turned `upright`.
     """
     image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
     return tf.ensure_shape(image, [None, None, 3])
 
 
 def decode_reduced(encoded: tf.Tensor, least_side: int) -> Picture:
-    """What `decode` gives, of a JPEG shrunk by 2, 4 or 8 while it is decoded where it has far more pixels.
+    """Decodes as `decode` does, but shrinks a JPEG by 2, 4 or 8 while decoding if it has far more pixels.
 
     Args:
-        encoded: as of `decode`.
-        least_side: pixels of the shorter side that the picture is resized to; it keeps `SPARE` times that.
+        encoded: the bytes of a file, a scalar string.
+        least_side: the length in pixels that the shorter side will be resized to. The picture keeps at least
+            `SPARE` times that.
     """
 
     def reduced():
@@ -73,7 +76,7 @@ def _decoder(encoded: tf.Tensor, ratio: int) -> Callable[[], tf.Tensor]:
 
 
 def upright(picture: Picture, orientation: tf.Tensor) -> Picture:
-    """A picture as viewers show it, by its EXIF orientation, 1 to 8."""
+    """Turns a picture upright, as image viewers do, by its EXIF orientation, 1 to 8."""
     pixels, first, extent = picture
     pixels, first, extent = tf.cond(
         orientation > 4,
@@ -97,9 +100,9 @@ def _same(pixels):
 
 
 def exif_orientation(encoded: tf.Tensor) -> tf.Tensor:
-    """The EXIF orientation of a JPEG, int32 1 to 8; 1 for one without, and for whatever is no JPEG.
+    """Reads the EXIF orientation of a JPEG, int32 1 to 8; 1 if it has none or the file is not a JPEG.
 
-    In TensorFlow's ops alone, so that a SavedModel can do it.
+    Uses TensorFlow ops only, so that a SavedModel can contain it.
 
     Args:
         encoded: the bytes of a file, a scalar string.
@@ -113,7 +116,7 @@ def _orientation(encoded):
     end = tf.size(head, tf.int64)
 
     def number(at, count, little):
-        """The integer of `count` bytes at each place; beyond the end they are 0."""
+        """The integer of `count` bytes at each position; bytes beyond the end count as 0."""
         places = tf.minimum(tf.expand_dims(at, -1) + tf.range(count, dtype=tf.int64), end)
         shifts = 8 * tf.range(count, dtype=tf.int64)
         shifts = tf.where(little, shifts, shifts[::-1])

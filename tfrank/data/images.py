@@ -1,4 +1,4 @@
-"""From encoded bytes to an image: the same few steps for training, evaluation and serving."""
+"""Turns encoded bytes into model input: the same steps for training, evaluation and serving."""
 
 import dataclasses
 
@@ -16,15 +16,15 @@ _LANDMARKS = 5
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageLoader:
-    """From the bytes of a record to what the model sees.
+    """Turns a record into the model's input image.
 
     Attributes:
-        view: see `views.View`.
-        region: what of the image is looked at first: "image", all of it; "box", what is in its box, all of it
-            where it has none; "face", aligned by its landmarks.
+        view: the transform, see `views.View`.
+        region: part of the image that training uses: "image", the whole image; "box", its box, or the whole
+            image if it has none; "face", the face aligned by its landmarks.
         test_region: the same for tests.
         box_margin, box_min_aspect: see `regions.crop_to_box`.
-        full_size: whether tests see the region as it is, of any size.
+        full_size: whether tests use the region at its own size, without resizing.
         encoded: the name of the feature with the image's bytes.
     """
 
@@ -43,17 +43,17 @@ class ImageLoader:
         checks.number("box_min_aspect", self.box_min_aspect, at_least=0)
 
     def train(self, serialized: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        """`[size, size, 3]` uint8 of a serialised example, random by a seed `[2]` int64."""
+        """Randomly augments a serialised example to `[size, size, 3]` uint8; the seed is `[2]` int64."""
         picture = self._look(serialized, self.region, self.view.training_side())
         return training_view(picture, self.view, seed)
 
     def test(self, serialized: tf.Tensor) -> tf.Tensor:
-        """`[size, size, 3]` uint8 of a serialised example; `[height, width, 3]` at full size."""
+        """Returns `[size, size, 3]` uint8 of a serialised example; `[height, width, 3]` at full size."""
         picture = self._look(serialized, self.test_region, self._test_side())
         return picture.pixels if self.full_size else test_view(picture, self.view)
 
     def serve(self, encoded: tf.Tensor) -> tf.Tensor:
-        """The same of the bytes of an image, turned as its EXIF says, all of which is looked at."""
+        """Returns the same for the bytes of an image file: the whole image, turned upright by its EXIF."""
         picture = upright(_decoded(encoded, self._test_side()), exif_orientation(encoded))
         return picture.pixels if self.full_size else test_view(picture, self.view)
 
@@ -73,7 +73,7 @@ class ImageLoader:
             return _decoded(features[self.encoded], least_side)
         image = decode(features[self.encoded])
         if region == "box":
-            # Of several boxes the first; NaN stands for none.
+            # Use the first of several boxes; NaN means that there is none.
             box = tf.stack([tf.concat([features[name], [float("nan")]], 0)[0] for name in names])
             message = "the record's box is not xmin < xmax, ymin < ymax in shares of the image"
             with tf.control_dependencies([tf.debugging.Assert(_is_box(box), [message])]):
@@ -89,23 +89,23 @@ class ImageLoader:
 
 
 def _decoded(encoded, least_side):
-    """The picture of a file, of which `least_side` pixels are enough; None: all."""
+    """Decodes a file for a shorter side of `least_side` pixels; None decodes all pixels."""
     return whole(decode(encoded)) if least_side is None else decode_reduced(encoded, least_side)
 
 
 def _is_box(box):
-    """Whether a box lies in the image, but for rounding; NaN, for no box, will do."""
+    """Returns whether a box lies in the image, up to rounding; also true for NaN, which means no box."""
     inside = tf.reduce_all((box[:2] < box[2:]) & (box[:2] > -0.001) & (box[2:] < 1.001))
     return inside | tf.reduce_any(tf.math.is_nan(box))
 
 
 def shift_images(images: tf.Tensor, max_shift: int, seed: tf.Tensor) -> tf.Tensor:
-    """All images of a batch rolled by one random number of pixels down and one to the right.
+    """Rolls all images of a batch by the same random shift: some pixels vertically, some horizontally.
 
     Args:
         images: `[batch, height, width, channels]`.
-        max_shift: most pixels in each of the four directions; 0 leaves the images alone.
-        seed: `[2]` int64 for stateless random numbers.
+        max_shift: greatest shift in each of the four directions, in pixels; 0 does nothing.
+        seed: `[2]` int64, for stateless random numbers.
     """
     shift = tf.random.stateless_uniform([2], seed, -max_shift, max_shift + 1, tf.int32)
     return tf.roll(images, shift, axis=[1, 2])

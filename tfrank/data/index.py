@@ -1,4 +1,4 @@
-"""The index of a set of records: where each one is, and of which class. Kept beside the shards."""
+"""The index of a set of records: position and class of each record. It is stored beside the shards."""
 
 import dataclasses
 import hashlib
@@ -28,15 +28,16 @@ COLUMN_TYPES = {
     "checksum": np.uint32,
 }
 COLUMNS = tuple(COLUMN_TYPES)
-# The longest id, and class that is a word. Each record's takes as much room in the index as the longest.
+# Maximum length of an id, and of a class given as a word. In an array each entry takes as much room as the
+# longest.
 MOST_NAME_BYTES = 1024
-# The part of a zip member's header before its name, which ends with the lengths of name and extra field.
+# The fixed part of a zip member's header. It ends with the lengths of the name and extra field after it.
 _ZIP_HEADER = struct.Struct("<26xHH")
 
 
 @dataclasses.dataclass(frozen=True)
 class RecordIndex:
-    """One entry for each record, in the order of shards and of records in them.
+    """The index: one entry for each record, in the order of shards and of records within a shard.
 
     Attributes:
         shards: paths of the shard files.
@@ -44,11 +45,11 @@ class RecordIndex:
         shard: `[records]` int32, number of the record's shard.
         offset: `[records]` int64, first byte of the record's data in its shard.
         length: `[records]` int64, bytes of data.
-        label: `[records]` int64, class.
-        category: `[records]` int64, coarser class, -1 where the records have none.
+        label: `[records]` int64, class; -1 if unknown.
+        category: `[records]` int64, coarser class; -1 if the record has none.
         role: `[records]` int8, position in `sources.image.ROLES`.
-        group: `[records]` int64, instance that several records show, -1 where each is its own.
-        has_box: `[records]` bool, whether the record says where in the image its object is.
+        group: `[records]` int64, instance that several records show; -1 if the record is an instance alone.
+        has_box: `[records]` bool, whether the record has a bounding box.
         id: `[records]` bytes, the image's id.
         checksum: `[records]` uint32, masked CRC32C of the record's data.
     """
@@ -71,30 +72,30 @@ class RecordIndex:
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are; 0 where the records have none."""
+        """Number of classes; 0 if the records have none."""
         return int((np.unique(self.label) != UNKNOWN).sum())
 
     def columns(self) -> dict[str, np.ndarray]:
-        """The arrays of one entry a record, by name."""
+        """The arrays that have one entry per record, by name."""
         return {name: getattr(self, name) for name in COLUMNS}
 
     def describe(self, number: int) -> str:
-        """What to call record `number` in a message: shard, offset and image id."""
+        """A description of record `number` for messages: shard, offset and image id."""
         return (
             f"record {number} of {self.shards[self.shard[number]]} at byte {self.offset[number]}"
             f" (image id {self.id[number].decode(errors='replace')!r})"
         )
 
     def fingerprint(self) -> str:
-        """A hash of the content of the index; the folder the shards stand in does not count."""
+        """A hash of the content of the index; it does not depend on the folder of the shards."""
         digest = hashlib.sha256(" ".join(map(os.path.basename, self.shards)).encode())
         for name, column in self.columns().items():
-            if name != "has_box":  # The checksums tell it; indexes of earlier versions lack it.
+            if name != "has_box":  # The checksums imply it, and indexes of earlier versions lack it.
                 digest.update(np.ascontiguousarray(column))
         return digest.hexdigest()
 
     def save(self, path: str) -> None:
-        """Writes the index, whole or not at all. Shards are named relative to it, remote ones in full."""
+        """Writes the index, whole or not at all. Paths of local shards are relative to its folder."""
         folder = os.path.dirname(os.path.abspath(path))
         shards = [s if files.is_remote(s) else os.path.relpath(s, folder) for s in self.shards]
         with files.atomic_write(path) as file:
@@ -102,12 +103,12 @@ class RecordIndex:
 
 
 def check_name(what: str, name: bytes, where: str) -> bytes:
-    """An id, or a class that is a word, if it is no longer than an index has room for; InputError otherwise.
+    """Returns the name; raises InputError if it is longer than `MOST_NAME_BYTES`.
 
     Args:
-        what: "id" or "class".
-        name: the bytes of it.
-        where: the image or record that it is of.
+        what: "id", or "class" for a class given as a word.
+        name: its bytes.
+        where: the image or record that has it.
     """
     if len(name) > MOST_NAME_BYTES:
         raise InputError(
@@ -118,16 +119,16 @@ def check_name(what: str, name: bytes, where: str) -> bytes:
 
 
 def index_path(folder: str, split: str) -> str:
-    """Where the index of a split is kept."""
+    """The path of a split's index."""
     return os.path.join(folder, f"{split}.index.npz")
 
 
 def load_index(path: str) -> RecordIndex:
-    """Opens an index that `RecordIndex.save` wrote. Its columns are mapped, not read into memory.
+    """Opens an index that `RecordIndex.save` wrote. A local index is memory-mapped, not read into memory.
 
     Raises:
-        InputError: it is missing or damaged, or a shard is missing or has another size than when it
-            was indexed.
+        InputError: the index is missing or damaged, or a shard is missing or has a different size than when
+            it was indexed.
     """
     try:
         values = dict(_mapped_arrays(path) if not files.is_remote(path) else _downloaded_arrays(path))
@@ -146,7 +147,7 @@ def load_index(path: str) -> RecordIndex:
         _check_places(index)
     except (FileNotFoundError, tf.errors.NotFoundError):
         raise InputError(f"No record index at {path}.") from None
-    # What a damaged file makes parsers raise is no short list.
+    # A damaged file can make parsers raise almost any exception.
     except Exception as error:
         raise InputError(
             f"The record index {path} is damaged, or of an earlier version ({error}). Delete it to have it"
@@ -173,14 +174,14 @@ def load_index(path: str) -> RecordIndex:
 
 
 def _check_places(index: RecordIndex) -> None:
-    """ValueError unless each record of an index lies in one of its shards."""
+    """Raises ValueError unless each record lies within one of the shards and has a known role."""
     if index.size.shape != (len(index.shards),) or index.size.dtype.kind != "i":
         raise ValueError(f"size is {index.size.dtype} {index.size.shape} for {len(index.shards)} shards")
     if not len(index):
         return
     if index.shard.min() < 0 or index.shard.max() >= len(index.shards):
         raise ValueError("a record lies in a shard that is not named")
-    # Not the sum of both, which may be beyond 64 bits.
+    # Subtract: offset + length could overflow 64 bits.
     room = index.size[index.shard] - index.offset
     if index.offset.min() < 0 or index.length.min() < 0 or (index.length > room).any():
         raise ValueError("a record lies outside of its shard")
@@ -189,7 +190,7 @@ def _check_places(index: RecordIndex) -> None:
 
 
 def _join(path, shard):
-    """The path of a shard as the index at `path` names it."""
+    """The full path of a shard that the index at `path` names."""
     folder = os.path.dirname(path if files.is_remote(path) else os.path.abspath(path))
     return shard if files.is_remote(shard) else os.path.join(folder, shard)
 
@@ -203,7 +204,7 @@ def _downloaded_arrays(path: str) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _mapped_arrays(path: str) -> Iterator[tuple[str, np.ndarray]]:
-    """The arrays of an .npz file, which keeps them uncompressed, mapped from where they are in it."""
+    """Yields the arrays of an uncompressed .npz file, memory-mapped at their position in it."""
     with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
         if damaged := archive.testzip():
             raise ValueError(f"checksum of {damaged}")
@@ -221,12 +222,12 @@ def _mapped_arrays(path: str) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def select(index: RecordIndex, rows: np.ndarray) -> RecordIndex:
-    """The records of these numbers, in this order."""
+    """The index of the records with these numbers, in this order."""
     return dataclasses.replace(index, **{name: column[rows] for name, column in index.columns().items()})
 
 
 def concatenate(indexes: Sequence[RecordIndex]) -> RecordIndex:
-    """One index of the records of several, one after another."""
+    """Joins several indexes into one, in their order."""
     if len(indexes) == 1:
         return indexes[0]
     firsts = np.cumsum([0, *(len(index.shards) for index in indexes[:-1])])

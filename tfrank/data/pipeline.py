@@ -1,5 +1,7 @@
-"""tf.data pipelines over records: batches for training, in which batch t depends on (seed, t) only, and
-one pass over everything for evaluation."""
+"""tf.data pipelines over records.
+
+Training batches depend on (seed, t) only. Evaluation is one pass over all records.
+"""
 
 import re
 from collections.abc import Callable, Iterator
@@ -13,8 +15,9 @@ from tfrank.data.records import RecordReader
 from tfrank.data.samplers import Sampler
 
 AUTOTUNE = tf.data.AUTOTUNE
-# Places in a batch that have random numbers of their own at each step.
+# Largest batch in which each place has its own random numbers at each step.
 _PLACES = 2**20
+# Records that are checked for the bad one after a failure.
 _SEARCHED = 20_000
 
 
@@ -28,18 +31,19 @@ def train_batches(
     stop: int,
     context: tf.distribute.InputContext | None = None,
 ) -> tf.data.Dataset:
-    """Batches `start` to `stop - 1` of the run, or one machine's slice of them.
+    """Returns batches `start` to `stop - 1` of the run, or one machine's slice of them.
 
     Args:
-        reader, sampler: which records there are, with their labels, and which of them make batch t.
-        loader: from a record to an image.
+        reader: reads the records, with their labels.
+        sampler: chooses the records of batch t.
+        loader: turns a record into an image.
         max_shift: see `shift_images`.
-        start, stop: steps.
-        context: of the machine that reads, where there are several devices; None reads everything.
+        start, stop: the first step, and the one after the last.
+        context: the input context of this machine if there are several devices; None reads everything.
 
     Returns:
         A dataset of `{"image": [batch, size, size, 3] uint8, "label": [batch] int64}`, where batch is a
-        device's share; a machine's devices take their shares one after another.
+        device's share. Consecutive elements are the shares of a machine's devices.
     """
     context = context or tf.distribute.InputContext()
     share = sampler.batch_size // context.num_replicas_in_sync
@@ -50,7 +54,7 @@ def train_batches(
         return sampler.batch(step)[first : first + slice_size]
 
     def load(serialized, step, place):
-        # Keyed by (seed, step, position in the whole batch).
+        # The key is (seed, step, position in the global batch).
         return loader.train(serialized, tf.stack([sampler.seed, step * _PLACES + first + place]))
 
     steps = tf.data.Dataset.range(start, stop)
@@ -68,9 +72,9 @@ def train_batches(
 
 
 def evaluation_batches(reader: RecordReader, loader: ImageLoader, *, batch_size: int) -> tf.data.Dataset:
-    """Every record once, in order; the last batch may be smaller. Elements as `train_batches`.
+    """Returns every record once, in order; the last batch may be smaller. Elements are as in `train_batches`.
 
-    At full size each image is a batch.
+    At full size each image is a batch of its own.
     """
     count = len(reader.index)
     steps = tf.data.Dataset.range(-(-count // batch_size))
@@ -85,10 +89,10 @@ def evaluation_batches(reader: RecordReader, loader: ImageLoader, *, batch_size:
 def view_batches(
     reader: RecordReader, loader: ImageLoader, *, views: int, seed: int, batch_size: int, start: int = 0
 ) -> tf.data.Dataset:
-    """Every record in order, all of them `views` times, from the image `start` on of these.
+    """Returns `views` passes over all records, in order, from image number `start` of the whole sequence on.
 
-    The first time as at test, then as random views in training, keyed by (seed, view, record). Elements as
-    `train_batches`; the last batch may be smaller.
+    The first pass uses the test transform. Each other pass uses random training augmentation, which depends
+    on (seed, pass, record). Elements are as in `train_batches`; the last batch may be smaller.
     """
     count = len(reader.index)
     total = count * views
@@ -111,9 +115,9 @@ def view_batches(
 
 
 def check_batch(reader: RecordReader, numbers: np.ndarray, loader: ImageLoader) -> None:
-    """Reads and decodes records one by one; InputError names the first that fails.
+    """Reads and decodes records one by one; raises InputError that names the first one that fails.
 
-    To be called when a pipeline has failed: TensorFlow's own message does not say which image it was.
+    Call it when a pipeline has failed: TensorFlow's own message does not name the image.
     """
     for number in numbers:
         (serialized,) = reader.read([number])
@@ -129,14 +133,14 @@ def check_batch(reader: RecordReader, numbers: np.ndarray, loader: ImageLoader) 
 
 
 def naming_bad_images(reader: RecordReader, batches: tf.data.Dataset, loader: ImageLoader) -> Iterator[dict]:
-    """The elements of `evaluation_batches`; a damaged record or image raises InputError by name."""
+    """Yields the batches of `evaluation_batches`; raises InputError that names a damaged record or image."""
     done = 0
     try:
         for batch in batches:
             yield batch
             done += len(batch["label"])
     except tf.errors.OpError:
-        # How far ahead the failure was is not known, but no pipeline prepares that many.
+        # The pipeline reads ahead by an unknown number of records, but never by this many.
         check_batch(reader, np.arange(done, min(done + _SEARCHED, len(reader.index))), loader)
         raise
 
@@ -147,7 +151,7 @@ def _batches(
     steps: tf.data.Dataset,
     load: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor],
 ) -> tf.data.Dataset:
-    """One element an image, in the order of steps and of places in a step."""
+    """Returns one element per image, in the order of steps and of places within a step."""
 
     def read(step):
         numbers = numbers_of(int(step))
@@ -167,6 +171,6 @@ def _batches(
     def load_one(serialized, label, step, place):
         return {"image": load(serialized, step, place), "label": label}
 
-    # Python's lock lets one batch be read at a time; a second call prepares the next.
+    # The GIL lets only one batch be read at a time; a second call prepares the next.
     elements = steps.map(read_step, num_parallel_calls=2, deterministic=True).unbatch()
     return elements.map(load_one, num_parallel_calls=AUTOTUNE, deterministic=True)

@@ -25,15 +25,15 @@ BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")
 BOX_FEATURES = tuple(f"image/object/bbox/{side}" for side in BOX_SIDES)
 HEADER = struct.Struct("<QI")
 FOOTER = struct.Struct("<I")
-# Files that a reader keeps open, of the 1,024 that systems commonly allow a process; and reads of a remote
-# store under way at once.
+# Maximum number of files that a reader keeps open; systems commonly allow a process 1,024. And maximum
+# number of concurrent reads from a remote store.
 _OPEN_FILES = 500
 _REMOTE_READS = 32
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageRecord:
-    """One image with its class.
+    """One image with its class and metadata.
 
     Attributes:
         encoded: the bytes of a JPEG, PNG, WebP, GIF or BMP file.
@@ -41,7 +41,7 @@ class ImageRecord:
         label, text, id, category, role, group: see `sources.image.SourceImage`.
         filename: where the image came from, relative to the source.
         box: (xmin, ymin, xmax, ymax) of the object, as shares of the image's width and height, if known.
-        landmarks: five (x, y) of a face, likewise.
+        landmarks: five (x, y) of a face, in the same units, if known.
     """
 
     encoded: bytes
@@ -76,7 +76,7 @@ class ImageRecord:
                 values[f"image/face/landmark/{axis}"] = list(places)
         features = {key: _feature(value) for key, value in values.items() if value is not None}
         example = tf.train.Example(features=tf.train.Features(feature=features))
-        # The order of a map differs from process to process; records written again have to be the same.
+        # Map order differs between processes, but writing a record again must give the same bytes.
         return example.SerializeToString(deterministic=True)
 
 
@@ -85,13 +85,13 @@ def _feature(value):
         return tf.train.Feature(float_list=tf.train.FloatList(value=value))
     if isinstance(value, int):
         return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
-    # Names of files that are not UTF-8 keep their bytes.
+    # File names that are not UTF-8 keep their bytes.
     data = value if isinstance(value, bytes) else value.encode(errors="surrogateescape")
     return tf.train.Feature(bytes_list=tf.train.BytesList(value=[data]))
 
 
 def write_shard(records: Iterable[ImageRecord], path: str) -> RecordIndex:
-    """Writes one shard, whole or not at all, and gives the index of its records."""
+    """Writes one shard, whole or not at all, and returns the index of its records."""
     rows, end = [], 0
     with files.atomic_write(path) as file:
         for record in records:
@@ -108,18 +108,18 @@ def write_shard(records: Iterable[ImageRecord], path: str) -> RecordIndex:
 
 
 def index_of_rows(shards: Sequence[str], sizes: Sequence[int], rows: Sequence[tuple]) -> RecordIndex:
-    """The index of shards of so many bytes, from a row of all columns for each record."""
+    """Builds an index from the shards' paths and sizes in bytes, and a tuple of all columns per record."""
     columns = zip(*rows) if rows else [()] * len(COLUMNS)
     arrays = {name: np.array(column, COLUMN_TYPES[name]) for name, column in zip(COLUMNS, columns)}
     return RecordIndex(shards=tuple(shards), size=np.array(sizes, np.int64), **arrays)
 
 
 def open_shard(shard: str) -> BinaryIO:
-    """A shard to read from, local or remote; InputError where it cannot be read."""
+    """Opens a local or remote shard for reading; raises InputError if it cannot be read."""
     try:
         if files.is_remote(shard):
             file = tf.io.gfile.GFile(shard, "rb")
-            file.size()  # Until it is used, nothing is opened.
+            file.size()  # GFile opens the file only on first use.
             return file
         return open(shard, "rb")
     except (OSError, tf.errors.OpError) as error:
@@ -128,13 +128,13 @@ def open_shard(shard: str) -> BinaryIO:
 
 
 def masked_crc(data: bytes) -> int:
-    """The checksum of TFRecords."""
+    """Computes the masked CRC32C checksum of TFRecords."""
     crc = google_crc32c.value(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def checked(block: bytes, length: int, where: str) -> bytes:
-    """The data of a block of data and footer, if they are all there and agree."""
+    """Returns the data of a block of data and footer; raises InputError if it is cut off or damaged."""
     if len(block) < length + FOOTER.size:
         raise InputError(f"{where}: the shard ends inside this record. It was cut off; write it again.")
     data = block[:length]
@@ -147,15 +147,15 @@ def checked(block: bytes, length: int, where: str) -> bytes:
 
 
 def class_text(serialized: bytes, feature: str = "image/class/text") -> str:
-    """The class in words, "" where the record does not say."""
+    """Returns the class in words; "" if the record has no such feature."""
     text = tf.train.Example.FromString(serialized).features.feature[feature].bytes_list.value
     return text[0].decode(errors="replace") if text else ""
 
 
 class RecordReader(contextlib.AbstractContextManager):
-    """Reads records of an index by number, each with its checksum checked. Safe among threads.
+    """Reads records of an index by number and checks their checksums. Thread-safe.
 
-    TensorFlow keeps what a pipeline was made of for ever, so a reader for one pass is to be closed.
+    TensorFlow never releases the Python objects that a pipeline uses. So close a reader after its last pass.
     """
 
     def __init__(self, index: RecordIndex):
@@ -166,7 +166,7 @@ class RecordReader(contextlib.AbstractContextManager):
             self._pool = concurrent.futures.ThreadPoolExecutor(_REMOTE_READS)
 
     def close(self) -> None:
-        """Closes the files; another reading opens them again."""
+        """Closes the files; a later read opens them again."""
         opened, self._files = self._files, {}
         for file in opened.values():
             file.close()
@@ -175,7 +175,7 @@ class RecordReader(contextlib.AbstractContextManager):
         self.close()
 
     def read(self, numbers: Sequence[int]) -> list[bytes]:
-        """The serialised examples of these records; InputError names the first that is damaged."""
+        """Returns the serialised examples of these records; raises InputError for a damaged one."""
         return list((self._pool.map if self._pool else map)(self._read, numbers))
 
     def _read(self, number):

@@ -1,9 +1,9 @@
-"""The part of an image that a protocol looks at: a box, or a face turned upright."""
+"""Crops the part of an image that a protocol uses: a bounding box, or an aligned face."""
 
 import tensorflow as tf
 
-# Where ArcFace has the left eye, right eye, nose, and left and right corner of the mouth, (x, y) in an
-# aligned face of 112x112 pixels; whole numbers are the centres of pixels.
+# ArcFace's template: left eye, right eye, nose, left and right corner of the mouth, as (x, y) in an aligned
+# face of 112x112 pixels. Integer coordinates are pixel centres.
 ARCFACE_POINTS = (
     (38.2946, 51.6963),
     (73.5318, 51.5014),
@@ -17,20 +17,20 @@ ARCFACE_SIZE = 112
 def crop_to_box(
     image: tf.Tensor, box: tf.Tensor, *, margin: float = 0.0, min_aspect: float = 0.0
 ) -> tf.Tensor:
-    """The part of an image in a box.
+    """Crops an image to a box.
 
-    VGGFace2's authors train and evaluate on boxes extended by 0.3 (their released images: by 1.0), about the
-    centre: width and height both times 1.3, after boxes narrower than 7/8 of their height were widened to
-    that. So `margin=0.3, min_aspect=0.875` is what their `demo_proj.m` cuts.
+    VGGFace2's authors train and evaluate on boxes extended by 0.3 about the centre (in their released images:
+    by 1.0). They first widen boxes narrower than 7/8 of their height to that. Then they multiply width and
+    height by 1.3. So `margin=0.3, min_aspect=0.875` gives the crop of their `demo_proj.m`.
 
     Args:
         image: `[height, width, 3]`.
         box: `[4]` float32 xmin, ymin, xmax, ymax as shares of the image's width and height; NaN for no box.
-        margin: what is added to the width and the height of the box, as a share of each, half on either side.
-        min_aspect: least width, as a share of the height, both in pixels; a narrower box is widened first.
+        margin: share of its width and height by which the box grows, half on either side.
+        min_aspect: least width / height of the box in pixels; a narrower box is widened first.
 
     Returns:
-        `[h, w, 3]`, cut at the image's borders, at least one pixel; the image itself where there is no box.
+        `[h, w, 3]`, clipped to the image, at least one pixel; the whole image if there is no box.
 
     >>> crop_to_box(tf.zeros([100, 200, 3]), tf.constant([0.25, 0.5, 0.5, 0.75]), margin=0.2).shape
     TensorShape([30, 60, 3])
@@ -47,18 +47,19 @@ def crop_to_box(
 
 
 def align_face(image: tf.Tensor, landmarks: tf.Tensor, *, size: int = ARCFACE_SIZE) -> tf.Tensor:
-    """The face turned, scaled and moved so that its landmarks lie where ArcFace has them.
+    """Aligns a face: rotates, scales and shifts it so that its landmarks match ArcFace's template.
 
-    By the similarity (no reflection) of least squares, bilinear, black beyond the image.
+    Uses the least-squares similarity transform, without reflection, and bilinear interpolation. Pixels
+    beyond the image are black.
 
     Args:
         image: `[height, width, 3]` uint8.
         landmarks: `[5, 2]` float32 (x, y) as shares of the image's width and height, in the order of
             `ARCFACE_POINTS`; NaN for none.
-        size: side of the result in pixels; 112 as published, other sizes scale all.
+        size: side of the result in pixels. ArcFace uses 112; for other sizes the template is scaled.
 
     Returns:
-        `[size, size, 3]` uint8. Without landmarks, or where all five are one point: the whole image, resized.
+        `[size, size, 3]` uint8. Without landmarks, or if all five coincide: the whole image, resized.
     """
     extent = tf.cast(tf.shape(image)[1::-1], tf.float32)
     template = tf.constant(ARCFACE_POINTS) * (size / ARCFACE_SIZE)
@@ -80,9 +81,10 @@ def align_face(image: tf.Tensor, landmarks: tf.Tensor, *, size: int = ARCFACE_SI
 
 
 def _inverse_similarity(points, template):
-    """`[8]` of a projective transform from where `template` is back to `points`.
+    """`[8]` parameters of the projective transform from `template` back to `points`.
 
-    As complex numbers, a similarity is p -> factor * p + shift, and its least squares are those of a line.
+    With points as complex numbers, a similarity is p -> factor * p + shift, so its least-squares fit is a
+    linear regression.
     """
     means = tf.reduce_mean(points, axis=0), tf.reduce_mean(template, axis=0)
     source, target = (tf.complex(*tf.unstack(p - m, axis=1)) for p, m in zip((points, template), means))

@@ -1,4 +1,4 @@
-"""Other labels for the same images, and a part of the classes set aside: functions of labels and a seed."""
+"""Changes labels (merged classes, label noise) and holds out classes: functions of labels and a seed."""
 
 import numpy as np
 
@@ -7,15 +7,15 @@ from tfrank.common.checks import InputError
 
 
 def merge_classes(labels: np.ndarray, size: int, *, seed: int = 0) -> np.ndarray:
-    """New classes of `size` old ones each, drawn at random: classes of several centers.
+    """Merges random groups of `size` classes into new classes, which then have several centers.
 
-    PNP's Tables 6 and 7 merge three ("at least three centers per class"): what is left over, fewer than
-    `size`, joins the last new class.
+    PNP's Tables 6 and 7 merge three ("at least three centers per class"). If fewer than `size` classes
+    remain, they join the last new class.
 
     Args:
         labels: `[records]` int64.
-        size: old classes in a new one, at least 1, at most all. InputError otherwise.
-        seed: of the draw, at least 0.
+        size: old classes per new class, at least 1, at most all. InputError otherwise.
+        seed: seed of the draw, at least 0.
 
     Returns:
         `[records]` int64, the new classes numbered from 0.
@@ -32,12 +32,14 @@ def merge_classes(labels: np.ndarray, size: int, *, seed: int = 0) -> np.ndarray
 
 
 def add_label_noise(labels: np.ndarray, rate: float, *, seed: int = 0) -> np.ndarray:
-    """Wrong labels for round(rate x images) images: each that of another class, all equally likely.
+    """Returns a copy of the labels in which round(rate x images) random images have a wrong label.
+
+    A wrong label is that of another class; all other classes are equally likely.
 
     Args:
-        labels: `[records]` int64, at least two classes (InputError otherwise). Left as they are.
-        rate: share of the images, 0 to 1.
-        seed: of the draws, at least 0.
+        labels: `[records]` int64, at least two classes (InputError otherwise). Not modified.
+        rate: share of the images that get a wrong label, 0 to 1.
+        seed: seed of the draws, at least 0.
 
     >>> add_label_noise(np.repeat([5, 6], 5), 0.2)
     array([5, 5, 5, 5, 6, 6, 5, 6, 6, 6])
@@ -55,15 +57,15 @@ def add_label_noise(labels: np.ndarray, rate: float, *, seed: int = 0) -> np.nda
 
 
 def hold_out(labels: np.ndarray, count: int, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """A training part and a validation part of `count` random classes, which share no class.
+    """Splits records by class: `count` random classes for validation, the others for training.
 
     Args:
         labels: `[records]` int64.
         count: classes to hold out, at least 0, fewer than all. InputError otherwise.
-        seed: of the draw, at least 0.
+        seed: seed of the draw, at least 0.
 
     Returns:
-        The record numbers of the two parts, in order.
+        The record numbers of the training part and of the validation part, each in ascending order.
 
     >>> hold_out(np.array([5, 5, 6, 7, 8, 9]), 2)
     (array([0, 1, 2, 4]), array([3, 5]))

@@ -1,9 +1,9 @@
-"""Pickles of plain data, read without running anything that they ask for.
+"""Reads pickles of plain data without running any code that they name.
 
-A pickle is a program: it names functions and has them called. Here nothing that it names is looked up.
-Its calls are noted (`_Call`), and the few that NumPy's arrays are pickled with are then carried out by
-the functions below, from values that were checked. NumPy's own functions would not do: a dtype can be
-given such a state that bytes of the file are taken for the addresses of objects.
+A pickle is a program: it names functions and has them called. Here no name is looked up. Calls are only
+recorded (`_Call`). The few calls that pickled NumPy arrays need are then carried out by the functions below,
+with checked values. NumPy's own functions are not safe: a crafted dtype state makes NumPy use bytes of the
+file as addresses of objects.
 """
 
 import math
@@ -18,13 +18,13 @@ from tfrank.data.prepare.web_page import reason_of_damage
 
 
 def load(path: str) -> Any:
-    """The object in a pickle, of any protocol up to 4 and of Python 2 or 3.
+    """Reads the object in a pickle, of any protocol up to 4 and of Python 2 or 3.
 
-    Dicts, lists, tuples, str, bytes, numbers, booleans, None, and NumPy's arrays, scalars and dtypes of
-    these are read. What Python 2 called a string becomes a str.
+    It may consist of dicts, lists, tuples, str, bytes, numbers, booleans, None, and NumPy's arrays, scalars
+    and dtypes of these. A Python 2 string becomes a str.
 
     Raises:
-        InputError: where the pickle asks for anything else, which it names, or is damaged.
+        InputError: the pickle is damaged, or asks for anything else, which the message names.
     """
     try:
         with open(path, "rb") as file:
@@ -36,7 +36,7 @@ def load(path: str) -> Any:
             f"{path} asks for {error}, which no data needs: a pickle can run any program. Nothing of it was"
             " run. Get the file again from where it was published."
         ) from None
-    # Bytes that are no pickle can end in any error.
+    # Bytes that are not a pickle can cause any exception.
     except Exception as error:
         why = reason_of_damage(path, " ".join([f"{type(error).__name__}:", *str(error).split()]))
         raise InputError(f"{path} is damaged, or no pickle ({why}). Download it again.") from None
@@ -47,7 +47,7 @@ class _Refused(Exception):
 
 
 class _Call:
-    """A call that a pickle asks for, and the state it then sets."""
+    """A recorded call: the arguments that a pickle passes, and the state that it sets on the result."""
 
     args = state = None
 
@@ -63,12 +63,12 @@ class _Unpickler(pickle.Unpickler):
         full = f"{module}.{name}"
         if full not in _CALLS:
             raise _Refused(full)
-        # New for each pickle, so that none can leave its mark on the next.
+        # A new class each time, so that no pickle can change what the next one gets.
         return type("_Named", (_Call,), {"name": full})
 
 
 def _plain(value, done):
-    """The tree with its calls carried out; `done` has, by id, what was met before."""
+    """Returns the tree with its calls carried out; `done` maps ids of objects met before to results."""
     if id(value) in done:
         return done[id(value)]
     if isinstance(value, _Call):
@@ -90,7 +90,7 @@ def _plain(value, done):
 
 
 def _encode(call, done):
-    """`_codecs.encode(text, "latin1")`, as Python 3 writes bytes for Python 2."""
+    """Carries out `_codecs.encode(text, "latin1")`: how Python 3 pickles bytes for Python 2."""
     text, encoding = call.args
     if encoding != "latin1":
         raise _Refused(f"the encoding {encoding!r}")
@@ -98,13 +98,13 @@ def _encode(call, done):
 
 
 def _empty_bytes(call, done):
-    """`bytes()`."""
+    """Carries out `bytes()`."""
     () = call.args
     return b""
 
 
 def _dtype(call, done):
-    """A dtype of plain values: its code, such as "i8", and its byte order."""
+    """Builds a dtype of plain values from its code, such as "i8", and its byte order."""
     code, *_ = call.args
     if not re.fullmatch(r"[?biufcSUO]\d*", code):
         raise _Refused(f"the dtype {code!r}")
@@ -147,11 +147,11 @@ def _bytes(data, done):
 
 
 def _alone(call, done):
-    """`numpy.ndarray`, which is named for `_reconstruct` but never called."""
+    """Refuses a call of `numpy.ndarray`: pickles name it as an argument of `_reconstruct` only."""
     raise _Refused(call.name)
 
 
-# NumPy 2 has moved `numpy.core`, and Python 3 `__builtin__`.
+# NumPy 2 renamed `numpy.core`, and Python 3 renamed `__builtin__`.
 _CALLS = {
     "_codecs.encode": _encode,
     "__builtin__.bytes": _empty_bytes,

@@ -1,4 +1,4 @@
-"""Which images make batch t: four ways, each a pure function of (seed, t)."""
+"""Four samplers, which choose the images of batch t. Each is a pure function of (seed, t)."""
 
 from typing import Protocol
 
@@ -13,28 +13,29 @@ SHORT_CLASSES = ("repeat", "drop")
 
 
 class Sampler(Protocol):
-    """What a pipeline needs to know of a sampler."""
+    """The interface that a pipeline needs."""
 
     seed: int
     batch_size: int
 
     def batch(self, step: int) -> np.ndarray:
-        """`[batch_size]` int64 record numbers of batch `step`; the same for the same seed and step."""
+        """Returns the `[batch_size]` int64 record numbers of batch `step`, a function of seed and step."""
 
 
 class ClassBalancedSampler:
-    """Batch t: `classes_per_batch` distinct classes, `examples_per_class` distinct images of each.
+    """Draws `classes_per_batch` distinct classes and `examples_per_class` distinct images of each.
 
-    Epoch e visits all classes in a random order, each visit of a class goes on in a random order of
-    its images; classes are visited equally often, up to one, at any t, and so are a class's images.
+    Each epoch visits all classes in a random order. Each visit to a class takes the next images in a random
+    order of its images. At any t, visit counts of two classes differ by at most one; so do those of two
+    images of a class.
 
     Args:
         labels: `[records]` int64, the class of each record.
         classes_per_batch: at least 1, at most the number of classes.
         examples_per_class: at least 1.
-        short_classes: what to do with classes of fewer images than that: "repeat" their images within
+        short_classes: what to do with classes that have fewer images: "repeat" their images within
             a batch, or "drop" the classes.
-        seed: of all draws, at least 0.
+        seed: seed of all draws, at least 0.
 
     >>> sampler = ClassBalancedSampler(np.repeat(np.arange(5), 3), classes_per_batch=2, examples_per_class=2)
     >>> sampler.batch(7).shape
@@ -64,21 +65,21 @@ class ClassBalancedSampler:
             )
 
     def batch(self, step: int) -> np.ndarray:
-        """`[batch_size]` record numbers of batch `step`; images of a class stand together."""
+        """Returns the `[batch_size]` record numbers of batch `step`; images of a class are adjacent."""
         classes, visits = draw(self.seed, CLASSES, step, len(self._members), self.classes_per_batch)
         return _draw_images(self.seed, self._members, classes, visits, self.examples_per_class)
 
 
 class CategoryPairsSampler:
-    """Batch t: two categories, half of the classes from each, so that negatives are hard.
+    """Draws two categories and half of the classes from each, so that negatives are hard.
 
-    As FastAP (Cakir et al., CVPR 2019) and Smooth-AP sample Stanford Online Products. Each epoch gives a
-    category as many half batches as its classes need, twice as many if their number is odd in all, and
-    pairs them at random. The classes of a category are visited equally often, up to one, at any t, and so
-    are a class's images.
+    FastAP (Cakir et al., CVPR 2019) and Smooth-AP sample Stanford Online Products in this way. In each epoch
+    a category fills as many half batches as its classes need. If the total number of half batches is odd,
+    every category gets twice as many. Half batches are paired at random. At any t, visit counts of two
+    classes of a category differ by at most one; so do those of two images of a class.
 
     Args:
-        labels, categories: `[records]` int64, the class of each record and the coarser class of that.
+        labels, categories: `[records]` int64, the class of each record and the coarser class of that class.
         classes_per_batch: an even number; half of it is at most the number of classes of each category.
         examples_per_class, short_classes, seed: see `ClassBalancedSampler`.
 
@@ -124,7 +125,7 @@ class CategoryPairsSampler:
         self._halves = _half_batches(names, counts, self._half)
 
     def batch(self, step: int) -> np.ndarray:
-        """`[batch_size]` record numbers of batch `step`; images of a category, and of a class, together."""
+        """Returns the `[batch_size]` record numbers of batch `step`, grouped by category and by class."""
         epoch, place = divmod(step, sum(self._halves) // 2)
         pairs, turns = category_pairs(self.seed, epoch, self._halves)
         classes, visits = [], []
@@ -138,15 +139,15 @@ class CategoryPairsSampler:
 
 
 class AllClassesSampler:
-    """Batch t: images of every class, as many of each as `class_quotas` says, the same in every batch.
+    """Draws images of every class; `class_quotas` says how many of each, the same number in every batch.
 
-    As mAP_Q (Revaud et al., ICCV 2019) samples. The images of a class are visited equally often, up to
-    one, at any t, and none is twice in a batch.
+    mAP_Q (Revaud et al., ICCV 2019) samples in this way. No image occurs twice in a batch. At any t, visit
+    counts of two images of a class differ by at most one.
 
     Args:
         labels: `[records]` int64, the class of each record.
-        batch_size: at least two images of each class, at most all.
-        seed: of all draws, at least 0.
+        batch_size: at least two images of each class (one of a class of one image), at most all images.
+        seed: seed of all draws, at least 0.
 
     >>> labels = np.repeat(np.arange(3), [2, 4, 6])
     >>> sampler = AllClassesSampler(labels, batch_size=8)
@@ -161,7 +162,7 @@ class AllClassesSampler:
         self._quotas = class_quotas(np.array([len(images) for images in self._members]), batch_size).tolist()
 
     def batch(self, step: int) -> np.ndarray:
-        """`[batch_size]` record numbers of batch `step`; images of a class stand together."""
+        """Returns the `[batch_size]` record numbers of batch `step`; images of a class are adjacent."""
         numbers = []
         for c, (images, quota) in enumerate(zip(self._members, self._quotas)):
             chosen, _ = draw(self.seed, c, step, len(images), quota)
@@ -170,15 +171,15 @@ class AllClassesSampler:
 
 
 class UniformSampler:
-    """Batch t: any images, whatever their classes; all are visited equally often, up to one, at any t.
+    """Draws images whatever their classes. At any t, visit counts of two images differ by at most one.
 
-    At the start of an epoch all records are shuffled, and orders of two epochs are kept: with 3.3 million
+    All records are shuffled at the start of an epoch, and the orders of two epochs are kept. With 3.3 million
     records that takes 0.1 s and 0.1 GB.
 
     Args:
         count: number of records.
         batch_size: at least 1, at most `count`.
-        seed: of all draws, at least 0.
+        seed: seed of all draws, at least 0.
 
     >>> sorted(np.concatenate([UniformSampler(6, batch_size=2).batch(step) for step in range(3)]).tolist())
     [0, 1, 2, 3, 4, 5]
@@ -190,24 +191,24 @@ class UniformSampler:
         self.seed = checks.integer("seed", seed, at_least=0)
 
     def batch(self, step: int) -> np.ndarray:
-        """`[batch_size]` record numbers of batch `step`."""
-        # All records are the images of one class, number 0.
+        """Returns the `[batch_size]` record numbers of batch `step`."""
+        # Treat all records as the images of one class, number 0.
         return draw(self.seed, 0, step, self._count, self.batch_size)[0]
 
 
 def class_quotas(sizes: np.ndarray, batch_size: int) -> np.ndarray:
-    """How many images of each class a batch of all classes holds: in proportion to the sizes, at least two.
+    """Computes how many images of each class a batch of all classes has: in proportion to the class sizes.
 
-    A class of one image gives that one. What rounding down leaves goes to the largest remainders, among
-    equal ones to the first.
+    Each class gets at least two images; a class of one image gets one. Shares are rounded down. The images
+    that are left go to the largest remainders; among equal remainders, to the first class.
 
     Args:
         sizes: `[classes]` number of images, at least 1 each.
-        batch_size: the sum of the quotas, at most that of the sizes. InputError where it is less than
-            two of each class.
+        batch_size: the sum of the quotas, at most the sum of the sizes. InputError if it is too small for
+            two images of each class (one of a class of one image).
 
     Returns:
-        `[classes]` int64, none above its size.
+        `[classes]` int64, each at most the class size.
 
     >>> class_quotas(np.array([1, 2, 10, 30]), 12)
     array([1, 2, 2, 7])
@@ -221,7 +222,7 @@ def class_quotas(sizes: np.ndarray, batch_size: int) -> np.ndarray:
     free = sizes > 0
     while free.any():
         left, images = batch_size - quotas[~free].sum(), sizes[free].sum()
-        # Below its least number, a class keeps that, which leaves less to the others.
+        # A class whose share is below its minimum keeps the minimum, which leaves fewer for the others.
         short = free & (left * sizes < quotas * images)
         if not short.any():
             shares = left * sizes[free]
@@ -235,7 +236,7 @@ def class_quotas(sizes: np.ndarray, batch_size: int) -> np.ndarray:
 
 
 def _members(labels):
-    """The records of each class, the classes in the order of their labels."""
+    """Returns the record numbers of each class; classes are in the order of their labels."""
     if not len(labels):
         raise InputError("There are no records to sample from.")
     by_class = np.argsort(labels, kind="stable")
@@ -243,7 +244,7 @@ def _members(labels):
 
 
 def _draw_images(seed, members, classes, visits, take):
-    """Record numbers: for each class its visit's `take` images."""
+    """Returns record numbers: for each class, the `take` images of that visit."""
     numbers = []
     for c, visit in zip(classes, visits):
         images = members[c]
@@ -266,7 +267,7 @@ def _of_enough(least):
 
 
 def _category_of_classes(labels, categories, members):
-    """`[classes]` the category of each class; InputError where it has none, or two."""
+    """Returns `[classes]`, the category of each class; raises InputError if a class has none or two."""
     missing = int((categories == UNKNOWN).sum())
     if missing:
         raise InputError(
@@ -288,7 +289,7 @@ def _category_of_classes(labels, categories, members):
 
 
 def _half_batches(names, counts, half):
-    """For each category, how many batches of an epoch it is half of; InputError if they cannot be paired."""
+    """Returns the number of half batches per category in an epoch; raises InputError if they cannot pair."""
     halves = -(-counts // half)
     largest = halves.argmax()
     if 2 * halves[largest] > halves.sum():

@@ -1,7 +1,7 @@
-"""Templates beside records: which images show one person, and which pairs of templates are to be compared.
+"""Templates beside records: sets of images of one person, and the pairs of templates to compare.
 
-Kept as `templates.npz`, the images' ids, templates and media, and `template_pairs.npy`, which is mapped and
-not read into memory: IJB-C has 15.7 million pairs.
+`templates.npz` has the ids, templates and media of the images. `template_pairs.npy` has the pairs; it is
+memory-mapped, because IJB-C has 15.7 million.
 """
 
 import io
@@ -19,13 +19,13 @@ SKIPPED = "skipped.csv"
 
 
 class Templates(NamedTuple):
-    """Templates of a data set, which are sets of images of one person, and pairs of templates.
+    """Templates of a data set, each a set of images of one person, and pairs of templates.
 
     Attributes:
-        ids: `[images]` bytes, those of the images.
+        ids: `[images]` bytes, the ids of the images.
         template: `[images]` int32, the template that an image belongs to.
         media: `[images]` int32, the photo or video that it is from.
-        pairs: `[pairs, 3]` int32: two templates, and 1 if they are of one person, 0 if of two.
+        pairs: `[pairs, 3]` int32: two templates, and 1 if they show the same person, else 0.
     """
 
     ids: np.ndarray
@@ -34,7 +34,7 @@ class Templates(NamedTuple):
     pairs: np.ndarray
 
     def of(self, ids: np.ndarray) -> np.ndarray:
-        """`[images, 2]` int32, template and media of each of these ids.
+        """Returns `[images, 2]` int32, template and media of each of these ids; InputError for an unknown id.
 
         >>> templates = Templates(np.array([b"2.jpg", b"1.jpg"]), np.array([7, 8]), np.array([3, 4]), None)
         >>> templates.of(np.array([b"1.jpg"])).tolist()
@@ -53,7 +53,7 @@ class Templates(NamedTuple):
         return np.stack([self.template[rows], self.media[rows]], axis=1)
 
     def check_complete(self, ids: np.ndarray, folder: str) -> None:
-        """InputError where a template of a pair has no image among these ids, the records in a folder."""
+        """Raises InputError if a template of a pair has no image among the ids of the folder's records."""
         missing = np.setdiff1d(self.pairs[:, :2], self.of(ids)[:, 0])
         if len(missing):
             images = int((self.template == missing[0]).sum())
@@ -65,7 +65,7 @@ class Templates(NamedTuple):
             )
 
     def counts(self) -> dict[str, int]:
-        """How many templates and pairs there are, and how many pairs are of one person."""
+        """Counts templates, pairs, and pairs of the same person."""
         positive = int(np.count_nonzero(self.pairs[:, 2]))
         return {
             "templates": len(np.unique(self.template)),
@@ -75,15 +75,15 @@ class Templates(NamedTuple):
 
 
 def save_templates(folder: str, templates: Templates, ids: np.ndarray | None = None) -> Templates:
-    """Writes both files, each whole or not at all; the templates as `load_templates` gives them.
+    """Writes both files, each whole or not at all, and returns the templates as `load_templates` does.
 
     Args:
-        folder: where to.
-        templates: of the images.
-        ids: `[images]` bytes, those of the images that there are records of; None: not checked.
+        folder: where the files go.
+        templates: what to write.
+        ids: `[images]` bytes, the ids of the images that have records; None skips the check.
 
     Raises:
-        InputError: a template of a pair has none of its images among these.
+        InputError: no image of a pair's template is among `ids`.
     """
     if ids is not None:
         templates.check_complete(ids, folder)
@@ -95,10 +95,10 @@ def save_templates(folder: str, templates: Templates, ids: np.ndarray | None = N
 
 
 def load_templates(folder: str) -> Templates | None:
-    """The templates of prepared records, local or remote; None where they have none.
+    """Loads the templates of prepared records, local or remote; None if they have none.
 
     Raises:
-        InputError: a file of the two is damaged or missing.
+        InputError: a file is damaged, or the pairs are missing.
     """
     path = os.path.join(folder, TEMPLATES)
     files.check_reachable(path)
@@ -119,7 +119,7 @@ def load_templates(folder: str) -> Templates | None:
 
 
 def _opened(path):
-    """What NumPy reads: the path itself, or the bytes of a remote file."""
+    """Returns what NumPy can read: the path of a local file, or the bytes of a remote one."""
     if not files.is_remote(path):
         return path
     with tf.io.gfile.GFile(path, "rb") as file:

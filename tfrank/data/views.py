@@ -1,8 +1,8 @@
-"""Views: what a model sees of an image in training and at test, as the papers publish it.
+"""Views: training augmentation and test transform of an image, as published in the papers.
 
-Geometry first, then colour jitter in the order brightness, contrast, saturation, hue, then the flip; values
-stay floats in [0, 255] in between and are rounded once, at the end. All random numbers of a view come from
-one stateless draw, so that a seed gives the same view, always.
+The order is geometry, colour jitter (brightness, contrast, saturation, hue), flip. Values stay floats in
+[0, 255] and are rounded once, after the jitter. All random numbers of a view come from one stateless draw, so
+a seed always gives the same view.
 """
 
 import dataclasses
@@ -14,40 +14,40 @@ from tfrank.common import checks
 from tfrank.data.decoding import Picture, whole
 
 CROPS = ("warp", "random_resized", "scaled")
-# As usual: windows drawn until one fits, in place of which the largest central one is taken at last.
+# Random windows to try; if none fits, the largest central window is used, as is usual.
 TRIES = 10
-# What is drawn for a view: flip, four of colour, row and column of the window, two of its shape.
+# Positions of a view's random numbers: flip; four for colour; row and column of the window; then its shape.
 _FLIP, _COLOR, _PLACE, _SHAPE = 0, slice(1, 5), slice(5, 7), slice(7, None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class View:
-    """How an image becomes a square of `size` pixels.
+    """The transform that makes an image a square of `size` pixels.
 
     Attributes:
         size: side of the view, in pixels.
-        resize: side that the image is brought to before a window is taken of it, in pixels; 0 for `size`.
-        crop: "warp": the image is warped to a square of `resize`, and a window of `size` taken of it: at
+        resize: side in pixels that the image is resized to before a window is cropped; 0 means `size`.
+        crop: "warp": the image is warped to a square of `resize`, and a window of `size` is cropped: at
                 random in training, central at test. PNP and Smooth-AP: resize 256, size 224, flip 0.5; RLL's
                 ablations: 256, 227.
             "random_resized": in training, a random part of the warped square is resized to `size`. RLL:
-                resize 256, size 227. At test as "warp".
+                resize 256, size 227. At test the same as "warp".
             "scaled": the image keeps its aspect ratio; mAP_Q: size 800. In training its shorter side is
-                brought to `resize`, or with 0 stays as it is, and the image is scaled by a random factor and
-                turned by a random angle. A random window is taken that shows nothing beyond the image, which
-                is enlarged just enough where it is too small. At test the shorter side is brought to `resize`
-                and the central window taken.
+                resized to `resize`, or kept if that is 0. The image is then scaled by a random factor and
+                rotated by a random angle, and a random window is cropped. The window lies within the image;
+                an image that is too small for it is enlarged just enough. At test the shorter side is resized
+                to `resize` (`size` if 0), and the central window is cropped.
         crop_area: least and greatest share of the warped square's area, for "random_resized".
-        crop_ratio: least and greatest width / height of that part, log-uniform between.
-        flip: probability of a mirrored view.
+        crop_ratio: least and greatest width / height of that part; drawn log-uniformly.
+        flip: probability of a horizontal flip.
         color_jitter: strengths of brightness, contrast, saturation (factors are uniform in
             [max(0, 1 - strength), 1 + strength]) and hue (a shift uniform in [-strength, strength] turns of
             the colour circle, at most 0.5), as torchvision defines them.
-        rotation: greatest angle either way, in degrees, for "scaled" only.
+        rotation: greatest angle in either direction, in degrees, for "scaled" only.
         scale: least and greatest factor, for "scaled" only.
 
     Raises:
-        InputError: for a field out of its range.
+        InputError: a field is out of its range.
     """
 
     size: int
@@ -79,16 +79,16 @@ class View:
             raise checks.invalid("scale", "(1, 1), or crop=scaled, which alone scales images", self.scale)
 
     def test_side(self) -> int:
-        """Pixels that the shorter side of an image is brought to at test."""
+        """Length in pixels that the shorter side of an image is resized to at test."""
         return self.resize or self.size
 
     def training_side(self) -> int | None:
-        """The most pixels that the shorter side is brought to in training; None: it may stay as it is."""
+        """Greatest length in pixels that the shorter side is resized to in training; None: no such limit."""
         if self.crop != "scaled":
             return self.test_side()
         if not self.resize:
             return None
-        # A square that is turned by 45 degrees is as wide as its diagonal.
+        # A square rotated by 45 degrees is as wide as its diagonal.
         window = self.size * (math.sqrt(2) if self.rotation else 1)
         return math.ceil(max(self.resize * self.scale[1], window + 1))
 
@@ -100,11 +100,11 @@ def _check_range(name, value, **bounds):
 
 
 def training_view(image: tf.Tensor | Picture, view: View, seed: tf.Tensor) -> tf.Tensor:
-    """A random view.
+    """Returns a randomly augmented image.
 
     Args:
         image: `[height, width, 3]` uint8, of any size, or a picture in such an array.
-        view: which views there are.
+        view: the transform.
         seed: `[2]` int64 or int32; the same seed gives the same view.
 
     Returns:
@@ -129,7 +129,7 @@ def training_view(image: tf.Tensor | Picture, view: View, seed: tf.Tensor) -> tf
 
 
 def test_view(image: tf.Tensor | Picture, view: View) -> tf.Tensor:
-    """The central view; shapes as `training_view`.
+    """Returns the deterministic, central view for tests; shapes are as in `training_view`.
 
     >>> test_view(tf.zeros([300, 400, 3], tf.uint8), View(size=227, resize=256)).shape
     TensorShape([227, 227, 3])
@@ -145,10 +145,11 @@ def test_view(image: tf.Tensor | Picture, view: View) -> tf.Tensor:
 
 
 def _window(image, resized, offset, size):
-    """The window of `size` at `offset` in the image resized to `resized` (bilinear, antialiased), as floats.
+    """Crops the window of `size` at `offset` from the image resized to `resized`; returns floats.
 
-    All three are (height, width). Pixels outside the window are not computed. It equals resizing all and
-    slicing but for the rounding of float32 coordinates: to 0.002 of 255, and exactly at offset 0.
+    All three are (height, width). Resizing is bilinear and antialiased; pixels outside the window are not
+    computed. The result equals resizing the whole image and slicing, up to rounding of float32 coordinates:
+    within 0.002 of 255, and exactly at offset 0.
     """
     scale = tf.cast(resized, tf.float32) / image.extent
     return tf.raw_ops.ScaleAndTranslate(
@@ -162,7 +163,7 @@ def _window(image, resized, offset, size):
 
 
 def _place(place, free):
-    """A random offset of 0 to `free`, both included; `place` is uniform in [0, 1)."""
+    """Returns a random offset from 0 to `free`, both included; `place` is uniform in [0, 1)."""
     return tf.cast(place * tf.cast(free + 1, tf.float32), tf.int32)
 
 
@@ -196,7 +197,7 @@ def _scaled(image, view, place, shape):
     side, angle = tf.constant(view.size), 0.0
     if view.rotation:
         angle = _between([-math.radians(view.rotation), math.radians(view.rotation)], shape[1])
-        # The upright square around a turned one.
+        # Side of the axis-aligned square around the rotated one.
         extent = tf.abs(tf.cos(angle)) + tf.abs(tf.sin(angle))
         side = tf.cast(tf.math.ceil(view.size * extent), tf.int32)
     factor = tf.maximum(factor, tf.cast(side, tf.float32) / shorter)
@@ -206,12 +207,12 @@ def _scaled(image, view, place, shape):
 
 
 def _enlarged(image, factor):
-    """Height and width of the image times `factor`, rounded."""
+    """Returns height and width of the image times `factor`, rounded."""
     return tf.cast(tf.round(image.extent * factor), tf.int32)
 
 
 def _turned(image, angle, size):
-    """The central square of `size` of a square image that is turned about its centre; bilinear."""
+    """Rotates a square image about its centre, bilinearly, and returns its central square of `size`."""
     cos, sin = tf.cos(angle), tf.sin(angle)
     to, source = (size - 1) / 2, (tf.cast(tf.shape(image)[0], tf.float32) - 1) / 2
     across, down = source - to * (cos - sin), source - to * (cos + sin)
@@ -226,7 +227,7 @@ def _turned(image, angle, size):
 
 
 def _between(ends, number):
-    """From uniform in [0, 1) to uniform between the ends."""
+    """Maps a number that is uniform in [0, 1) to one that is uniform between the ends."""
     return ends[0] + number * (ends[1] - ends[0])
 
 
@@ -253,10 +254,10 @@ def _gray(image):
 
 
 def _to_uint8(image, size):
-    # Interpolation and jitter leave [0, 255] by float rounding only.
+    # Interpolation and jitter exceed [0, 255] by float rounding errors only, so no clipping is needed.
     return tf.ensure_shape(tf.cast(tf.round(image), tf.uint8), [size, size, 3])
 
 
 def _mirrored(image, condition):
-    # Of all ways the one that costs nothing: tf.where, or a slice with the step -1, take as long as a resize.
+    # tf.cond costs nothing; tf.where, or a slice with the step -1, takes as long as a resize.
     return tf.cond(condition, lambda: tf.reverse(image, [1]), lambda: image)

@@ -1,1 +1,1 @@
-"""From images, or foreign records, to records with an index."""
+"""Prepares records: writes images to records with an index, and indexes records made elsewhere."""

@@ -1,8 +1,8 @@
-"""Writes a data set to TFRecords: shards, their index, and what was left out.
+"""Writes a data set to TFRecords: shards, their index, and a list of images that were left out.
 
     python -m tfrank.data.prepare --source=sop --source_dir=Stanford_Online_Products --output_dir=records/sop
 
-Killed and started again with the same command, it goes on with the shards that are missing.
+If it was stopped, the same command resumes with the shards that are missing.
 """
 
 import json
@@ -34,23 +34,23 @@ _OPTION = flags.DEFINE_multi_string(
 )
 
 
-# The config of a source, and flags, where the config is not called as the source is.
+# Config and extra flags of a source, if its config does not have its name.
 TRAINED_BY = {
     "folder": ("own_images.py",),
     "csv": ("own_images.py",),
     "landmarks_clean": ("landmarks.py", "--config.data.test_records=records/roxford5k"),
     "vgg_face2": ("vgg_face2.py:smooth_ap",),
 }
-# The run that is measured on a source without images to train on.
+# The run to evaluate on a source that has no training images.
 RUNS = {"ijb_c": "vgg_face2_smooth_ap", "roxford5k": "landmarks_map_q", "rparis6k": "landmarks_map_q"}
 _ROLES = {"query": "queries", "gallery": "in the gallery", "distractor": "distractors"}
 
 
 def table(summary: Mapping[str, Any]) -> str:
-    """The splits of prepared records: classes, images, images of a class (least, mean, most), skipped.
+    """Formats a table of the splits: classes, images, images per class (least, mean, most), skipped images.
 
-    What there is not is a dash; below are templates and their pairs, and the queries and the gallery of
-    splits that have them apart.
+    A dash means that there are none. Below the table are templates and their pairs, and the numbers of
+    queries and gallery images of splits that separate them.
     """
     lines = [
         f"{'':12}{'classes':>10}{'images':>12}{'a class: least':>16}{'mean':>8}{'most':>8}{'skipped':>10}"
@@ -65,7 +65,7 @@ def table(summary: Mapping[str, Any]) -> str:
         pairs = f"{summary['pairs']:,} pairs, {summary['positive_pairs']:,} of one person"
         lines.append(f"{summary['templates']:,} templates to compare in {pairs}")
     for split, row in summary["splits"].items():
-        # Records of earlier versions do not say.
+        # Records of earlier versions lack the roles.
         if roles := row.get("roles"):
             parts = ", ".join(f"{count:,} {_ROLES[role]}" for role, count in roles.items())
             lines.append(f"{split}: {parts}")
@@ -73,7 +73,7 @@ def table(summary: Mapping[str, Any]) -> str:
 
 
 def changes(summary: Mapping[str, Any]) -> str:
-    """What was done to the images, in words.
+    """Describes in words how images were changed.
 
     >>> changes({"images": {"kept": 7, "shrunk": 20, "turned": 3}, "shorter_side": 512, "jpeg_quality": 95})
     '7 kept byte for byte, 20 shrunk (shorter side 512 pixels, JPEG quality 95), 3 turned upright'
@@ -90,7 +90,7 @@ def changes(summary: Mapping[str, Any]) -> str:
 
 
 def next_command(source: str, folder: str, summary: Mapping[str, Any]) -> str:
-    """What to do with prepared records: train on them, or measure a run on them where they only test.
+    """Returns the next command: train on the records, or evaluate a run on them if they are for tests only.
 
     >>> next_command("sop", "records/sop", {"splits": {"train": {"classes": 11_318}, "test": {}}})
     'python train_main.py --config=configs/sop.py --config.data.records=records/sop'
@@ -99,7 +99,7 @@ def next_command(source: str, folder: str, summary: Mapping[str, Any]) -> str:
     if "train" not in splits:
         run = f"runs/{RUNS[source]}" if source in RUNS else "RUN"
         command = f"python eval_main.py --workdir={run} --config.data.test_records={folder}"
-        # Loose crops have points of the face and no boxes.
+        # Loose crops have face landmarks but no boxes.
         return command + " --config.data.test_region=face" * ("templates" in summary)
     config, *flags = TRAINED_BY.get(source, (f"{source}.py",))
     command = f"python train_main.py --config=configs/{config} --config.data.records={folder}"
@@ -107,7 +107,7 @@ def next_command(source: str, folder: str, summary: Mapping[str, Any]) -> str:
 
 
 def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
-    """Options of a source as they stand on a command line.
+    """Parses the options of a source from the command line.
 
     >>> parse_options(["test_share=0.2", "train=Greek,Latin"])
     {'test_share': 0.2, 'train': ['Greek', 'Latin']}
@@ -125,7 +125,7 @@ def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def main(_: Sequence[str]) -> None:
-    """Prepares records as the flags say."""
+    """Prepares records as given by the flags."""
     source_dir, output_dir = _SOURCE_DIR.value, _OUTPUT_DIR.value
     if not (_SOURCE.value and source_dir and output_dir):
         raise InputError("Give --source, --source_dir and --output_dir. --help explains them.")

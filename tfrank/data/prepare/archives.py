@@ -1,4 +1,4 @@
-"""Archives of data sets, unpacked whole or not at all, and nowhere but in the folder that was asked for."""
+"""Unpacks archives of data sets, whole or not at all, and never outside the given folder."""
 
 import contextlib
 import errno
@@ -17,8 +17,8 @@ from tfrank.data.prepare.web_page import reason_of_damage
 
 ZIPS = (".zip",)
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-# What reading a damaged archive ends in. An OSError is of the archive where the system gave no number, or
-# was asked for a place that no file has.
+# Exceptions from reading a damaged archive. An OSError counts only if it has no errno, or EINVAL from seeking
+# to an impossible position.
 DAMAGE = (
     zipfile.BadZipFile,
     tarfile.TarError,
@@ -35,7 +35,7 @@ DAMAGE = (
 
 
 def is_archive(path: str) -> bool:
-    """Whether a path is of a file with a name that `unpack` knows.
+    """Returns whether a path is an existing file with a suffix that `unpack` supports.
 
     >>> is_archive("images.zip")  # There is no such file.
     False
@@ -46,15 +46,14 @@ def is_archive(path: str) -> bool:
 def unpack(archive: str, folder: str) -> str:
     """Unpacks a .zip, .tar, .tar.gz, .tgz, .tar.bz2 or .tar.xz to a folder, and returns the folder.
 
-    A folder that has something in it is taken for unpacked, and left as it is: what is unpacked gets its
-    name only when it is whole, and an interrupted run begins anew. Until then it is in
-    `<folder>.unpacking`. Nothing is kept of owners, modes and times; the hidden files that a Mac adds are
-    left out.
+    A folder that is not empty counts as unpacked and is left as it is. This is safe: files are unpacked to
+    `<folder>.unpacking`, which is renamed when it is complete. An interrupted run starts again. Owners, modes
+    and times are not kept; hidden files that a Mac adds are left out.
 
     Raises:
-        InputError: where the archive is damaged, cut off, encrypted or larger than the disk has room, or
-            has a member that would lie outside of the folder, is there twice, or is no file or folder.
-            A hard link to a file that came before it is such a file; symbolic links are refused, wherever
+        InputError: the archive is damaged, cut off, encrypted or larger than the free disk space, or it has
+            a member that would lie outside the folder, occurs twice, or is neither file nor folder. A hard
+            link to an earlier file of the archive counts as a file. Symbolic links are refused, wherever
             they point.
     """
     if not is_archive(archive):
@@ -83,7 +82,7 @@ def _unzip(archive: str, folder: str) -> None:
                 raise _refused(archive, member.filename, "is a link or device")
             if member.flag_bits & 1:
                 raise _refused(archive, member.filename, "is encrypted")
-        # A member is never read beyond the size that it claims.
+        # The declared sizes can be trusted: a member is never read beyond its own.
         check_room(folder, sum(member.file_size for member in members))
         for member in members:
             with _placing(archive, member.filename, folder) as path:
@@ -117,21 +116,21 @@ def _untar(archive: str, folder: str) -> None:
                     os.link(target, path)
                 else:
                     raise _refused(archive, name, "is a symbolic link, device or pipe")
-        # `tarfile` takes a header that is damaged or cut off for the end, which really is a block of zeros.
+        # `tarfile` takes a damaged or truncated header for the end. The true end is a block of zeros.
         file.fileobj.seek(file.offset)
         if file.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
             raise _damaged(archive, f"after {name}", "there is no end")
         while file.fileobj.read(2**16):
-            pass  # What is compressed has its checksum at its end.
+            pass  # Read to the end: the checksum of compressed data is there.
 
 
 def _next(archive: str, file: tarfile.TarFile, last: str) -> tarfile.TarInfo | None:
     with _reading(archive, f"after {last}"):
         member = file.next()
-        # Of an extended header; it would lead back to where the reading has been.
+        # An extended header can declare a negative size, which would lead back to an earlier position.
         if member and member.size < 0:
             raise ValueError(f"{member.name} has {member.size} bytes")
-    file.members.clear()  # It would hold millions.
+    file.members.clear()  # Otherwise it grows to millions of entries.
     return member
 
 
@@ -142,20 +141,20 @@ def _copy(source: IO[bytes], path: str) -> None:
 
 @contextlib.contextmanager
 def _reading(archive, member=""):
-    """Turns what a damaged archive ends in to an InputError with the names of archive and member."""
+    """Turns the exceptions of a damaged archive into an InputError that names the archive and the member."""
     try:
         yield
     except InputError:
         raise
     except DAMAGE as error:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
-            raise  # Of the system, such as a full disk's.
+            raise  # An error of the system, such as a full disk.
         raise _damaged(archive, member, error) from None
 
 
 @contextlib.contextmanager
 def _placing(archive, name, folder):
-    """The path of a member, in a folder that is made if need be; errors name the member."""
+    """Yields the path for a member, and creates its folder if needed; errors name the member."""
     path = os.path.join(folder, name)
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -170,7 +169,7 @@ def _is_of_a_mac(name):
 
 
 def _check_name(archive, name):
-    """InputError where a name leads out of the folder, also by the rules of Windows."""
+    """Raises InputError if a name leads out of the folder, also by the rules of Windows."""
     parts = name.replace("\\", "/").split("/")
     if parts[0] == "" or parts[0].endswith(":") or ".." in parts:
         raise _refused(archive, name, "leads out of the folder")

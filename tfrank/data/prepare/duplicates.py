@@ -1,4 +1,4 @@
-"""Photos that a data set has more than once, found by content: what a person is told of them."""
+"""Finds photos that a data set has more than once, by content, and reports them."""
 
 import csv
 import io
@@ -12,7 +12,7 @@ from tfrank.data.index import UNKNOWN, RecordIndex
 
 
 class Duplicate(NamedTuple):
-    """A photo that is byte for byte one that comes before it."""
+    """A photo that is byte for byte the same as an earlier one."""
 
     image: str
     split: str
@@ -23,12 +23,12 @@ class Duplicate(NamedTuple):
 
 
 class Duplicates(NamedTuple):
-    """The photos that are there more than once, each beside the first like it; training images are first.
+    """Photos that occur more than once, each with its first occurrence; training images come first.
 
     Attributes:
-        divided: in test, and the first is in train.
-        mixed: of another class than the first.
-        repeated: how many are of the class and the split of the first.
+        divided: photos in test whose first occurrence is in train.
+        mixed: other photos whose first occurrence has another class, where both classes are known.
+        repeated: number of other photos in the same split as their first occurrence.
     """
 
     divided: list[Duplicate]
@@ -37,11 +37,11 @@ class Duplicates(NamedTuple):
 
 
 def find_duplicates(indexes: Mapping[str, RecordIndex], hashes: Mapping[str, np.ndarray]) -> Duplicates:
-    """The duplicates among the records of all splits.
+    """Finds the duplicates among the records of all splits.
 
     Args:
-        indexes: of the splits, by name.
-        hashes: `[records]` int64 of each split, equal for equal photos.
+        indexes: the index of each split, by name.
+        hashes: `[records]` int64 for each split, equal for equal photos.
     """
     splits = sorted(indexes, key=lambda split: (split != "train", split))
     starts = np.cumsum([0, *(len(indexes[split]) for split in splits)])
@@ -69,7 +69,7 @@ def find_duplicates(indexes: Mapping[str, RecordIndex], hashes: Mapping[str, np.
 
 
 def sentences(found: Duplicates, path: str) -> list[str]:
-    """What to say of duplicates that `path` lists."""
+    """Returns the messages about duplicates, which `path` lists."""
     said = []
     for pairs, where, why in (
         (found.divided, "in train and in test", "The test asks for what was trained on."),
@@ -85,12 +85,12 @@ def sentences(found: Duplicates, path: str) -> list[str]:
     if found.repeated:
         count = f"{found.repeated:,} photos are" if found.repeated > 1 else "1 photo is"
         said.append(f"Note: {count} there again in the same class, byte for byte.")
-    # A name may hold bytes that are no text, and could not be printed.
+    # A file name may hold bytes that are not valid text and cannot be printed.
     return [sentence.encode(errors="backslashreplace").decode() for sentence in said]
 
 
 def say_duplicates(found: Duplicates, path: str) -> None:
-    """Prints what there is to say of duplicates, and lists them in a file where something is to be done."""
+    """Prints messages about duplicates, and writes a list of them if the user has to act."""
     for sentence in sentences(found, path):
         print(sentence, flush=True)
     if found.divided or found.mixed:
@@ -98,7 +98,7 @@ def say_duplicates(found: Duplicates, path: str) -> None:
 
 
 def write_duplicates(found: Duplicates, path: str) -> None:
-    """Lists what is in train and in test, or in two classes, in a CSV file."""
+    """Writes a CSV file of the photos that are in train and in test, or in two classes."""
     rows = io.StringIO(newline="")
     csv.writer(rows).writerows([Duplicate._fields, *found.divided, *found.mixed])
     with files.atomic_write(path) as file:

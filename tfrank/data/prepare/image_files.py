@@ -1,8 +1,8 @@
-"""From any user's image file to bytes that train, evaluate and serve alike.
+"""Converts users' image files to bytes that TensorFlow decodes as an image viewer would.
 
-TensorFlow's `decode_image` reads JPEG, PNG, WebP, GIF and BMP, and of those only what it understands: it
-ignores orientation and alpha, and refuses or strips what else is unusual. So a file is looked at once, here,
-and the few that it would show differently than a viewer does are written again:
+TensorFlow's `decode_image` reads JPEG, PNG, WebP, GIF and BMP, but not all their features: it ignores
+orientation and alpha, and refuses or drops other unusual ones. So each file is checked once, here. The few
+files that TensorFlow would decode differently than a viewer are written again:
 
 | file | result |
 |---|---|
@@ -21,10 +21,10 @@ and the few that it would show differently than a viewer does are written again:
 | empty, of another format, truncated, damaged | `BadImage` |
 | a side above `MAX_SIDE`, more than `MAX_PIXELS` or `MAX_BYTES` | `BadImage`, before any memory is taken |
 
-A JPEG is written again with quality 95 and without chroma subsampling. One that is shrunk is decoded at 1/2,
-1/4 or 1/8 by the JPEG itself where that leaves at least twice the pixels that are wanted, and brought to size
-by Lanczos' filter. ICC profiles and gamma are ignored,
-as TensorFlow ignores them; a file written again has neither, nor other metadata.
+A JPEG is written again with quality 95 and without chroma subsampling. A JPEG that is shrunk is decoded at
+1/2, 1/4 or 1/8 by the JPEG decoder if that leaves at least twice the final pixels, then resized with a
+Lanczos filter. ICC profiles and gamma are ignored, as TensorFlow ignores them. A file written again has
+neither, nor other metadata.
 """
 
 import contextlib
@@ -44,18 +44,18 @@ from PIL import ExifTags, Image
 from tfrank.common.checks import InputError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-# From here on Pillow warns of decompression bombs; it is 256 MiB of RGB.
+# Above this Pillow warns of decompression bombs; it is 256 MiB of RGB.
 MAX_PIXELS = 89_478_485
-# Of all samples, decoded: width x height x channels x bytes a sample. With its copies an image takes at most
-# some four times that.
+# Maximum decoded size: width x height x channels x bytes per sample. An image and its copies take at most
+# about four times that.
 MAX_BYTES = 3 * MAX_PIXELS
-# Pixels of 16 bits that are brought to 8 at a time.
+# Number of 16-bit pixels that are converted to 8 bits at a time.
 _BAND_PIXELS = 2**18
-# What a JPEG can have. TensorFlow reads no PNG beyond a million.
+# The limit of JPEG. TensorFlow reads no PNG with a side above a million.
 MAX_SIDE = 65_500
-# Of a JPEG that is written again.
+# Quality of a JPEG that is written again.
 JPEG_QUALITY = 95
-# The brands of ISO files that hold HEIC.
+# Brands of ISO files that contain HEIC.
 _HEIC = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 
 _UPRIGHT = {
@@ -68,23 +68,23 @@ _UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 _JPEG_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")
-# Of an interlaced PNG: the first column and row of each pass, and the steps between its columns and rows.
+# Passes of an interlaced PNG: first column and row, and the steps between columns and between rows.
 _ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 
 
 class BadImage(InputError):
-    """An image file that cannot be used. The message is a short reason; who reads files names the file."""
+    """An image file that cannot be used. The message is a short reason; the caller adds the file's name."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageFile:
-    """An image as it goes into a record.
+    """An image as it is stored in a record.
 
     Attributes:
         encoded: bytes that `tf.io.decode_image(channels=3, expand_animations=False)` decodes.
         format: "jpeg", "png" or "webp".
-        width, height: of the whole upright image, in pixels, before it was shrunk.
-        changes: what was done to it, of "converted", "turned" and "shrunk"; none: kept byte for byte.
+        width, height: size of the upright image before it was shrunk, in pixels.
+        changes: those of "converted", "turned" and "shrunk" that apply; empty if kept byte for byte.
     """
 
     encoded: bytes
@@ -95,14 +95,14 @@ class ImageFile:
 
 
 def checked_image(data: bytes, *, shorter_side: int = 0) -> ImageFile:
-    """The image of a file, decoded once to check it, and written again where the module says so.
+    """Checks an image file by decoding it once, and writes it again if the table of this module says so.
 
     Args:
         data: the bytes of the file.
-        shorter_side: an image whose shorter side has more pixels is shrunk to this; 0: none is.
+        shorter_side: maximum pixels of the shorter side; a larger image is shrunk to it. 0: no limit.
 
     Raises:
-        BadImage: where there is no whole image in it, or one of a kind that is refused.
+        BadImage: the file has no complete image, or one of a kind that is refused.
 
     >>> buffer = io.BytesIO()
     >>> Image.new("RGBA", (3, 2)).save(buffer, "PNG")
@@ -135,7 +135,7 @@ def checked_image(data: bytes, *, shorter_side: int = 0) -> ImageFile:
 
 @contextlib.contextmanager
 def _reasons() -> Iterator[None]:
-    """Pillow's errors as `BadImage`, its warnings unheard."""
+    """Turns Pillow's errors into `BadImage` and suppresses its warnings."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -147,7 +147,7 @@ def _reasons() -> Iterator[None]:
         raise BadImage(f"no image in a known format ({names}), or its header is damaged") from None
     except Image.DecompressionBombError:
         raise BadImage(f"more than {MAX_PIXELS:,} pixels") from None
-    # What a damaged file makes parsers raise is no short list: struct.error, SyntaxError, KeyError and more.
+    # A damaged file makes parsers raise almost anything: struct.error, SyntaxError, KeyError and more.
     except Exception as error:
         raise BadImage(f"truncated or damaged: {error}") from None
 
@@ -177,7 +177,7 @@ def _checked_jpeg(image: Image.Image, data: bytes, shorter_side: int) -> ImageFi
     if image.mode == "CMYK" or orientation in _UPRIGHT or _is_large(image, shorter_side):
         changes = ("converted",) * (image.mode == "CMYK")
         return _written(image, orientation, shorter_side, "JPEG", changes)
-    # All of the file is read, but few of the pixels are computed.
+    # Decode at reduced size: that checks the whole file but computes few pixels.
     image.draft(image.mode, (max(1, size[0] // 8), max(1, size[1] // 8)))
     image.load()
     return ImageFile(data, "jpeg", *size)
@@ -188,23 +188,23 @@ def _is_large(image: Image.Image, shorter_side: int) -> bool:
 
 
 def _has_end(data: bytes) -> bool:
-    """Whether the segments of a JPEG lead to its end mark.
+    """Returns whether the segments of a JPEG lead to its end marker.
 
-    Pillow does not mind what follows the last row of pixels; TensorFlow reads on to the end mark.
+    Pillow ignores what follows the last row of pixels, but TensorFlow reads up to the end marker.
     """
     position = 2
     while marker := _JPEG_MARKER.search(data, position):
         if marker[0] == b"\xff\xd9":
             return True
-        # A segment begins with its length. What follows it is searched for the next marker.
+        # A segment begins with its length. Search for the next marker after the segment.
         position = marker.end() + int.from_bytes(data[marker.end() : marker.end() + 2], "big")
     return False
 
 
 def _check_png(data: bytes) -> None:
-    """BadImage for a PNG that TensorFlow refuses and Pillow does not, or that has fewer rows than it says."""
+    """Raises BadImage for a PNG that TensorFlow refuses but Pillow reads, or that has missing rows."""
     chunks = list(_png_chunks(data))
-    # Of the chunks that no reader may skip; their names begin with a capital.
+    # Names of critical chunks begin with a capital (bit 32 unset); the others are replaced by "-".
     parts = b" ".join(b"-" if name[0] & 32 else name for name, _ in chunks)
     if not re.fullmatch(rb"IHDR( -)*( PLTE)?( -)*( IDAT)+( -)* IEND", parts):
         raise BadImage("truncated or damaged: a PNG of other parts than a header, a palette and pixels")
@@ -229,7 +229,7 @@ def _check_png(data: bytes) -> None:
 
 
 def _png_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Name and content of each chunk; BadImage for one that is damaged or missing."""
+    """Yields name and content of each chunk; raises BadImage if one is damaged or missing."""
     position, name = 8, b""
     while name != b"IEND":
         length = int.from_bytes(data[position : position + 4], "big")
@@ -243,14 +243,14 @@ def _png_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _rawmode(image: Image.Image) -> str:
-    """How the pixels are stored, in Pillow's words; ";16" is in it for 16 bits."""
+    """Returns Pillow's name of the pixel format in the file; it contains ";16" for 16 bits."""
     if not image.tile:
         return ""
     args = image.tile[0].args
     rawmode = args if isinstance(args, str) else str(args[0])
     bits = getattr(image, "tag_v2", {}).get(ExifTags.Base.BitsPerSample, ())
     if max(bits, default=8) > 8 and ";" not in rawmode:
-        # Pillow takes their bytes for values.
+        # Pillow would read each byte as a value.
         raise BadImage("a TIFF of more than 8 bits in separate planes: write it with 8 bits")
     return rawmode
 
@@ -258,22 +258,22 @@ def _rawmode(image: Image.Image) -> str:
 def _orientation(image: Image.Image) -> int:
     try:
         return image.getexif().get(ExifTags.Base.Orientation, 1)
-    # Damaged metadata of a whole image. TensorFlow does not look at it either.
+    # The metadata is damaged, but the image is complete. TensorFlow ignores metadata too.
     except Exception:
         return 1
 
 
 def _kept(image: Image.Image, data: bytes) -> bool:
-    """Whether TensorFlow shows a PNG or WebP as a viewer does."""
+    """Returns whether the file is a PNG or WebP that TensorFlow decodes as a viewer shows it."""
     if image.has_transparency_data or getattr(image, "is_animated", False):
         return False
-    # An animation of one image is one to TensorFlow, and refused.
+    # TensorFlow refuses a WebP animation even if it has only one image.
     still = data[12:16] != b"VP8X" or not data[20] & 2
     return image.format == "PNG" or (image.format == "WEBP" and still)
 
 
 def _eight_bits(image: Image.Image, rawmode: str, data: bytes) -> Image.Image:
-    """The image of 16-bit values / 257, rounded; Pillow alone would cut them, to the high byte or to 255."""
+    """Converts 16-bit values to value / 257, rounded; Pillow would keep the high byte or clip at 255."""
     width, height = image.size
     again = None if image.mode.startswith("I;16") else _other_bytes(rawmode, data)
     transparent, bands = image.info.get("transparency"), []
@@ -293,10 +293,10 @@ def _eight_bits(image: Image.Image, rawmode: str, data: bytes) -> Image.Image:
 
 
 def _other_bytes(rawmode: str, data: bytes) -> Image.Image:
-    """What Pillow does not unpack of a colour image's 16-bit values, of which it takes the high byte.
+    """Reads the low bytes of a colour image's 16-bit values, as Pillow unpacks the high bytes only.
 
-    It is read once more in the other byte order, which gives the low byte. Grey and alpha are read as four
-    bytes, which are both.
+    Reading the image again in the other byte order gives the low bytes. Gray with alpha is read as four bytes
+    per pixel, which are the high and low bytes of both.
     """
     other = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
     again = _open(data)
@@ -311,7 +311,7 @@ def _other_bytes(rawmode: str, data: bytes) -> Image.Image:
 
 
 def _sixteen_bits(image: Image.Image, again: Image.Image | None, rawmode: str) -> np.ndarray:
-    """`[height, width, channels]` 16-bit values of an image, or of the same part of it read twice."""
+    """Returns `[height, width, channels]` 16-bit values; `again` has the low bytes, see `_other_bytes`."""
     if again is None:
         return np.asarray(image)[:, :, None]
     low = np.asarray(again)
@@ -328,7 +328,7 @@ def _unpack_as(image: Image.Image, rawmode: str) -> None:
 
 
 def _flat(image: Image.Image) -> Image.Image:
-    """The image in grayscale or RGB, over white."""
+    """Converts an image to grayscale or RGB, with transparency over white."""
     if image.mode[0] in "IF":
         raise BadImage("12 or 32-bit integers or floats, of which white is not known: write it with 8 bits")
     if image.has_transparency_data:
@@ -340,10 +340,10 @@ def _flat(image: Image.Image) -> Image.Image:
 def _written(
     image: Image.Image, orientation: int, shorter_side: int, format: str, changes: tuple[str, ...]
 ) -> ImageFile:
-    """The image shrunk if it is large, in grayscale or RGB, upright, and written."""
+    """Shrinks a large image, converts it to grayscale or RGB, turns it upright, and encodes it."""
     size = image.size
     if _is_large(image, shorter_side):
-        # The shorter side is exact; the other is rounded by `thumbnail`, to at most this.
+        # The shorter side is exact; `thumbnail` rounds the other, to at most this bound.
         bounds = [math.ceil(side * shorter_side / min(size)) for side in size]
         image.thumbnail(bounds, Image.Resampling.LANCZOS)
         changes = (*changes, "shrunk")
@@ -351,7 +351,7 @@ def _written(
     if orientation in _UPRIGHT:
         image, changes = image.transpose(_UPRIGHT[orientation]), (*changes, "turned")
         size = size[::-1] if orientation > 4 else size
-    # Pillow would write the profile of the old file into the new one.
+    # Otherwise Pillow copies the ICC profile of the old file into the new one.
     image.info = {}
     buffer = io.BytesIO()
     options = {"quality": JPEG_QUALITY, "subsampling": 0} if format == "JPEG" else {}

@@ -1,4 +1,4 @@
-"""All images of a data set, listed on disk before any is read: memory does not grow with their number."""
+"""Lists all images of a data set on disk before any is read, to keep the use of memory low."""
 
 import array
 import base64
@@ -18,25 +18,25 @@ from tfrank.common.checks import InputError
 from tfrank.data.index import UNKNOWN, check_name
 from tfrank.data.sources.image import Count, SourceImage
 
-# Two to train on, so that there are negatives, and two to test on.
+# Two to train on and two to test on, so that there are negatives.
 FEWEST_CLASSES = 4
 _IMAGES_BETWEEN_LINES = 500_000
 
 
 @dataclasses.dataclass
 class Listing:
-    """The images of a split, each a line of a file.
+    """The images of a split; each is a line of a file.
 
     Attributes:
-        path: of the file.
+        path: path of that file.
         starts: `[images]` int64, first byte of each line.
-        ids: `[images]` int64, hashes of the ids, equal for ids that mean the same; see `_same`.
-        repeated: numbers of the images whose id an earlier one has.
-        labels: of the classes and what they are called, by role.
-        images: how many, by role.
-        missing: how many have no file.
-        unusable: how many have no file or are repeated.
-        first_missing: path of the first of them, as the source gives it.
+        ids: `[images]` int64, hashes of the ids, equal for equivalent ids; see `_same`.
+        repeated: numbers of the images whose id an earlier image has.
+        labels: {label: name} of the classes, by role.
+        images: number of images, by role.
+        missing: number of images without a file.
+        unusable: number of images without a file or with a repeated id.
+        first_missing: path of the first image without a file, as the source gives it.
     """
 
     path: str
@@ -53,7 +53,7 @@ class Listing:
         return len(self.starts)
 
     def counts(self, split: str) -> dict[str, Count]:
-        """By split and role, as `sources.image.Source` has them."""
+        """Returns the counts by split and role, with the keys of `sources.image.Source.counts`."""
         return {
             f"{split} {role}".strip(): Count(len(labels.keys() - {UNKNOWN}) or None, self.images[role])
             for role, labels in self.labels.items()
@@ -64,13 +64,12 @@ def list_images(images: Iterable[SourceImage], folder: str, *, root: str | None 
     """Writes a list for each split to `<folder>/<split>.images`.
 
     Args:
-        images: of all splits.
+        images: images of all splits.
         folder: where the lists go.
-        root: the folder that paths of images are relative to, in which they are looked for; None: they are
-            not.
+        root: the folder that the images' paths are relative to; None skips the check that files exist.
 
     Raises:
-        InputError: there are no images.
+        InputError: there are no images, or an id or class name is too long.
     """
     writers = {}
     with files.naming(folder), contextlib.ExitStack() as stack:
@@ -87,7 +86,7 @@ def list_images(images: Iterable[SourceImage], folder: str, *, root: str | None 
 
 
 class _Writer:
-    """Writes one list; of an image it keeps in memory where its line begins, and a hash of its id."""
+    """Writes one list; of each image it keeps only the start of its line and a hash of its id in memory."""
 
     def __init__(self, path, file, root):
         self._path, self._file, self._root = path, file, root
@@ -122,7 +121,7 @@ class _Writer:
 
 
 def _same(image_id):
-    """An id in the one form that all ways to write it share: ./a.jpg is a.jpg, and é is one letter or two."""
+    """Normalises an id: ./a.jpg becomes a.jpg, and é as two characters becomes one."""
     return unicodedata.normalize("NFC", posixpath.normpath(image_id))
 
 
@@ -131,7 +130,7 @@ def _as_text(encoded: bytes) -> str:
 
 
 def read_lines(path: str, starts: Iterable[int]) -> Iterator[bytes]:
-    """The lines of a list that begin at these bytes."""
+    """Yields the lines of a list that begin at these bytes."""
     with open(path, "rb") as file:
         for start in starts:
             file.seek(start)
@@ -139,12 +138,12 @@ def read_lines(path: str, starts: Iterable[int]) -> Iterator[bytes]:
 
 
 def read_images(path: str, starts: Iterable[int]) -> Iterator[SourceImage]:
-    """The images of the lines of a list that begin at these bytes."""
+    """Yields the images of the lines of a list that begin at these bytes."""
     return map(image_of, read_lines(path, starts))
 
 
 def image_of(line: bytes) -> SourceImage:
-    """The image of a line of a list."""
+    """Returns the image of a line of a list."""
     fields = json.loads(line)
     if fields["encoded"] is not None:
         fields["encoded"] = base64.b64decode(fields["encoded"])
@@ -152,7 +151,10 @@ def image_of(line: bytes) -> SourceImage:
 
 
 def check_enough(listings: dict[str, Listing], where: str) -> None:
-    """InputError for fewer than four classes, or one image of each, in images of `where` to train on."""
+    """Raises InputError if there are fewer than four classes, or a split has one image of each class.
+
+    Does nothing without a split "train". `where` names the images in the message.
+    """
     if "train" not in listings:
         return
     classes = {split: len(_classes(listing).keys() - {UNKNOWN}) for split, listing in listings.items()}
@@ -172,7 +174,7 @@ def check_enough(listings: dict[str, Listing], where: str) -> None:
 
 
 def check_disjoint(listings: dict[str, Listing]) -> None:
-    """InputError where a class to train on is also in a split to test on, whose name begins with "test"."""
+    """Raises InputError if a class of "train" is also in a split whose name begins with "test"."""
     if "train" not in listings:
         return
     train = _classes(listings["train"])
@@ -188,7 +190,7 @@ def check_disjoint(listings: dict[str, Listing]) -> None:
 
 
 def check_images_apart(listings: dict[str, Listing]) -> None:
-    """InputError where an image to train on is also in a split whose name begins with "test"."""
+    """Raises InputError if an image of "train" is also in a split whose name begins with "test"."""
     train = listings.get("train")
     for split, listing in listings.items():
         if train is None or not split.startswith("test"):
@@ -209,5 +211,5 @@ def check_images_apart(listings: dict[str, Listing]) -> None:
 
 
 def _classes(listing):
-    """The classes of all roles, and what they are called."""
+    """Returns {label: name} of the classes of all roles."""
     return {label: text for named in listing.labels.values() for label, text in named.items()}

@@ -1,7 +1,7 @@
-"""From a data set to a folder of records: shards, their index, and what was left out.
+"""Prepares a folder of records from a data set: shards, their index, and a list of skipped images.
 
-Until all is there, everything is in a folder `.unfinished` of that folder, from which an interrupted
-preparation goes on.
+Until the folder is complete, everything is in its subfolder `.unfinished`, from which an interrupted
+preparation resumes.
 """
 
 import collections
@@ -42,15 +42,15 @@ from tfrank.data.sources.counts import compare_counts
 from tfrank.data.sources.image import ROLES
 from tfrank.data.templates import save_templates
 
-# What stands in a folder of records beside shards and their index.
+# Files in a folder of records beside shards and their index.
 PREPARED, SKIPPED, GROUND_TRUTH = "prepared.json", "skipped.csv", "ground_truth.json"
 DUPLICATES = "duplicates.csv"
 UNFINISHED = ".unfinished"
-# Pixels to which the shorter side of a user's own photos is shrunk: twice what networks commonly look at.
+# Shorter side in pixels to which users' own photos are shrunk: twice the usual input size of networks.
 SHORTER_SIDE = 512
 IMAGES_IN_A_SHARD = 10_000
 FEWEST_SHARDS = 4
-# Fewer images than that are not worth starting processes for.
+# With fewer images, starting processes takes longer than it saves.
 _FEW_IMAGES = 4_000
 
 
@@ -65,31 +65,31 @@ def prepare(
     max_skipped: float = 0.01,
     allow_common_classes: bool = False,
 ) -> dict[str, Any]:
-    """Writes the records of a data set; does nothing where that has been done.
+    """Writes the records of a data set; does nothing if they exist already.
 
-    With several processes, a script that calls this needs `if __name__ == "__main__":`, as its processes
-    import it.
+    With several processes, a script that calls this needs `if __name__ == "__main__":`, because the worker
+    processes import the script.
 
     Args:
         name: one of `SOURCES`.
-        source_dir: its folder, or an archive (zip, tar), which is unpacked meanwhile; "" where the data comes
-            with a package.
+        source_dir: the data set's folder, or an archive (zip, tar), which is unpacked for the time of the
+            preparation; "" if the data is part of a package.
         output_dir: gets `<split>-00000-of-00004.tfrecord` and so on, `<split>.index.npz`, `skipped.csv` and
-            `prepared.json`; and `duplicates.csv` where photos are in train and in test or in two classes.
-        options: of the source's function; and `shorter_side`, to which larger images are shrunk, in pixels,
-            0 to keep them (512 of folders and CSV files, 0 of published data sets).
-        num_shards: of each split; 0: one for each 10,000 images, at least 4.
-        processes: that work at once; 0: one a core.
-        max_skipped: the share of images, rounded up to a number, that may be left out: missing, damaged, no
-            image, repeated.
+            `prepared.json`; and `duplicates.csv` if photos are in train and in test, or in two classes.
+        options: options of the source's function; and `shorter_side` in pixels, to which larger images are
+            shrunk. 0 keeps their size. The default is 512 for folders and CSV files, 0 for published data.
+        num_shards: shards per split; 0: one for each 10,000 images, at least 4.
+        processes: number of worker processes; 0: one per core.
+        max_skipped: the share of images that may be left out because they are missing, damaged, repeated or
+            no image. Their number is rounded up.
         allow_common_classes: whether classes to train on may be among those to test on.
 
     Returns:
-        What `prepared.json` says: the source, its folder, and classes and images of each split.
+        The content of `prepared.json`: the source, its folder, and classes and images of each split.
 
     Raises:
-        InputError: the data set is not as it should be, too many images are bad, or `output_dir` holds
-            records of something else.
+        InputError: the data set is not as expected, too many images are bad, or `output_dir` holds records
+            of something else.
     """
     checks.integer("num_shards", num_shards, at_least=0)
     checks.number("max_skipped", max_skipped, at_least=0, at_most=1)
@@ -111,7 +111,7 @@ def prepare(
         if summary is None:
             work = files.make_folder(os.path.join(output_dir, UNFINISHED))
             source = source.in_layout_of(folder := _unpacked(source_dir, work))
-            # Paths of a manifest are relative to where it is.
+            # Paths in a manifest are relative to its folder.
             root = os.path.dirname(folder) if os.path.isfile(folder) else folder
             with _naming_the_archive(folder, source_dir):
                 listings = list_images(source.read(folder, **options), work, root=root)
@@ -142,8 +142,8 @@ def prepare(
 
 
 def _check_same(summary, about, output_dir):
-    """InputError where records were prepared from something else, or in another way."""
-    before = {"shorter_side": 0} | summary  # Versions that shrank nothing did not say so.
+    """Raises InputError if the records were prepared from another source or with other options."""
+    before = {"shorter_side": 0} | summary  # Earlier versions did not shrink, and did not write this key.
     if {key: before[key] for key in about} != about:
         of, now = (f"{one['source']} with options {_all_options(one)}" for one in (before, about))
         raise InputError(f"{output_dir} has records of {of}, not of {now}. Choose another folder.")
@@ -155,7 +155,7 @@ def _all_options(about):
 
 @contextlib.contextmanager
 def _naming_a_full_disk(output_dir):
-    """Says of a disk that fills what to do; what is written already is kept."""
+    """Turns the error of a full disk into an InputError that says what to do; finished shards are kept."""
     try:
         yield
     except OSError as error:
@@ -169,7 +169,7 @@ def _naming_a_full_disk(output_dir):
 
 @contextlib.contextmanager
 def _naming_the_archive(folder, source_dir):
-    """Says the archive that a person has given, not the folder that it was unpacked to."""
+    """Makes errors name the archive that the user gave instead of the folder that it was unpacked to."""
     try:
         yield
     except InputError as error:
@@ -177,17 +177,17 @@ def _naming_the_archive(folder, source_dir):
 
 
 def prepared(folder: str) -> dict[str, Any] | None:
-    """What a folder of prepared records, local or remote, says of itself; None where it is not finished."""
+    """Reads `prepared.json` of a folder of records, local or remote; None if the folder is not complete."""
     return _load_json(os.path.join(folder, PREPARED))
 
 
 def load_ground_truth(folder: str) -> dict[str, dict[str, list[str]]] | None:
-    """Of prepared records without classes, {query id: {grade: gallery ids}}; None where they have classes."""
+    """Reads the graded relevance of records, {query id: {grade: gallery ids}}; None if they have none."""
     return _load_json(os.path.join(folder, GROUND_TRUTH))
 
 
 def open_split(folder: str, split: str) -> RecordIndex:
-    """The index of a split of prepared records, made anew from the shards where it was lost.
+    """Opens the index of a split of prepared records; rebuilds it from the shards if it is missing.
 
     Raises:
         InputError: there is no such split, or its records or index are damaged.
@@ -212,7 +212,7 @@ def open_split(folder: str, split: str) -> RecordIndex:
 
 
 def _load_json(path):
-    """What a file says; None where there is none."""
+    """Reads a dict from a JSON file; None if the file does not exist."""
     files.check_reachable(path)
     if not tf.io.gfile.exists(path):
         return None
@@ -249,14 +249,14 @@ def _unpacked(source_dir, work):
     if not is_archive(source_dir):
         return source_dir
     print(f"Unpacking {source_dir}", flush=True)
-    # Another archive, or a new one of the same name, is not taken for this one.
+    # Name the folder after the archive's path, size and time, so that no other archive is taken for it.
     status = os.stat(source_dir)
     about = f"{os.path.realpath(source_dir)} {status.st_size} {status.st_mtime_ns}"
     return unpack(source_dir, os.path.join(work, f"unpacked-{zlib.crc32(os.fsencode(about)):08x}"))
 
 
 def _check_listings(source, listings, source_dir, root, max_skipped, allow_common_classes):
-    """Says what was listed, and raises InputError for what can be known before any image is read."""
+    """Prints what was listed; raises InputError for errors that are known before any image is read."""
     print(f"{sum(map(len, listings.values())):,} images listed", flush=True)
     if source.own:
         check_enough(listings, source_dir)
@@ -273,7 +273,7 @@ def _check_listings(source, listings, source_dir, root, max_skipped, allow_commo
 
 
 def _check_missing(source, listings, root, max_skipped):
-    """InputError where more files are missing than may be: mostly the paths are wrong."""
+    """Raises InputError if more files are missing than may be skipped; usually the paths are wrong."""
     counts = ((len(x), x.missing, x.unusable) for x in listings.values())
     total, missing, unusable = map(sum, zip(*counts))
     if missing <= math.ceil(max_skipped * total):
@@ -296,7 +296,7 @@ def _check_missing(source, listings, root, max_skipped):
 
 
 def _enough(bad, total):
-    """The least --max_skipped, of three digits, that lets so many bad images through."""
+    """Returns the least --max_skipped, to three decimal places, that allows so many bad images."""
     return math.ceil(1000 * bad / total) / 1000
 
 
@@ -315,10 +315,10 @@ def _tasks(listings, folder, work, num_shards, shorter_side):
 
 
 def _write_shards(tasks, output_dir, processes, max_skipped):
-    """Writes the shards that are not there yet: what was skipped, and how many images were changed how.
+    """Writes the missing shards; returns the skipped images, and how many images were changed in each way.
 
-    All images are looked at before it is decided whether too many are bad: so the message has the number that
-    would do, and as all shards are there by then, the same command with it has nothing left to do.
+    All images are checked before it is decided whether too many are bad. So the message has the sufficient
+    --max_skipped, and with that the same command finds all shards written.
     """
     tasks = list(itertools.chain(*tasks.values()))
     total = sum(len(task.starts) for task in tasks)
@@ -334,7 +334,7 @@ def _write_shards(tasks, output_dir, processes, max_skipped):
     progress = None
 
     def show():
-        # Workers take seconds to start, which says nothing about how fast they go on.
+        # Start the clock at the first image, as starting the workers takes seconds.
         nonlocal progress
         if progress is None and counts.done + counts.bad > begun:
             progress = Progress("image", total, done=counts.done + counts.bad)
@@ -352,7 +352,7 @@ def _write_shards(tasks, output_dir, processes, max_skipped):
 
 
 def _write_skipped(skipped, total, path, max_skipped):
-    """Lists the images that were left out; InputError where they are more than may be."""
+    """Writes the list of skipped images; raises InputError if they are too many."""
     with files.atomic_write(path) as file:
         rows = io.StringIO(newline="")
         csv.writer(rows).writerows([Skipped._fields, *skipped])
@@ -369,14 +369,14 @@ def _write_skipped(skipped, total, path, max_skipped):
 
 
 def _say_duplicates(tasks, path):
-    """Prints and lists which photos are there twice and should not be."""
+    """Finds and reports photos that occur more than once."""
     indexes = {split: shards.joined(some) for split, some in tasks.items()}
     hashes = {split: np.concatenate(list(map(shards.load_hashes, some))) for split, some in tasks.items()}
     say_duplicates(find_duplicates(indexes, hashes), path)
 
 
 def _join(split, tasks, skipped, output_dir):
-    """Moves the shards of a split to where they belong, and saves one index of them; what to say of it."""
+    """Moves a split's shards to the output folder and saves one index; returns its part of the summary."""
     index = shards.joined(tasks)
     if not len(index):
         raise InputError(f"None of the images of {split!r} can be used: see {SKIPPED} in {output_dir}.")

@@ -1,4 +1,4 @@
-"""The index of shards that were made elsewhere: one scan of all records, kept for the next time."""
+"""Indexes shards that were made elsewhere: scans all records once and saves the index."""
 
 import dataclasses
 import glob
@@ -23,19 +23,21 @@ from tfrank.data.records import BOX_FEATURES, FOOTER, HEADER, checked, index_of_
 from tfrank.data.sources.image import ROLES
 
 _GZIP = b"\x1f\x8b"
-# Less than that is not worth starting processes for.
+# With less data, starting processes takes longer than it saves.
 _FEW_MEGABYTES = 300
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Features:
-    """What the features of a record are called. Only `encoded` and `label` have to be there.
+    """Names of the features of a record. Only `encoded` and `label` are required.
 
     Attributes:
         encoded: bytes of an image file.
-        label: class, an integer or, in all records, a word.
-        id: a name that no other image has. Where it is missing, `filename` stands in, or shard and place.
-        filename, category, text: of the image, an integer, and the class in words.
+        label: class, an integer in all records or a word in all records.
+        id: a unique name of the image. If it is missing, `filename` is used; else shard and offset.
+        filename: file name of the image.
+        category: coarser class, an integer.
+        text: class in words.
     """
 
     encoded: str = "image/encoded"
@@ -49,17 +51,17 @@ class Features:
 def open_foreign_records(
     patterns: Sequence[str], folder: str, *, features: Features, cache: str, processes: int
 ) -> RecordIndex:
-    """The index of shards that were made elsewhere; scanned once, then kept beside them.
+    """Returns the index of shards that were made elsewhere; scans them once and saves it beside them.
 
     Args:
-        patterns: of the shards' names, such as "train-*".
-        folder: of the shards, local or remote (gs://bucket/folder).
-        features: what their features are called.
-        cache: a folder that the index goes to where the shards' own cannot be written to, or is remote.
-        processes: how many scan at once.
+        patterns: patterns of the shards' names, such as "train-*".
+        folder: folder of the shards, local or remote (gs://bucket/folder).
+        features: the names of their features.
+        cache: folder for the index if the shards' folder is remote or cannot be written to.
+        processes: number of worker processes.
 
     Raises:
-        InputError: no shards match, one is damaged, or a record lacks what is needed.
+        InputError: no shards match, one is damaged, or a record lacks a required feature.
     """
     files.check_reachable(folder)
     shards = sorted({shard for pattern in patterns for shard in _matching(folder, pattern)})
@@ -86,14 +88,14 @@ def _matching(folder, pattern):
 
 
 def _index_name(patterns, features):
-    """A name that other patterns or features do not have."""
+    """Returns a file name for the index, unique to these patterns and features."""
     described = json.dumps([list(patterns), dataclasses.asdict(features)])
     readable = re.sub(r"\W+", "_", "_".join(patterns)).strip("_")[:80]
     return f"{readable}.{zlib.crc32(described.encode()):08x}.index.npz"
 
 
 def _current(path, shards):
-    """The index at a path, if it is of these shards as they are now; else None."""
+    """Loads the index at a path; None if it does not match the shards as they are now."""
     try:
         index = load_index(path)
     except InputError:
@@ -109,12 +111,12 @@ def _current(path, shards):
 
 
 def scan(shards: Sequence[str], *, features: Features = Features(), processes: int = 1) -> RecordIndex:
-    """Indexes shards by reading all their records, each of which is checked.
+    """Indexes shards by reading and checking all their records.
 
-    A label that is a word gets a number that it has in all parts of a data set: 63 bits of its hash.
+    A label that is a word becomes 63 bits of its hash, so it is the same number in all parts of a data set.
 
     Raises:
-        InputError: a shard is missing or damaged, a record lacks what is needed, or there are none.
+        InputError: a shard is missing or damaged, a record lacks a required feature, or there are no records.
     """
     megabytes = sum(_size(shard) for shard in shards) / 1e6
     progress = Progress("MB", max(1, round(megabytes)), rate="MB")
@@ -142,7 +144,7 @@ def scan(shards: Sequence[str], *, features: Features = Features(), processes: i
 
 
 def _number_of(word):
-    # A letter such as é may be written as one character or as two, and is one class.
+    # Normalise: é may be written as one character or as two, but the class is the same.
     text = unicodedata.normalize("NFC", word.decode(errors="surrogateescape"))
     word = text.encode(errors="surrogateescape")
     return int.from_bytes(hashlib.blake2b(word, digest_size=8).digest()) >> 1
@@ -154,7 +156,7 @@ def _size(shard):
 
 
 def _scan_shard(task: tuple[str, Features], counts: Counts) -> tuple[str, tuple[np.ndarray, RecordIndex]]:
-    """The labels of a shard's records, as they are, and their index, whose labels do not count."""
+    """Returns a shard with its labels as they are, and its index, whose labels are placeholders."""
     shard, features = task
     rows, labels, end, size = [], [], 0, _size(shard)
     for offset, data, checksum in _records(shard, size):
@@ -174,7 +176,7 @@ def _scan_shard(task: tuple[str, Features], counts: Counts) -> tuple[str, tuple[
 
 
 def _records(shard: str, size: int) -> Iterator[tuple[int, bytes, int]]:
-    """Offset, data and checksum of each record of a shard of so many bytes."""
+    """Yields offset, data and checksum of each record of a shard; `size` is the shard's size in bytes."""
     with open_shard(shard) as file:
         end = 0
         while header := file.read(HEADER.size):
@@ -193,7 +195,7 @@ def _records(shard: str, size: int) -> Iterator[tuple[int, bytes, int]]:
 
 
 def _described(data: bytes, features: Features, where: str, name: str) -> tuple:
-    """Label, category, role, group, whether it has a box, and id of a record; else `name` is its id."""
+    """Returns label, category, role, group, whether it has a box, and id; a record without id gets `name`."""
     try:
         found = tf.train.Example.FromString(data).features.feature
     except DecodeError:

@@ -1,4 +1,4 @@
-"""Writing a data set's images to shards: the part that several processes do at once."""
+"""Writes a data set's images to shards: the work of the worker processes."""
 
 import collections
 import contextlib
@@ -20,14 +20,14 @@ from tfrank.data.prepare.workers import Counts
 from tfrank.data.records import ImageRecord, write_shard
 from tfrank.data.sources.image import SourceImage
 
-# Changes with what is written for the same image.
+# Increase it when the same image is written differently.
 FORMAT = 2
-# Of an image file; a record of 2 GB cannot be written.
+# Maximum size of an image file; a record of 2 GB cannot be written.
 MOST_BYTES = 2**30
 
 
 class Skipped(NamedTuple):
-    """An image that was left out, and why."""
+    """An image that was left out, and the reason."""
 
     split: str
     path: str
@@ -35,12 +35,12 @@ class Skipped(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What became of the images of a shard.
+    """The result of writing a shard.
 
     Attributes:
-        skipped: those that were left out.
-        changes: how many of the others were "kept" as they were, and how many were changed in which way: see
-            `image_files.ImageFile`.
+        skipped: images that were left out.
+        changes: how many of the other images were "kept" byte for byte, and how many were changed in each way
+            of `image_files.ImageFile`.
     """
 
     skipped: list[Skipped]
@@ -49,14 +49,14 @@ class Written(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ShardTask:
-    """What a worker needs to write a shard.
+    """The data that a worker needs to write a shard.
 
     Attributes:
-        path: of the shard.
+        path: path of the shard.
         listing: path of the list of images.
-        starts: `[images]` int64, first bytes of the lines of its images.
-        repeated: which of them, counted from 0, have the id of an image earlier in the list.
-        folder: that the images' paths are relative to.
+        starts: `[images]` int64, first bytes of the lines of the shard's images.
+        repeated: positions in `starts` of the images whose id an earlier image of the list has.
+        folder: the folder that the images' paths are relative to.
         shorter_side: see `image_files.checked_image`.
     """
 
@@ -68,7 +68,7 @@ class ShardTask:
     shorter_side: int
 
     def digest(self) -> str:
-        """A hash of what decides the shard's content; of an image's file its size and when it was changed."""
+        """Hashes what determines the shard's content; of image files, only size and modification time."""
         about = f"{FORMAT} {self.shorter_side} {sorted(self.repeated)} {os.path.abspath(self.folder)}"
         digest = hashlib.sha256(about.encode(errors="surrogateescape"))
         for line in read_lines(self.listing, self.starts):
@@ -82,7 +82,7 @@ class ShardTask:
 def shard_tasks(
     listing: Listing, split: str, folder: str, work: str, *, num_shards: int, shorter_side: int = 0
 ) -> list[ShardTask]:
-    """A split's images dealt out to shards `<split>-00000-of-00004.tfrecord` and so on."""
+    """Distributes a split's images over shards `<split>-00000-of-00004.tfrecord` and so on."""
     return [
         ShardTask(
             path=os.path.join(work, f"{split}-{k:05d}-of-{num_shards:05d}.tfrecord"),
@@ -99,7 +99,7 @@ def shard_tasks(
 def write(task: ShardTask, counts: Counts) -> Written:
     """Writes a shard, and beside it its own index, hashes of its files, and a note that it is done.
 
-    Where `counts` says stop, the shard is not written.
+    Does not write the shard if `counts` is stopped meanwhile.
     """
     skipped, changes, hashes, digest = [], collections.Counter(), [], task.digest()
     try:
@@ -114,7 +114,7 @@ def write(task: ShardTask, counts: Counts) -> Written:
 
 
 def finished(task: ShardTask) -> Written | None:
-    """What became of a shard that an interrupted preparation has written; None where it has not."""
+    """Returns the result for a shard that an interrupted preparation has written; None if it has not."""
     try:
         with open(_done_path(task)) as file:
             note = json.load(file)
@@ -124,21 +124,21 @@ def finished(task: ShardTask) -> Written | None:
             return None
         return Written([Skipped(*row) for row in note["skipped"]], dict(note["changes"]))
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # Half done is not done: it is done again.
+        return None  # A file is missing or damaged, so the shard is written again.
 
 
 def load_hashes(task: ShardTask) -> np.ndarray:
-    """`[records]` int64 of a written shard: equal for equal files with the same box and landmarks."""
+    """Loads `[records]` int64 hashes of a shard: equal for equal files with equal box and landmarks."""
     return np.load(_hashes_path(task), allow_pickle=False)
 
 
 def joined(tasks: Iterable[ShardTask]) -> RecordIndex:
-    """One index of some written shards."""
+    """Returns one index of several written shards."""
     return concatenate([load_index(index_path(task)) for task in tasks])
 
 
 def index_path(task: ShardTask) -> str:
-    """Where a shard's own index is kept until there is one of all."""
+    """Returns the path of a shard's own index, which is used until there is one of all shards."""
     return f"{task.path}.index.npz"
 
 
@@ -151,7 +151,7 @@ def _done_path(task):
 
 
 class _Stopped(Exception):
-    """Work ends early."""
+    """Raised to end work early."""
 
 
 def _records(
@@ -161,7 +161,7 @@ def _records(
     changes: collections.Counter[str],
     hashes: list[int],
 ) -> Iterator[ImageRecord]:
-    """The records of the images that can be used; what became of all is added to the last three."""
+    """Yields the records of usable images; adds to `skipped`, `changes` and `hashes`."""
     for number, image in enumerate(read_images(task.listing, task.starts)):
         try:
             if number in task.repeated:
@@ -184,12 +184,12 @@ def _records(
 
 
 def _read(image: SourceImage, folder: str) -> bytes:
-    """The bytes of an image's file; BadImage where it is missing, too large, or changes meanwhile."""
+    """Reads an image's file; raises BadImage if it is missing, too large, or changes meanwhile."""
     path = os.path.join(folder, image.path)
     try:
         kind = os.stat(path).st_mode
         if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
-            raise ValueError("it is a pipe or a device")  # It may never end.
+            raise ValueError("it is a pipe or a device")  # Reading it may never end.
         with open(path, "rb") as file:
             before = os.fstat(file.fileno())
             data = file.read(MOST_BYTES + 1)
@@ -205,7 +205,7 @@ def _read(image: SourceImage, folder: str) -> bytes:
 
 
 def _record(image: SourceImage, file: ImageFile) -> ImageRecord:
-    """The record of an image; BadImage where its box is not in it."""
+    """Returns the record of an image; raises BadImage if its box is not in the image."""
     width, height = file.width, file.height
     return ImageRecord(
         encoded=file.encoded,

@@ -1,4 +1,4 @@
-"""Web pages that were saved in the place of a file that was to be downloaded."""
+"""Recognises web pages that were saved instead of the file that should have been downloaded."""
 
 import re
 
@@ -6,10 +6,10 @@ _START = re.compile(rb"(\xef\xbb\xbf)?\s*(<(\?xml|!--)[^>]*>\s*)*<(!doctype\s+ht
 
 
 def reason_of_damage(path: str, error: object) -> object:
-    """Why a downloaded file cannot be read: that it is a web page, where it is one, else `error`.
+    """Returns why a downloaded file cannot be read: that it is a web page, if it is one, else `error`.
 
-    A server that does not give a file, or asks something first, answers with a page in HTML, which is then
-    saved under the file's name.
+    If a server refuses a file or asks something first, it answers with an HTML page, which is then saved
+    under the file's name.
     """
     with open(path, "rb") as file:
         if _START.match(file.read(2**10)):

@@ -1,4 +1,4 @@
-"""Work on many shards in several processes at once, counted together."""
+"""Runs a function on many shards in several processes, with shared counts."""
 
 import concurrent.futures
 import concurrent.futures.process
@@ -15,12 +15,12 @@ from typing import Any
 from tfrank.common.checks import InputError
 
 _SECONDS_BETWEEN_LOOKS = 0.2
-# Workers are forked from a server that has imported TensorFlow once and done nothing with it.
+# Workers are forked from a server process that has imported TensorFlow but not used it.
 _CONTEXT = multiprocessing.get_context("forkserver")
 
 
 class Counts:
-    """What all processes have done so far; any of them can tell all to stop."""
+    """Counts of all processes so far; any process can tell all to stop."""
 
     def __init__(self):
         self._done, self._bad = _CONTEXT.Value("q", 0), _CONTEXT.Value("q", 0)
@@ -28,21 +28,21 @@ class Counts:
 
     @property
     def done(self) -> int:
-        """Images, or records, that have been dealt with."""
+        """Amount of finished work in images or bytes, without `bad`."""
         return self._done.value
 
     @property
     def bad(self) -> int:
-        """Those of them that cannot be used."""
+        """Number of images that cannot be used."""
         return self._bad.value
 
     @property
     def stopped(self) -> bool:
-        """Whether work is to end early."""
+        """Whether all processes should end early."""
         return self._stopped.is_set()
 
     def add(self, done: int = 1, bad: int = 0) -> None:
-        """Counts some more."""
+        """Adds to the counts."""
         for value, more in ((self._done, done), (self._bad, bad)):
             if more:
                 with value.get_lock():
@@ -61,14 +61,14 @@ def run(
     processes: int,
     watch: Callable[[], None],
 ) -> Iterator[Any]:
-    """Yields `function(task, counts)` for each task, in the order in which they are done.
+    """Yields `function(task, counts)` for each task, in the order of completion.
 
     Args:
-        function: of a module, so that other processes can import it. It calls `counts.add` as it goes, and
-            returns early where `counts.stopped`.
-        tasks: what can be pickled.
-        counts: of all processes.
-        processes: how many work at once; 1: this one.
+        function: a function at module level, so that other processes can import it. It calls `counts.add` as
+            it works, and returns early if `counts.stopped`.
+        tasks: arguments that can be pickled.
+        counts: the counts of all processes.
+        processes: number of worker processes; 1 runs everything in this process.
         watch: called a few times a second, and at the end.
     """
     if processes <= 1:
@@ -78,7 +78,7 @@ def run(
     try:
         yield from _run_in_processes(function, tasks, counts, processes, watch)
     finally:
-        # It holds TensorFlow, memory that is wanted for training. Python has no public way to end it.
+        # Its TensorFlow takes memory that training needs. Python has no public way to end the server.
         multiprocessing.forkserver._forkserver._stop()
 
 
@@ -96,7 +96,7 @@ def _run_in_processes(function, tasks, counts, processes, watch):
                     yield future.result()
         except BaseException as error:
             counts.stop()
-            # Workers that still start need what this process has made for them.
+            # Wait: workers that are still starting need resources of this process.
             pool.shutdown(wait=True, cancel_futures=True)
             if isinstance(error, concurrent.futures.process.BrokenProcessPool):
                 raise InputError("A worker process was killed; perhaps memory ran out. Try fewer.") from None
@@ -105,13 +105,14 @@ def _run_in_processes(function, tasks, counts, processes, watch):
 
 @contextlib.contextmanager
 def _interrupted_later():
-    """Ctrl-C inside of the block is heard at its end; processes that begin there do not hear of it at all.
+    """Delays Ctrl-C inside the block to its end; processes that start in the block never get it.
 
-    They inherit the mask, until they can ignore it. The mask alone would not do here: other threads get the
-    signal, and it interrupts this one, half way through starting a process that nobody would end.
+    They inherit the signal mask, until they can ignore the signal. The mask alone is not enough for this
+    process: other threads would get the signal, and it would interrupt this thread while it starts a process,
+    which nobody would end.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield  # Which is never interrupted.
+        yield  # Only the main thread is interrupted.
         return
     heard = []
     before = signal.signal(signal.SIGINT, lambda *_: heard.append(True))
@@ -126,7 +127,7 @@ def _interrupted_later():
 
 
 def _run_here(function, tasks, counts, watch):
-    """In this process; a thread looks on meanwhile."""
+    """Runs all tasks in this process, while a thread calls `watch`."""
     ended = threading.Event()
 
     def look():
@@ -144,23 +145,23 @@ def _run_here(function, tasks, counts, watch):
         watch()
 
 
-# Of this worker process: shared values can only be handed over when it starts.
+# The counts in a worker process. Shared values can only be passed when the process starts.
 _counts: Counts
 
 
 def _begin(counts):
     global _counts
     _counts = counts
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent handles Ctrl-C.
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent():
-    """A parent that was killed cannot tell its workers."""
+    """Ends this worker when its parent has died: a killed parent cannot tell its workers."""
     multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
     os._exit(1)
 
 
 def _call(function, task):
-    # Tasks that were handed out before it was told to stop are not begun.
+    # Skip tasks that were queued before the stop.
     return None if _counts.stopped else function(task, _counts)

@@ -1,4 +1,4 @@
-"""Published data sets in their official layout, and users' own images: each file reads one."""
+"""Readers of data sets, one per file: published ones in their official layout, and users' own images."""
 
 import functools
 

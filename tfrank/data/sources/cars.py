@@ -1,15 +1,15 @@
-"""CARS196 (Krause et al., 2013): models of cars, the first 98 to train on, the others to test.
+"""CARS196 (Krause et al., 2013): models of cars, the first 98 for training, the others for testing.
 
-Beside car_ims/, which `car_ims.tgz` unpacks to, stands cars_annos.mat, a MATLAB file with the structs
-`annotations`, of the fields relative_im_path, bbox_x1, bbox_y1, bbox_x2, bbox_y2, class and test, and
-`class_names`. The first two annotations and names are of the form
+There are two layouts. In the first, cars_annos.mat is beside car_ims/, which `car_ims.tgz` unpacks to. This
+MATLAB file has the structs `annotations`, with the fields relative_im_path, bbox_x1, bbox_y1, bbox_x2,
+bbox_y2, class and test, and `class_names`. The first two annotations, with their class names, are
 
     car_ims/000001.jpg  112  7  853  717  1  0        AM General Hummer SUV 2000
     car_ims/000002.jpg   48 24  441  202  1  0        Acura RL Sedan 2012
 
-Or the same images lie in cars_train/ and cars_test/, with the files of `car_devkit.tgz` in devkit/:
-cars_train_annos.mat and cars_test_annos_withlabels.mat, whose annotations have fname (00001.jpg) in place of
-relative_im_path and test, and cars_meta.mat with `class_names`.
+In the second, the same images are in cars_train/ and cars_test/, and the files of `car_devkit.tgz` in
+devkit/. The annotations in cars_train_annos.mat and cars_test_annos_withlabels.mat have fname (00001.jpg) in
+place of relative_im_path and test. cars_meta.mat has `class_names`.
 """
 
 import contextlib
@@ -27,24 +27,24 @@ from tfrank.data.sources.lists import coordinate, find, locate, size
 
 LIST = "cars_annos.mat"
 NAMES = "cars_meta.mat"
-# Of the devkit, with the folder of their images.
+# Lists of the devkit, with the folder of their images.
 LISTS = {"cars_train_annos.mat": "cars_train", "cars_test_annos_withlabels.mat": "cars_test"}
 DEVKIT = ("devkit", "car_devkit/devkit", "")
 TRAIN_CLASSES = 98
 
 
 def read_cars(folder: str) -> Iterator[SourceImage]:
-    """The images with their boxes; a class is a model of a year, counted from 0.
+    """Yields the images with their boxes; a class is a model of a year, counted from 0.
 
-    The division into cars_train and cars_test, or the field `test`, belongs to another protocol, of
-    classification: it has images of each class on both sides, and is not used.
+    The split into cars_train and cars_test, or by the field `test`, is not used. It belongs to the
+    classification protocol and has images of each class on both sides.
 
     Args:
         folder: path of the folder with cars_annos.mat and car_ims, or with cars_train, cars_test and devkit;
             or of the folder that holds it. cars_test_annos_withlabels.mat may lie beside devkit.
 
     Raises:
-        InputError: where a file is missing or damaged.
+        InputError: a file is missing or damaged.
     """
     listed = _of_devkit(folder) if find(folder, next(iter(LISTS)), DEVKIT) else _of_one_list(folder)
     for part, path, number, name, box in listed:
@@ -78,7 +78,7 @@ def _of_devkit(folder):
         )
     names = _names(named)
     for path, images in zip((first, second), LISTS.values()):
-        # Some archives have the folder inside a folder of the same name.
+        # In some archives the folder is inside a folder of the same name.
         inner = f"{images}/{images}"
         start = inner if os.path.isdir(os.path.join(folder, part, inner)) else images
         for name, *row in _annotations(path, names, "fname"):
@@ -86,14 +86,14 @@ def _of_devkit(folder):
 
 
 def _names(path: str) -> dict[int, str]:
-    """The names of the classes by their numbers."""
+    """Returns {number: name} of the classes, numbered from 1."""
     with _reading(path):
         content = scipy.io.loadmat(path, squeeze_me=True)
         return dict(enumerate(map(str, np.atleast_1d(content["class_names"])), start=1))
 
 
 def _annotations(path: str, names: dict[int, str], field: str) -> list[tuple]:
-    """(path of the image, number of its class, name of its class, box) of all annotations."""
+    """Returns (path of the image, number of its class, name of its class, box) of all annotations."""
     rows = []
     with _reading(path):
         content = scipy.io.loadmat(path, squeeze_me=True)
@@ -111,6 +111,6 @@ def _annotations(path: str, names: dict[int, str], field: str) -> list[tuple]:
 def _reading(path):
     try:
         yield
-    except Exception as error:  # A damaged file makes scipy raise almost anything.
+    except Exception as error:  # SciPy raises almost any exception for a damaged file.
         why = reason_of_damage(path, repr(error))
         raise InputError(f"{path} is damaged ({why}). Download it again.") from None

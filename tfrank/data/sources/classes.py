@@ -1,4 +1,4 @@
-"""The classes of users' own images: which names are one class, and which classes are tested on."""
+"""The classes of users' own images: unifies their names, and draws the classes to test on."""
 
 import collections
 import unicodedata
@@ -10,12 +10,12 @@ from tfrank.common import checks
 
 
 def drawn_to_test(classes: Iterable[str], *, test_share: float, seed: int) -> set[str]:
-    """The classes that chance gives to "test"; the others are trained on.
+    """Returns the classes that are randomly drawn for "test"; the others are trained on.
 
     Args:
         classes: names.
-        test_share: of the classes that are drawn, 0 to 1; at least one is left to train on.
-        seed: of the draw, at least 0. The same names and seed give the same division.
+        test_share: share of the classes that are drawn, 0 to 1; at least one is left to train on.
+        seed: seed of the draw, at least 0. The same names and seed give the same classes.
 
     >>> sorted(drawn_to_test(["duck", "owl", "robin", "wren"], test_share=0.5, seed=0))
     ['duck', 'robin']
@@ -28,10 +28,10 @@ def drawn_to_test(classes: Iterable[str], *, test_share: float, seed: int) -> se
 
 
 def unified(names: Iterable[str]) -> dict[str, str]:
-    """The class of each name: names that differ only in how Unicode writes a letter are one class.
+    """Returns the class of each name; names that differ only in Unicode normalisation are one class.
 
-    A Mac may write é as two characters (NFD), other systems write one (NFC). Prints a line for each class
-    that has several names.
+    A Mac may write é as two characters (NFD); other systems write one (NFC). Prints a note for each class
+    with several names.
 
     >>> unified(["caf\\u00e9", "owl"]) == {"caf\\u00e9": "caf\\u00e9", "owl": "owl"}
     True

@@ -1,4 +1,4 @@
-"""Official counts beside those of what was found."""
+"""Compares the counts of a data set that was read with the official counts."""
 
 from collections.abc import Mapping
 
@@ -6,13 +6,13 @@ from tfrank.data.sources.image import Count, Source
 
 
 def compare_counts(source: Source, counts: Mapping[str, Count]) -> list[str]:
-    """A line for each part of a data set that has not the official number of classes or images.
+    """Returns a line for each part of a data set whose number of classes or images differs.
 
-    A part that is not there counts as empty. The data set's remark, if any, comes last.
+    A missing part counts as empty. The data set's remark, if any, comes last.
 
     Args:
         source: the data set, with its official counts.
-        counts: what was found, with the same keys; others are left alone.
+        counts: counts that were found, with the same keys; other keys are ignored.
 
     >>> sop = Source(read=iter, counts={"train": Count(11_318, 59_551)})
     >>> compare_counts(sop, {"train": Count(11_318, 59_550)})
@@ -26,7 +26,7 @@ def compare_counts(source: Source, counts: Mapping[str, Count]) -> list[str]:
 
 
 def _difference(part: str, found: Count, official: Count) -> str:
-    """The line of a part, or nothing where its counts are the official ones."""
+    """Returns the line of a part; "" if its counts are the official ones."""
     images, classes = _amount(found.images, "image"), ""
     officially, differences = f"{official.images:,}", [_change(found.images, official.images, "image")]
     if None not in (found.classes, official.classes):
@@ -38,13 +38,13 @@ def _difference(part: str, found: Count, official: Count) -> str:
 
 
 def _change(found: int, official: int, noun: str) -> str:
-    """1 image fewer, 2 classes more, or nothing."""
+    """Returns "1 image fewer", "2 classes more", or "" if nothing differs."""
     if found == official:
         return ""
     return f"{_amount(abs(found - official), noun)} {'more' if found > official else 'fewer'}"
 
 
 def _amount(number: int, noun: str) -> str:
-    """1 image, 2 images, 2 classes."""
+    """Returns "1 image", "2 images", "2 classes"."""
     plural = noun + ("es" if noun.endswith("s") else "s")
     return f"{number:,} {noun if number == 1 else plural}"

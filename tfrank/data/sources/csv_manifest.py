@@ -4,15 +4,15 @@
     photos/1.jpg,mallard,train,,duck,60,27,325,304
     photos/2.jpg,robin,test,query,songbird,,,,
 
-Excel's ; and tabs will do for commas. Columns come in any order. All from split on may be left out, and
-others are ignored.
+The delimiter may also be a tab, or ; as Excel writes. Columns may be in any order. All columns after label
+are optional, and other columns are ignored.
 
 - Paths are relative to the manifest's folder, or absolute.
-- Without the column split, classes are divided into train and test by chance.
-- Splits are train and test. Others, of letters, digits and _, are written too, but looked at only where
-  they are asked for, as with --config.data.train=... or --config.data.test=...
-- A box is its corner x, y, width and height in pixels of the upright image, as viewers show it: turned as
-  its EXIF orientation says. It may be empty.
+- Without the column split, classes are divided into train and test at random.
+- Splits are train and test. Other names, of letters, digits and _, are written too, but used only on request:
+  --config.data.train=... or --config.data.test=...
+- A box is its top left corner x, y, its width and its height, in pixels of the image turned upright by its
+  EXIF orientation, as viewers show it. It may be empty.
 """
 
 import glob
@@ -27,7 +27,7 @@ from tfrank.data.sources.image import ROLES, UNKNOWN, SourceImage
 from tfrank.data.sources.lists import Line, coordinate, decode_lines, read_table, size
 
 NEEDED = ("path", "label")
-# Excel writes ; where the comma is in numbers.
+# Excel writes ; in locales with a decimal comma.
 DELIMITERS = ",;\t"
 BOX = {"x": coordinate, "y": coordinate, "w": size, "h": size}
 
@@ -42,22 +42,23 @@ class _Row(NamedTuple):
 
 
 def read_csv(manifest: str, *, test_share: float = 0.5, seed: int = 0) -> Iterator[SourceImage]:
-    """The images that a manifest lists, in its order.
+    """Yields the images of a manifest, in its order.
 
-    Labels and categories are words or whole numbers. Where all labels are numbers, written without
-    leading zeros, they are kept; else the words are numbered in sorted order. So are categories, which
-    may be empty. The manifest is read twice, and checked the first time.
+    Labels and categories are words or integers. If all labels are integers without leading zeros, they are
+    kept; otherwise the words are numbered in sorted order. Categories are treated in the same way; they may
+    be empty. The manifest is read twice, and checked the first time.
 
     Args:
         manifest: path of the CSV file, or of a folder with exactly one.
-        test_share: of the classes that go to "test", 0 to 1, where there is no column split; at least one
-            goes to "train".
-        seed: of that division, at least 0.
+        test_share: share of the classes that go to "test", 0 to 1, if there is no column split; at least one
+            class goes to "train".
+        seed: seed of that random split, at least 0.
 
     Raises:
-        InputError: where there is no such file or it is not UTF-8, a column is missing, or a row has too
-            few or many values, no path, label or split, the label or category -1, a split that cannot name a
-            file, an unknown role, or a box that is not four numbers with positive width and height.
+        InputError: the file does not exist or is not UTF-8, or a column is missing, or a row is wrong: too
+            few or too many values, no path, label or split, the label or category -1, a split that cannot
+            be part of a file name, an unknown role, or a box that is not four numbers with positive width
+            and height.
     """
     path = _find(manifest)
     labels, categories, divided = set(), set(), True
@@ -89,7 +90,7 @@ def read_csv(manifest: str, *, test_share: float = 0.5, seed: int = 0) -> Iterat
 
 
 def _find(manifest: str) -> str:
-    """The path of the manifest, or of the only one in a folder."""
+    """Returns the path of the manifest; given a folder, that of the only .csv file in it."""
     if not os.path.isdir(manifest):
         return manifest
     names = sorted(name for name in glob.glob("*", root_dir=manifest) if name.lower().endswith(".csv"))
@@ -102,22 +103,22 @@ def _find(manifest: str) -> str:
 
 
 def _numbers(words: set[str]) -> dict[str, int]:
-    """What stands for each word."""
+    """Returns the number of each word: its value if all are integers, else its position in sorted order."""
     if all(map(_is_number, words)):
         return {word: int(word) for word in words}
     return {word: number for number, word in enumerate(sorted(words))}
 
 
 def _is_number(word: str) -> bool:
-    """Whether a word is an integer of 64 bits as it is usually written, so that 7 and 007 stay apart."""
+    """Returns whether a word is a 64-bit integer without leading zeros, so 7 and 007 stay different."""
     return bool(re.fullmatch("0|-?[1-9][0-9]{0,17}", word))
 
 
 def _rows(path: str) -> Iterator[_Row]:
-    """The rows of a manifest, checked; their split is "" where there is no such column."""
+    """Yields the checked rows of a manifest; their split is "" if there is no such column."""
     delimiter, needed = _form(path)
     for line, cells in read_table(path, needed, delimiter=delimiter):
-        # All but the path, which may begin or end with a blank, are meant without the blanks around them.
+        # Strip all cells but the path: a file name may begin or end with a blank.
         cells = {name: cell if name == "path" else cell.strip() for name, cell in cells.items()}
         for name in needed:
             if not cells[name]:
@@ -136,18 +137,18 @@ def _rows(path: str) -> Iterator[_Row]:
 
 
 def _form(path: str) -> tuple[str, tuple[str, ...]]:
-    """What stands between the cells of a manifest, and the columns that it needs, by its header."""
+    """Returns the delimiter of a manifest and the columns that it needs, from its header."""
     header = next(decode_lines(path), "")
     columns = {
         delimiter: {name.strip(' "\r\n') for name in header.split(delimiter)} for delimiter in DELIMITERS
     }
     delimiter = max(DELIMITERS, key=lambda one: len(columns[one].intersection(NEEDED)))
-    # A column that is called nearly so is a slip of the pen: the classes are not divided by chance.
+    # A name close to "split" is a typo: report it as missing instead of dividing classes at random.
     meant = "split" in columns[delimiter] or did_you_mean("split", columns[delimiter])
     return delimiter, (*NEEDED, "split") if meant else NEEDED
 
 
 def _box(line: Line, cells: Mapping[str, str], point: str) -> tuple[float, float, float, float] | None:
-    """The box of a row, if it has one; its numbers are written with that decimal point, or with a dot."""
+    """Returns the box of a row, if it has one; `point` or a dot is the decimal point."""
     sides = [cells.get(name, "").replace(point, ".") for name in BOX]
     return tuple(line.convert(sides, BOX)) if any(sides) else None

@@ -1,14 +1,13 @@
-"""CUB-200-2011 (Wah et al., 2011): birds of 200 species, the first 100 to train on, the others to test.
+"""CUB-200-2011 (Wah et al., 2011): birds of 200 species, the first 100 to train on, the others to test on.
 
-`CUB_200_2011.tgz` unpacks to a folder with images/ and, among other lists,
+`CUB_200_2011.tgz` unpacks to a folder with images/ and, among others, these lists (first lines shown):
 
     images.txt              1 001.Black_footed_Albatross/Black_Footed_Albatross_0046_18.jpg
     image_class_labels.txt  1 1
     bounding_boxes.txt      1 60.0 27.0 325.0 304.0
     classes.txt             1 001.Black_footed_Albatross
 
-of which these are the first lines: number of an image (the last: of a class), and what belongs to it.
-A box is x, y, width and height.
+A line begins with the number of an image; in classes.txt, of a class. A box is x, y, width and height.
 """
 
 import posixpath
@@ -22,17 +21,17 @@ TRAIN_CLASSES = 100
 
 
 def read_cub(folder: str) -> Iterator[SourceImage]:
-    """The images with their boxes; a class is a species, counted from 0.
+    """Yields the images with their boxes; a class is a species, counted from 0.
 
-    The split is that of the papers of retrieval, not that of train_test_split.txt, which has images of
-    each species on both sides.
+    The split is that of retrieval papers. train_test_split.txt is not used; it has images of each species on
+    both sides.
 
     Args:
         folder: path of CUB_200_2011, or of the folder that holds it.
 
     Raises:
-        InputError: where a list is missing, a line is not of the form above, or an image has no class,
-            no name of its class or no box.
+        InputError: a list is missing, a line is not of the form above, or an image has no class, no class
+            name or no box.
     """
     part, paths = locate(folder, LISTS, f"CUB_200_2011, with images and {', '.join(LISTS)}")
     classes = _table(paths[1], image_id=whole, class_id=whole)
@@ -56,6 +55,6 @@ def read_cub(folder: str) -> Iterator[SourceImage]:
 
 
 def _table(path: str, **columns: Callable) -> dict[int, list]:
-    """A list by its first column."""
+    """Returns the rows of a list, by their first column."""
     rows = (line.fields(**columns) for line in read_lines(path))
     return {number: row for number, *row in rows}

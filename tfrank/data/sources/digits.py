@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits: 1,797 real scans of 8x8 pixels, bundled with that package."""
+"""scikit-learn's handwritten digits: 1,797 real scans of 8x8 pixels, included in that package."""
 
 import io
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,14 +13,16 @@ from tfrank.data.sources.image import SourceImage
 
 
 def read_digits(_: str = "", *, train: Sequence[int], test: Sequence[int]) -> Iterator[SourceImage]:
-    """The scans, as PNGs. To train on, each comes in its eight turned and mirrored versions, and each version
-    of a digit is a class of its own (as Santoro et al., 2016, did for Omniglot by turning).
+    """Yields the scans as PNGs.
+
+    Each training scan comes in eight versions, rotated and mirrored. Each version of a digit is a class of
+    its own; Santoro et al. (2016) did this for Omniglot with rotations.
 
     Args:
         train, test: digits, 0 to 9.
 
     Raises:
-        InputError: `train` or `test` is no list, or names what is no digit.
+        InputError: `train` or `test` is not a list, or has an entry that is not a digit.
     """
     for name, value in (("train", train), ("test", test)):
         if isinstance(value, str) or not isinstance(value, Iterable):

@@ -17,37 +17,37 @@ from tfrank.data.sources.image import SourceImage
 JPEG = (".jpg", ".jpeg", ".jpe", ".jfif")
 HEIC = (".heic", ".heif")
 SUFFIXES = (*JPEG, ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
-# Of each folder's images, split and role.
+# Split and role of the images of each folder.
 LAYOUTS = (
     {"train": ("train", ""), "test": ("test", "")},
     {"train": ("train", ""), "query": ("test", "query"), "gallery": ("test", "gallery")},
 )
 UNDIVIDED = {"": ("", "")}
-# What classes are hardly called.
+# Names that are unlikely to be classes.
 PARTS = {"train", "training", "test", "val", "valid", "validation", "query", "gallery"}
 SHOWN = 8
 
 
 def read_folder(folder: str, *, test_share: float = 0.5, seed: int = 0) -> Iterator[SourceImage]:
-    """The images of the classes' folders and of all folders inside those, sorted by path.
+    """Yields the images in the class folders and in all folders inside them, sorted by path.
 
-    Where `folder` has the folders of a division, as above, the classes are inside them, and what else
-    it has is left out; the same name in two of them is the same class. Classes are numbered by name. Names
-    that differ only in how Unicode writes a letter are one class, and a line says so.
+    If `folder` has the split folders of a layout above, the classes are inside those, and everything else is
+    left out. The same name in two split folders is the same class. Classes are numbered by name. Names that
+    differ only in Unicode normalisation are one class, and a note is printed.
 
-    Where `folder` has nothing but a folder of such folders, that one is read. Hidden files and folders,
-    files without the suffix of an image, and images outside of the classes' folders are left out. Links to
-    folders are followed, but never in a circle. Lines printed at the end count the images outside of
-    classes' folders, and the files without the suffix of an image by suffix.
+    If `folder` contains nothing but one folder of such folders, that one is read. Hidden files and folders,
+    files without an image suffix, and images outside class folders are left out. Links to folders are
+    followed, but never in a cycle. At the end it prints how many images were outside class folders, and how
+    many files of each other suffix were left out.
 
     Args:
         folder: path.
-        test_share: of the classes that go to "test", 0 to 1, where `folder` is not divided; at least
-            one goes to "train".
-        seed: of that division, at least 0.
+        test_share: share of the classes that go to "test", 0 to 1, if `folder` has no split folders; at least
+            one class goes to "train".
+        seed: seed of that random split, at least 0.
 
     Raises:
-        InputError: where there is no such folder, a folder cannot be read, or none has images.
+        InputError: the folder does not exist, a folder cannot be read, or no class folder has images.
     """
     outer, folder = folder, _inner(folder)
     layout = next((layout for layout in LAYOUTS if _has_all(folder, layout)), UNDIVIDED)
@@ -78,7 +78,7 @@ def read_folder(folder: str, *, test_share: float = 0.5, seed: int = 0) -> Itera
 
 
 def _nothing(folder, loose, left_out):
-    """What is said of a folder without classes."""
+    """The message for a folder without classes."""
     has = "no images"
     if loose:
         has = f"{len(loose):,} image{'s' * (len(loose) > 1)} and no folder with images. It takes one a class"
@@ -90,7 +90,7 @@ def _nothing(folder, loose, left_out):
 
 
 def _sentences(loose, left_out):
-    """Which files were left out, and what to do: images outside of classes, and other files by suffix."""
+    """Messages on files that were left out: images outside class folders, other files by suffix, and HEIC."""
     sentences = []
     if len(loose) == 1:
         sentences = [f"1 image is in no class's folder and left out: {loose[0]}. Move it into one."]
@@ -111,12 +111,12 @@ def _sentences(loose, left_out):
             "HEIC, a format of phones, cannot be read. Convert it to JPEG, such as with ImageMagick in the"
             " folder of photos: find . -iname '*.hei[cf]' -exec mogrify -format jpg {} +"
         )
-    # A name may hold bytes that are no text, and could not be printed.
+    # A file name may hold bytes that are not valid text and cannot be printed.
     return [sentence.encode(errors="backslashreplace").decode() for sentence in sentences]
 
 
 def _inner(folder):
-    """The folder of the classes: where `folder` has but one, with folders and no images, that one."""
+    """The folder of the classes: `folder`, or the only folder in it if that has folders and no images."""
     entries = _entries(folder)
     only = entries[0] if len(entries) == 1 and _is_folder(entries[0]) else None
     if only and only.name not in PARTS:
@@ -130,7 +130,7 @@ def _has_all(folder, parts):
 
 
 def _class_names(folder, part, left_out):
-    """The names of the folders with images, sorted; the files of those without are added to `left_out`."""
+    """Names of the folders with images, sorted; files in folders without images are added to `left_out`."""
     names = []
     for entry in _entries(os.path.join(folder, part) if part else folder):
         if _is_folder(entry):
@@ -143,7 +143,7 @@ def _class_names(folder, part, left_out):
 
 
 def _loose(folder, part, left_out):
-    """The images that lie in a folder of classes itself, sorted; HEIC files are added to `left_out`."""
+    """Images directly in a folder of classes, in no class, sorted; HEIC files are added to `left_out`."""
     for entry in _entries(os.path.join(folder, part)):
         suffix = os.path.splitext(entry.name)[1].lower()
         if not _is_folder(entry) and _is_image(entry):
@@ -153,13 +153,13 @@ def _loose(folder, part, left_out):
 
 
 def _images(folder, part, name, left_out):
-    """The paths of the images of a class, relative to `folder`, sorted; counts other files by suffix."""
+    """Paths of the images of a class, relative to `folder`, sorted; counts other files by suffix."""
     above = {_identity(folder), _identity(os.path.join(folder, part))}
     yield from _walk(folder, f"{part}/{name}" if part else name, above, left_out)
 
 
 def _walk(folder, inside, above, left_out):
-    """The paths of the images inside a folder of `folder`, unless it is one of those `above` it again."""
+    """Paths of the images inside a folder; none if a link made it one of the folders `above` it."""
     here = os.path.join(folder, inside)
     if _identity(here) in above:
         return
@@ -174,7 +174,7 @@ def _walk(folder, inside, above, left_out):
 
 
 def _entries(folder):
-    """What is in a folder and not hidden, sorted by name."""
+    """Entries of a folder that are not hidden, sorted by name."""
     try:
         with os.scandir(folder) as entries:
             shown = [entry for entry in entries if not entry.name.startswith(".")]
@@ -187,7 +187,7 @@ def _entries(folder):
 
 
 def _is_folder(entry):
-    """Whether it is a folder, or a link to one that is there; asks the disk for links only."""
+    """Whether an entry is a folder or a link to an existing one; only links cost a disk access."""
     return entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and os.path.isdir(entry.path))
 
 

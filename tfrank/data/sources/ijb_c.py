@@ -1,14 +1,14 @@
-"""IJB-C (Maze et al., 2018) for retrieval, as Smooth-AP has it (Brown et al., 2020, section 5.1).
+"""IJB-C (Maze et al., 2018) for retrieval, with the protocol of Smooth-AP (Brown et al., 2020, section 5.1).
 
-`protocols/ijbc_metadata.csv` has a line for each face: its subject, the picture it is in, which is of
-`images/img/` for stills and `images/frames/` for frames of videos, the sighting, which is one appearance
-of a subject in a picture or video, and its box in pixels. It begins
+`protocols/ijbc_metadata.csv` has a line for each face: its subject, its picture, its sighting and its box in
+pixels. Pictures are in `images/img/` (stills) and `images/frames/` (frames of videos). A sighting is one
+appearance of a subject in a picture or video. The header begins
 
     SUBJECT_ID,FILENAME,SIGHTING_ID,FACE_X,FACE_Y,FACE_WIDTH,FACE_HEIGHT,FRAME_NUM,FACIAL_HAIR,AGE,[...]
 
-in one line, which goes on with INDOOR_OUTDOOR, SKINTONE, GENDER, YAW, ROLL and OCC1 to OCC18. What is not
-known is NaN. Its other lines are for those who signed the licence, and not quoted. Columns are found by
-their names.
+and continues with INDOOR_OUTDOOR, SKINTONE, GENDER, YAW, ROLL and OCC1 to OCC18. Unknown values are NaN. The
+other lines are only for those who signed the licence, so they are not quoted. Columns are found by their
+names.
 """
 
 import collections
@@ -27,23 +27,22 @@ _PLACES = ("protocols", "protocol", "")
 
 
 def has_metadata(folder: str) -> bool:
-    """Whether a folder, or one in it, has the list of this layout."""
+    """Returns whether a folder, or one directly inside it, has the list of this layout."""
     return bool(find(folder, LIST, _PLACES))
 
 
 def read_ijb_c(folder: str) -> Iterator[SourceImage]:
-    """The faces, split "test"; a label is the number of a subject.
+    """Yields the faces, split "test"; a label is the number of a subject.
 
-    The frames of a sighting of a subject have a `group` of their own: they are one instance, as a still
-    is. Subjects of fewer than 5 instances are left out, as are faces of unknown subjects. The file is
-    read twice.
+    An instance is a still, or all frames of one sighting of a subject, which share a `group`. Subjects with
+    fewer than 5 instances are left out; so are faces of unknown subjects. The file is read twice.
 
     Args:
         folder: path of the folder with `protocols/` (or `protocol/`, or the file itself) and `images/` (or
-            what is in it), or of the folder that holds it.
+            its contents), or of the folder that holds it.
 
     Raises:
-        InputError: where the file or a column is missing, or a line is not as published.
+        InputError: the file or a column is missing, or a line is not as published.
     """
     expected = f"that of IJB-C, with images and protocols/{LIST}, or InsightFace's, with loose_crop and meta"
     part, (path,) = locate(folder, [LIST], expected, places=_PLACES)
@@ -59,7 +58,7 @@ def read_ijb_c(folder: str) -> Iterator[SourceImage]:
             path=posixpath.join(part, images, name),
             label=subject,
             text=str(subject),
-            # A picture can have several subjects.
+            # The picture's name alone is not unique: it can have several subjects.
             id=f"{os.path.splitext(name)[0]}/{subject}/{sighting}",
             box=box,
             group=group,
@@ -67,7 +66,7 @@ def read_ijb_c(folder: str) -> Iterator[SourceImage]:
 
 
 def _instances(path):
-    """How many stills each subject has, and its sightings in videos."""
+    """Returns the number of stills of each subject, and its sightings in videos."""
     stills, videos = collections.Counter(), collections.defaultdict(set)
     for subject, name, sighting, _ in _faces(path):
         if _is_frame(name):
@@ -82,7 +81,7 @@ def _is_frame(name):
 
 
 def _faces(path):
-    """(subject, picture, sighting, box or None) of each face of a known subject."""
+    """Yields (subject, picture, sighting, box or None) of each face of a known subject."""
     for line, cells in read_table(path, (*FACE, *BOX)):
         if _is_unknown(cells["SUBJECT_ID"]):
             continue

@@ -1,18 +1,18 @@
-"""IJB-C (Maze et al., 2018) as InsightFace has it: loose crops, templates, and pairs of them to compare.
+"""IJB-C (Maze et al., 2018) in InsightFace's release: loose crops, templates, and pairs of templates.
 
-Images are `loose_crop/1.jpg`, `loose_crop/2.jpg` and so on, 469,375 of them. `meta/ijbc_face_tid_mid.txt` has
-a line for each: its template, which is a set of images of one person, and its media, which is the photo or
-video that it is from:
+The 469,375 images are `loose_crop/1.jpg`, `loose_crop/2.jpg` and so on. `meta/ijbc_face_tid_mid.txt` has a
+line for each image: its template, a set of images of one person, and its media, the photo or video that it
+is from:
 
     1.jpg 1 69544
 
-`meta/ijbc_name_5pts_score.txt` has them in the same order: the five points of the face, x and y in pixels of
-the crop, and the score of its detector, which is not used:
+`meta/ijbc_name_5pts_score.txt` lists the images in the same order, each with the five points of its face, x
+and y in pixels of the crop, and the detector's score, which is not used:
 
     1.jpg x1 y1 x2 y2 x3 y3 x4 y4 x5 y5 score
 
-`meta/ijbc_template_pair_label.txt` has 15,658,489 pairs of templates, 1 for the 19,557 of one person and 0
-for those of two:
+`meta/ijbc_template_pair_label.txt` has 15,658,489 pairs of templates, with 1 for the 19,557 pairs of the same
+person and 0 for the others:
 
     1 11065 1
 """
@@ -39,14 +39,14 @@ _BLOCK_LINES = 2**16
 
 
 def _number(word: str) -> int:
-    """A word of digits as an integer of 32 bits."""
+    """Returns a word of digits as a 32-bit integer; raises ValueError otherwise."""
     if (number := whole(word)) > np.iinfo(np.int32).max:
         raise ValueError(word)
     return number
 
 
 def _same(word: str) -> int:
-    """0 or 1."""
+    """Returns 0 or 1; raises ValueError for another word."""
     return ("0", "1").index(word)
 
 
@@ -58,18 +58,18 @@ _PAIR = {f"template1 {_KIND}": _number, f"template2 {_KIND}": _number, "label (0
 
 
 def has_templates(folder: str) -> bool:
-    """Whether a folder, or one in it, has a list of this layout."""
+    """Returns whether a folder, or one directly inside it, has a list of this layout."""
     return any(find(folder, name, _PLACES) for name in (IMAGES, POINTS, PAIRS))
 
 
 def read_ijb_c_templates(folder: str) -> Iterator[SourceImage]:
-    """The crops with their landmarks, split "test", without classes; `templates` has what is to be compared.
+    """Yields the crops with their landmarks, split "test", without classes; see `templates` for the pairs.
 
     Args:
         folder: path of the folder with `loose_crop/` and `meta/`, or of the folder that holds it.
 
     Raises:
-        InputError: where a list is missing, a line is not as published, or the orders differ.
+        InputError: a list is missing, a line is not as published, or the orders differ.
     """
     part, listed, faces, _ = _located(folder)
     for line, face in itertools.zip_longest(read_lines(listed), read_lines(faces)):
@@ -92,13 +92,13 @@ def read_ijb_c_templates(folder: str) -> Iterator[SourceImage]:
 
 
 def templates(folder: str) -> Templates:
-    """The templates of the images, and their pairs.
+    """Reads the templates of the images, and the pairs of templates.
 
     Args:
         folder: path of the folder with `meta/`, or of the folder that holds it.
 
     Raises:
-        InputError: where a list is missing, a line is not as published, or a pair has a template of no image.
+        InputError: a list is missing, a line is not as published, or a template of a pair has no image.
     """
     _, listed, _, paired = _located(folder)
     ids, template, media = zip(*(line.fields(**_IMAGE) for line in read_lines(listed)))
@@ -119,7 +119,7 @@ def templates(folder: str) -> Templates:
 def read_pairs(path: str) -> np.ndarray:
     """`[pairs, 3]` int32 of a list of pairs: two templates, and 1 if they are of one person, else 0.
 
-    Memory is that of the result: 188 MB for IJB-C.
+    Needs little memory beyond the result, which has 188 MB for IJB-C.
 
     Raises:
         InputError: the list is empty or cannot be read, or a line is not as published.
@@ -145,7 +145,7 @@ def _chunks(file):
 
 
 def _parsed(path, first, lines):
-    """The pairs of some lines of a list, the first of which is line `first` + 1, counted from 1."""
+    """Returns the pairs of some lines of a list; the first line has number `first` + 1."""
     if not any(map(bytes.strip, lines)):
         return np.empty([0, 3], np.int32)
     try:
@@ -153,16 +153,16 @@ def _parsed(path, first, lines):
         if block.shape[1] == 3 and block.min() >= 0 and block[:, 2].max() <= 1:
             return block
     except ValueError:
-        pass  # A line is wrong: read one by one, they say which. That takes ten times as long.
+        pass  # A line is wrong. Parsing line by line finds it, but takes ten times as long.
     texts = (line.decode(errors="backslashreplace").strip() for line in lines)
     rows = [Line(path, n, text).fields(**_PAIR) for n, text in enumerate(texts, start=first + 1) if text]
     return np.array(rows, np.int32).reshape(-1, 3)
 
 
 def _located(folder):
-    """Where in `folder` the data set is, and the paths of its lists."""
+    """Returns the data set's folder, relative to `folder`, and the paths of its lists."""
     present = [name for name in (IMAGES, POINTS, PAIRS) if find(folder, name, _PLACES)]
-    # By one that is there, so that what is missing is looked for beside it.
+    # Locate by a list that exists, so that missing ones are looked for beside it.
     ordered = sorted((IMAGES, POINTS, PAIRS), key=lambda name: name not in present)
     expected = f"InsightFace's of IJB-C, with loose_crop and meta/{IMAGES}"
     part, paths = locate(folder, ordered, expected, places=_PLACES)

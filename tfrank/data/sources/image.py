@@ -1,11 +1,11 @@
-"""What a source yields: one image of a data set as its official lists describe it, before it is read."""
+"""The types of a source: an image as the data set's lists describe it, before its file is read."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 ROLES = ("", "query", "gallery", "distractor")
-# What a column of an index holds for records that lack it, such as the class.
+# Value in an index column, such as the class, for records that lack it.
 UNKNOWN = -1
 
 
@@ -14,19 +14,21 @@ class SourceImage:
     """One image of a data set.
 
     Attributes:
-        split: "train", "test", or what the data set calls its other parts.
-        path: of the file, relative to the source's folder, with forward slashes; "" where `encoded` is given.
-        label: class; images of a class share it, in all splits. -1 where the data set has no classes.
+        split: "train", "test", or the data set's name for another part.
+        path: path of the file, relative to the source's folder, with forward slashes; "" if `encoded` is
+            given.
+        label: class, the same number in all splits; -1 if the data set has no classes.
         text: the class in words.
         id: a name that no other image of its split has.
-        encoded: the bytes of the file, for data that is no folder of files.
+        encoded: the bytes of the file, for data that is not a folder of files.
         category: a coarser class, if there is one.
-        box: of the object, (x, y, width, height) in pixels of the image turned upright as its EXIF says, if
-            known.
-        landmarks: of a face, five (x, y) in the same pixels: left eye, right eye, nose, left and right corner
-            of the mouth, as they appear in the image; if known.
-        role: one of `ROLES`; "" where every image is a query in turn and the others are its gallery.
-        group: images of a group, such as a video's frames, are one instance whose embeddings are averaged.
+        box: bounding box of the object, (x, y, width, height) in pixels of the image after it is turned
+            upright by its EXIF orientation, if known.
+        landmarks: landmarks of a face, five (x, y) in the same pixels: left eye, right eye, nose, left and
+            right corner of the mouth, as they appear in the image; if known.
+        role: one of `ROLES`; "" if every image is a query in turn and the others are its gallery.
+        group: number of a group, such as a video's frames. A group is one instance whose embeddings are
+            averaged.
     """
 
     split: str
@@ -43,7 +45,7 @@ class SourceImage:
 
 
 class Count(NamedTuple):
-    """How many classes and images a part of a data set has; None where that is not published."""
+    """Number of classes and images of a part of a data set; None if the number of classes is unknown."""
 
     classes: int | None
     images: int
@@ -53,14 +55,17 @@ class Source(NamedTuple):
     """A data set.
 
     Attributes:
-        read: from the path of its folder, and options by name, to its images.
-        counts: official ones, by split, or "split role" where roles are counted apart: "test query".
-        remark: where papers print other counts than the official files have.
-        missing: how many of the listed images cannot be had any more.
-        ground_truth: from the folder to what labels cannot say, as JSON, by id of the query.
-        own: whether these are a user's own images, which may be too few or larger than is of use.
-        templates: from the folder to `data.templates.Templates`, where these are what is compared.
-        found: whether a folder has the layout of this source; None of sources that have one layout only.
+        read: a function of the path of its folder, and of options by name, that yields its images.
+        counts: official counts, by split, or by "split role", such as "test query", if roles are counted
+            separately.
+        remark: how the counts in papers differ from those of the official files.
+        missing: how many of the listed images are no longer available.
+        ground_truth: a function of the folder that returns the relevance that labels cannot express, as JSON,
+            by id of the query.
+        own: whether these are a user's own images, which may be too few, or larger than useful.
+        templates: a function of the folder that returns `data.templates.Templates`, if templates are
+            compared.
+        found: returns whether a folder has the layout of this source; None for sources with one layout.
         other: the same data set in another layout.
     """
 
@@ -75,7 +80,7 @@ class Source(NamedTuple):
     other: "Source | None" = None
 
     def in_layout_of(self, folder: str) -> "Source":
-        """The source itself, or `other` where the folder has its layout alone."""
+        """Returns the source itself, or `other` if the folder has only the layout of that."""
         if self.other and self.other.found(folder) and not self.found(folder):
             return self.other
         return self

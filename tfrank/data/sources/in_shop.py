@@ -1,6 +1,6 @@
-"""In-shop Clothes Retrieval (Liu et al., 2016), of DeepFashion: a garment worn, from several sides.
+"""In-shop Clothes Retrieval (Liu et al., 2016), part of DeepFashion: worn garments, from several sides.
 
-Beside the images, in Img/img or img, stands Eval/list_eval_partition.txt, or in Anno, or that list alone.
+Images are in Img/img or img. The list list_eval_partition.txt is in Eval, in Anno, or beside these folders.
 It begins with the number of its images:
 
     52712
@@ -22,17 +22,17 @@ PLACES = {"train": ("train", ""), "query": ("test", "query"), "gallery": ("test"
 
 
 def read_in_shop(folder: str) -> Iterator[SourceImage]:
-    """The images of the list; a class is an item. Queries and gallery are the split "test".
+    """Yields the images of the list; a class is an item. Queries and gallery form the split "test".
 
     Args:
         folder: path of the folder with Eval and the images, or of the folder that holds it.
 
     Raises:
-        InputError: where the list is missing or cut off, or a line is not of the form above.
+        InputError: the list is missing or cut off, or a line is not of the form above.
     """
     expected = "that of In-shop Clothes Retrieval, with Eval and the images"
     part, (path,) = locate(folder, [LIST], expected, places=("Eval", "Anno", ""))
-    # At 52,712 lines the list is held, so that one cut off is refused before any image is read.
+    # Hold the whole list, 52,712 lines, so that a truncated one is refused before any image is read.
     count, header, *lines = read_lines(path, at_least=3)
     (expected,) = count.fields(number_of_images=whole)
     if header.text.split() != HEADER.split():
@@ -59,7 +59,7 @@ def read_in_shop(folder: str) -> Iterator[SourceImage]:
 
 
 def _item_number(word):
-    """id_00000002 -> 2."""
+    """Converts id_00000002 to 2; raises ValueError for another form."""
     if not word.startswith("id_"):
         raise ValueError(word)
     return whole(word.removeprefix("id_"))

@@ -1,7 +1,7 @@
 """iNaturalist 2018 (Van Horn et al., 2018) in the retrieval split of Smooth-AP (Brown et al., 2020).
 
-`Inat_dataset_splits`, published with Smooth-AP, stands beside the competition's `train_val2018`. Each
-line of its lists is the path of an image, group/species/image, as the competition's own files name it:
+`Inat_dataset_splits`, published with Smooth-AP, is beside the competition's folder `train_val2018`. Each line
+of its lists is the path of an image, with group and species, as in the competition's own files:
 
     train_val2018/Plantae/7477/3b60c9486db1d2ee875f11a669fbde4a.jpg
 """
@@ -16,14 +16,14 @@ LISTS = {split: f"Inat_dataset_splits/Inaturalist_{split}_set1.txt" for split in
 
 
 def read_inaturalist(folder: str) -> Iterator[SourceImage]:
-    """The images of both lists; a class is a species, under its number in the competition.
+    """Yields the images of both lists; a class is a species, and its label is the competition's number.
 
     Args:
         folder: path of the folder with Inat_dataset_splits and train_val2018, or of the folder that
             holds it.
 
     Raises:
-        InputError: where a list is missing, or a line is not of the form above.
+        InputError: a list is missing, or a line is not of the form above.
     """
     part, paths = locate(folder, list(LISTS.values()), "that of Inat_dataset_splits and train_val2018")
     for split, path in zip(LISTS, paths):

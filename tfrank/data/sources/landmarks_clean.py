@@ -1,15 +1,15 @@
-"""Landmarks-clean (Gordo et al., 2016): 586 landmarks in pictures of the web, each with an estimated box.
+"""Landmarks-clean (Gordo et al., 2016): 586 landmarks in pictures from the web, each with an estimated box.
 
-The published lists, one for the train and one for the val part, have a line an image: its URL, its
-landmark, 0 to 585, and its box as x1 x2 y1 y2. `annotations_landmarks/annotation_clean_train.txt` begins
+The published lists, one for train and one for val, have a line per image: its URL, its landmark (0 to 585),
+and its box as x1 x2 y1 y2. `annotations_landmarks/annotation_clean_train.txt` begins
 
     http://www.cepolina.com/photo/[...]/Venice-Arsenal-military-navy.jpg 424 140 235 96 179
     http://www.trickleup.org/solution/images/Working-woman-[...]-local-resources.JPG 408 0 170 0 122
     http://kickingcanceraunatural.files.wordpress.com/2010/09/hollywood-sign.jpg 430 71 741 0 403
 
-The images are not published with them. Those that you downloaded go to `images/<MD5 of the URL>.jpg`,
-whatever their format: names at the end of the URLs repeat. Or put the paths of your files, relative to
-the folder, in the place of the URLs.
+The images are not published with the lists. Save those that you download as `images/<MD5 of the URL>.jpg`,
+whatever their format, because the file names in the URLs repeat. Or replace the URLs in the lists by the
+paths of your files, relative to the folder.
 """
 
 import hashlib
@@ -24,14 +24,14 @@ LISTS = {split: f"annotation_clean_{split}.txt" for split in ("train", "val")}
 
 
 def read_landmarks_clean(folder: str) -> Iterator[SourceImage]:
-    """The images of the train list, split "train", then of the val list, split "val".
+    """Yields the images of the train list, split "train", then those of the val list, split "val".
 
     Args:
         folder: path of the folder with the images, and the two lists or `annotations_landmarks/` with them;
             or of the folder that holds it.
 
     Raises:
-        InputError: where a list is missing, or a line of it is not as published.
+        InputError: a list is missing, or a line is not as published.
     """
     expected = "that of the images, with the lists in it or in its annotations_landmarks"
     part, paths = locate(folder, list(LISTS.values()), expected, places=("annotations_landmarks", ""))
@@ -48,7 +48,7 @@ def read_landmarks_clean(folder: str) -> Iterator[SourceImage]:
 
 
 def local_path(place: str) -> str:
-    """Where the image of a URL is looked for; a path stays as it is.
+    """Returns the path where the image of a URL is expected; a path is returned unchanged.
 
     >>> local_path("http://ruhistory.narod.ru/mocsow/pushka1.jpg")
     'images/bc4e9845f8272842acc168d35bdf98a9.jpg'

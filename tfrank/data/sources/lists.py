@@ -1,4 +1,4 @@
-"""Reading the lists of data sets: text files of one line an image, in columns of words, or CSV."""
+"""Reads the lists of data sets: text files with one line per image, in columns of words, or CSV."""
 
 import csv
 import glob
@@ -10,28 +10,28 @@ from typing import Any, NamedTuple
 
 from tfrank.common.checks import InputError, did_you_mean
 
-# Makes of a word what it stands for, or raises ValueError.
+# Converts a word to its value, or raises ValueError.
 Kind = Callable[[str], Any]
 
 
 class Line(NamedTuple):
-    """A line of a list, and where it stands."""
+    """A line of a list, with the path of the list and the line's number."""
 
     path: str
     number: int
     text: str
 
     def error(self, expected: str, hint: str = "") -> InputError:
-        """The error that names the list, the line, and what it should be; then `hint`, if any."""
+        """Returns an error that names the list, the line and what was expected, followed by `hint`."""
         return InputError(
             f"{self.path}, line {self.number}: expected {expected}, but the line is {self.text!r}.{hint}"
         )
 
     def fields(self, **columns: Kind) -> list:
-        """The words of the line, each as its column's kind; the first may hold blanks.
+        """Returns the words of the line, converted by their columns' kinds; the first word may hold blanks.
 
         Raises:
-            InputError: where there are more or fewer words, or one is not of its kind.
+            InputError: there are too few words, or a word is not of its kind.
 
         >>> Line("test_list_800.txt", 1, "0279029 23781").fields(image_id=str, vehicle_id=whole)
         ['0279029', 23781]
@@ -39,7 +39,7 @@ class Line(NamedTuple):
         return self.convert(self.text.rsplit(maxsplit=len(columns) - 1), columns)
 
     def convert(self, words: Sequence[str], columns: Mapping[str, Kind]) -> list:
-        """Words of the line, each as its column's kind: str, `whole`, `coordinate` or `size`."""
+        """Converts words of the line by their columns' kinds, such as str, `whole`, `coordinate`, `size`."""
         try:
             return [kind(word) for kind, word in zip(columns.values(), words, strict=True)]
         except ValueError:
@@ -49,14 +49,14 @@ class Line(NamedTuple):
 
 
 def whole(word: str) -> int:
-    """A word of digits as an integer of 64 bits; ValueError otherwise."""
+    """Returns a word of at most 18 digits, so below 2^63, as an integer; raises ValueError otherwise."""
     if not re.fullmatch("[0-9]{1,18}", word):
         raise ValueError(word)
     return int(word)
 
 
 def coordinate(word: str | float) -> float:
-    """A finite number; ValueError otherwise."""
+    """Returns a word as a finite number; raises ValueError otherwise."""
     number = float(word)
     if not math.isfinite(number):
         raise ValueError(word)
@@ -64,7 +64,7 @@ def coordinate(word: str | float) -> float:
 
 
 def size(word: str | float) -> float:
-    """A finite number above 0; ValueError otherwise."""
+    """Returns a word as a finite number above 0; raises ValueError otherwise."""
     number = coordinate(word)
     if number <= 0:
         raise ValueError(word)
@@ -74,21 +74,21 @@ def size(word: str | float) -> float:
 def locate(
     folder: str, lists: Sequence[str], expected: str, *, places: Sequence[str] = ("",)
 ) -> tuple[str, list[str]]:
-    """Where a data set's lists are: in `folder` itself, or in a folder in it.
+    """Finds a data set's lists in `folder` itself or in a folder directly inside it.
 
-    So the folder that an archive was unpacked in is as good as the one that it unpacked to.
+    So users may give the data set's folder, or the folder that they unpacked its archive in.
 
     Args:
         folder: path.
-        lists: names of files, all of which have to be there.
+        lists: names of files, all of which must exist.
         expected: what the folder should be, for the message.
-        places: folders of the data set's folder where the lists may lie, all in the same.
+        places: folders within the data set's folder where the lists may lie, all of them in the same one.
 
     Returns:
         The data set's folder, relative to `folder` ("" for itself), and the paths of the lists.
 
     Raises:
-        InputError: where there is no such folder, several, or a list is missing.
+        InputError: no folder has the lists, several have them, or a list is missing.
     """
     found = find(folder, lists[0], places)
     if len(found) > 1:
@@ -103,13 +103,13 @@ def locate(
 
 
 def find(folder: str, name: str, places: Sequence[str]) -> dict[str, str]:
-    """{part: place} of where a list is: in `folder` ("") itself, else in folders in it; see `locate`."""
+    """Returns {part: place} of a list: in `folder` itself (part ""), else in folders in it; see `locate`."""
     inside = sorted(glob.glob("*", root_dir=folder))
     return _places(folder, [""], places, name) or _places(folder, inside, places, name)
 
 
 def _places(folder, parts, places, name):
-    """{part: place} of the parts of a folder that have a file in one of the places, the first that has it."""
+    """Returns {part: place} for the parts of a folder that have the file; place is the first that has it."""
     return {
         part: place
         for part in parts
@@ -121,21 +121,21 @@ def _places(folder, parts, places, name):
 def read_table(
     path: str, needed: Sequence[str], *, delimiter: str = ","
 ) -> Iterator[tuple[Line, dict[str, str]]]:
-    """The rows of a CSV file (RFC 4180, UTF-8) with a header: the line that each begins in, and its cells.
+    """Yields the rows of a CSV file (RFC 4180, UTF-8) with a header: the line of each row, and its cells.
 
-    Blank lines, and rows of empty cells, are left out. Of a line that a quoted cell goes on in, the text is
-    that of the whole row.
+    Blank lines and rows of empty cells are skipped. If a quoted cell spans several lines, the row has the
+    number of its first line and the text of the whole row.
 
     Args:
-        path: of the file.
-        needed: columns that have to be there, in any order.
-        delimiter: what stands between cells.
+        path: path of the file.
+        needed: required columns, in any order.
+        delimiter: the character between cells.
 
     Raises:
-        InputError: where the file cannot be read or is not UTF-8, a column is missing or there twice, a row
-            has more or fewer cells than the header, or a quote is not closed.
+        InputError: the file cannot be read or is not UTF-8, a column is missing or repeated, a row has more
+            or fewer cells than the header, or a quote is not closed.
     """
-    # Strict, because else a quote that is never closed swallows the rest of the file in silence.
+    # Strict: otherwise an unclosed quote silently swallows the rest of the file.
     rows, number = csv.reader(decode_lines(path), delimiter=delimiter, strict=True), 1
     try:
         header = _header(path, next(rows, []), needed, delimiter)
@@ -155,7 +155,7 @@ def read_table(
 
 
 def _header(path, cells, needed, delimiter):
-    """The names of the columns."""
+    """Returns the names of the columns; raises InputError if a needed one is missing or one is repeated."""
     line, names = Line(path, 1, delimiter.join(cells)), [name.strip() for name in cells]
     for name in needed:
         if name not in names:
@@ -168,10 +168,10 @@ def _header(path, cells, needed, delimiter):
 
 
 def read_lines(path: str, *, at_least: int = 1) -> Iterator[Line]:
-    """The lines of a list that are not blank, without the blanks around them.
+    """Yields the lines of a list that are not blank, stripped.
 
     Raises:
-        InputError: where the list cannot be read, is not UTF-8, or ends before `at_least` lines.
+        InputError: the list cannot be read, is not UTF-8, or has fewer than `at_least` lines.
     """
     count = 0
     for number, text in enumerate(decode_lines(path), start=1):
@@ -183,7 +183,7 @@ def read_lines(path: str, *, at_least: int = 1) -> Iterator[Line]:
 
 
 def decode_lines(path: str) -> Iterator[str]:
-    """The lines of a UTF-8 file with their ends, without its byte order mark; InputError names bad ones."""
+    """Yields the lines of a UTF-8 file with their ends, without byte order mark; InputError for bad ones."""
     try:
         with open(path, "rb") as file:
             for number, line in enumerate(file, start=1):

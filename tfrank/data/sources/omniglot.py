@@ -1,7 +1,7 @@
 """Omniglot (Lake et al., 2015): handwritten characters, in the official layout.
 
-`images_background_small1.zip` and its kin hold `<archive>/<alphabet>/character<nn>/<drawing>.png`, 20
-drawings of 105x105 pixels a character.
+`images_background_small1.zip` and the other archives hold `<archive>/<alphabet>/character<nn>/<drawing>.png`,
+with 20 drawings of 105x105 pixels per character.
 """
 
 import os
@@ -13,14 +13,14 @@ from tfrank.data.sources.image import SourceImage
 
 
 def read_omniglot(folder: str, *, train: Sequence[str], test: Sequence[str]) -> Iterator[SourceImage]:
-    """The drawings of these alphabets; a class is a character of an alphabet.
+    """Yields the drawings of these alphabets; a class is a character of an alphabet.
 
     Args:
-        folder: what an official archive unpacks to, or the folder above it.
+        folder: the folder that an official archive unpacks to, or the folder above it.
         train, test: alphabets, as the archive spells them.
 
     Raises:
-        InputError: `train` or `test` is no list, or the folder has no drawings, or lacks an alphabet.
+        InputError: `train` or `test` is not a list, or the folder has no drawings or lacks an alphabet.
     """
     for name, value in (("train", train), ("test", test)):
         if isinstance(value, str) or not isinstance(value, Iterable):
@@ -53,10 +53,10 @@ def read_omniglot(folder: str, *, train: Sequence[str], test: Sequence[str]) -> 
 
 
 def _drawings(folder: str) -> Iterator[str]:
-    """Paths relative to the folder; where the folder is an alphabet's parent, they have two slashes."""
+    """Yields paths relative to the folder; they have two slashes if the folder is the alphabets' parent."""
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         path = os.path.relpath(place, folder).replace(os.sep, "/")
-        # Archives repacked on a Mac have a hidden file beside every drawing.
+        # Skip hidden files: archives repacked on a Mac have one beside every drawing.
         if path.count("/") in (1, 2):
             yield from (f"{path}/{name}" for name in names if name.endswith(".png") and name[0] != ".")

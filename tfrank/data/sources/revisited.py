@@ -1,13 +1,14 @@
 """ROxford5k and RParis6k (Radenovic et al., 2018): two cities, queries with boxes, graded relevance.
 
-A folder has `jpg/<name>.jpg`, all images in it without further folders, and `gnd_roxford5k.pkl` or
-`gnd_rparis6k.pkl`, the pickle of a dict such as (abridged)
+A folder has all images as `jpg/<name>.jpg`, without subfolders, and `gnd_roxford5k.pkl` or
+`gnd_rparis6k.pkl`. This pickle has a dict such as (abridged)
 
     {"imlist": ["all_souls_000153", ...], "qimlist": ["all_souls_000013", ...],
      "gnd": [{"bbx": [136.5, 34.1, 648.5, 955.7], "easy": [0, ...], "hard": [...], "junk": [...]}, ...]}
 
-with an entry of "gnd" for each query: its box x1, y1, x2, y2, and the places in "imlist", from 0, of the
-gallery's images that show the query's landmark well, hardly, or not enough to count.
+"gnd" has an entry for each query: its box x1, y1, x2, y2, and positions in "imlist", from 0, of gallery
+images. They show the query's landmark clearly ("easy"), with difficulty ("hard"), or too little to count
+("junk").
 """
 
 import os
@@ -28,29 +29,29 @@ IMAGES = (".jpg", ".jpeg", ".png")
 
 
 def read_roxford5k(folder: str, distractors: str = "") -> Iterator[SourceImage]:
-    """One split, "test": 70 images of role "query" with their boxes, 4,993 "gallery", then "distractor".
+    """Yields the split "test": 70 images of role "query" with boxes, 4,993 of "gallery", then "distractor".
 
-    The classes are not known, labels are -1: `ground_truth` has what a query should find.
+    Classes are unknown, so labels are -1. `ground_truth` says what each query should find.
 
     Args:
         folder: path of the folder with `gnd_roxford5k.pkl` and `jpg/`, or of the folder that holds it.
-        distractors: folder of R1M, of which every image in any depth is read; "" for none.
+        distractors: folder of R1M, of which all images at any depth are read; "" for none.
 
     Raises:
-        InputError: where a file or folder is missing, or the pickle is not as published.
+        InputError: a file or folder is missing, or the pickle is not as published.
     """
     return _read(folder, "roxford5k", distractors)
 
 
 def read_rparis6k(folder: str, distractors: str = "") -> Iterator[SourceImage]:
-    """As `read_roxford5k`, with `gnd_rparis6k.pkl`: 70 queries, a gallery of 6,322."""
+    """Reads RParis6k as `read_roxford5k` does: `gnd_rparis6k.pkl`, 70 queries, a gallery of 6,322."""
     return _read(folder, "rparis6k", distractors)
 
 
 def ground_truth(folder: str, name: str) -> dict[str, dict[str, list[str]]]:
-    """What each query should find: {query id: {"easy": gallery ids, "hard": ids, "junk": ids}}.
+    """Returns the graded relevance: {query id: {"easy": gallery ids, "hard": ids, "junk": ids}}.
 
-    Ids are those of the `SourceImage`s. Images of no list are negatives.
+    Ids are those of the `SourceImage`s. Images in none of a query's lists are negatives.
 
     Args:
         folder: path of the folder with the pickle, or of the folder that holds it.
@@ -72,7 +73,7 @@ def _read(folder, name, distractors):
     for image in gallery:
         yield _image("gallery", posixpath.join(part, f"jpg/{image}.jpg"), image)
     if distractors:
-        # Real paths, since `..` behind a symbolic link leads elsewhere.
+        # Use real paths: `..` after a symbolic link leads elsewhere.
         start = os.path.relpath(os.path.realpath(distractors), os.path.realpath(folder)).replace(os.sep, "/")
         for image in _walk(distractors):
             yield _image("distractor", f"{start}/{image}", image)
@@ -87,7 +88,7 @@ def _id(role, name):
 
 
 def _walk(folder):
-    """The images of a folder, in any depth, as paths from it; one folder's names are held at a time."""
+    """Yields the images of a folder at any depth, as relative paths; holds one folder's names at a time."""
     for place, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):
@@ -96,7 +97,7 @@ def _walk(folder):
 
 
 def _load(folder, name):
-    """Where in `folder` it is, the names of the gallery, and {query: its box, and places by grade}."""
+    """Returns the part of `folder` with the data, the gallery's names, and {query: box, places by grade}."""
     checks.one_of("name", name, NAMES)
     part, (path,) = locate(folder, [f"gnd_{name}.pkl"], f"that of gnd_{name}.pkl and jpg")
     tree = restricted_pickle.load(path)

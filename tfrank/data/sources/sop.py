@@ -1,7 +1,7 @@
-"""Stanford Online Products (Song et al., 2016): products on eBay, of 12 categories.
+"""Stanford Online Products (Song et al., 2016): products on eBay, in 12 categories.
 
-`Stanford_Online_Products.zip` unpacks to one folder a category and the lists Ebay_train.txt and
-Ebay_test.txt. The first begins
+`Stanford_Online_Products.zip` unpacks to one folder per category and the lists Ebay_train.txt and
+Ebay_test.txt. The first list begins
 
     image_id class_id super_class_id path
     1 1 1 bicycle_final/111085122871_0.JPG
@@ -19,15 +19,15 @@ HEADER = "image_id class_id super_class_id path"
 
 
 def read_sop(folder: str) -> Iterator[SourceImage]:
-    """The images of both lists; a class is a product, its category the super class.
+    """Yields the images of both lists; a class is a product, its category is the super class.
 
-    Classes and categories, which the lists count from 1, are counted from 0.
+    The lists count classes and categories from 1; here they are counted from 0.
 
     Args:
         folder: path of Stanford_Online_Products, or of the folder that holds it.
 
     Raises:
-        InputError: where a list is missing, or a line is not of the form above.
+        InputError: a list is missing, or a line is not of the form above.
     """
     names = list(LISTS.values())
     part, paths = locate(folder, names, f"Stanford_Online_Products, with {' and '.join(names)}")

@@ -1,7 +1,7 @@
 """PKU VehicleID (Liu et al., 2016): vehicles seen by surveillance cameras.
 
-`VehicleID_V1.0` holds image/0279029.jpg and its kin, and the lists train_test_split/train_list.txt and
-test_list_{800,1600,2400,3200,6000,13164}.txt, named after their number of vehicles. Each line is an
+`VehicleID_V1.0` holds images such as image/0279029.jpg and, in train_test_split/, the lists train_list.txt
+and test_list_{800,1600,2400,3200,6000,13164}.txt, named after their number of vehicles. Each line has an
 image and its vehicle; test_list_800.txt begins
 
     0279029 23781
@@ -22,17 +22,16 @@ TEST_LISTS = (800, 1600, 2400, 3200, 6000, 13164)
 
 
 def read_vehicle_id(folder: str, *, lists: int | Sequence[int] = (800, 1600, 2400)) -> Iterator[SourceImage]:
-    """The images of the train list, then of the test lists; a class is a vehicle.
+    """Yields the images of the train list, then of the test lists; a class is a vehicle.
 
-    Splits are "train", "test_800", "test_1600" and so on; the smaller tests are parts of the larger.
+    Splits are "train", "test_800", "test_1600" and so on. Smaller test sets are parts of the larger ones.
 
     Args:
         folder: path of VehicleID_V1.0, or of the folder that holds it.
-        lists: which test lists are read, by their numbers of vehicles; one number for one list.
+        lists: the test lists to read, by their number of vehicles; a single number reads one list.
 
     Raises:
-        InputError: where a list is missing, there is none of such a number, or a line is not of the form
-            above.
+        InputError: a list is missing, no list has such a number, or a line is not of the form above.
     """
     lists = [lists] if isinstance(lists, int) else lists
     checks.sequence("lists", lists, checks.one_of, allowed=TEST_LISTS)

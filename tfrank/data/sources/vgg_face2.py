@@ -1,23 +1,23 @@
-"""VGGFace2 (Cao et al., 2018): faces of 8,631 identities to train on and of 500 others to test on.
+"""VGGFace2 (Cao et al., 2018): faces of 8,631 identities for training and of 500 others for testing.
 
-Images are `train/n000002/0001_01.jpg` and `test/n000001/0001_01.jpg`, with a folder an identity.
-`train_list.txt` begins (`test_list.txt` likewise)
+Images are `train/n000002/0001_01.jpg`, `test/n000001/0001_01.jpg` and so on, with one folder per identity.
+`train_list.txt` begins (`test_list.txt` is similar)
 
     n000002/0001_01.jpg
     n000002/0002_01.jpg
     n000002/0003_01.jpg
 
-`bb_landmark/loose_bb_train.csv`, the faces as x, y of the left upper corner, width and height,
+`bb_landmark/loose_bb_train.csv` has the boxes of the faces: x, y of the top left corner, width and height.
 
     NAME_ID,X,Y,W,H
     "n000002/0001_01",161,140,224,324
 
-and `bb_landmark/loose_landmark_train.csv`, five points as x, y,
+`bb_landmark/loose_landmark_train.csv` has five points of each face, as x, y.
 
     NAME_ID,P1X,P1Y,P2X,P2Y,P3X,P3Y,P4X,P4Y,P5X,P5Y
     "n000002/0001_01",239.4643,276.5054,349.8496,282.2599,311.2406,354.8974,236.0358,391.3312,342.1541,392.2661
 
-have the images in the order of the list.
+Both have the images in the order of the list.
 """
 
 import itertools
@@ -35,16 +35,16 @@ POINTS = {f"P{number}{axis}": coordinate for number in range(1, 6) for axis in "
 
 
 def read_vgg_face2(folder: str) -> Iterator[SourceImage]:
-    """The images of the train list, split "train", then of the test list, split "test".
+    """Yields the images of the train list, split "train", then those of the test list, split "test".
 
-    A label is the number of an identity, 2 for n000002. Boxes and landmarks come with `bb_landmark/`;
+    A label is the number of an identity, 2 for n000002. Boxes and landmarks are read from `bb_landmark/`;
     without that folder there are none. The lists and `bb_landmark/` may lie in `meta/`.
 
     Args:
         folder: path of the folder with the lists, train and test, or of the folder that holds it.
 
     Raises:
-        InputError: where a list is missing, a line is not as published, or the orders differ.
+        InputError: a list is missing, a line is not as published, or the orders differ.
     """
     expected = "that of train and test, with the lists in it or in its meta"
     part, lists = locate(folder, list(LISTS.values()), expected, places=("", "meta"))
@@ -61,7 +61,7 @@ def read_vgg_face2(folder: str) -> Iterator[SourceImage]:
 
 
 def _read(split, start, listed, tables):
-    """The images of a list, with the numbers of each from the tables, {path: columns}."""
+    """Yields the images of a list, each with its numbers from the tables; these are {path: columns}."""
     rows = (read_table(path, ("NAME_ID", *columns)) for path, columns in tables.items())
     for line, *faces in itertools.zip_longest(read_lines(listed), *rows):
         if line is None:
@@ -86,7 +86,7 @@ def _read(split, start, listed, tables):
 
 
 def _face(line, name, path, face, columns):
-    """The numbers of a row, which should be of the image that the line names."""
+    """Returns the numbers of a table's row; raises InputError if it is not about the line's image."""
     if face is None:
         raise _disorder(line, f"no more images, since {path} has no more faces")
     row, cells = face
