@@ -256,7 +256,7 @@ def usable_ks(ks: Sequence[int] | None, gallery_size: int) -> tuple[tuple[int, .
 
     Args:
         ks: integers from 1 to `gallery_size`. None: those of 1, 10 and 100 that are possible.
-        gallery_size: how many images a query is ranked against.
+        gallery_size: number of images that a query is ranked against.
 
     Raises:
         InputError: a given K is not an integer, is below 1, or exceeds the gallery size.

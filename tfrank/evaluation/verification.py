@@ -51,11 +51,11 @@ def verification(
         seed: seed of the drawn pairs.
 
     Returns:
-        `roc_auc`, `tar_at_far_<far>` for each, 0 to 1; `positive_pairs` and `negative_pairs`, how many were
-        compared; `all_positive_pairs` and `all_negative_pairs`, how many there are.
+        `roc_auc` and `tar_at_far_<far>` for each FAR, 0 to 1; `positive_pairs` and `negative_pairs`, the
+        numbers of compared pairs; `all_positive_pairs` and `all_negative_pairs`, the numbers of all pairs.
 
     Raises:
-        InputError: there is no positive or no negative pair, or a bad argument.
+        InputError: there is no positive or no negative pair, or an argument is out of range.
 
     >>> rows = np.array([[1, 0], [0.8, 0.6], [0.6, 0.8], [0, 1]], np.float32)
     >>> found = verification(rows, np.array([7, 7, 7, 8]), fars=[0.5])

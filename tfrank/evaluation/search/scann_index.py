@@ -32,7 +32,7 @@ BLOCK_QUERIES = 2**13
 
 
 class Settings(NamedTuple):
-    """How an index searches.
+    """The search settings of an index.
 
     Attributes:
         method: "brute_force", "hashing" (asymmetric hashing, then reordering) or "tree" (the same within
