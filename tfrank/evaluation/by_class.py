@@ -1,4 +1,4 @@
-"""Means over classes beside means over queries, and which classes weigh most in the latter."""
+"""Means over classes, and the classes that dominate a mean over queries."""
 
 from collections.abc import Mapping
 
@@ -6,9 +6,9 @@ import numpy as np
 
 from tfrank.evaluation.metrics import BY_CLASS, MEANS
 
-# Metrics of queries whose mean over classes is reported.
+# Per-query metrics for which a mean over classes is reported.
 REPORTED = ("recall_at_1", "ap")
-# Classes of so many times the mean number of queries are dominant if they have this share of all queries.
+# Classes with at least TIMES the mean number of queries dominate if they have at least SHARE of all queries.
 TIMES, SHARE = 4, 0.25
 
 
@@ -16,7 +16,7 @@ def class_mean(values: np.ndarray, labels: np.ndarray) -> float:
     """The mean over classes of the mean of each class's queries; NaN if no query has a value.
 
     Args:
-        values: `[queries]` a metric; NaN for a query without a positive, which is left out.
+        values: `[queries]` values of a metric; NaN for a query without a positive, which is left out.
         labels: `[queries]` integers.
 
     >>> class_mean(np.array([1.0, 1.0, 0.0, np.nan]), np.array([7, 7, 8, 9]))
@@ -28,7 +28,7 @@ def class_mean(values: np.ndarray, labels: np.ndarray) -> float:
 
 
 def class_means(per_query: Mapping[str, np.ndarray], labels: np.ndarray) -> dict[str, float]:
-    """`recall_at_1_by_class` and `map_by_class`, as far as the metrics are there.
+    """`recall_at_1_by_class` and `map_by_class`, each if its per-query metric is given.
 
     >>> class_means({"ap": np.array([1.0, 1.0, 0.5])}, np.array([7, 7, 8]))
     {'map_by_class': 0.75}
@@ -41,14 +41,16 @@ def class_means(per_query: Mapping[str, np.ndarray], labels: np.ndarray) -> dict
 
 
 def dominant_classes(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The few classes that many of the queries are of: those of at least four times as many queries as the
-    mean class, if together they have a quarter of all queries.
+    """The classes that dominate a mean over queries.
+
+    These are the classes with at least four times the mean number of queries, if together they have at least
+    a quarter of all queries.
 
     Args:
-        labels: `[queries]` integers, of the queries that count.
+        labels: `[queries]` integers, of the valid queries (those with a positive).
 
     Returns:
-        `[n]` labels and `[n]` their numbers of queries, largest first; none where no class stands out.
+        `[n]` labels and `[n]` their numbers of queries, largest class first; empty if no class dominates.
 
     >>> dominant_classes(np.repeat([4, 5, 6, 7, 8], [80, 5, 5, 5, 5]))
     (array([4]), array([80]))

@@ -1,4 +1,4 @@
-"""How tight classes are, how far from each other, and whether k-means finds them."""
+"""Distances within and between classes, and agreement of the classes with k-means clusters."""
 
 import warnings
 
@@ -7,7 +7,7 @@ import numpy as np
 from tfrank.common import checks
 from tfrank.common.normalize import l2_normalize
 
-# Rows in float64 at a time: 64 MiB at dim 512.
+# Rows converted to float64 at a time: 64 MiB at dim 512.
 BLOCK_ROWS = 2**14
 DEFINITIONS = {
     "dists_intra": "dists@intra: mean cosine distance (1 - similarity) between two images of a class,"
@@ -30,16 +30,16 @@ def class_distances(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, flo
         inter = mean over pairs of classes c != d of 1 - m_c . m_d
               = 1 - (|sum_c m_c|^2 - sum_c |m_c|^2) / (C (C - 1))
 
-    so that no pair is formed: float64, memory of C x dim. The authors' code gives a class of one image the
-    distance of another class; here it is left out of intra. A row, or the sum of a class, of norm below 1e-6
-    counts as zeros, of cosine 0 with everything.
+    so no pair is formed. Computed in float64; memory is that of C x dim values. The authors' code gives a
+    class of one image the distance of another class; here such a class is left out of intra. A row, or the
+    sum of a class, with a norm below 1e-6 counts as zero: its cosine with everything is 0.
 
     Args:
         embeddings: `[images, dim]` floats, an array or a memory map, which is read in blocks.
         labels: `[images]` integers.
 
     Returns:
-        `dists_intra`, if a class has two images, and `dists_inter`, if there are two classes; each 0 to 2.
+        `dists_intra` if a class has two images, `dists_inter` if there are two classes; each from 0 to 2.
 
     >>> class_distances(np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), np.array([7, 7, 8]))
     {'dists_intra': 0.0, 'dists_inter': 1.0}
@@ -66,34 +66,34 @@ def class_distances(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, flo
 
 
 def nmi(embeddings: np.ndarray, labels: np.ndarray, *, seed: int = 0, iterations: int = 20) -> float:
-    """Normalised mutual information of the classes and of k-means clusters, as many as there are classes.
+    """Normalised mutual information between classes and k-means clusters, with as many clusters as classes.
 
     2 I(classes; clusters) / (H(classes) + H(clusters)), 0 to 1: Schütze, Manning, Raghavan: Introduction to
-    Information Retrieval, 2008, section 16.3. k-means is scikit-learn's, computed as the published numbers
-    were (the code of Roth et al. and of PNP): once, from images drawn at random, Lloyd's iterations up to 20
-    or until no image changes its cluster.
+    Information Retrieval, 2008, section 16.3. k-means is scikit-learn's, run as for the published numbers
+    (the code of Roth et al. and of PNP): one run, started from randomly drawn images, with Lloyd's iterations
+    until no image changes its cluster, at most 20.
 
-    The shape of SOP's test set (60,502 x 512 float32, 11,316 classes, Recall@1 of 0.76) takes 55 s of
-    processor time, 8 iterations, and 0.7 GiB in all. On 5,350 images of 1,000 such classes it gives 0.845,
-    the same with 300 iterations, and 0.848 from the start of k-means++, which takes over ten minutes on the
-    shape of SOP; the published recipe in Faiss gives 0.843 to 0.851, by its seed. Where classes are further
-    apart, the random start costs more: 0.889 against 0.950.
+    Data of the shape of SOP's test set (60,502 x 512 float32, 11,316 classes, Recall@1 of 0.76) takes 55 s of
+    processor time, 8 iterations and 0.7 GiB in all. On 5,350 images of 1,000 such classes the NMI is 0.845.
+    300 iterations give the same; k-means++ gives 0.848, but takes over ten minutes on the shape of SOP. The
+    published recipe in Faiss gives 0.843 to 0.851, depending on its seed. If classes are further apart, the
+    random start loses more: 0.889 against 0.950.
 
-    With one class it is 1; also where every image is a class of its own, unless images coincide.
+    The NMI is 1 for a single class, and if every image is its own class, unless images coincide.
 
     Args:
         embeddings: `[images, dim]` floats, unit norm; held in memory.
         labels: `[images]` integers.
-        seed: of the images that k-means starts from. One seed gives one number.
-        iterations: of k-means, at most.
+        seed: seed of the images that k-means starts from. The same seed gives the same result.
+        iterations: maximum number of k-means iterations.
 
     Raises:
-        InputError: a seed below 0, or no iteration.
+        InputError: the seed is below 0, or `iterations` is below 1.
 
     >>> nmi(np.array([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]]), np.array([7, 7, 8, 8]))
     1.0
     """
-    # Only here: it takes a second to load.
+    # Imported here because it takes a second to load.
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.metrics import normalized_mutual_info_score
@@ -103,14 +103,14 @@ def nmi(embeddings: np.ndarray, labels: np.ndarray, *, seed: int = 0, iterations
     classes = len(np.unique(labels))
     k_means = KMeans(classes, init="random", n_init=1, max_iter=iterations, tol=0, random_state=seed)
     with warnings.catch_warnings():
-        # It warns of images that coincide, which then share a cluster, as they should.
+        # scikit-learn warns if images coincide. They then share a cluster, as they should.
         warnings.simplefilter("ignore", ConvergenceWarning)
         clusters = k_means.fit_predict(embeddings)
     return float(normalized_mutual_info_score(labels, clusters, average_method="arithmetic"))
 
 
 def _mean_cosine(total: np.ndarray, squares: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """The mean of x_i . x_j over pairs i != j of `count` vectors with a sum and a sum of squared norms."""
+    """The mean of x_i . x_j over i != j, from the sum of `count` vectors and that of their squared norms."""
     return (_squared_norm(total) - squares) / (count * (count - 1))
 
 

@@ -1,19 +1,19 @@
-"""How many similarities of each query are no less than each of its thresholds."""
+"""Counts of a query's similarities that are no less than its thresholds."""
 
 import numpy as np
 
-# Similarities that are compared at a time, so that they stay in the processor's cache.
+# Size of the tile of similarities compared at a time, so that it stays in the processor's cache.
 ROWS, COLUMNS = 128, 2048
-# Marks, a byte each, are added as words: a byte holds up to 255 of them.
+# One-byte marks are summed as 8-byte words; each byte of the sum can hold up to 255.
 MARKS = 8
 
 
 def count_no_less(similarity: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """For each row and each of its thresholds, how many numbers of the row are no less.
+    """Counts, for each threshold of each row, the values of the row that are no less.
 
     Args:
         similarity: `[rows, columns]` float32.
-        thresholds: `[rows, thresholds]` float32, few: time is in proportion to their number.
+        thresholds: `[rows, thresholds]` float32. The time is proportional to their number.
 
     Returns:
         `[rows, thresholds]` int64.
@@ -33,7 +33,7 @@ def count_no_less(similarity: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
 
 
 def count_no_less_in_columns(similarity: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """As `count_no_less(similarity.T, thresholds)`, without transposing."""
+    """Computes `count_no_less(similarity.T, thresholds)` without transposing."""
     counts = np.zeros(thresholds.shape[::-1], np.int64)
     for tile, _, columns in _tiles(similarity):
         marks = np.zeros([len(tile), COLUMNS], bool)

@@ -1,4 +1,4 @@
-"""Embeddings of all images of a data set, in memory or in a folder, where a pass that was stopped goes on."""
+"""Embeddings of all images of a data set, in memory or in a folder. In a folder, a stopped pass resumes."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from tfrank.evaluation.parallel import full_float32
 from tfrank.evaluation.protocols import text_of
 
 EmbedFn = Callable[[tf.Tensor], tf.Tensor]
-# Batches between two notes of how far a pass has come.
+# Batches between two updates of `pass.json`, the progress of a pass.
 NOTE_EVERY = 20
 
 
@@ -31,14 +31,14 @@ def embed(
     Args:
         embed_fn: from float32 images `[batch, height, width, 3]`, 0-255, to `[batch, dim]`.
         batches: of `{"image": uint8 or float images, "label": [batch] integers}`.
-        total: number of images, for progress; None shows none.
-        ids: `[images]` names of the images, for messages; None names an image by its number, from 0.
+        total: number of images, for the progress line; None: no progress line.
+        ids: `[images]` names of the images, for messages. None: an image is named by its number, from 0.
 
     Returns:
         `[images, dim]` float32 of unit norm, and `[images]` labels, in the order of the batches.
 
     Raises:
-        InputError: an embedding is NaN or infinite; the first such image is named. Or there is no image.
+        InputError: an embedding is NaN or infinite (the first such image is named), or there is no image.
     """
     embeddings, labels = [], []
     for batch, rows in _embedded(embed_fn, batches, 0, total, ids):
@@ -58,22 +58,23 @@ def embed_into(
     labels: np.ndarray,
     key: str,
 ) -> np.ndarray:
-    """As `embed`, into `embeddings.npy` of a folder, beside `ids.npy` and `labels.npy`; what is there of the
-    same key is not computed again.
+    """Embeds images as `embed` does and writes `embeddings.npy`, `ids.npy` and `labels.npy` to a folder.
+
+    Embeddings that are there with the same key are not computed again.
 
     Args:
-        folder: it is made if need be. `pass.json` in it says how far the pass has come.
+        folder: created if it does not exist. Its `pass.json` has the progress of the pass.
         embed_fn: see `embed`.
-        batches_from: the batches from an image's number on.
+        batches_from: returns the batches from the image with a given number on.
         ids: `[images]` names of the images; all of them are embedded.
         labels: `[images]` integers.
-        key: what the embeddings depend on: the model, the images, how they are loaded.
+        key: identifies all that the embeddings depend on: the model, the images, and how they are loaded.
 
     Returns:
-        `[images, dim]` float32 of unit norm, mapped from the file.
+        `[images, dim]` float32 of unit norm, a memory map of the file.
 
     Raises:
-        InputError: see `embed`; or the disk is full.
+        InputError: as in `embed`; or the disk is full.
     """
     files.make_folder(folder)
     path, note = os.path.join(folder, "embeddings.npy"), os.path.join(folder, "pass.json")
@@ -82,7 +83,8 @@ def embed_into(
     if done:
         print(f"{done:,} of {len(ids):,} embeddings are there already: {path}")
     else:
-        # First, or embeddings of two keys, if it is stopped here, would pass for those of the old one.
+        # Write the new key first; otherwise an interruption would leave embeddings of two models under the
+        # old key.
         files.write_json(note, {"key": key, "done": 0, "images": len(ids)})
         for name, column in (("ids", ids), ("labels", labels)):
             with files.atomic_write(os.path.join(folder, f"{name}.npy")) as file:
@@ -103,12 +105,12 @@ def embed_into(
 
 
 def on_all_replicas(embed_fn: EmbedFn, strategy: tf.distribute.Strategy) -> EmbedFn:
-    """Embeds each batch in equal shares on all replicas; what is padded to make them equal is dropped."""
+    """Returns a function that embeds a batch in equal shares on all replicas; the padding is dropped."""
     replicas = strategy.num_replicas_in_sync
     if replicas == 1:
         return embed_fn
 
-    # One graph of all replicas, and a function of what each has: one with a signature takes no such bundle.
+    # One graph for all replicas. It has no input signature: a function with one rejects per-replica values.
     @tf.function(reduce_retracing=True, autograph=False)
     def on_replica(images):
         return embed_fn(images)
@@ -128,7 +130,7 @@ def on_all_replicas(embed_fn: EmbedFn, strategy: tf.distribute.Strategy) -> Embe
 
 
 def _embedded(embed_fn, batches, done, total, ids) -> Iterator[tuple[dict, np.ndarray]]:
-    """Each batch with its unit-norm embeddings; image numbers begin at `done`."""
+    """Yields each batch with its unit-norm embeddings; image numbers start at `done`."""
     progress = Progress("embedding image", total, done=done) if total is not None else None
     for batch in batches:
         with full_float32():
@@ -145,14 +147,14 @@ def _embedded(embed_fn, batches, done, total, ids) -> Iterator[tuple[dict, np.nd
 
 
 def _done_before(note, path, key, images):
-    """How many embeddings of that key an earlier pass has left."""
+    """Returns the number of embeddings with this key left by an earlier pass."""
     try:
         with open(note) as file:
             before = json.load(file)
         rows = np.load(path, mmap_mode="r")
         same = before["key"] == key and before["images"] == images == len(rows)
         return int(before["done"]) if same else 0
-    # A file that is missing or damaged is written anew.
+    # A missing or damaged file is written again.
     except (OSError, ValueError, KeyError, TypeError, EOFError):
         return 0
 

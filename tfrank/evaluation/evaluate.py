@@ -1,4 +1,4 @@
-"""One call from plain arrays to all retrieval metrics."""
+"""Evaluation of plain arrays in one call, with all retrieval metrics."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from tfrank.evaluation.ranks import Ranks, by_label
 from tfrank.evaluation.report import text
 from tfrank.evaluation.search.by_name import SEARCHES, usable
 
-# Rows that are looked at together.
+# Rows processed together.
 BLOCK = 65_536
 ITSELF = (
     "The gallery has the very embeddings of the queries, so each query finds itself first. Leave the gallery"
@@ -25,14 +25,14 @@ ITSELF = (
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """What `evaluate` found; printed, it is a table with the definition of each metric.
+    """The result of `evaluate`. Printing it shows a table with the definition of each metric.
 
     Attributes:
-        metrics: means over the queries that have a positive, 0 to 1, and the numbers of `queries` and of
-            `lone_queries`, which are left out.
-        per_query: the same metrics, `[queries]` each; NaN for a lone query.
-        ranks: of the positives of each query, from 1; None after an approximate search.
-        notes: what a reader of the numbers should know.
+        metrics: means over the queries with a positive, 0 to 1; the number of these `queries`, and the number
+            of `lone_queries`, which have no positive and are left out.
+        per_query: the same metrics, `[queries]` each; NaN for a query without a positive.
+        ranks: the ranks of the positives of each query, from 1; None after an approximate search.
+        notes: remarks for the reader of the metrics.
     """
 
     metrics: dict[str, float]
@@ -58,26 +58,26 @@ def evaluate(
 ) -> Evaluation:
     """Recall@K and precision@K for any K, mAP, mAP@R, R-precision, MRR and nDCG, exactly.
 
-    Without a gallery each image in turn is the query and all others are the gallery. Similarities are
-    cosines. A negative as similar as a positive is ranked before it. Queries without a positive are left out
-    of every mean, and counted. Memory is that of the embeddings and of blocks, never queries x gallery.
+    Without a gallery, each image is the query once and all others are the gallery. Similarities are cosines.
+    A negative as similar as a positive is ranked before it. Queries without a positive are counted, and left
+    out of every mean. Memory is that of the embeddings and of blocks, never queries x gallery.
 
     Args:
         embeddings: `[queries, dim]` of any float dtype and norm, an array or a memory map.
         labels: `[queries]` or `[queries, 1]` integers.
-        gallery_embeddings, gallery_labels: the same of the gallery, where it is another one.
-        ids: `[queries]` names, each once. With `gallery_ids`, a query is left out of its own ranking by its
-            id; without them, ids are for messages alone, and no query is left out of a gallery.
-        gallery_ids: `[gallery]` names, each once; only with `ids`.
+        gallery_embeddings, gallery_labels: the same for the gallery, if it differs from the queries.
+        ids: `[queries]` unique names. With `gallery_ids`, a gallery row with the query's id is left out of
+            the query's ranking. Without them, ids only appear in messages and no gallery row is left out.
+        gallery_ids: `[gallery]` unique names; only with `ids`.
         junk: `[queries, gallery]` bool: rows that are neither right nor wrong for a query.
-        ks: the Ks; one beyond the gallery is refused. None: 1, 10 and 100, or those that are possible.
-        search: "exact", or "scann" for large galleries: Recall@K and precision@K alone, and `scann_recall`,
-            the share of the exact neighbours that it found. Where ScaNN cannot run, as "exact", and a note
-            says so.
+        ks: the Ks, none above the gallery size. None: those of 1, 10 and 100 that are possible.
+        search: "exact", or "scann" for large galleries. "scann" gives Recall@K and precision@K only, and
+            `scann_recall`, the share of the exact neighbours that it found. If ScaNN cannot run, search is
+            exact and a note says so.
 
     Raises:
-        InputError: an embedding is not finite (named by its id), shapes or labels do not fit, an id occurs
-            twice, `gallery_ids` come without `ids`, there is nothing to retrieve.
+        InputError: an embedding is not finite (named by its id), shapes or labels do not match, an id is
+            repeated, `gallery_ids` are given without `ids`, or there is nothing to retrieve.
 
     >>> found = evaluate(np.float32([[1, 0], [1, 0.1], [0, 1], [0.1, 1]]), np.array([5, 5, 7, 7]), ks=[1])
     >>> found.metrics["recall_at_1"], found.metrics["map"], found.metrics["queries"]
@@ -99,7 +99,7 @@ def evaluate(
             "gallery_", gallery_embeddings, gallery_labels, gallery_ids
         )
         for name, one in all_labels.items():
-            # Which would be a negative one's bits.
+            # Such a uint64 label would wrap to a negative int64.
             if np.max(one) > np.iinfo(np.int64).max:
                 raise checks.invalid(name, "integers below 2^63, beside others", np.max(one))
         self_index, leave_one_out = _places(ids, gallery_ids, len(queries)), False
@@ -110,7 +110,7 @@ def evaluate(
                 " embeddings of one model."
             )
         same = _stored_in(embeddings, gallery_embeddings) or _equal(queries, gallery)
-        # With junk, a query may be left out by that.
+        # `junk` may leave out the query itself.
         notes += (ITSELF if same and junk is None and np.all(self_index < 0) else "",)
     _check_junk(junk, len(queries), len(gallery), search)
     if np.all(both[1] == both[1][0]):
@@ -125,7 +125,7 @@ def evaluate(
 
 
 def _checked(prefix, embeddings, labels, ids):
-    """Unit rows, labels `[n]`, ids or None, and notes; InputError names the argument that is wrong."""
+    """Returns unit rows, labels `[n]`, ids or None, and notes; raises InputError naming the bad argument."""
     embeddings, labels = np.asarray(embeddings), np.asarray(labels)
     if embeddings.ndim != 2 or not (embeddings.dtype.kind == "f" or embeddings.dtype == "bfloat16"):
         expected = "floats of shape [images, dim]"
@@ -138,7 +138,7 @@ def _checked(prefix, embeddings, labels, ids):
     if ids is not None:
         if np.shape(ids) != (len(embeddings),):
             raise checks.invalid(f"{prefix}ids", f"{len(embeddings)} names", np.shape(ids))
-        # All as text, so that those of queries and gallery compare.
+        # Convert to text, so that ids of queries and gallery can be compared.
         ids = np.array([text_of(name) for name in ids])
         check_unique(f"{prefix}ids", ids)
     rows, zeros = unit_rows(embeddings, ids)
@@ -146,12 +146,12 @@ def _checked(prefix, embeddings, labels, ids):
 
 
 def zero_note(zeros: int) -> str:
-    """What to know of so many zero embeddings, or ""."""
+    """A note on this number of zero embeddings; "" if there are none."""
     return f"{zeros:,} embeddings are zero; their similarity to everything is 0." if zeros else ""
 
 
 def check_unique(name: str, ids: np.ndarray) -> None:
-    """InputError naming an id that occurs twice."""
+    """Raises InputError, naming an id, if an id is repeated."""
     names, counts = np.unique(ids, return_counts=True)
     if len(names) < len(ids):
         twice = names[np.argmax(counts > 1)]
@@ -163,10 +163,12 @@ def check_unique(name: str, ids: np.ndarray) -> None:
 
 
 def unit_rows(embeddings: np.ndarray, ids: np.ndarray | None = None) -> tuple[np.ndarray, int]:
-    """Rows of unit norm in float32, and how many are zero; those that are so already are not copied.
+    """The rows in float32 with unit norm, and the number of zero rows.
+
+    Embeddings that are float32 and of unit norm already are not copied.
 
     Raises:
-        InputError: a row is NaN or infinite, named by its id or else its number.
+        InputError: a row is not finite; it is named by its id or, without ids, by its number.
     """
     unit, zeros = embeddings.dtype == np.float32, 0
     for start in range(0, len(embeddings), BLOCK):
@@ -186,7 +188,7 @@ def unit_rows(embeddings: np.ndarray, ids: np.ndarray | None = None) -> tuple[np
     for start in range(0, len(embeddings), BLOCK):
         block = _float64(embeddings[start : start + BLOCK])
         largest = np.abs(block).max(axis=1, keepdims=True)
-        # By the largest first, so that a norm may be as small, or as large, as it likes.
+        # Divide by the largest value first, so that norms neither underflow nor overflow.
         result[start : start + BLOCK] = l2_normalize(block / np.where(largest > 0, largest, 1))
     return result, zeros
 
@@ -197,7 +199,7 @@ def _float64(rows):
 
 
 def _places(ids, gallery_ids, queries):
-    """The place of each query in the gallery by its id, or -1."""
+    """`[queries]` the gallery row with the query's id, or -1."""
     if ids is None or gallery_ids is None:
         return np.full(queries, -1)
     order = np.argsort(gallery_ids)
@@ -206,14 +208,14 @@ def _places(ids, gallery_ids, queries):
 
 
 def _stored_in(queries, gallery):
-    """Whether each query is a row of the gallery by where it is in memory."""
+    """Whether each query shares its memory with a row of the gallery."""
     queries, gallery = np.asarray(queries), np.asarray(gallery)
     starts = (rows.ctypes.data + rows.strides[0] * np.arange(len(rows)) for rows in (queries, gallery))
     return queries.strides[1] == gallery.strides[1] and bool(np.isin(*starts).all())
 
 
 def _equal(queries, gallery):
-    """Whether both are the same rows in the same order; read in blocks, to the first difference."""
+    """Whether both have the same rows in the same order; reads blocks up to the first difference."""
     starts = range(0, len(queries), BLOCK)
     return queries.shape == gallery.shape and all(
         np.array_equal(queries[start : start + BLOCK], gallery[start : start + BLOCK]) for start in starts

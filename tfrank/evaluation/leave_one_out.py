@@ -1,9 +1,9 @@
-"""Ranks where each image in turn is the query and all others are the gallery, at half the similarity product.
+"""Leave-one-out ranks from half the similarity matrix: each image is the query, all others are the gallery.
 
-The images stand in the order of their classes, cut into tiles that no class straddles. Then
-- all positives of a tile's images are in that tile, and its own product has all their similarities;
-- any other two tiles hold nothing but negatives of each other, and one product serves the queries of both;
-- every product has the same shape, so that equal rows have equal similarities wherever they stand.
+Images are sorted by class and cut into tiles. No class is split between tiles, so
+- all positives of a tile's images are in that tile, and its product with itself has all their similarities;
+- two different tiles hold only negatives of each other, and one product serves the queries of both;
+- every product has the same shape, so that equal rows have equal similarities at any position.
 """
 
 import itertools
@@ -14,14 +14,14 @@ from tfrank.evaluation.counting import count_no_less, count_no_less_in_columns
 from tfrank.evaluation.parallel import in_parallel, similarities
 from tfrank.evaluation.ranks import Ranks, by_label, positive_ranks
 
-# Images in a tile, at most: its product is computed at full speed, and 16 MiB in float32.
+# Maximum number of images in a tile. A product of this size runs at full speed and takes 16 MiB in float32.
 TILE = 2048
-# With more positives of an image than that, comparing with each takes longer than `positive_ranks` does.
+# If an image has more positives, comparing with each of them takes longer than `positive_ranks`.
 MOST_POSITIVES = 20
 
 
 def leave_one_out_ranks(embeddings: np.ndarray, labels: np.ndarray) -> Ranks:
-    """The ranks of each image's positives among all other images; as `positive_ranks`, in half the time.
+    """The ranks of each image's positives among all other images: `positive_ranks` in half the time.
 
     Args:
         embeddings: `[images, dim]` float32, unit norm, an array or a memory map.
@@ -33,7 +33,7 @@ def leave_one_out_ranks(embeddings: np.ndarray, labels: np.ndarray) -> Ranks:
     _, place, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     if sizes.max() > MOST_POSITIVES + 1:
         return positive_ranks(embeddings, embeddings, by_label(labels, labels, np.arange(len(labels))))
-    # Classes of like sizes together, so that few thresholds of a tile are padding.
+    # Sort classes by size, so that few thresholds of a tile are padding.
     by_size = np.argsort(sizes, kind="stable")
     place, sizes = np.argsort(by_size)[place], sizes[by_size]
     order, cuts = np.argsort(place, kind="stable"), _cuts(sizes)
@@ -63,7 +63,7 @@ def leave_one_out_ranks(embeddings: np.ndarray, labels: np.ndarray) -> Ranks:
 
 
 def _cuts(sizes: np.ndarray) -> np.ndarray:
-    """Where tiles begin and end, given the sizes of the classes in their order."""
+    """The boundaries of the tiles, given the sizes of the sorted classes."""
     cuts, ends = [0], np.cumsum(sizes)
     while cuts[-1] < ends[-1]:
         cuts.append(int(ends[np.searchsorted(ends, cuts[-1] + TILE, side="right") - 1]))
@@ -71,8 +71,9 @@ def _cuts(sizes: np.ndarray) -> np.ndarray:
 
 
 def _own_tile(labels, similarity):
-    """`[images, most positives]` similarities of a tile's positives, ascending, at the end +inf; and how many
-    negatives of the tile are no less than each.
+    """The similarities of the positives in a tile, and the number of its negatives no less than each of them.
+
+    Both are `[images, most positives]`. Similarities ascend in each row and are padded with +inf.
     """
     first = np.searchsorted(labels, labels, side="left")
     positives = np.searchsorted(labels, labels, side="right") - first - 1
@@ -86,12 +87,12 @@ def _own_tile(labels, similarity):
 
 
 def _ranks(all_places, before, positives):
-    """Ranks in the order of the images, from the negatives before each threshold."""
+    """Ranks in the order of the images, from the number of negatives before each threshold."""
     start = np.concatenate([[0], np.cumsum(positives)])
     rank = np.empty(start[-1], np.int32)
     for places, counts in zip(all_places, before):
         own, number = positives[places][:, None], np.arange(counts.shape[1])
-        # Thresholds ascend, ranks descend.
+        # Thresholds ascend, so their ranks descend.
         there = number < own
         rank[(start[places][:, None] + own - 1 - number)[there]] = (counts + own - number)[there]
     return Ranks(start, rank)

@@ -1,4 +1,4 @@
-"""From embeddings and a protocol's splits to metrics."""
+"""Metrics of embeddings, given the splits of a protocol."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,18 +15,18 @@ from tfrank.evaluation.protocols import Split
 from tfrank.evaluation.ranks import Ranks, by_label, positive_ranks, ranks_of_blocks
 from tfrank.evaluation.search import by_name, exhaustive
 
-# Those of the revisited protocol (Radenovic et al., CVPR 2018).
+# The Ks of the revisited protocol (Radenovic et al., CVPR 2018).
 GRADED_KS = (1, 5, 10)
 
 
 class PostProcessing(NamedTuple):
-    """What is done with embeddings before they are ranked; by default nothing.
+    """Post-processing of embeddings before they are ranked; by default there is none.
 
     Attributes:
-        query_expansion: to how many of its nearest neighbours a query is expanded; 0: it is not.
-        database_augmentation: the same for the rows of the gallery.
-        alpha: weight of a neighbour of similarity s: max(s, 0)^alpha; 0 for their plain sum.
-        rerank: whether rankings are those of k-reciprocal neighbours.
+        query_expansion: number of neighbours averaged into each query; 0 disables.
+        database_augmentation: number of neighbours averaged into each gallery row; 0 disables.
+        alpha: exponent of the weight of a neighbour with similarity s, max(s, 0)^alpha; 0 for a plain sum.
+        rerank: whether rankings are re-ranked by k-reciprocal neighbours.
     """
 
     query_expansion: int = 0
@@ -42,11 +42,11 @@ class Measured(NamedTuple):
     """The result of a ranking.
 
     Attributes:
-        metrics: means over the queries that have a positive, also by class, and their number.
-        per_query: `[queries]` by name, NaN for queries without a positive. Of several draws the mean.
+        metrics: means over the queries with a positive, means over classes, and the numbers of queries.
+        per_query: `[queries]` by name, NaN for queries without a positive. For several draws, their mean.
         queries: `[queries]` rows of the test set.
-        ranks: of the positives; None of several draws, and of an approximate search.
-        split: what was ranked; None of several draws.
+        ranks: the ranks of the positives; None for several draws and after an approximate search.
+        split: the split that was ranked; None for several draws.
     """
 
     metrics: dict[str, float]
@@ -65,20 +65,20 @@ def measure(
     target_recall: float = 0.99,
     post: PostProcessing = NOTHING,
 ) -> dict[str, Measured]:
-    """The metrics of each ranking of a protocol in which a query has something to find.
+    """The metrics of each ranking of a protocol in which at least one query has a positive.
 
     Args:
         embeddings: `[images, dim]` float32, unit norm.
         splits: see `protocols.splits_of`.
         ks: the Ks of Recall@K and precision@K.
-        search: "exact": ranks in the whole gallery. "scann": from the max(ks) nearest, so without the metrics
-            that take more, and with `scann_recall`, the share of the exact neighbours that it found for a
-            sample of queries.
-        target_recall: what ScaNN is built to.
-        post: what is done with the embeddings before.
+        search: "exact": ranks in the whole gallery. "scann": the max(ks) nearest only, so metrics that need
+            more are missing; `scann_recall` is the share of the exact neighbours found for a sample of
+            queries.
+        target_recall: the recall to which the ScaNN index is built.
+        post: post-processing of the embeddings.
 
     Raises:
-        InputError: no query has a positive, or the search or the re-ranking cannot do what is asked.
+        InputError: no query has a positive, or the search or the post-processing does not fit the protocol.
     """
     found: dict[str, list[Measured]] = {}
     for split in splits:
@@ -100,7 +100,7 @@ def measure_split(
     target_recall: float = 0.99,
     post: PostProcessing = NOTHING,
 ) -> dict[str, Measured]:
-    """As `measure`, of one split, given its rows: `[queries, dim]` and `[gallery, dim]`."""
+    """The metrics of one split, as in `measure`, given its rows `[queries, dim]` and `[gallery, dim]`."""
     split = answerable(split, post)
     if post.database_augmentation:
         gallery = augment_database(gallery, k=post.database_augmentation, alpha=post.alpha)
@@ -123,10 +123,10 @@ def measure_split(
 
 
 def answerable(split: Split, post: PostProcessing = NOTHING) -> Split:
-    """The split with those rankings in which a query has something to find.
+    """The split, reduced to the rankings in which at least one query has a positive.
 
     Raises:
-        InputError: there is none, or the post-processing does not fit the split.
+        InputError: there is no such ranking, or the post-processing does not fit the split.
     """
     if post.rerank and post.query_expansion and np.any(split.self_index >= 0):
         raise InputError(
@@ -158,17 +158,17 @@ def _why_unanswerable(split: Split) -> str:
 def leave_one_out(
     embeddings: np.ndarray, labels: np.ndarray, ks: Sequence[int], *, neighbors: str = "exact"
 ) -> dict[str, float]:
-    """Recall@K and mAP, each image in turn being the query and all others the gallery.
+    """Leave-one-out Recall@K and mAP: each image is the query once, all others are the gallery.
 
     Args:
         embeddings: `[images, dim]` float32, unit norm.
         labels: `[images]` integers.
         ks: the Ks of Recall@K; those above the number of other images are left out.
-        neighbors: as `search` of `measure`.
+        neighbors: the `search` of `measure`.
 
     Returns:
-        `recall_at_<k>`, `map`, `queries` (that count), `lone_queries` (left out); by ScaNN `scann_recall` in
-        place of `map`.
+        `recall_at_<k>`, `map`, and the numbers of `queries` (valid) and `lone_queries` (left out). With ScaNN
+        there is `scann_recall` in place of `map`.
 
     >>> leave_one_out(np.eye(2, dtype=np.float32)[[0, 0, 1]], np.array([5, 5, 7]), [1, 10])
     {'recall_at_1': 1.0, 'map': 1.0, 'queries': 2, 'lone_queries': 1}
@@ -194,7 +194,7 @@ def _all_ranks(queries, gallery, split, post):
 def _measure_neighbors(queries, gallery, split, ks, search, target_recall, post):
     if split.labels is None or post.rerank:
         raise InputError(f"Graded relevance and re-ranking need exact search; {search} finds a few nearest.")
-    # One more, to see which are tied with what comes after.
+    # Search one more neighbour, to detect ties with the k-th.
     find = by_name.search(search, target_recall=target_recall)
     found = find(queries, gallery, min(max(ks) + 1, len(gallery)), split.self_index)
     per_query = metrics.per_query_of_neighbors(*found, *split.labels, split.self_index, ks)
@@ -210,16 +210,18 @@ def _measure_neighbors(queries, gallery, split, ks, search, target_recall, post)
 
 
 def _some(labels: np.ndarray) -> str:
-    """The first few of some labels."""
+    """The first few distinct labels, as text."""
     values = np.unique(labels)
     return ", ".join(map(str, values[:5].tolist())) + (", ..." if len(values) > 5 else "")
 
 
 def _hang_on_ties(found, labels, gallery_labels, ks):
-    """`[queries]` whether a list does not tell what exact search gives, of few: the k-th and the next are as
-    good as tied, with a positive among the tied, or are none.
+    """Marks the few queries whose top-k list may differ from exact search.
+
+    Their k-th and (k+1)-th results tie, with a positive among the tied, or the list is incomplete.
     """
-    # As good as: ScaNN rounds equal rows by where they stand. And what is not listed may be a positive.
+    # Compare with tolerance: ScaNN gives equal rows slightly different scores. Missing results may be
+    # positives.
     right = (gallery_labels[found.index] == labels[:, None]) | (found.index < 0)
     hang = np.zeros(len(labels), bool)
     for k in ks:
@@ -232,12 +234,12 @@ def _hang_on_ties(found, labels, gallery_labels, ks):
 
 
 def rows_of(embeddings: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """These rows of the embeddings; all of them in their order are not copied."""
+    """These rows of the embeddings; not a copy if they are all rows in order."""
     return embeddings if np.array_equal(rows, np.arange(len(embeddings))) else embeddings[rows]
 
 
 def _means(per_query: dict[str, np.ndarray], split: Split) -> dict[str, float]:
-    """The means over queries, those over classes where these are known, and the counts, which stay last."""
+    """The means over queries, the means over classes if these are known, and the counts, which come last."""
     means = metrics.summarize(per_query)
     counts = {name: means.pop(name) for name in metrics.COUNTS if name in means}
     by_class = {} if split.labels is None else class_means(per_query, split.labels[0])
@@ -245,7 +247,7 @@ def _means(per_query: dict[str, np.ndarray], split: Split) -> dict[str, float]:
 
 
 def _mean(draws: list[Measured]) -> Measured:
-    """The mean of several draws of a ranking; of one, itself."""
+    """The mean of several draws of a ranking; a single draw is returned as it is."""
     if len(draws) == 1:
         return draws[0]
     means = {name: float(np.mean([draw.metrics[name] for draw in draws])) for name in draws[0].metrics}

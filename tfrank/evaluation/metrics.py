@@ -1,10 +1,10 @@
-"""Retrieval metrics of each query, and their means, all from the ranks of its positives.
+"""Retrieval metrics of each query and their means, computed from the ranks of the positives.
 
 Recall@K is the hit rate of metric learning: the share of queries with at least one image of their class
-among the K nearest, the query itself left out. Queries without a positive have no metric: NaN, and they are
-left out of every mean. Ties are ranked pessimistically, see `ranks`.
+among the K nearest, the query itself left out. A query without a positive gets NaN and is left out of every
+mean. Ties are ranked pessimistically, see `ranks`.
 
-Below, r_1 < ... < r_R are the ranks of a query's R positives, from 1.
+Below, r_1 < ... < r_R are the ranks of a query's R positives, counted from 1.
 """
 
 import itertools
@@ -17,9 +17,9 @@ from tfrank.common.checks import InputError
 from tfrank.evaluation.ranks import Ranks
 
 DEFAULT_KS = (1, 10, 100)
-# Positives looked at together, so that what is computed of them stays in the processor's cache.
+# Positives processed together, so that intermediate results stay in the processor's cache.
 BLOCK_POSITIVES = 2**18
-# What the mean over queries is called, where it has a name of its own.
+# Names of means over queries that differ from the name of the per-query metric.
 MEANS = {"ap": "map", "ap_at_r": "map_at_r", "reciprocal_rank": "mrr", "trapezoid_ap": "trapezoid_map"}
 DEFINITIONS = {
     "recall_at_<k>": "Recall@K (hit rate): share of queries with at least one image of their class among"
@@ -41,10 +41,10 @@ DEFINITIONS = {
     "by_class": "By class: mean over classes of the mean of each class's queries. Each class counts the same,"
     " however many queries it has; in a mean over queries large classes count more.",
 }
-# The end of the name of a mean over classes.
+# Suffix of the name of a mean over classes.
 BY_CLASS = "_by_class"
 
-# Metrics as papers write them; others by their own names.
+# Metric names as papers write them. Metrics that are not listed are shown by their own names.
 TITLES = {
     "ap": "AP",
     "trapezoid_ap": "AP",
@@ -99,7 +99,7 @@ def family_of(name: str) -> str:
 
 
 def main_metric(per_query: Mapping[str, np.ndarray]) -> str:
-    """The metric that queries are compared by: AP, or hits where an approximate search knows no AP.
+    """The name of the metric that compares queries: AP, or the hit rate if approximate search gives no AP.
 
     >>> main_metric({"recall_at_1": np.ones(1), "ap": np.ones(1)})
     'ap'
@@ -108,7 +108,7 @@ def main_metric(per_query: Mapping[str, np.ndarray]) -> str:
 
 
 def recall_at_k(ranks: Ranks, k: int) -> np.ndarray:
-    """`[queries]` hits: 1 where r_1 <= k, else 0; NaN for a lone query.
+    """`[queries]` hits: 1 if r_1 <= k, else 0; NaN for a query without a positive.
 
     >>> recall_at_k(Ranks(np.array([0, 2, 2]), np.array([2, 3])), 2)
     array([ 1., nan])
@@ -117,7 +117,7 @@ def recall_at_k(ranks: Ranks, k: int) -> np.ndarray:
 
 
 def precision_at_k(ranks: Ranks, k: int) -> np.ndarray:
-    """`[queries]` share of positives among the k nearest, #{j: r_j <= k} / k; NaN for a lone query.
+    """`[queries]` share of positives among the k nearest, #{j: r_j <= k} / k; NaN without a positive.
 
     >>> precision_at_k(Ranks(np.array([0, 2]), np.array([2, 3])), 4)
     array([0.5])
@@ -126,7 +126,7 @@ def precision_at_k(ranks: Ranks, k: int) -> np.ndarray:
 
 
 def average_precision(ranks: Ranks) -> np.ndarray:
-    """`[queries]` AP, the mean of the precisions at the positives: 1/R sum_j j / r_j; NaN for a lone query.
+    """`[queries]` AP, the mean of the precisions at the positives: 1/R sum_j j / r_j; NaN without a positive.
 
     >>> average_precision(Ranks(np.array([0, 2]), np.array([1, 4])))
     array([0.75])
@@ -135,7 +135,7 @@ def average_precision(ranks: Ranks) -> np.ndarray:
 
 
 def average_precision_at_r(ranks: Ranks) -> np.ndarray:
-    """`[queries]` AP of the R nearest: 1/R sum over r_j <= R of j / r_j; NaN for a lone query.
+    """`[queries]` AP of the R nearest: 1/R sum over r_j <= R of j / r_j; NaN without a positive.
 
     MAP@R is its mean: Musgrave, Belongie, Lim: A Metric Learning Reality Check, ECCV 2020 (arXiv 2003.08505),
     section 3.2.
@@ -147,7 +147,7 @@ def average_precision_at_r(ranks: Ranks) -> np.ndarray:
 
 
 def r_precision(ranks: Ranks) -> np.ndarray:
-    """`[queries]` precision at R, #{j: r_j <= R} / R; NaN for a lone query.
+    """`[queries]` precision at R, #{j: r_j <= R} / R; NaN without a positive.
 
     >>> r_precision(Ranks(np.array([0, 2]), np.array([2, 4])))
     array([0.5])
@@ -156,7 +156,7 @@ def r_precision(ranks: Ranks) -> np.ndarray:
 
 
 def reciprocal_rank(ranks: Ranks) -> np.ndarray:
-    """`[queries]` 1 / r_1; NaN for a lone query.
+    """`[queries]` 1 / r_1; NaN without a positive.
 
     >>> reciprocal_rank(Ranks(np.array([0, 2]), np.array([4, 5])))
     array([0.25])
@@ -165,7 +165,7 @@ def reciprocal_rank(ranks: Ranks) -> np.ndarray:
 
 
 def ndcg(ranks: Ranks) -> np.ndarray:
-    """`[queries]` sum_j 1 / log2(1 + r_j), divided by sum_j 1 / log2(1 + j); NaN for a lone query.
+    """`[queries]` sum_j 1 / log2(1 + r_j), divided by sum_j 1 / log2(1 + j); NaN without a positive.
 
     The normalised discounted cumulative gain of Järvelin and Kekäläinen (TOIS 2002) over the whole ranking,
     with gain 1 for a positive and 0 for a negative, in the form with log2(1 + rank).
@@ -175,17 +175,17 @@ def ndcg(ranks: Ranks) -> np.ndarray:
     """
     gain = 1 / np.log2(1 + ranks.rank)
     best = np.cumsum(1 / np.log2(2 + np.arange(max(ranks.positives, default=0))))
-    # The last entry is that of lone queries.
+    # The last entry, at index -1, is for queries without a positive.
     ideal = np.append(best, np.nan)[ranks.positives - 1]
     return _sum(gain, ranks) / ideal
 
 
 def trapezoid_ap(ranks: Ranks) -> np.ndarray:
-    """`[queries]` AP as the area of trapezoids under the precision-recall curve; NaN for a lone query.
+    """`[queries]` AP as the area of trapezoids under the precision-recall curve; NaN without a positive.
 
     1/R sum_j (p_j + j / r_j) / 2, where p_j is the precision just before the positive, (j - 1) / (r_j - 1),
-    or 1 at rank 1. It is the mAP of the revisited Oxford and Paris protocol (Radenović et al.: Revisiting
-    Oxford and Paris, CVPR 2018, arXiv 1803.11285) as its published evaluation computes it.
+    or 1 at rank 1. Its mean is the mAP of the revisited Oxford and Paris protocol (Radenović et al.:
+    Revisiting Oxford and Paris, CVPR 2018, arXiv 1803.11285), computed as in their published code.
 
     >>> trapezoid_ap(Ranks(np.array([0, 2]), np.array([1, 3])))
     array([0.79166667])
@@ -196,10 +196,10 @@ def trapezoid_ap(ranks: Ranks) -> np.ndarray:
 
 
 def capped_precision_at_k(ranks: Ranks, k: int) -> np.ndarray:
-    """`[queries]` #{j: r_j <= k} / min(k, r_R); NaN for a lone query.
+    """`[queries]` #{j: r_j <= k} / min(k, r_R); NaN without a positive.
 
-    The mP@k of the revisited Oxford and Paris protocol (arXiv 1803.11285), as its published evaluation
-    computes it: a query all of whose positives came before rank k is not blamed for what comes after.
+    The mP@k of the revisited Oxford and Paris protocol (arXiv 1803.11285), computed as in their published
+    code: if all positives come before rank k, what follows does not lower the precision.
 
     >>> capped_precision_at_k(Ranks(np.array([0, 2]), np.array([1, 2])), 10)
     array([1.])
@@ -216,8 +216,8 @@ def per_query(ranks: Ranks, ks: Sequence[int]) -> dict[str, np.ndarray]:
         ks: the Ks of Recall@K and precision@K, see `usable_ks`.
 
     Returns:
-        `[queries]` float64 each, 0 to 1, NaN for a lone query: `recall_at_<k>` and `precision_at_<k>` for
-        each k, `ap`, `ap_at_r`, `r_precision`, `reciprocal_rank`, `ndcg`.
+        `[queries]` float64 each, 0 to 1, NaN for a query without a positive: `recall_at_<k>` and
+        `precision_at_<k>` for each k, `ap`, `ap_at_r`, `r_precision`, `reciprocal_rank`, `ndcg`.
 
     >>> found = per_query(Ranks(np.array([0, 1, 1]), np.array([2])), [1])
     >>> found["recall_at_1"], found["ap"]
@@ -228,14 +228,15 @@ def per_query(ranks: Ranks, ks: Sequence[int]) -> dict[str, np.ndarray]:
 
 
 def summarize(per_query: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """Means over the queries that have a positive, and how many those are.
+    """Means over the queries with a positive, and the number of these queries.
 
     Args:
-        per_query: `[queries]` each, NaN for a lone query, as from `per_query`.
+        per_query: `[queries]` each, NaN for a query without a positive, as from `per_query`.
 
     Returns:
         `recall_at_<k>`, `precision_at_<k>`, `map`, `map_at_r`, `r_precision`, `mrr`, `ndcg`, 0 to 1, and the
-        numbers of `queries` and of `lone_queries`, which are left out. `DEFINITIONS` says what they mean.
+        numbers of `queries` and of `lone_queries`, those without a positive, which are left out.
+        `DEFINITIONS` explains the metrics.
 
     Raises:
         InputError: no query has a positive.
@@ -251,14 +252,14 @@ def summarize(per_query: Mapping[str, np.ndarray]) -> dict[str, float]:
 
 
 def usable_ks(ks: Sequence[int] | None, gallery_size: int) -> tuple[tuple[int, ...], str]:
-    """The Ks to be reported, ascending, each once, and in words which of the default Ks are left out, or "".
+    """The Ks to report, ascending and without repeats, and a note that names default Ks left out, or "".
 
     Args:
-        ks: integers from 1 to `gallery_size`. None: 1, 10 and 100, or those of them that are possible.
-        gallery_size: how many images a query is ranked against.
+        ks: integers from 1 to `gallery_size`. None: those of 1, 10 and 100 that are possible.
+        gallery_size: number of images that a query is ranked against.
 
     Raises:
-        InputError: a K that was asked for is no integer, below 1, or above the gallery.
+        InputError: a given K is not an integer, is below 1, or exceeds the gallery size.
 
     >>> usable_ks([10, 1, 10], 59)
     ((1, 10), '')
@@ -280,8 +281,9 @@ def usable_ks(ks: Sequence[int] | None, gallery_size: int) -> tuple[tuple[int, .
 
 
 def per_query_revisited(ranks: Ranks, ks: Sequence[int]) -> dict[str, np.ndarray]:
-    """As `per_query`, the metrics of the revisited Oxford and Paris protocol: `trapezoid_ap` and
-    `capped_precision_at_<k>`.
+    """The metrics of the revisited Oxford and Paris protocol, in the form of `per_query`.
+
+    They are `trapezoid_ap` and `capped_precision_at_<k>`.
 
     >>> per_query_revisited(Ranks(np.array([0, 1]), np.array([2])), [5])
     {'trapezoid_ap': array([0.25]), 'capped_precision_at_5': array([0.5])}
@@ -298,16 +300,16 @@ def per_query_of_neighbors(
     self_index: np.ndarray,
     ks: Sequence[int],
 ) -> dict[str, np.ndarray]:
-    """`recall_at_<k>` and `precision_at_<k>` as `per_query`, from lists of neighbours, of which -1 is none.
+    """Computes both metrics, `recall_at_<k>` and `precision_at_<k>`, from neighbour lists.
 
-    Ties are ranked pessimistically here too: a positive as similar as the last of a list that does not hold
-    the whole gallery may be tied with a negative that is not in it, and is no hit. Where the
-    two last are tied, a caller that wants what exact search gives ranks that query in the whole gallery.
+    Ties are ranked pessimistically here too. If a list does not hold the whole gallery, a positive as similar
+    as its last entry may tie with a negative that is not listed, so it is no hit. If the last two entries
+    tie, a caller that needs the result of exact search must rank that query in the whole gallery.
 
     Args:
-        index: `[queries, more than max(ks)]` gallery rows, nearest first, the query itself left out; as many
-            as the gallery has where that is fewer.
-        similarity: `[queries, more than max(ks)]`, -inf for none.
+        index: `[queries, more than max(ks)]` gallery rows, nearest first, the query itself left out; -1 means
+            no neighbour. A gallery with fewer rows gives fewer columns.
+        similarity: `[queries, more than max(ks)]`, -inf for no neighbour.
         query_labels: `[queries]`.
         gallery_labels: `[gallery]`.
         self_index: `[queries]` the query's own gallery row, or -1.
@@ -319,7 +321,7 @@ def per_query_of_neighbors(
     hit = (gallery_labels[index] == query_labels[:, None]) & (index >= 0)
     cut = len(gallery_labels) - (self_index >= 0) > index.shape[1]
     hit &= ~cut[:, None] | (similarity > similarity[:, -1:])
-    # Of equals the negatives first.
+    # Break ties pessimistically: negatives first.
     hit = np.take_along_axis(hit, np.lexsort((hit, -similarity), axis=1), axis=1).astype(np.float64)
     hit[positives <= 0] = np.nan
     recalls = {f"recall_at_{k}": hit[:, :k].max(axis=1) for k in ks}
@@ -339,7 +341,7 @@ def _metrics(ranks: Ranks, ks: Sequence[int]) -> dict[str, np.ndarray]:
 
 
 def _blocks(ranks: Ranks) -> Iterator[Ranks]:
-    """The same ranks in pieces of whole queries, with about BLOCK_POSITIVES positives each."""
+    """The ranks in blocks of whole queries, with about BLOCK_POSITIVES positives each."""
     queries, positives = len(ranks.positives), len(ranks.rank)
     cuts = np.searchsorted(ranks.start, np.arange(BLOCK_POSITIVES, positives, BLOCK_POSITIVES))
     edges = [0, *np.unique(cuts[(cuts > 0) & (cuts < queries)]), queries]
@@ -349,7 +351,7 @@ def _blocks(ranks: Ranks) -> Iterator[Ranks]:
 
 
 def _place(ranks: Ranks) -> np.ndarray:
-    """j of each r_j: which of its query's positives it is, from 1."""
+    """The j of each r_j: the position among the positives of its query, from 1."""
     return np.arange(1, len(ranks.rank) + 1) - np.repeat(ranks.start[:-1], ranks.positives)
 
 
@@ -359,18 +361,18 @@ def _among_r(ranks: Ranks) -> np.ndarray:
 
 
 def _first(values: np.ndarray, ranks: Ranks) -> np.ndarray:
-    """Of each query the value at its first positive."""
+    """`[queries]` the value at the first positive; NaN without one."""
     return _of_counting(values[ranks.start[:-1][ranks.positives > 0]], ranks)
 
 
 def _sum(values: np.ndarray, ranks: Ranks) -> np.ndarray:
-    """Of each query the sum of the values at its positives."""
+    """`[queries]` the sum of the values at the positives; NaN without one."""
     starts = ranks.start[:-1][ranks.positives > 0]
     return _of_counting(np.add.reduceat(values, starts, dtype=np.float64), ranks)
 
 
 def _of_counting(values: np.ndarray, ranks: Ranks) -> np.ndarray:
-    """`[queries]` the values of those that have a positive, in their order, NaN for the others."""
+    """`[queries]` the given values for queries with a positive, in order, and NaN for the others."""
     result = np.full(len(ranks.positives), np.nan)
     result[ranks.positives > 0] = values
     return result

@@ -1,4 +1,4 @@
-"""Products of embeddings, and pieces of a long computation on all cores."""
+"""Products of embeddings, and parallel computation on all cores."""
 
 import collections
 import contextlib
@@ -11,21 +11,21 @@ from typing import TypeVar
 import numpy as np
 import tensorflow as tf
 
-# Threads above the number of cores: a product, which is shared by all cores, leaves some idle at its end.
+# Threads beyond the number of cores: a product runs on all cores and leaves some idle when it ends.
 MORE_THREADS = 2
-# Bytes of a gallery up to which it is held where it is multiplied, beside the array or file that it is from.
+# A gallery of up to this many bytes is copied to the device that multiplies it, beside its array or file.
 HELD_BYTES = 2**31
-# Rows of a larger gallery that are read at a time.
+# Rows of a larger gallery read at a time.
 SLAB_ROWS = 2**16
 
 Task, Result = TypeVar("Task"), TypeVar("Result")
 
 
 def similarities(queries: np.ndarray, gallery: np.ndarray | tf.Tensor) -> np.ndarray:
-    """`[queries, gallery]` products of `[queries, dim]` and `[gallery, dim]` float32, not to be written to.
+    """`[queries, gallery]` read-only products of `[queries, dim]` and `[gallery, dim]` float32.
 
-    By TensorFlow, on the first GPU if there is one. In one product equal rows have bit-equal similarities
-    wherever they stand; NumPy's BLAS rounds by position.
+    Computed by TensorFlow, on the first GPU if there is one. Within one product, equal rows have bit-equal
+    similarities at any position; in NumPy's BLAS rounding depends on the position.
 
     >>> similarities(np.eye(2, dtype=np.float32), np.ones([3, 2], np.float32)).shape
     (2, 3)
@@ -34,13 +34,13 @@ def similarities(queries: np.ndarray, gallery: np.ndarray | tf.Tensor) -> np.nda
 
 
 class Gallery:
-    """Rows that many blocks of queries are multiplied with: on the first GPU, or else on all cores.
+    """Gallery rows to multiply with many blocks of queries, on the first GPU or else on all cores.
 
     Args:
         rows: `[gallery, dim]` float32, an array or a memory map, which may be larger than memory.
 
     Attributes:
-        held: whether the rows are held; else each block of queries reads them anew.
+        held: whether the rows are held on the device; otherwise each block of queries reads them again.
     """
 
     def __init__(self, rows: np.ndarray):
@@ -51,12 +51,12 @@ class Gallery:
         return len(self._rows)
 
     def similarities(self, queries: np.ndarray) -> np.ndarray:
-        """As the function `similarities`, with these rows."""
+        """The products of `[queries, dim]` with the rows, see the function `similarities`."""
         if self.held:
             return similarities(queries, self._rows)
         result = np.empty([len(queries), len(self._rows)], np.float32)
         for start in range(0, len(self._rows), SLAB_ROWS):
-            # The last slab begins earlier, so that all products have one shape and round alike.
+            # The last slab starts earlier, so that all products have the same shape and rounding.
             start = max(0, min(start, len(self._rows) - SLAB_ROWS))
             columns = slice(start, start + SLAB_ROWS)
             result[:, columns] = similarities(queries, self._rows[columns])
@@ -65,17 +65,17 @@ class Gallery:
     def largest(
         self, queries: np.ndarray, k: int, query: np.ndarray, own: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The k largest similarities of each query and their rows, chosen where they are computed.
+        """The k largest similarities of each query and their rows, selected on the device.
 
         Args:
             queries: `[queries, dim]` float32.
-            k: how many, of at most the rows there are.
-            query: `[pairs]` the numbers of queries that stand in the gallery.
-            own: `[pairs]` the rows where they stand, whose similarity becomes -inf.
+            k: number of similarities, at most the number of rows.
+            query: `[pairs]` the numbers of the queries that are gallery rows.
+            own: `[pairs]` their gallery rows, whose similarity becomes -inf.
 
         Returns:
-            `[queries, k]` float32 similarities, largest first, and `[queries, k]` int32 rows; of equals,
-            the first row first.
+            `[queries, k]` float32 similarities, largest first, and `[queries, k]` int32 rows. Among equal
+            similarities the lower row comes first.
         """
         block = tf.matmul(queries, self._rows, transpose_b=True)
         pairs = np.stack([query, own], axis=1).astype(np.int32)
@@ -85,28 +85,27 @@ class Gallery:
 
 
 def gpu() -> str | None:
-    """The name of the first GPU; None where there is none."""
+    """The name of the first GPU; None if there is none."""
     gpus = tf.config.list_logical_devices("GPU")
     return gpus[0].name if gpus else None
 
 
 def cores() -> int:
-    """How many processors the machine has."""
+    """The number of processors of the machine."""
     return os.cpu_count() or 1
 
 
 def in_parallel(
     function: Callable[[Task], Result], tasks: Iterable[Task], *, workers: int | None = None
 ) -> Iterator[Result]:
-    """`function(task)` of each task, in their order, computed by several threads.
+    """Yields `function(task)` for each task, in order, computed by several threads.
 
-    Products are of full float32 meanwhile. Few results wait at a time. An error of a task is raised where its
-    result would come.
+    Meanwhile TF32 is off. Few results wait at a time. The error of a task is raised in place of its result.
 
     Args:
-        function: what to do.
-        tasks: with what.
-        workers: how many threads; None: some more than there are cores.
+        function: the function to call.
+        tasks: its arguments.
+        workers: number of threads; None: a few more than there are cores.
 
     >>> list(in_parallel(abs, [-1, 2, -3]))
     [1, 2, 3]
@@ -127,7 +126,7 @@ def in_parallel(
 
 
 class _TensorFloat32:
-    """TensorFlow's switch, which is one for the whole process: off while anyone asks for that."""
+    """TensorFlow's TF32 switch, global to the process: off while at least one caller needs it off."""
 
     def __init__(self):
         self._lock, self._asking, self._before = threading.Lock(), 0, False
@@ -141,7 +140,7 @@ class _TensorFloat32:
             self._asking += 1
 
     def restore(self) -> None:
-        """The last one switches TF32 back to what it was before the first `off`."""
+        """Ends one `off`; the last `restore` resets TF32 to its state before the first `off`."""
         with self._lock:
             self._asking -= 1
             if not self._asking:
@@ -153,9 +152,9 @@ _TENSOR_FLOAT_32 = _TensorFloat32()
 
 @contextlib.contextmanager
 def full_float32() -> Iterator[None]:
-    """No TF32: on GPUs that have it, it would change which of two near neighbours is the nearer.
+    """Switches TF32 off for a block: on GPUs that have it, it could swap two neighbours of similar distance.
 
-    Threads may be inside at the same time: TF32 is off until the last of them leaves.
+    Several threads may be inside at the same time: TF32 stays off until the last one leaves.
     """
     _TENSOR_FLOAT_32.off()
     try:

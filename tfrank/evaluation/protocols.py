@@ -1,4 +1,4 @@
-"""Who is query, who is gallery, and what each query should find: the protocols of the published tables."""
+"""The protocols of the published tables: queries, gallery, and what each query should find."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from tfrank.common.normalize import l2_normalize
 from tfrank.evaluation.ranks import Truth, by_label, by_list
 from tfrank.evaluation.templates import TemplatePairs
 
-# Names of `Split`s, and what they are for a person.
+# Protocols by name, with descriptions for the user.
 PROTOCOLS = {
     "leave_one_out": "every image in turn is the query, all others are the gallery",
     "query_gallery": "the test set's queries against its gallery",
@@ -21,14 +21,14 @@ PROTOCOLS = {
     "template_pairs": "pairs of templates, by the cosine; a template is the mean of its media, each"
     " of which is the mean of its images",
 }
-# Compares pairs and ranks nothing, so it has no `Split`.
+# This protocol compares pairs and ranks nothing, so it has no `Split`.
 TEMPLATE_PAIRS = "template_pairs"
-# The label of images of no class.
+# The label of images without a class.
 UNKNOWN = -1
-# Of `random_gallery` (Liu et al., CVPR 2016).
+# Number of draws of `random_gallery` (Liu et al., CVPR 2016).
 DRAWS = 10
 GRADES = ("easy", "hard", "junk")
-# Relevance that counts as positive, and that is left out of the ranking (Radenovic et al., CVPR 2018).
+# Grades that count as positive, and grades left out of the ranking (Radenovic et al., CVPR 2018).
 DIFFICULTIES = {
     "easy": (("easy",), ("hard", "junk")),
     "medium": (("easy", "hard"), ("junk",)),
@@ -38,18 +38,20 @@ DIFFICULTIES = {
 
 @dataclasses.dataclass(frozen=True)
 class TestSet:
-    """What is known of the images of a test set, an entry each.
+    """The images of a test set, without their pixels; arrays have one entry per image.
 
     Attributes:
-        labels: `[images]` int64; -1 where only graded ground truth is known.
+        labels: `[images]` int64; -1 if only graded relevance is known.
         ids: `[images]` bytes or text.
-        role: `[images]` of "", "query", "gallery", "distractor".
-        group: `[images]` int64, the instance that several images show, -1 where each is its own.
-        relevance: by query id, the gallery ids of each grade, "easy", "hard" and "junk"; None without grades.
-        templates: of the images, and pairs of them to compare; None without. Such images have no groups.
+        role: `[images]`, each "", "query", "gallery" or "distractor".
+        group: `[images]` int64, the instance that several images show; -1 if the image is its own instance.
+        relevance: for each query id, the gallery ids of the grades "easy", "hard" and "junk"; None without
+            grades.
+        templates: the templates of the images and the pairs to compare; None without. Images with templates
+            have no groups.
     """
 
-    # Not one of pytest's, for all its name.
+    # Its name makes pytest look for tests in it.
     __test__ = False
 
     labels: np.ndarray
@@ -61,16 +63,16 @@ class TestSet:
 
 
 class Split(NamedTuple):
-    """Queries, a gallery, and what is to be found in it.
+    """Queries, a gallery, and what each query should find.
 
     Attributes:
         queries: `[queries]` rows of the test set.
         gallery: `[gallery]` rows of the test set.
-        self_index: `[queries]` places in `gallery` of the queries themselves, or -1.
-        truths: by the name of a ranking.
-        labels: `[queries]` and `[gallery]`, where they are what `truths` says; None for graded relevance,
-            whose metrics are those of the revisited protocol.
-        leave_one_out: whether the gallery is the queries, and labels alone say what is to be found.
+        self_index: `[queries]` the position in `gallery` of the query itself, or -1.
+        truths: the ground truth by the name of a ranking.
+        labels: the labels `[queries]` and `[gallery]` if they define `truths`. None for graded relevance,
+            which has the metrics of the revisited protocol.
+        leave_one_out: whether the gallery equals the queries and labels alone define the positives.
     """
 
     queries: np.ndarray
@@ -82,20 +84,20 @@ class Split(NamedTuple):
 
     @property
     def ranked(self) -> int:
-        """How many images a query is ranked against."""
+        """The number of images that a query is ranked against."""
         return len(self.gallery) - bool(np.any(self.self_index >= 0))
 
 
 def splits_of(test: TestSet, protocol: str, *, seed: int = 0) -> list[Split]:
-    """The splits of a protocol. Rankings of one name in several splits are draws, to be averaged.
+    """The splits of a protocol. Rankings with the same name in several splits are draws to average.
 
     Args:
         test: the test set.
-        protocol: a name of `PROTOCOLS` but `template_pairs`.
-        seed: of what is drawn.
+        protocol: a name in `PROTOCOLS`, except `template_pairs`.
+        seed: seed of the random draws.
 
     Raises:
-        InputError: the protocol is none, or not one for this test set.
+        InputError: the protocol is unknown or does not fit the test set.
 
     >>> nothing = np.array([""] * 4)
     >>> test = TestSet(np.array([1, 1, 2, 2]), np.array(list("abcd")), nothing, np.full(4, -1))
@@ -115,7 +117,7 @@ def splits_of(test: TestSet, protocol: str, *, seed: int = 0) -> list[Split]:
 
 
 def text_of(image_id: bytes | str | int) -> str:
-    """An image's id as text that can be written; what cannot is escaped, so that ids stay different.
+    """An image's id as text that UTF-8 can encode. The rest is escaped, so that different ids stay different.
 
     >>> text_of(b"a\\xff"), text_of("a\\udc80"), text_of(7)
     ('a\\\\xff', 'a\\\\udc80', '7')
@@ -126,7 +128,7 @@ def text_of(image_id: bytes | str | int) -> str:
 
 
 def usual_protocol(test: TestSet) -> str:
-    """The protocol of a test set by what is known of it: templates, grades, roles, or labels alone."""
+    """The default protocol of a test set: it depends on whether there are templates, grades or roles."""
     if test.templates is not None:
         return TEMPLATE_PAIRS
     if test.relevance is not None:
@@ -135,24 +137,24 @@ def usual_protocol(test: TestSet) -> str:
 
 
 def average_groups(embeddings: np.ndarray, test: TestSet) -> tuple[np.ndarray, TestSet, np.ndarray]:
-    """One embedding for each instance: the mean of those of its images, such as a video's frames.
+    """One embedding for each instance: the mean over its images, such as the frames of a video.
 
-    As Smooth-AP evaluates IJB-C (arXiv 2007.12163, section 5.1). The mean of unit rows, normalised again;
-    zeros where they cancel out.
+    Smooth-AP evaluates IJB-C this way (arXiv 2007.12163, section 5.1). The mean of the unit rows is
+    normalised again; it is zero if they cancel out.
 
     Args:
         embeddings: `[images, dim]` float32, unit norm.
-        test: of the images.
+        test: the test set of the images.
 
     Returns:
-        `[instances, dim]` embeddings, their test set, and the row of the first image of each.
+        `[instances, dim]` embeddings, their test set, and the row of the first image of each instance.
 
     Raises:
         InputError: images of one group are of several classes.
     """
     if np.all(test.group < 0):
         return embeddings, test, np.arange(len(embeddings))
-    # Those of no group are one each.
+    # Each image without a group is its own instance.
     key = np.where(test.group < 0, np.arange(len(test.group)) + test.group.max() + 1, test.group)
     _, first, place, sizes = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
     for what, column in (("classes", test.labels), ("roles", test.role)):
@@ -167,7 +169,7 @@ def average_groups(embeddings: np.ndarray, test: TestSet) -> tuple[np.ndarray, T
     order, ends = np.argsort(place, kind="stable"), np.cumsum(sizes)
     for row, (start, end) in enumerate(zip(ends - sizes, ends)):
         mean[row] = embeddings[order[start:end]].mean(axis=0, dtype=np.float64)
-    # In the order of the first image of each.
+    # Sort instances by their first image.
     order = np.argsort(first)
     first = first[order]
     columns = {name: getattr(test, name)[first] for name in ("labels", "ids", "role", "group")}

@@ -1,7 +1,7 @@
-"""The ranks of each query's positives: all that retrieval metrics need, for any K. No lists of neighbours.
+"""The ranks of each query's positives. Retrieval metrics at any K need only these, no neighbour lists.
 
-Ties are ranked pessimistically: a negative as similar as a positive stands before it. All similarities of a
-query come from one product, since two products may round one pair differently.
+Ties are ranked pessimistically: a negative as similar as a positive is ranked before it. All similarities of
+a query come from one product, because two products may round the same pair differently.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,9 +14,9 @@ from tfrank.evaluation.parallel import Gallery, in_parallel
 
 # Similarities that a thread holds at a time: 64 MiB in float32.
 BLOCK_SIMILARITIES = 2**24
-# The same where each block reads the whole gallery, by two threads: 1 GiB.
+# The same if each block reads the whole gallery again, by two threads: 1 GiB each.
 STREAMED_SIMILARITIES = 2**28
-# Up to so many positives of a query, its row is compared with each; with more it is sorted.
+# With at most this many positives a query's row is compared with each of them; with more, it is sorted.
 FEW_POSITIVES = 8
 
 
@@ -24,7 +24,7 @@ class Ranks(NamedTuple):
     """The ranks of the positives of every query, from 1, ascending for each query.
 
     Attributes:
-        start: `[queries + 1]` int64: those of query q are `rank[start[q] : start[q + 1]]`.
+        start: `[queries + 1]` int64: the ranks of query q are `rank[start[q] : start[q + 1]]`.
         rank: `[positives of all queries]` int32.
     """
 
@@ -33,16 +33,16 @@ class Ranks(NamedTuple):
 
     @property
     def positives(self) -> np.ndarray:
-        """`[queries]` int64, how many positives each query has; 0 for a lone query."""
+        """`[queries]` int64, the number of positives of each query."""
         return np.diff(self.start)
 
 
 class Truth(NamedTuple):
-    """What each query should find.
+    """The ground truth: what each query should find.
 
     Attributes:
-        positives: from a query's number to the gallery rows that it should find.
-        ignored: from a query's number to the gallery rows that are left out of its ranking, such as itself.
+        positives: maps a query's number to the gallery rows that it should find.
+        ignored: maps a query's number to the gallery rows left out of its ranking, such as the query itself.
     """
 
     positives: Callable[[int], np.ndarray]
@@ -55,7 +55,7 @@ def by_label(
     self_index: np.ndarray | None = None,
     junk: np.ndarray | None = None,
 ) -> Truth:
-    """A query should find the gallery rows of its label, but for itself.
+    """The truth by labels: a query should find the gallery rows with its label, except itself.
 
     Args:
         query_labels: `[queries]` integers.
@@ -87,9 +87,9 @@ def by_label(
 
 
 def by_list(positives: Sequence[np.ndarray], ignored: Sequence[np.ndarray]) -> Truth:
-    """A query should find the gallery rows of its list; those of the other list do not count for it.
+    """The truth by lists: for each query, the gallery rows to find and the gallery rows to ignore.
 
-    The lists of a query have no row twice, and none in common.
+    The two lists of a query have no repeated row and no common row.
     """
     return Truth(lambda query: positives[query], lambda query: ignored[query])
 
@@ -113,7 +113,7 @@ def positive_ranks(queries: np.ndarray, gallery: np.ndarray, truth: Truth) -> Ra
 
 
 def ranks_of_blocks(blocks: Iterable[tuple[int, np.ndarray]], truth: Truth) -> Ranks:
-    """As `positive_ranks`, of similarities that are computed elsewhere.
+    """The ranks of the positives, as in `positive_ranks`, from similarities computed elsewhere.
 
     Args:
         blocks: (first query, `[block, gallery]` similarities), in the order of the queries.
@@ -123,7 +123,7 @@ def ranks_of_blocks(blocks: Iterable[tuple[int, np.ndarray]], truth: Truth) -> R
 
 
 def concatenated(parts: Iterable[Sequence[np.ndarray]]) -> Ranks:
-    """Ranks from parts of which each holds an array of ranks for each query."""
+    """The ranks of all parts. Each part has one array of ranks for each of its queries."""
     ranks = [rank for part in parts for rank in part]
     start = np.concatenate([[0], np.cumsum([len(rank) for rank in ranks], dtype=np.int64)]).astype(np.int64)
     return Ranks(start, np.concatenate([np.empty(0, np.int32), *ranks]).astype(np.int32))
@@ -150,5 +150,5 @@ def _ranks_of_block(start: int, block: np.ndarray, truth: Truth) -> list[np.ndar
 
 
 def _no_less(row: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """How many numbers of an ascending row are no less than each threshold."""
+    """The number of values of an ascending row that are no less than each threshold."""
     return len(row) - np.searchsorted(row, thresholds, side="left")

@@ -1,4 +1,4 @@
-"""Checks of the arrays that users hand over: embeddings, and which gallery row is the query itself."""
+"""Checks of arrays given by users: embeddings, and the gallery row of each query."""
 
 import numpy as np
 
@@ -6,12 +6,14 @@ from tfrank.common.checks import InputError
 
 
 def embeddings(name: str, value: np.ndarray, *, dim: int | None = None) -> np.ndarray:
-    """`value` as an array of at least one row of floats, a memory map staying on disk; InputError otherwise.
+    """Returns `value` as an array with at least one row of floats; raises InputError if it is not one.
+
+    A memory map stays on disk.
 
     Args:
-        name: of the argument.
+        name: the name of the argument, for the message.
         value: `[rows, dim]` floats.
-        dim: that the rows must have; None: any.
+        dim: the required number of dimensions; None: any.
     """
     rows = np.asarray(value)
     wanted = f"floats of shape [rows, {'dim' if dim is None else dim}], with at least one row"
@@ -25,7 +27,7 @@ def embeddings(name: str, value: np.ndarray, *, dim: int | None = None) -> np.nd
 
 
 def own_rows(self_index: np.ndarray | None, queries: int, gallery: int) -> np.ndarray:
-    """`[queries]` the query's own gallery row, or -1; InputError where a row is none of the gallery's.
+    """Returns `[queries]` the query's own gallery row, or -1; raises InputError if it is not in the gallery.
 
     >>> own_rows(None, 2, 9)
     array([-1, -1])

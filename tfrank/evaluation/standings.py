@@ -1,4 +1,4 @@
-"""Models side by side: the mean of each with its interval, and how far the last one is from it."""
+"""Comparison of models: the mean of each with its interval, and the difference to the last model."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -13,10 +13,10 @@ class Standing(NamedTuple):
     """A model in the first table of a report.
 
     Attributes:
-        name: of the model.
-        mean: of a metric over the queries, with its 95 % interval; see `paired_bootstrap`.
-        by_class: its mean over classes; None where classes are not known.
-        difference: the last model's mean minus this one's, on the queries of both; None for the last.
+        name: the name of the model.
+        mean: the mean of a metric over the queries, with its 95 % interval; see `paired_bootstrap`.
+        by_class: the mean of the metric over classes; None if classes are not known.
+        difference: the last model's mean minus this one's, on the queries that both have; None for the last.
     """
 
     name: str
@@ -26,14 +26,14 @@ class Standing(NamedTuple):
 
 
 def standings(values: Mapping[str, np.ndarray], labels: np.ndarray | None) -> list[Standing]:
-    """How models stand, the one that all are compared with being the last.
+    """One `Standing` for each model. All models are compared with the last one.
 
     Args:
-        values: by the name of a model `[queries]` a metric, NaN for a query that it does not know.
-        labels: `[queries]` integers, by which whole classes are drawn for intervals. None: not known.
+        values: from the name of a model to `[queries]` values of a metric; NaN if the model has no value.
+        labels: `[queries]` integers. Whole classes are resampled for the intervals. None: not known.
 
     Raises:
-        InputError: a model has no query in common with the last.
+        InputError: a model has no query in common with the last one.
 
     >>> for one in standings({"before": np.zeros(6), "after": np.ones(6)}, np.arange(6)):
     ...     print(one.name, one.mean.difference, one.by_class, one.difference and one.difference.difference)

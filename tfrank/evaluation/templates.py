@@ -1,4 +1,4 @@
-"""Are two sets of images of one person? IJB-C's verification of templates, over its own list of pairs."""
+"""IJB-C's template verification: do two sets of images show one person? Uses its own list of pairs."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,18 +11,18 @@ from tfrank.common.normalize import l2_normalize
 from tfrank.evaluation.parallel import in_parallel
 from tfrank.evaluation.verification import BLOCK_PAIRS, rates
 
-# Those of IJB-C's tables.
+# The false accept rates in IJB-C's tables.
 TEMPLATE_FARS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 
 
 class TemplatePairs(NamedTuple):
-    """Templates of images, and which pairs of templates are compared.
+    """The templates that images belong to, and the pairs of templates to compare.
 
     Attributes:
-        template: `[images]` integers, the template that an image belongs to.
-        media: `[images]` integers, the photo or video that it is from.
-        pairs: `[pairs, 3]` integers, an array or a memory map: two templates, and 1 if they are of one
-            person, 0 if of two.
+        template: `[images]` integers, the template of an image.
+        media: `[images]` integers, the photo or video that an image comes from.
+        pairs: `[pairs, 3]` integers, an array or a memory map: two templates, and 1 if they show one person,
+            0 if they show two.
     """
 
     template: np.ndarray
@@ -31,23 +31,23 @@ class TemplatePairs(NamedTuple):
 
     @property
     def names(self) -> np.ndarray:
-        """`[templates]` the templates, ascending."""
+        """`[templates]` the numbers of the templates, ascending."""
         return np.unique(self.template)
 
 
 def template_embeddings(embeddings: np.ndarray, templates: TemplatePairs) -> np.ndarray:
     """One embedding for each template: the mean over its media of the mean over its images, normalised.
 
-    As InsightFace evaluates IJB-C, so a video weighs as much as a photo. Means of media are not normalised,
-    and the images of a media count the same: neither the score of the face's detector nor the norm of an
+    InsightFace evaluates IJB-C this way. A video weighs as much as a photo. Means of media are not
+    normalised, and all images of a media count the same: neither the face detector's score nor the norm of an
     embedding is a weight.
 
     Args:
         embeddings: `[images, dim]` float32, unit norm, an array or a memory map.
-        templates: of the images.
+        templates: the templates of the images.
 
     Returns:
-        `[templates, dim]` float32 in the order of `names`, of unit norm; zeros where images cancel out.
+        `[templates, dim]` float32 in the order of `names`, of unit norm; zeros if the images cancel out.
 
     >>> rows = np.array([[1, 0], [1, 0], [0, 1]], np.float32)
     >>> pairs = TemplatePairs(np.array([5, 5, 5]), np.array([1, 1, 2]), np.empty([0, 3], int))
@@ -67,7 +67,7 @@ def template_embeddings(embeddings: np.ndarray, templates: TemplatePairs) -> np.
 
 
 def check_templates(templates: TemplatePairs) -> None:
-    """InputError unless the templates of pairs have images, and pairs are of one person and of two."""
+    """Raises InputError if a template of a pair has no image, or all pairs are positive or all negative."""
     missing = np.setdiff1d(templates.pairs[:, :2], templates.template)
     if len(missing):
         raise InputError(
@@ -85,19 +85,19 @@ def check_templates(templates: TemplatePairs) -> None:
 def template_verification(
     embeddings: np.ndarray, templates: TemplatePairs, *, fars: Sequence[float] = TEMPLATE_FARS
 ) -> dict[str, float]:
-    """ROC-AUC, and true accept rates at false accept rates, over the listed pairs of templates.
+    """ROC-AUC and true accept rates at false accept rates, over the listed pairs of templates.
 
-    Templates are embedded by `template_embeddings` and compared by the cosine; what the rates are says
+    Templates are embedded by `template_embeddings` and compared by the cosine. The rates are defined in
     `verification.verification`.
 
     Args:
         embeddings: `[images, dim]` float32, unit norm, an array or a memory map.
-        templates: of the images.
+        templates: the templates of the images, and the pairs.
         fars: false accept rates, above 0, below 1. Those below 1 / (negative pairs) are left out.
 
     Returns:
-        `roc_auc`, `tar_at_far_<far>` for each, 0 to 1; `templates`, `positive_pairs` and `negative_pairs`,
-        how many there are.
+        `roc_auc` and `tar_at_far_<far>` for each FAR, 0 to 1; the numbers of `templates`, `positive_pairs`
+        and `negative_pairs`.
 
     Raises:
         InputError: see `check_templates`.

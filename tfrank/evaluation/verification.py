@@ -1,4 +1,4 @@
-"""Are two images of one class? The metrics of face verification, from the similarities of pairs of images."""
+"""Face verification (are two images of one class?): metrics from the similarities of pairs of images."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,7 @@ from tfrank.evaluation.parallel import in_parallel
 
 FARS = (1e-1, 1e-2, 1e-3, 1e-4)
 MAX_PAIRS = 10_000_000
-# Pairs whose rows a thread holds at a time, 2 x 1 MiB in float32 at dim 512: what a cache holds.
+# Pairs that a thread processes at a time. Their rows, 2 x 1 MiB in float32 at dim 512, fit into the cache.
 BLOCK_PAIRS = 2**9
 DEFINITIONS = {
     "roc_auc": "ROC-AUC: probability that a pair of images of one class is more similar than a pair of two"
@@ -28,33 +28,34 @@ def verification(
     max_pairs: int = MAX_PAIRS,
     seed: int = 0,
 ) -> dict[str, float]:
-    """ROC-AUC, and true accept rates at false accept rates, over pairs of two different images.
+    """ROC-AUC and true accept rates (TAR) at false accept rates (FAR), over pairs of different images.
 
-    A pair is positive if its labels are equal, else negative. With P positive pairs, of similarities p, and N
-    negative ones, of similarities n,
+    A pair is positive if its labels are equal, else negative. With P positive pairs of similarities p, and N
+    negative pairs of similarities n,
 
         roc_auc    = 1/(P N) sum over p, n of [p > n] + [p = n] / 2
         TAR at FAR = 1/P #{p: p > t}, where t is the largest n with #{n: n > t} <= FAR N
 
-    which is the share of positives at or above the smallest threshold that accepts at most a share FAR of the
-    negatives; a positive as similar as a negative that must be refused is refused (as in IJB-B and IJB-C:
-    Whitelam et al., CVPR Workshops 2017, but for ties). Of more than `max_pairs` positive or negative pairs,
-    so many are drawn at random, with replacement. Ten million pairs at dim 512 take 4 s of processor time.
+    TAR is the share of positives at or above the smallest threshold that accepts at most a share FAR of the
+    negatives. A positive as similar as a negative that must be refused is refused. Apart from ties this is
+    the measure of IJB-B and IJB-C (Whitelam et al., CVPR Workshops 2017). If there are more than `max_pairs`
+    positive or negative pairs, `max_pairs` of them are drawn at random, with replacement. Ten million pairs
+    at dim 512 take 4 s of processor time.
 
     Args:
         embeddings: `[images, dim]` float32, unit norm, an array or a memory map.
         labels: `[images]` integers.
-        fars: false accept rates, above 0, below 1. Those below 1 / (negative pairs) are left out, since they
-            would say nothing: see `note`.
-        max_pairs: how many positive and how many negative pairs to compare at most.
-        seed: of the pairs that are drawn.
+        fars: false accept rates, above 0, below 1. Those below 1 / (negative pairs) cannot be measured and
+            are left out; see `note`.
+        max_pairs: maximum number of positive pairs, and of negative pairs.
+        seed: seed of the drawn pairs.
 
     Returns:
-        `roc_auc`, `tar_at_far_<far>` for each, 0 to 1; `positive_pairs` and `negative_pairs`, how many were
-        compared; `all_positive_pairs` and `all_negative_pairs`, how many there are.
+        `roc_auc` and `tar_at_far_<far>` for each FAR, 0 to 1; `positive_pairs` and `negative_pairs`, the
+        numbers of compared pairs; `all_positive_pairs` and `all_negative_pairs`, the numbers of all pairs.
 
     Raises:
-        InputError: there is no positive or no negative pair, or a bad argument.
+        InputError: there is no positive or no negative pair, or an argument is out of range.
 
     >>> rows = np.array([[1, 0], [0.8, 0.6], [0.6, 0.8], [0, 1]], np.float32)
     >>> found = verification(rows, np.array([7, 7, 7, 8]), fars=[0.5])
@@ -78,11 +79,11 @@ def verification(
 
 
 def rates(positives: np.ndarray, negatives: np.ndarray, fars: Sequence[float]) -> dict[str, float]:
-    """ROC-AUC and TARs, as `verification` defines them, of the similarities of pairs; and how many pairs.
+    """ROC-AUC and TARs as defined in `verification`, from similarities of pairs, and the numbers of pairs.
 
     Args:
-        positives: `[positives]` similarities of pairs of one class, ascending.
-        negatives: `[negatives]` those of two classes, ascending.
+        positives: `[positives]` similarities of positive pairs, ascending.
+        negatives: `[negatives]` similarities of negative pairs, ascending.
         fars: false accept rates; those below 1 / negatives are left out.
     """
     accepted = {far: _accepted(far, len(negatives)) for far in fars}
@@ -99,14 +100,14 @@ def rates(positives: np.ndarray, negatives: np.ndarray, fars: Sequence[float]) -
 
 
 def check_pairs(labels: np.ndarray) -> None:
-    """InputError unless images of these labels make a positive and a negative pair."""
+    """Raises InputError unless these labels give both a positive and a negative pair."""
     _, sizes = np.unique(labels, return_counts=True)
     if len(sizes) < 2 or sizes.max() < 2:
         raise InputError("Verification needs images of two classes, and a class with two images.")
 
 
 def note(found: Mapping[str, float], fars: Sequence[float] = FARS) -> str:
-    """What a person should know of the numbers that `verification` or `rates` gave for these FARs, or "".
+    """A note for the reader of results of `verification` or `rates`: pairs drawn, FARs left out; or "".
 
     >>> rows, labels = np.eye(20, dtype=np.float32), np.arange(20) // 2
     >>> note(verification(rows, labels))
@@ -125,10 +126,10 @@ def note(found: Mapping[str, float], fars: Sequence[float] = FARS) -> str:
 
 
 def _similarities(embeddings, order, first, last, max_pairs, rng):
-    """The sorted similarities of pairs of images, at most so many, and how many pairs there are.
+    """The sorted similarities of at most `max_pairs` pairs of images, and the number of all pairs.
 
-    Image `order[i]` makes a pair with each of `order[first[i] : last[i]]`, so that pairs have numbers:
-    those of i come after those of i - 1.
+    Image `order[i]` makes a pair with each of `order[first[i] : last[i]]`. Pairs are numbered: those of i
+    follow those of i - 1.
     """
     counts = last - first
     ends = np.cumsum(counts)
@@ -146,20 +147,20 @@ def _similarities(embeddings, order, first, last, max_pairs, rng):
 
 
 def _roc_auc(positives: np.ndarray, negatives: np.ndarray) -> float:
-    """The share of (positive, negative) whose positive is greater, ties a half; both ascending."""
+    """The share of (positive, negative) in which the positive is greater; ties count half. Both ascend."""
     below = np.searchsorted(negatives, positives, side="left")
     not_above = np.searchsorted(negatives, positives, side="right")
     return float((np.mean(below) + np.mean(not_above)) / 2 / len(negatives))
 
 
 def _accepted(far: float, negatives: int) -> int:
-    """How many of the negatives are at most a share `far` of them."""
+    """The largest number of negatives that is at most a share `far` of all."""
     accepted = int(far * negatives)
     # The product may be rounded to just below an integer.
     return accepted + ((accepted + 1) / negatives <= far)
 
 
 def _tar(positives: np.ndarray, negatives: np.ndarray, accepted: int) -> float:
-    """The share of positives above the greatest negative that is not accepted; both ascending."""
+    """The share of positives above the greatest negative that is not accepted. Both ascend."""
     refused = negatives[len(negatives) - accepted - 1]
     return float(np.mean(positives > refused))

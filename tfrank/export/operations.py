@@ -1,10 +1,9 @@
-"""What a SavedModel would run, looked at before TensorFlow loads it: the graph in one may be any program.
+"""Checks the operations of a SavedModel before TensorFlow loads it, since its graph may be any program.
 
-An operation that TensorFlow calls stateful may reach out of the model: to files, other machines or Python. So
-of those, only the ones are let through that an embedding model needs (`MODEL_STATE`). Of the others, which
-compute from their inputs alone, the ones are refused that reach out all the same (`REACHING_OUT`). Variables
-are saved and restored by functions of their own, which may read and write files as long as nothing else in
-the model names them.
+Operations that TensorFlow marks as stateful may access files, other machines or Python. Only those that an
+embedding model needs are allowed (`MODEL_STATE`). The other operations should compute from their inputs alone
+and are allowed, except those that access the outside all the same (`REACHING_OUT`). Separate functions save
+and restore variables. They may read and write files, as long as nothing else in the model names them.
 """
 
 import re
@@ -27,17 +26,17 @@ MODEL_STATE = re.compile(
     r"|TensorArray(Grad|Write|Read|Gather|Scatter|Concat|Split|Size|Close)?V3|Stack(V2|PushV2|PopV2|CloseV2)"
 )
 REACHING_OUT = re.compile(
-    # Read files, or any pipeline of data, which may.
+    # Read files, or run a data pipeline, which may read files.
     r"ReadFile|MatchingFiles|InitializeTableFromTextFile|GenerateVocabRemapping|ImmutableConst|\w*Proto(V2)?"
     r"|\w*(Dataset|Snapshot|Reader)\w*"
-    # Run Python, or code of the processor.
+    # Run Python or machine code.
     r"|PyFuncStateless|XlaCustomCall\w*|MlirPassthroughOp"
-    # Send what they see to a file or an address.
+    # Send their inputs to a file or an address.
     r"|Debug\w+|Copy(Host)?"
 )
-# What the functions do besides that save and restore variables.
+# Operations allowed in addition in the functions that save and restore variables.
 SAVER = {"SaveV2", "MergeV2Checkpoints", "RestoreV2", "ShardedFilename"}
-# What an operation does, by its name.
+# Reasons for refusing an operation, by a pattern of its name; the first match counts.
 REASONS = {
     r"Py": "runs Python",
     r"Xla|Mlir": "runs code of its own",
@@ -48,7 +47,7 @@ REASONS = {
 
 
 def check_operations(folder: str) -> None:
-    """InputError where a SavedModel holds an operation that could do more than compute embeddings.
+    """Raises InputError if a SavedModel holds an operation that could do more than compute embeddings.
 
     Raises:
         OSError: there is no SavedModel, or it is damaged.
@@ -64,30 +63,30 @@ def check_operations(folder: str) -> None:
 
 
 def _operations(folder: str) -> Iterator[str]:
-    """The names of all operations that TensorFlow may run of a SavedModel, once it has loaded it."""
+    """Yields the names of all operations that TensorFlow may run once it has loaded a SavedModel."""
     saved = tf.__internal__.saved_model.parse_saved_model(folder)
     for graph in saved.meta_graphs:
         functions = graph.graph_def.library.function
-        # As `tf.saved_model.load` decides it. Of what TensorFlow 2 wrote only functions are run.
+        # The same test as in `tf.saved_model.load`. In files of TensorFlow 2, only functions are run.
         modern = len(saved.meta_graphs) == 1 and graph.HasField("object_graph_def")
         names = {node.op for node in graph.graph_def.node} if not modern else set()
         savers = _savers(graph) if modern else set()
         for function in functions:
             inside = {node.op for node in function.node_def}
             names |= inside - SAVER if function.signature.name in savers else inside
-        # A call bears the function's name. One named like an operation is judged as that.
+        # A call has the name of its function. A function named like an operation is checked as the operation.
         calls = {f.signature.name for f in functions}
         yield from (name for name in names if name not in calls or op_def_registry.get(name))
 
 
 def _savers(graph: tf.compat.v1.MetaGraphDef) -> set[str]:
-    """The functions that save and restore variables, as long as nothing else names them."""
+    """The names of the functions that save and restore variables, unless anything else names them."""
     library = graph.graph_def.library
     called = {node.name: node.attr["f"].func.name for node in graph.graph_def.node if "f" in node.attr}
     ends = (graph.saver_def.save_tensor_name.partition(":")[0], graph.saver_def.restore_op_name)
     parts = [(f.signature.name, f.SerializeToString()) for f in library.function]
     parts += [("", part.SerializeToString()) for part in (graph.object_graph_def, *library.gradient)]
-    # TensorFlow exchanges functions that say which interface they implement.
+    # TensorFlow may swap functions that declare which interface they implement.
     exchanged = {f.signature.name for f in library.function if "api_implements" in f.attr}
     return {
         name

@@ -1,4 +1,4 @@
-"""A SavedModel that opens with plain TensorFlow, in a process that has no tfrank."""
+"""Export to a SavedModel that plain TensorFlow can load without tfrank."""
 
 import os
 import shutil
@@ -18,22 +18,23 @@ def export_saved_model(
     function: Callable[[tf.Tensor], tf.Tensor] | None = None,
     texts: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes the model with two signatures, both giving `{"embedding": [batch, out]}`, L2-normalised float32.
+    """Writes the model with two signatures that return `{"embedding": [batch, out]}`, L2-normalised float32.
 
     `serving_default` takes `images`, `[batch, height, width, 3]` float32 RGB 0-255 of the model's size.
-    `encoded` takes `bytes`, `[batch]` strings, each an image file of any size; a JPEG is turned upright where
-    `decode` does so in TensorFlow, as `data.images.ImageLoader.serve` by its EXIF orientation.
+    `encoded` takes `bytes`, `[batch]` strings, each an image file of any size. A JPEG is turned upright if
+    `decode` does so in TensorFlow, as `data.images.ImageLoader.serve` does by its EXIF orientation.
 
     Args:
-        model: from images to embeddings.
-        folder: the SavedModel's; one that is there, or a link to one, is replaced once the new one is whole.
-        decode: from one image's bytes to `[height, width, 3]` of the model's size, 0-255, as in evaluation.
-            Where the model takes any size, images are embedded one by one.
-        function: what is served where it is more than the model, such as the model at several scales or
-            whitened: from images as `serving_default` takes them to `[batch, out]` embeddings of any norm, in
-            TensorFlow. Its variables are the model's; whatever else it holds becomes constants. None: the
+        model: the model from images to embeddings.
+        folder: the folder of the SavedModel. An existing one, or a link to one, is replaced once the new one
+            is complete.
+        decode: maps one image's bytes to `[height, width, 3]` of the model's size, 0-255, as in evaluation.
+            If the model takes any size, images are embedded one by one.
+        function: what to serve if it is more than the model, such as the model at several scales or with
+            whitening. Maps images as for `serving_default` to `[batch, out]` embeddings of any norm, in
+            TensorFlow. Its variables are the model's; anything else it holds becomes constants. None: the
             model.
-        texts: files to be written beside, by name.
+        texts: text files to write into the folder, by name.
     """
     height, width, channels = model.input_shape[1:]
     images = tf.TensorSpec([None, height, width, channels], tf.float32, name="images")
@@ -80,7 +81,7 @@ def export_saved_model(
 def _normalized(function, images):
     """`function` with its embeddings L2-normalised in float32, traced for images of that spec."""
 
-    # AutoGraph would make several lines of the one that a user is told.
+    # AutoGraph would turn the one-line error message for the user into several lines.
     @tf.function(autograph=False)
     def embed(images):
         return l2_normalize(tf.cast(function(images), tf.float32))

@@ -1,4 +1,4 @@
-"""Averages of a model's weights: over the steps, and with those before training."""
+"""Averages of a model's weights: over the steps, and with the weights before training."""
 
 import itertools
 
@@ -14,20 +14,20 @@ class WeightAverage:
         average_t = m_t average_(t-1) + (1 - m_t) (share variable_0 + (1 - share) variable_t)
         m_t       = min(momentum, t / (t + 9))
 
-    from step t = 1 on, so that the first steps, when weights are still far from good, are soon forgotten.
-    `share` keeps a part of the weights before training, as Wortsman et al. do (WiSE-FT, arXiv 2109.01903,
-    section 3): a pretrained network that is fine-tuned on few classes ranks others better so.
+    from step t = 1 on. The first steps, when weights are still poor, are soon forgotten. `share` mixes in the
+    weights before training, as Wortsman et al. do (WiSE-FT, arXiv 2109.01903, section 3): a pretrained
+    network fine-tuned on few classes then ranks other classes better.
 
     Args:
-        model: to be made, like the average, in the scope of `strategy`.
-        momentum: from 0, no average over the steps, to below 1.
-        share: of the weights before training, from 0 to below 1.
+        model: created, like the average, in the scope of `strategy`.
+        momentum: from 0 (no average over the steps) to below 1.
+        share: share of the weights before training, from 0 to below 1.
         iterations: the optimizer's variable that counts updates.
-        strategy: the one of the model.
+        strategy: the strategy of the model.
 
     Attributes:
-        variables: the averages, to be saved in checkpoints; in the order of `averaged_variables(model)`.
-        start: the weights before training, to be saved in checkpoints too; none where `share` is 0.
+        variables: the averages, to save in checkpoints, in the order of `averaged_variables(model)`.
+        start: the weights before training, to save in checkpoints too; empty if `share` is 0.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class WeightAverage:
         self.start = [tf.Variable(variable, trainable=False) for variable in self._of if self._share]
 
     def update(self) -> None:
-        """Takes the present weights into the averages; to be called after each step."""
+        """Updates the averages with the current weights; call after each step."""
         t = tf.cast(tf.convert_to_tensor(self._iterations), tf.float32)
         momentum = tf.minimum(self._momentum, t / (t + 9))
 
@@ -60,5 +60,5 @@ class WeightAverage:
 
 
 def averaged_variables(model: keras.Model) -> list[tf.Variable]:
-    """The floating-point variables of a model: weights and moving statistics, no states of random numbers."""
+    """The floating-point variables of a model: weights and moving statistics, but no random-number states."""
     return [variable.value for variable in model.variables if variable.value.dtype.is_floating]

@@ -1,4 +1,4 @@
-"""Checkpoints of everything a run's future depends on."""
+"""Checkpoints of the complete state of a run."""
 
 import glob
 import json
@@ -15,7 +15,7 @@ from tfrank.training import machine
 
 
 class _Machine(tf.train.experimental.PythonState):
-    """The description of the machine that saved a checkpoint, see `machine.describe`."""
+    """Checkpointable description of the machine that saved the checkpoint, see `machine.describe`."""
 
     def __init__(self):
         self.description = machine.describe()
@@ -28,20 +28,21 @@ class _Machine(tf.train.experimental.PythonState):
 
 
 class Checkpoints:
-    """Saves and restores a run's state in `folder`, the last two times.
+    """Saves and restores a run's state in `folder`, which keeps the last two checkpoints.
 
-    The state is: step, model, optimizer, the model's seed generators, what the loss keeps, the average of the
-    weights, and on what machine it came about. A save that is killed leaves the one before it valid.
+    The state consists of: step, model, optimizer, the model's seed generators, the state of the loss, the
+    averaged weights, and a description of the machine. If a save is killed, the previous checkpoint stays
+    valid.
 
     Args:
-        folder: where they are.
+        folder: the folder of the checkpoints.
         model, optimizer, loss_state, average: the state.
-        writes: whether `save` saves; of several machines that share a folder, one does.
+        writes: whether `save` writes; exactly one of several machines that share a folder should.
 
     Attributes:
-        step: variable, steps taken.
-        best, best_step: variables, the highest validation score so far, -1 before the first, and its step.
-        start: variable, the validation score of the model before training, -1 where there is none.
+        step: variable, number of steps taken.
+        best, best_step: variables, the highest validation score so far (-1 before the first) and its step.
+        start: variable, the validation score of the model before training; -1 if there is none.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Checkpoints:
         self.best_step = tf.Variable(0, dtype=tf.int64, trainable=False, name="best_step")
         self.start = tf.Variable(-1.0, trainable=False, name="start")
         self._machine = _Machine()
-        # Keras counts seeds among a model's variables but TensorFlow does not track them.
+        # Keras lists seeds among a model's variables, but TensorFlow does not track them.
         seeds = [v.value for v in model.variables if "seed_generator" in v.path]
         self._checkpoint = tf.train.Checkpoint(
             model=model,
@@ -82,9 +83,9 @@ class Checkpoints:
             self._manager = tf.train.CheckpointManager(self._checkpoint, folder, max_to_keep=2)
 
     def restore(self) -> int:
-        """Restores the latest state that is whole, if there is one; the number of steps taken.
+        """Restores the latest undamaged checkpoint, if there is one; returns the number of steps taken.
 
-        Warns where this machine computes in another order than the one that saved the state.
+        Prints a warning if this machine sums in another order than the one that saved the state.
         """
         now = machine.describe()
         if not _restore_latest(self._checkpoint, self.folder):
@@ -100,8 +101,8 @@ class Checkpoints:
         return self._saved_step
 
     def save(self, step: int) -> None:
-        """Saves the state after `step` steps, if it is not saved already."""
-        # One that is there, written over in place, would be lost if the process died meanwhile.
+        """Saves the state after `step` steps, unless it is saved already."""
+        # Do not overwrite an existing checkpoint: a crash meanwhile would lose it.
         if not self._manager or self._saved_step == step:
             return
         self.step.assign(step)
@@ -116,11 +117,11 @@ class Checkpoints:
 
 
 def _restore_latest(checkpoint: tf.train.Checkpoint, folder: str) -> bool:
-    """Restores the latest state that is whole; whether there is any checkpoint."""
+    """Restores the latest undamaged checkpoint; returns whether there is a checkpoint at all."""
     paths = saved_checkpoints(folder)
     for path in reversed(paths):
         try:
-            # A model alone takes part of what is saved, on purpose.
+            # `expect_partial`: restoring a model alone uses only a part of the checkpoint.
             checkpoint.restore(path).assert_existing_objects_matched().expect_partial()
             return True
         except (tf.errors.OpError, AssertionError, IndexError, ValueError) as error:
@@ -133,14 +134,14 @@ def _restore_latest(checkpoint: tf.train.Checkpoint, folder: str) -> bool:
 
 
 def saved_checkpoints(folder: str) -> list[str]:
-    """The paths of the checkpoints in a folder, the latest last."""
+    """The paths of the checkpoints in a folder, latest last."""
     indexes = glob.glob(os.path.join(glob.escape(folder), "ckpt-*.index"))
     paths = [path.removesuffix(".index") for path in indexes]
     return sorted(paths, key=lambda path: int(path.rsplit("-", 1)[1]))
 
 
 def _remove_damaged_list(folder):
-    """The list of checkpoints may be damaged while they are there themselves; without it they are found."""
+    """Deletes a damaged `checkpoint` index file; the checkpoints themselves are found by name."""
     listing = os.path.join(folder, "checkpoint")
     try:
         whole = tf.train.get_checkpoint_state(folder) is not None
@@ -151,15 +152,15 @@ def _remove_damaged_list(folder):
 
 
 def restore_model(folder: str, model: keras.Model, average: Sequence[tf.Variable] = ()) -> int:
-    """Gives a model its weights of the latest whole checkpoint in `folder`; its step, 0 where there is none.
+    """Restores a model's weights from the latest undamaged checkpoint; returns its step, 0 if there is none.
 
     Args:
-        folder: of `Checkpoints`.
-        model: as it was trained.
-        average: the variables of the model that get the average of the weights, where one was kept.
+        folder: the folder of `Checkpoints`.
+        model: the model, built as in training.
+        average: the variables of the model that receive the averaged weights, if the run averaged them.
     """
-    # An average is kept of all that inference uses.
+    # The average covers all variables that inference uses, so the model itself need not be restored.
     weights = {"average": list(average)} if average else {"model": model}
     checkpoint = tf.train.Checkpoint(step=tf.Variable(0, dtype=tf.int64), **weights)
-    # Mirrored where it is made in a strategy's scope, which int() does not take.
+    # In a strategy's scope the variable is mirrored, which int() does not accept.
     return int(checkpoint.step.numpy()) if _restore_latest(checkpoint, folder) else 0

@@ -1,8 +1,8 @@
-"""Several machines that train together: who they are, that all are there, and what happens when one goes.
+"""Training on several machines: their addresses, waiting for all to start, and failures of one of them.
 
-TensorFlow finds out within some ten seconds that another machine is gone, while training. Not so at the
-start: it waits for a missing machine forever, silently, and deaf to Ctrl-C. So the machines look for each
-other before TensorFlow does.
+During training TensorFlow notices within about ten seconds that another machine is gone. At the start it
+does not: it waits for a missing machine forever, without a message, and ignores Ctrl-C. So the machines find
+each other before TensorFlow starts.
 """
 
 import contextlib
@@ -21,12 +21,12 @@ from tensorflow.python.eager import context as tf_context
 
 from tfrank.common.checks import InputError
 
-# For a machine to start, and for the chief to write the records.
+# Time limits for a machine to start, and for the chief to write the records.
 START_SECONDS = 600
 BARRIER_SECONDS = 24 * 3600
 SECONDS_BETWEEN_MESSAGES = 10
 
-# What TensorFlow raises on a machine when another one is gone or has reported an error.
+# Errors that TensorFlow raises on a machine when another one is gone or has reported an error.
 LOST = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -40,8 +40,8 @@ class Cluster(NamedTuple):
     """The machines of a run.
 
     Attributes:
-        workers: the address of each, "host:port".
-        index: which of them this one is; 0 is the chief, who writes all files.
+        workers: the address of each machine, "host:port".
+        index: the index of this machine; 0 is the chief, which writes all files.
     """
 
     workers: tuple[str, ...]
@@ -49,11 +49,11 @@ class Cluster(NamedTuple):
 
 
 def read_cluster(environment: Mapping[str, str] = os.environ) -> Cluster:
-    """The machines that TF_CONFIG names, in the form
+    """Reads the machines from TF_CONFIG, which has the form
 
         {"cluster": {"worker": ["host0:port", "host1:port"]}, "task": {"type": "worker", "index": 0}}
 
-    with the machine's own index on each. InputError where it is anything else.
+    with its own index on each machine. Raises InputError if TF_CONFIG has another form.
     """
     text = environment.get("TF_CONFIG", "")
     if not text:
@@ -96,13 +96,13 @@ def wait_for_workers(
     seconds: float = START_SECONDS,
     say: Callable[[str], None] = _say,
 ) -> None:
-    """Returns when each machine has reached each other one; InputError names those not there in time."""
+    """Waits until this machine has reached and heard every other; raises InputError naming missing ones."""
     own = cluster.workers[cluster.index]
     unreached = set(range(len(cluster.workers))) - {cluster.index}
     unheard = set(unreached)
     started, told = time.monotonic(), -SECONDS_BETWEEN_MESSAGES
     with socket.socket() as listener:
-        # TensorFlow opens the same port next.
+        # TensorFlow will open the same port next.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.settimeout(0.2)
         try:
@@ -130,7 +130,7 @@ def _split(address):
 
 
 def _greet(cluster, worker):
-    """Tells a machine that this one is there; whether it has listened."""
+    """Tells another machine that this one has started; returns whether it was reached."""
     try:
         with socket.create_connection(_split(cluster.workers[worker]), timeout=2) as connection:
             connection.sendall(f"{cluster.index}\n".encode())
@@ -140,7 +140,7 @@ def _greet(cluster, worker):
 
 
 def _heard(listener):
-    """The number of a machine that says it is there; None if none does just now."""
+    """Returns the index of a machine that reports its start; None if none reports at the moment."""
     try:
         connection, _ = listener.accept()
         with connection:
@@ -151,7 +151,7 @@ def _heard(listener):
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Whether this is the machine that writes files and speaks: the only one, or worker 0."""
+    """Whether this machine writes files and prints progress: it is the only one, or worker 0."""
     resolver = strategy.cluster_resolver
     return resolver is None or resolver.task_id == 0
 
@@ -162,10 +162,10 @@ def _several(strategy):
 
 @contextlib.contextmanager
 def together(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """In several machines' training: the chief alone speaks, and no machine waits for one that has ended.
+    """Context for training on several machines: only the chief prints, and a failure ends all machines.
 
-    What ends this machine is told to the others. Raises InputError where another machine ended, with what
-    it has told.
+    If this worker fails, the reason is reported to the others. If another worker fails, raises InputError
+    with its reason.
     """
     if not _several(strategy):
         yield
@@ -195,7 +195,7 @@ def together(strategy: tf.distribute.Strategy) -> Iterator[None]:
 
 @contextlib.contextmanager
 def chief_first(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """The chief goes through the block while the others wait, and then find what it has written."""
+    """Runs the block on the chief first; the other machines wait, and then find what it has written."""
     if not _several(strategy):
         yield
         return

@@ -1,9 +1,9 @@
-"""What training will take, before it is begun."""
+"""Memory estimate of training, before it starts."""
 
 import keras
 import numpy as np
 
-# Similarity matrices that a loss holds at once, for each replica's queries against the global batch.
+# Number of similarity matrices that a loss holds at once, each a replica's queries x the global batch.
 SIMILARITY_MATRICES = 4
 
 
@@ -15,16 +15,16 @@ def memory_estimate(
     replicas: int = 1,
     micro_batch_size: int = 0,
 ) -> dict[str, int]:
-    """Bytes on one device, by what they hold; an estimate, good to a factor of two.
+    """Estimates the bytes needed on one device, by purpose, to within a factor of two.
 
-    Activations are the outputs of all layers of the images that are embedded at once, each counted twice:
-    for what its gradient needs, and for the gradient.
+    Activations are the outputs of all layers for the images embedded at once. Each counts twice: the output
+    itself, and its gradient.
 
     Args:
-        model: its layers' output shapes are known.
-        optimizer: built.
-        batch_size: of all replicas together.
-        replicas: devices that share the batch.
+        model: a model whose layers have known output shapes.
+        optimizer: a built optimizer.
+        batch_size: batch size of all replicas together.
+        replicas: number of devices that share the batch.
         micro_batch_size: images that a device embeds at once; 0: its share of the batch.
     """
     share = batch_size // replicas

@@ -1,7 +1,7 @@
-"""What a run writes down of its steps: training.csv, TensorBoard, what it has cost, and a picture at the end.
+"""The log of a run: training.csv, TensorBoard, cost.json, and a picture at the end.
 
-A killed process may have written more than the checkpoint that the next one begins from, so what is behind
-it is cut off first; every step is then there once.
+A killed process may have logged steps beyond its last checkpoint. A resumed run drops these first, so every
+step is logged once.
 """
 
 import csv
@@ -22,9 +22,9 @@ class TrainingLog:
     """`training.csv`, `tensorboard/`, `cost.json` and `training.png` in a run's folder.
 
     Args:
-        folder: of the run.
-        images_per_step: of the global batch.
-        forward_passes: how often a step embeds each image.
+        folder: the folder of the run.
+        images_per_step: number of images in the global batch.
+        forward_passes: number of times that a step embeds each image.
     """
 
     def __init__(self, folder: str, *, images_per_step: int, forward_passes: int = 1):
@@ -35,7 +35,7 @@ class TrainingLog:
         self._writer, self._rows = None, {}
 
     def begin(self, step: int, config: str) -> None:
-        """Goes on after `step`; the config is shown in TensorBoard at the beginning of a run."""
+        """Opens the log to continue after `step`; at the start of a run, writes the config to TensorBoard."""
         self._start, self._seconds = time.monotonic(), 0.0
         rows = _read_rows(self._csv, step)
         with files.atomic_write(self._csv, "w") as file:
@@ -52,11 +52,11 @@ class TrainingLog:
             self._seconds = _seconds_of(self._cost)
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Takes values of a step; with `flush` those that are columns go to the CSV, all to TensorBoard."""
+        """Adds values of a step. `flush` writes all to TensorBoard, and those with a column to the CSV."""
         self._rows.setdefault(step, {}).update(values)
 
     def histogram(self, step: int, name: str, counts: Sequence[float]) -> None:
-        """Counts of equal bins from -1 to 1."""
+        """Logs a histogram, given the counts of equal bins from -1 to 1."""
         from tensorboard.plugins.histogram import metadata
 
         edges = tf.linspace(-1.0, 1.0, len(counts) + 1)
@@ -65,12 +65,12 @@ class TrainingLog:
             tf.summary.write(name, bins, metadata=metadata.create_summary_metadata(name, ""))
 
     def picture(self, step: int, name: str, png: bytes) -> None:
-        """An image file."""
+        """Logs a PNG image."""
         with files.naming(self._events), self._writer.as_default(step=step):
             tf.summary.image(name, tf.io.decode_png(png, channels=3)[None])
 
     def flush(self) -> None:
-        """Everything so far is on the disk when this returns."""
+        """Writes all pending values to disk."""
         with files.naming(self._csv), open(self._csv, "a", newline="") as file:
             for step, values in self._rows.items():
                 cells = (repr(values[name]) if name in values else "" for name in COLUMNS[1:])
@@ -82,7 +82,7 @@ class TrainingLog:
         self._rows.clear()
 
     def save_cost(self, step: int) -> dict[str, float]:
-        """Writes, and returns, what `step` steps have cost: the columns of Revaud et al.'s Table 1."""
+        """Writes and returns the cost of `step` steps: the columns of Table 1 of Revaud et al."""
         cost = {
             "forward_images": step * self._images * self._forward_passes,
             "backward_images": step * self._images,
@@ -93,7 +93,7 @@ class TrainingLog:
         return cost
 
     def draw(self) -> str:
-        """The picture of loss and Recall@1 against step; its path."""
+        """Draws loss and Recall@1 against the step; returns the path of the picture."""
         path = os.path.join(self._folder, "training.png")
         with open(self._csv, newline="") as file:
             rows = list(csv.DictReader(file))
@@ -110,13 +110,13 @@ def _read_rows(path, last_step):
     if not last_step or not os.path.exists(path):
         return []
     with open(path, newline="", errors="replace") as file:
-        # A killed process may have left half a row behind.
+        # A killed process may have left an incomplete row.
         rows = [row for row in csv.reader(file) if len(row) == len(COLUMNS) and row[0].isdigit()]
     return [row for row in rows if int(row[0]) <= last_step]
 
 
 def _seconds_of(path):
-    """The wall time in a file of costs, 0 where it is lost."""
+    """Returns the wall time in a cost file; 0 if it is missing or damaged."""
     try:
         with open(path) as file:
             return float(json.load(file)["wall_seconds"])
@@ -125,7 +125,7 @@ def _seconds_of(path):
 
 
 def _cut_events(path, last_step):
-    """Leaves in an event file what is not behind a step; a file that is cut off ends where it is whole."""
+    """Drops events after the given step. A truncated file is read up to its last complete record."""
     records = tf.data.TFRecordDataset(path).ignore_errors(log_warning=False)
     with tf.io.TFRecordWriter(f"{path}.tmp") as writer:
         for record in records.as_numpy_iterator():

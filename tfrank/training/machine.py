@@ -1,4 +1,4 @@
-"""What the bits of a result depend on beside the numbers: threads, processor, TensorFlow."""
+"""Properties of a machine that change the rounding of results: threads, processor, TensorFlow."""
 
 import os
 import re
@@ -7,11 +7,11 @@ import tensorflow as tf
 
 
 def describe() -> dict[str, str]:
-    """What makes this process add up the same numbers in another order than another process may.
+    """Describes what determines the order in which this process adds up numbers.
 
     Returns:
-        "threads": how many an operation has. "processor": its name and vector instructions.
-        "GPUs": their names. "oneDNN": "on" or "off". "TensorFlow": the version.
+        "threads": threads per operation. "processor": its name and vector instructions. "GPUs": their names.
+        "oneDNN": "on" or "off". "TensorFlow": the version.
 
     >>> sorted(describe())
     ['GPUs', 'TensorFlow', 'oneDNN', 'processor', 'threads']
@@ -28,7 +28,7 @@ def describe() -> dict[str, str]:
 
 
 def differences(before: dict[str, str], now: dict[str, str]) -> str:
-    """What differs between two descriptions, in words; "" where nothing does.
+    """The differences between two descriptions, in words; "" if there are none.
 
     >>> differences({"threads": "2", "oneDNN": "on"}, {"threads": "1", "oneDNN": "on"})
     'threads: 2 before, 1 now'
@@ -38,7 +38,7 @@ def differences(before: dict[str, str], now: dict[str, str]) -> str:
 
 
 def _processor():
-    """The name of the processor, and those of its instructions that matrix products are chosen by."""
+    """The name of the processor and its vector instructions, which determine the matrix-product kernels."""
     try:
         with open("/proc/cpuinfo") as file:
             text = file.read()

@@ -14,23 +14,24 @@ class MultiStageModel(keras.Model):
     """A model that `fit` trains with a large batch in the memory of a small one.
 
     Each batch is embedded in micro-batches, the loss sees all embeddings, and each micro-batch is embedded
-    again for its part of the gradient: the weights of training with the whole batch at once (Revaud et
-    al., arXiv 1906.07589, section 3.3; see `tfrank.training.step`). Batch norm in training mode normalises
-    each micro-batch by itself.
+    again for its part of the gradient. The resulting weights are those of training with the whole batch at
+    once (Revaud et al., arXiv 1906.07589, section 3.3; see `tfrank.training.step`). Batch norm in training
+    mode normalises each micro-batch by itself.
 
-    Only activations are saved, not the images: `fit` holds the batch's image tensor on the device, batch x
-    height x width x 3 bytes as uint8 (a batch of 4,096 at 224x224: 617 MB), four times that as float32. Give
-    uint8 images, which are cast micro-batch by micro-batch; `train_main.py` leaves them on the host.
+    This saves the memory of activations, not of images: `fit` holds the batch's image tensor on the device.
+    It takes batch x height x width x 3 bytes as uint8 (a batch of 4,096 at 224x224: 617 MB), four times that
+    as float32. Give uint8 images, which are cast micro-batch by micro-batch; `train_main.py` leaves them on
+    the host.
 
     Args:
-        model: from float images to embeddings, built; one output, or several with a loss each.
+        model: a built model from float images to embeddings; one output, or several with a loss each.
         micro_batch_size: images embedded at once, at least 1; the last micro-batch may be smaller.
 
     Raises:
-        InputError: an argument is bad; or, in `fit`, a layer adds a loss of its activations, or is a batch
-            norm in training mode that several devices share.
+        InputError: an argument is invalid; or, in `fit`, a layer adds a loss of its activations, or a batch
+            norm in training mode synchronises its statistics between devices.
 
-    With `compile(jit_compile=True)` the model inside is compiled by XLA, the loop over micro-batches is not.
+    With `compile(jit_compile=True)`, XLA compiles the inner model but not the loop over micro-batches.
 
     >>> import tfrank
     >>> inside = keras.Sequential([keras.Input([8]), keras.layers.Dense(4)])
@@ -51,16 +52,16 @@ class MultiStageModel(keras.Model):
         self._embed = None
 
     def compile(self, *args: Any, jit_compile: str | bool = "auto", **options: Any) -> None:
-        """As Keras' `compile`."""
+        """Compiles the model; takes the arguments of Keras' `compile`."""
         super().compile(*args, jit_compile=False, **options)
         self._embed = tf.function(self._embed_in_training, jit_compile=True) if jit_compile is True else None
 
     def get_compile_config(self) -> dict[str, Any]:
-        """The arguments of `compile`, for saving."""
+        """Returns the arguments of `compile`, for saving."""
         return {**super().get_compile_config(), "jit_compile": self._embed is not None or "auto"}
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
-        """Compiles a loaded model as it was."""
+        """Compiles a loaded model with its saved arguments."""
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.optimizer is not None:
             self.optimizer.build(self.trainable_variables)
@@ -69,17 +70,17 @@ class MultiStageModel(keras.Model):
         return self.model(images, training=True)
 
     def call(self, images, training=None):
-        """The embeddings of images."""
+        """Returns the embeddings of images."""
         return self.model(tf.cast(images, tf.float32), training=training)
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
-        """One step on a batch, in stages."""
+        """Takes one multi-stage step on a batch."""
         images, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
         check_combination(self.model, replicas, self.micro_batch_size)
 
         def objective(embeddings, _):
-            # With what the regularisers of weights add, which Keras finds by itself.
+            # Keras adds the losses of weight regularisers itself.
             loss = self.compute_loss(images, labels, embeddings, weights, training=True)
             return loss, self.optimizer.scale_loss(loss)
 
@@ -90,12 +91,12 @@ class MultiStageModel(keras.Model):
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
         for metric in self.metrics:
             if metric.name == "loss":
-                # Keras logs the mean over replicas of what each has to add.
+                # Keras logs the mean over replicas, but their losses must be summed.
                 metric.update_state(value * replicas, sample_weight=tf.shape(images)[0])
         return self.compute_metrics(images, labels, embeddings, sample_weight=weights)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor."""
+        """Returns the arguments of the constructor."""
         return {
             **super().get_config(),
             "model": keras.saving.serialize_keras_object(self.model),
@@ -104,5 +105,5 @@ class MultiStageModel(keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "MultiStageModel":
-        """The model of a `get_config`."""
+        """Returns the model described by the result of `get_config`."""
         return cls(keras.saving.deserialize_keras_object(config.pop("model")), **config)

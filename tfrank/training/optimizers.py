@@ -1,4 +1,4 @@
-"""The optimizers of the papers, with learning rates and weight decay by the paths of variables."""
+"""The optimizers of the papers, with learning rates and weight decay that depend on variable paths."""
 
 import types
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,33 +34,33 @@ def build_optimizer(
         sgd          v <- momentum v - rate g
                      w <- w + v
 
-    Adam is Kingma and Ba's (arXiv 1412.6980) in the form at the end of their section 2, and its 1e-8 their
-    epsilon hat. PyTorch's 1e-8 is the epsilon of their Algorithm 1, in terms of which ours is
-    1e-8 / sqrt(1 - 0.999^t): 3e-7 in the first step, 1e-8 in the end. Gradients far above that get the same
-    steps from both, to 1e-5 of a step.
+    Adam is that of Kingma and Ba (arXiv 1412.6980), in the form at the end of their section 2; its 1e-8 is
+    their epsilon hat. PyTorch's 1e-8 is the epsilon of their Algorithm 1. In terms of that epsilon, ours is
+    1e-8 / sqrt(1 - 0.999^t): 3e-7 in the first step, 1e-8 in the limit. For gradients far above that, both
+    take the same steps, to 1e-5 of a step.
 
-    SGD is that of Caffe: v holds steps. In PyTorch v holds gradients,
-    v <- momentum v + g and w <- w - rate v. The two are the same while the rate is; when it falls, what v
-    remembers here goes on at the rate of its time, and in PyTorch at the new rate.
+    SGD is that of Caffe: v accumulates steps. In PyTorch v accumulates gradients: v <- momentum v + g and
+    w <- w - rate v. Both agree while the rate is constant. When the rate falls, earlier gradients in v keep
+    their old rate here, and get the new rate in PyTorch.
 
-    Decoupled decay is that of Loshchilov and Hutter (arXiv 1711.05101), relative to the rate as in Keras
-    and PyTorch. The papers' decay is the other one, `l2` of `build_step`, which is part of g.
+    Decoupled decay is that of Loshchilov and Hutter (arXiv 1711.05101), multiplied by the rate as in Keras
+    and PyTorch. The papers use the other kind, `l2` of `build_step`, which is part of g.
 
     Args:
         name: one of `OPTIMIZERS`; "adamw" is "adam" with decoupled decay.
         learning_rate: above 0, or a schedule, see `build_schedule`.
-        momentum: from 0 to 1. For "adam" and "adamw" it can only be 0.9, which is theirs.
+        momentum: from 0 to 1. "adam" and "adamw" only accept 0.9, their own value.
         decoupled: decoupled weight decay; above 0 for "adamw", 0 for "adam", at least 0 for "sgd".
-        no_decay: parts of the paths of variables that decoupled decay leaves alone, such as "bias".
-        multipliers: from a part of variables' paths to a factor, at least 0, of their learning rate, and so
-            of their decoupled decay too, as with PyTorch's parameter groups. Of several parts that match a
-            variable the first counts. It scales the rate, not the gradient, which Adam would undo. 10 for
-            the new layers in RLL (arXiv 1903.03238, section 4.1.3); 2 for the last linear layer in
-            Smooth-AP on INaturalist (arXiv 2007.12163, supplement).
+        no_decay: parts of the paths of variables without decoupled decay, such as "bias".
+        multipliers: maps a part of variables' paths to a factor, at least 0, of their learning rate. It
+            scales decoupled decay too, as with PyTorch's parameter groups. If several parts match a variable,
+            the first counts. It scales the rate, not the gradient, which Adam would undo. 10 for the new
+            layers in RLL (arXiv 1903.03238, section 4.1.3); 2 for the last linear layer in Smooth-AP on
+            INaturalist (arXiv 2007.12163, supplement).
 
     Raises:
-        InputError: an argument is out of its range; and, when the optimizer is built, a multiplier
-            that applies to none of its variables.
+        InputError: an argument is out of its range; or, when the optimizer is built, a multiplier applies
+            to none of its variables.
 
     >>> weight = keras.Variable([2.0], name="weight")
     >>> optimizer = build_optimizer("sgd", learning_rate=0.1, multipliers={"weight": 10})
@@ -98,7 +98,7 @@ def matches(path: str, names: Iterable[str]) -> bool:
 
 
 def check_names(variables: Iterable[keras.Variable], names: Iterable[str], field: str) -> None:
-    """Raises InputError if one of `names`, which `field` holds, is part of no variable's path.
+    """Raises InputError if one of `names`, the value of `field`, is not part of any variable's path.
 
     >>> weight = keras.Variable([2.0], name="embedding")
     >>> check_names([weight], ["embeding"], "no_decay")
@@ -107,7 +107,7 @@ def check_names(variables: Iterable[keras.Variable], names: Iterable[str], field
 variables, which are: embedding. Received: no_decay='embeding'. Did you mean "embedding"?
     """
     paths = [variable.path for variable in variables]
-    # The first and the last layers are those one names.
+    # Users mostly name the first or the last layers.
     some = paths if len(paths) <= 8 else [*paths[:4], f"{len(paths) - 8} more", *paths[-4:]]
     for name in names:
         if not any(name in path for path in paths):
@@ -117,20 +117,20 @@ variables, which are: embedding. Received: no_decay='embeding'. Did you mean "em
 
 
 class _ByPath:
-    """Before a Keras optimizer: multiplies the rate, and applies decoupled decay, by variables' paths.
+    """Mixin for Keras optimizers: rate multipliers and decoupled decay that depend on variables' paths.
 
-    Keras' own `weight_decay` knows one rate only, so it stays unset.
+    Keras' own `weight_decay` does not know the multipliers, so it stays unset.
     """
 
     def __init__(self, *, decoupled=0.0, no_decay=(), multipliers=types.MappingProxyType({}), **arguments):
         super().__init__(**arguments)
         self.decoupled = decoupled
-        # Tuples, because lists and dicts of a Keras optimizer become nodes of its checkpoints.
+        # Tuples, because lists and dicts in a Keras optimizer become nodes of its checkpoints.
         self.no_decay = _names("no_decay", no_decay)
         self.multipliers = _factors(multipliers)
 
     def build(self, variables):
-        """Makes the slots of the variables; InputError if a multiplier applies to none of them."""
+        """Creates the variables' slots; raises InputError if a multiplier applies to no variable."""
         if self.built:
             return
         check_names(variables, [name for name, _ in self.multipliers], "multipliers")
@@ -145,8 +145,8 @@ class _ByPath:
         self._decay = tuple(0.0 if matches(v.path, self.no_decay) else self.decoupled for v in variables)
 
     def update_step(self, gradient, variable, learning_rate):
-        """Keras' update of one variable, at its own rate and after its own decay."""
-        # What arrives is TensorFlow's variable, on one device, which has no path.
+        """Applies decay to one variable, then Keras' update, both at the variable's own rate."""
+        # The argument is TensorFlow's variable on one device, which has no path.
         index = self._get_variable_index(variable)
         rate = keras.ops.cast(learning_rate, variable.dtype) * self._multiplier[index]
         if self._decay[index]:
@@ -154,7 +154,7 @@ class _ByPath:
         super().update_step(gradient, variable, rate)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments."""
+        """Returns the arguments of the constructor."""
         return {
             **super().get_config(),
             "decoupled": self.decoupled,
@@ -165,16 +165,16 @@ class _ByPath:
 
 @keras.saving.register_keras_serializable("tfrank")
 class Adam(_ByPath, keras.optimizers.Adam):
-    """Keras' Adam by variables' paths, see `build_optimizer`."""
+    """Keras' Adam with settings that depend on variables' paths, see `build_optimizer`."""
 
 
 @keras.saving.register_keras_serializable("tfrank")
 class SGD(_ByPath, keras.optimizers.SGD):
-    """Keras' SGD by variables' paths, see `build_optimizer`."""
+    """Keras' SGD with settings that depend on variables' paths, see `build_optimizer`."""
 
 
 def _names(argument, names):
-    """The names as a tuple; the empty one would match every variable."""
+    """Returns the names as a tuple. An empty name is invalid: it would match every variable."""
     if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
         raise checks.invalid(argument, "a list of parts of variables' paths", names)
     return tuple(names)

@@ -22,7 +22,9 @@ def build_schedule(
     boundaries: Sequence[int] = (),
     factor: float = 0.1,
 ) -> keras.optimizers.schedules.LearningRateSchedule:
-    """The rate of step t = 0, 1, ..., T - 1 (Keras' `optimizer.iterations` before the update).
+    """The learning-rate schedule of that name, for steps t = 0, 1, ..., T - 1.
+
+    t is Keras' `optimizer.iterations` before the update.
 
     With T = `total_steps` and W = `warmup_steps`, warmup(t) = min((t + 1) / W, 1), or 1 where W = 0:
 
@@ -31,21 +33,21 @@ def build_schedule(
         cosine    rate(t) = learning_rate warmup(t) (1 + cos(pi (t - W) / (T - W))) / 2, for t >= W
         steps     rate(t) = learning_rate warmup(t) factor^(number of boundaries <= t)
 
-    It depends on t alone, so a run that resumes goes on exactly. From T on, linear and cosine stay at 0,
+    The rate depends on t alone, so a resumed run continues exactly. From T on, linear and cosine stay at 0,
     and the others at the rate of step T - 1.
 
-    Sources: linear is that of Revaud et al. (arXiv 1906.07589, section 4.2: from 1e-4 to 0 in 200 steps);
-    cosine that of Loshchilov and Hutter (arXiv 1608.03983, eq. 5), once and to 0; warm-up that of Goyal
-    et al. (arXiv 1706.02677, section 2.2), from 1 / W.
+    Sources: linear is from Revaud et al. (arXiv 1906.07589, section 4.2: from 1e-4 to 0 in 200 steps);
+    cosine from Loshchilov and Hutter (arXiv 1608.03983, eq. 5), a single cycle down to 0; warm-up from Goyal
+    et al. (arXiv 1706.02677, section 2.2), starting at 1 / W.
 
     Args:
         name: one of `SCHEDULES`.
-        learning_rate: above 0; the highest rate.
-        total_steps: of the whole run, at least 1.
+        learning_rate: the highest rate, above 0.
+        total_steps: number of steps of the whole run, at least 1.
         warmup_steps: from 0 to `total_steps`.
-        boundaries: for "steps", and only for it: the steps at which the rate falls, ascending and above 0.
-            One at or beyond `total_steps` is never reached.
-        factor: for "steps": above 0 and at most 1.
+        boundaries: for "steps" only: the steps at which the rate falls, ascending and above 0. Boundaries at
+            or beyond `total_steps` are never reached.
+        factor: for "steps": the factor at each boundary, above 0 and at most 1.
 
     Raises:
         InputError: an argument is out of its range.
@@ -66,7 +68,7 @@ def build_schedule(
 
 @keras.saving.register_keras_serializable("tfrank")
 class Schedule(keras.optimizers.schedules.LearningRateSchedule):
-    """What `build_schedule` returns; its arguments are documented there."""
+    """The schedule that `build_schedule` returns; see there for the arguments."""
 
     def __init__(self, name, learning_rate, *, total_steps, warmup_steps=0, boundaries=(), factor=0.1):
         self.name = checks.one_of("schedule", name, SCHEDULES)
@@ -87,8 +89,8 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
         self.factor = checks.number("factor", factor, above=0, at_most=1)
 
     def __call__(self, step: Any) -> tf.Tensor:
-        """The rate, of Keras' float type, at a step or at a tensor of steps."""
-        # float32 cannot tell step 2^24 from the next, nor hold t / T to better than 1e-7 near T.
+        """The rate at a step or at a tensor of steps, in Keras' float type."""
+        # float32 cannot distinguish step 2^24 from the next, and t / T is accurate only to 1e-7 near T.
         step = tf.cast(step, tf.float64)
         rate = self.learning_rate * self._shape(step)
         if self.warmup_steps:
@@ -96,12 +98,12 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
         return tf.cast(rate, keras.config.floatx())
 
     def _shape(self, step):
-        """The rate at a step as a part of the highest, warm-up aside."""
+        """The rate at a step as a share of the highest rate, without warm-up."""
         remaining = self.total_steps - step
         if self.name == "linear":
             return tf.clip_by_value(remaining / self.total_steps, 0, 1)
         if self.name == "cosine":
-            # Where warm-up is all there is, its end is the end.
+            # Avoid a division by 0 if the whole run is warm-up.
             length = max(self.total_steps - self.warmup_steps, 1)
             # (1 + cos(pi (1 - r))) / 2 = sin^2(pi r / 2), which is exactly 0 at r = 0.
             return tf.sin(math.pi / 2 * tf.clip_by_value(remaining / length, 0, 1)) ** 2
@@ -112,7 +114,7 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
         return tf.ones_like(step)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments."""
+        """The arguments of the constructor."""
         return {
             "name": self.name,
             "learning_rate": self.learning_rate,

@@ -1,19 +1,19 @@
-"""One training step: the whole batch at once, or in stages for a batch of any size; on any number of devices.
+"""One training step on any number of devices: the whole batch at once, or multi-stage for any batch size.
 
 Multi-stage backpropagation (Revaud et al., arXiv 1906.07589, section 3.3). Let e_k = f(x_k; w) be the
-embeddings of micro-batch k, and L(e_1, ..., e_n) a loss of all of them. By the chain rule
+embeddings of micro-batch k, and L(e_1, ..., e_n) a loss of all of them. The chain rule gives
 
     dL/dw = sum_k (de_k/dw)^T g_k,        g_k = dL/de_k
 
-so the micro-batches meet in g alone, which needs the embeddings and no activations:
-  1. embed the micro-batches one after another, keeping e_k only;
-  2. take g = dL/de;
-  3. embed them again, one after another, now with a tape, and add up (de_k/dw)^T g_k.
-Memory is that of one micro-batch, and all embeddings; time is at most 4/3 of the plain step's, for a
-forward pass costs half a backward pass. The gradient is the plain step's exactly where f is the same
-function of w both times and in both steps: dropout draws the same masks again, because the state of
-its random numbers is put back between 1 and 3; batch norm in training mode normalises a micro-batch
-by itself, in both passes alike, and its moving statistics advance once.
+Only g depends on all micro-batches, and computing g needs the embeddings but no activations:
+  1. embed the micro-batches one after another, keeping only e_k;
+  2. compute g = dL/de;
+  3. embed them again one after another, now with a tape, and add up (de_k/dw)^T g_k.
+Memory is that of one micro-batch plus all embeddings. Time is at most 4/3 of the plain step's, since a
+forward pass costs half a backward pass. The gradient equals the plain step's exactly if f is the same
+function of w in both passes and in both kinds of step. Dropout draws the same masks in both passes, because
+the state of its random numbers is restored between 1 and 3. Batch norm in training mode normalises each
+micro-batch by itself, equally in both passes, and its moving statistics advance once.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,11 +29,11 @@ _ZERO = tf.UnconnectedGradients.ZERO
 
 
 class Outcome(NamedTuple):
-    """What a step gives back.
+    """The result of a step.
 
     Attributes:
-        loss: of the global batch, a scalar.
-        embeddings: the model's output before the step, of each replica its own rows.
+        loss: the loss of the global batch, a scalar.
+        embeddings: the model's output before the update; each replica has its own rows.
     """
 
     loss: tf.Tensor
@@ -56,20 +56,20 @@ def build_step(
     xla: bool = False,
     after: Callable[[], None] = lambda: None,
 ) -> Step:
-    """A function of a (distributed) batch that takes one step.
+    """Returns a function that takes one training step on a (distributed) batch.
 
     Args:
-        model: from float images `[batch, height, width, 3]` to `[batch, dim]` embeddings, or several.
-        loss: of labels and the model's output; its values, and gradients, are summed over replicas.
+        model: maps float images `[batch, height, width, 3]` to `[batch, dim]` embeddings, or several.
+        loss: function of labels and the model's output; values and gradients are summed over replicas.
         optimizer: built for the model's trainable variables.
-        strategy: the one in whose scope model and optimizer were made.
+        strategy: the strategy in whose scope model and optimizer were created.
         l2: weight decay added to the gradient of trainable variables: l2 x variable.
-        no_decay: parts of the paths of variables that have no such decay.
-        clip_norm: the gradient of the global batch, decay included, is scaled down to this norm where
-            it is above; 0: it is not.
+        no_decay: parts of the paths of variables without this decay.
+        clip_norm: maximum norm of the gradient of the global batch, decay included. A longer gradient is
+            scaled down to it. 0: no clipping.
         micro_batch_size: images that a replica embeds at once. 0: all of them, in one stage.
-        xla: whether the model's forward and backward pass are compiled by XLA.
-        after: called in the same graph when the variables are updated.
+        xla: whether XLA compiles the model's forward and backward pass.
+        after: called in the same graph after the variables are updated.
     """
     replicas = strategy.num_replicas_in_sync
     check_combination(model, replicas, micro_batch_size, xla)
@@ -85,10 +85,10 @@ def build_step(
         variables = _values(model.trainable_variables)
 
         def objective(embeddings, penalties):
-            """The loss, and what is minimised: with penalties, and scaled for mixed precision."""
+            """The loss, and the minimised value: with penalties, and scaled for mixed precision."""
             value = loss(batch["label"], embeddings)
             penalties = [*penalties, *(l2 * tf.nn.l2_loss(variable) for variable in decayed)]
-            # What every replica adds is counted once: gradients are summed over replicas.
+            # Every replica adds the penalties and gradients are summed, so divide to count them once.
             shares = [tf.cast(penalty / replicas, value.dtype) for penalty in penalties]
             return value, optimizer.scale_loss(tf.add_n([value, *shares]))
 
@@ -117,7 +117,7 @@ def build_step(
 
 
 def check_combination(model: keras.Model, replicas: int, micro_batch_size: int, xla: bool = False) -> None:
-    """InputError for what TensorFlow cannot do on several devices."""
+    """Raises InputError for combinations that TensorFlow does not support on several devices."""
     if micro_batch_size and replicas > 1 and any(map(_is_synchronised, model._flatten_layers())):
         raise checks.InputError(
             "micro_batch_size on several devices needs batch norm to be frozen: in training mode its"
@@ -136,7 +136,10 @@ def of_global_batch(
     replicas: int,
     clip_norm: float = 0.0,
 ) -> list[tf.Tensor]:
-    """What to give the optimizer, which sums over replicas: clipped, and finite or not on all of them."""
+    """The gradients for the optimizer, which sums over replicas: clipped by the norm of the global batch.
+
+    With loss scaling they are the same on all replicas, so that all agree on whether they are finite.
+    """
     scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     if replicas > 1 and (clip_norm or scaled):
         context = tf.distribute.get_replica_context()
@@ -158,13 +161,13 @@ def multi_stage_gradients(
     """The loss, the embeddings, and the gradients with respect to the model's trainable variables.
 
     Args:
-        model: from float images to embeddings, one tensor or a structure of them.
-        images: `[batch, height, width, 3]` of any dtype; they stay where they are, and micro-batches
-            are cut out of them.
-        objective: of the embeddings of the whole batch, and of what the regularisers of weights add: the
-            loss, and the scalar to take the gradient of, which may depend on weights directly too.
+        model: maps float images to embeddings, one tensor or a structure of tensors.
+        images: `[batch, height, width, 3]` of any dtype; they stay on their device, and micro-batches are
+            sliced from them.
+        objective: function of the embeddings of the whole batch and of the weight-regularisation losses.
+            Returns the loss, and the scalar to differentiate, which may also depend on weights directly.
         micro_batch_size: the last micro-batch may be smaller.
-        embed: the model in training mode, in a form of its own.
+        embed: the model in training mode, such as a compiled form. None: the model itself.
 
     Raises:
         InputError: a layer adds a loss of its activations.
@@ -182,7 +185,7 @@ def multi_stage_gradients(
         )
 
     def embed_part(k):
-        # On the host, where the images stay: a device only ever gets a part of them.
+        # Slice on the host, where the images stay, so that a device only gets one micro-batch.
         with tf.device("CPU:0"):
             part = part_of(images, k)
         return embed(tf.cast(part, tf.float32))
@@ -195,7 +198,7 @@ def multi_stage_gradients(
         value, total = objective(joined, _weight_penalties(model))
     upstream, direct = tape.gradient(total, (joined, weights), unconnected_gradients=_ZERO)
 
-    # Before the second pass begins, and after the first has ended.
+    # Restore the state after the first pass has ended and before the second begins.
     with tf.control_dependencies(tf.nest.flatten(upstream)):
         restored = [variable.assign(old) for variable, old in zip(state, before)]
 
@@ -213,7 +216,7 @@ def multi_stage_gradients(
 
 
 def _join_parts(embed_part, number, outputs, rows):
-    """The embeddings of all micro-batches, one after another, as `outputs` describes those of one."""
+    """The embeddings of all micro-batches, computed in sequence and joined; `outputs` specifies one's."""
 
     def array_of(output):
         shape = [rows, *output.shape[1:]]
@@ -228,7 +231,7 @@ def _join_parts(embed_part, number, outputs, rows):
 
 
 def _weight_penalties(model):
-    """What the regularisers of weights add to the loss; of activations, other graphs know nothing."""
+    """Weight-regularisation losses. Activity losses are not supported: they belong to other graphs."""
     regularised = [v for v in model.trainable_variables if v.regularizer is not None]
     if len(model.losses) > len(regularised):
         raise checks.InputError(
@@ -240,10 +243,10 @@ def _weight_penalties(model):
 
 
 def _is_synchronised(layer):
-    """Whether a layer's forward pass in training mode talks to other devices."""
+    """Whether a layer's forward pass in training mode communicates with other devices."""
     return isinstance(layer, keras.layers.BatchNormalization) and layer.trainable and layer.synchronized
 
 
 def _values(variables):
-    """The TensorFlow variables inside Keras' own, which a gradient can be zero for."""
+    """The TensorFlow variables inside Keras' variables, for which a tape can return zero gradients."""
     return [variable.value for variable in variables]

@@ -1,4 +1,4 @@
-"""On which devices a model is trained."""
+"""Distribution strategies: the devices on which a model is trained."""
 
 import faulthandler
 import os
@@ -10,21 +10,21 @@ from tfrank.common.checks import InputError
 from tfrank.training.cluster import read_cluster, wait_for_workers
 
 STRATEGIES = ("one_device", "mirrored", "multi_worker")
-# TensorFlow, once all machines have been seen, needs seconds to join them.
+# Time limit for TensorFlow to join machines that have all started; it usually takes seconds.
 JOIN_SECONDS = 120
 
 
 def build_strategy(name: str, batch_size: int) -> tf.distribute.Strategy:
-    """The strategy of that name, for a global batch that divides by its replicas.
+    """Returns the strategy of that name; checks that the global batch divides by the number of replicas.
 
     Args:
         name: "one_device": TensorFlow's default, the first GPU or the CPU. "mirrored": all GPUs of this
-            machine, or all logical CPUs where there is no GPU. "multi_worker": all GPUs, or the CPU, of each
-            of the machines that TF_CONFIG names; before anything else has asked TensorFlow for a device.
-        batch_size: of all replicas together.
+            machine, or all logical CPUs if there is no GPU. "multi_worker": all GPUs, or the CPU, of each
+            machine in TF_CONFIG; call this before anything else asks TensorFlow for a device.
+        batch_size: batch size of all replicas together.
 
     Raises:
-        InputError: the batch does not divide, TF_CONFIG is bad, or another machine does not start.
+        InputError: the batch does not divide, TF_CONFIG is invalid, or another machine does not start.
     """
     checks.one_of("strategy", name, STRATEGIES)
     if name == "one_device":
@@ -39,7 +39,7 @@ def build_strategy(name: str, batch_size: int) -> tf.distribute.Strategy:
 
 
 def check_divides(batch_size: int, strategy: tf.distribute.Strategy) -> None:
-    """InputError where replicas would not get equal shares of a batch."""
+    """Raises InputError if replicas would not get equal shares of a batch."""
     if batch_size % strategy.num_replicas_in_sync:
         raise InputError(
             f"A batch of {batch_size} images does not divide by {strategy.num_replicas_in_sync} replicas."
@@ -51,14 +51,14 @@ def _join_workers():
     cluster = read_cluster()
     wait_for_workers(cluster)
     print(f"Worker {cluster.index} of {len(cluster.workers)}: all are there.", flush=True)
-    # Should one die just now, TensorFlow would wait for it forever, deaf to signals.
+    # Set a timeout: if a machine dies during the join, TensorFlow waits for it forever and ignores signals.
     with open(os.devnull, "w") as silence:
         faulthandler.dump_traceback_later(JOIN_SECONDS, exit=True, file=silence)
         try:
             strategy = tf.distribute.MultiWorkerMirroredStrategy()
         finally:
             faulthandler.cancel_dump_traceback_later()
-    # All machines have as many batches; asking each other at every step whether they do takes time, and
-    # threads that a lost machine leaves hanging.
+    # All machines have equally many batches. Checking this with each other at every step would take time, and
+    # threads that hang when a machine is lost.
     strategy.extended.experimental_enable_get_next_as_optional = False
     return strategy

@@ -22,21 +22,21 @@ from tfrank.training.step import Step
 
 # Below this spread all embeddings of a batch are nearly one point; similarities are above 0.9999.
 COLLAPSED_SPREAD = 0.01
-# Below this slope of the loss, see `loss_slope`, a run that begins learns next to nothing.
+# If the slope of the loss at the start of a run is below this, see `loss_slope`, it learns next to nothing.
 FLAT_SLOPE = 0.05
 # mAP counts every positive, so it varies less between draws of a few validation classes than Recall@1.
 CHOSEN_BY = "map"
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM was received, and the state was saved."""
+    """Raised after Ctrl-C or SIGTERM, once the state is saved."""
 
 
 class Evaluation(NamedTuple):
-    """What an evaluation during training gives.
+    """The result of an evaluation during training.
 
     Attributes:
-        metrics: numbers by name; by the one named `CHOSEN_BY` the best weights are chosen.
+        metrics: values by name; the one named `CHOSEN_BY` decides which weights are best.
         picture: a PNG of queries and their nearest neighbours.
     """
 
@@ -48,9 +48,9 @@ class Best(NamedTuple):
     """The best weights of a run.
 
     Attributes:
-        step: after which they were found; 0 for the model before training.
+        step: number of steps after which they were found; 0 for the model before training.
         value: their validation score.
-        start: that of the model before training.
+        start: the validation score of the model before training.
     """
 
     step: int
@@ -64,28 +64,27 @@ def best_weights_of(folder: str) -> str:
 
 
 class Trainer:
-    """Takes steps until there are enough of them, and can be killed at any moment.
+    """Trains for a given number of steps, and can be killed at any moment.
 
-    Started again on the same folder it goes on from the last checkpoint, and ends, on the same CPU with as
-    many threads, with the same weights bit for bit as if it had never stopped.
+    Started again on the same folder, it resumes from the last checkpoint. On the same CPU with the same
+    number of threads, the final weights equal those of an uninterrupted run bit for bit.
 
     Args:
-        folder: for `checkpoints/`, `best.weights.h5` and what `TrainingLog` writes.
-        model: what is trained.
-        step: one step on a batch, see `build_step`.
-        summary: of labels and embeddings, in replica context: numbers of the batch, the same on every
+        folder: for `checkpoints/`, `best.weights.h5` and the files of `TrainingLog`.
+        model: the model to train.
+        step: takes one step on a batch, see `build_step`.
+        summary: computes batch statistics from labels and embeddings, in replica context, equal on every
             replica; see `batch_summary`.
-        slope: of the same: how steep the loss is, see `loss_slope`. A run asks once, at its beginning; None:
-            it does not ask.
-        checkpoints: of the model's and the optimizer's state.
-        strategy: that distributes the batches.
-        batch_size: of all replicas together.
-        micro_batch_size: whether, if above 0, batches are left on the host, and each image is embedded
-            twice.
+        slope: computes the slope of the loss from the same arguments, see `loss_slope`; called once, at the
+            start of a run. None: not computed.
+        checkpoints: the checkpoints of the model's and the optimizer's state.
+        strategy: the strategy that distributes the batches.
+        batch_size: batch size of all replicas together.
+        micro_batch_size: if above 0, batches stay on the host and each image is embedded twice.
 
     Attributes:
         best_weights: path of the best weights.
-        done: steps taken.
+        done: number of steps taken.
     """
 
     def __init__(
@@ -137,25 +136,24 @@ class Trainer:
         save_best: Callable[[str], None] | None = None,
         config: str = "",
     ) -> None:
-        """Trains until `steps` steps have been taken, all runs together.
+        """Trains until `steps` steps have been taken, counting those before a restart.
 
         Args:
-            batches: given a step and which machine reads, the dataset of its devices' shares of the
-                batches from that step on.
-            steps: total.
-            checkpoint_every: steps between checkpoints; there is one at the end, and at Ctrl-C.
-            log_every: steps between looks at the loss and the batch.
-            explain: called with the step whose batch could not be made; raises an error that names
-                the bad record.
-            evaluate: measures the present weights; None on a machine that leaves it to another.
-            evaluate_every: steps between evaluations; 0 for none. The first one is before the first step, so
-                that the model as it began is a candidate for the best weights.
-            patience: training ends early after so many evaluations in a row without a better one; 0: never.
-            save_best: writes the weights that `evaluate` measured to a path.
-            config: to be shown in TensorBoard.
+            batches: given a step and the context of this machine, returns the dataset of its devices' shares
+                of the batches from that step on.
+            steps: total number of steps.
+            checkpoint_every: steps between checkpoints; one is also saved at the end and at Ctrl-C.
+            log_every: steps between logs of the loss and the batch statistics.
+            explain: called with the step whose batch failed; raises an error that names the bad record.
+            evaluate: evaluates the current weights; None on a machine that leaves this to another.
+            evaluate_every: steps between evaluations; 0 for none. The first evaluation precedes the first
+                step, so that the initial model is a candidate for the best weights.
+            patience: training ends early after this many evaluations in a row without improvement; 0: never.
+            save_best: writes the weights measured by `evaluate` to a path.
+            config: text of the config, shown in TensorBoard.
 
         Raises:
-            InputError: the loss is not finite, or a batch cannot be made.
+            InputError: the loss is not finite, or a batch cannot be read.
             Interrupted: Ctrl-C or SIGTERM; the state is saved.
         """
         start = self.done = int(self._checkpoints.step)
@@ -166,7 +164,8 @@ class Trainer:
             self._forget_best()
             if evaluate_every:
                 self._keep_best(evaluate(), 0, progress, save_best)
-        # In steps. Derived from what is in the checkpoint, so a resumed run ends where it would have.
+        # Patience in steps. It is compared with the checkpointed best step, so a resumed run ends at the step
+        # at which an uninterrupted one would.
         patience *= evaluate_every
         if self._is_exhausted(patience):
             return
@@ -177,7 +176,7 @@ class Trainer:
                 loss, embeddings = self._step(batch)
                 self._pending.append(loss)
                 done = self.done = step + 1
-                # The same on all machines, of which one evaluates: to look at a batch takes all of them.
+                # Equal on all machines although only one evaluates: batch statistics need all of them.
                 evaluates = evaluate_every and (done % evaluate_every == 0 or done == steps)
                 looks = done % log_every == 0 or done == steps or evaluates
                 if looks:
@@ -200,24 +199,24 @@ class Trainer:
             progress.say(f"Ended at step {self.done:,}: no better validation for {patience:,} steps.")
 
     def _forget_best(self):
-        """Removes the best weights of a run that was begun anew here."""
+        """Removes the best weights of an earlier run in this folder, which is started over."""
         with contextlib.suppress(FileNotFoundError):
             os.remove(self.best_weights)
 
     @property
     def best(self) -> Best | None:
-        """The best weights so far; None where nothing was evaluated."""
+        """The best weights so far; None if nothing was evaluated."""
         value = float(self._checkpoints.best)
         if value < 0:
             return None
         return Best(int(self._checkpoints.best_step), value, float(self._checkpoints.start))
 
     def _is_exhausted(self, patience):
-        """Whether the last better evaluation is `patience` steps ago; never for 0."""
+        """Whether the last improvement is at least `patience` steps ago; False for a patience of 0."""
         return bool(patience) and self.done - int(self._checkpoints.best_step) >= patience
 
     def report(self) -> str:
-        """What the steps so far have cost (as in Revaud et al., Table 1), and where the curves are."""
+        """Reports the cost of the steps so far (as in Revaud et al., Table 1) and the path of the curves."""
         cost = self._log.save_cost(self.done)
         time_taken = datetime.timedelta(seconds=round(cost["wall_seconds"]))
         return (
@@ -233,10 +232,10 @@ class Trainer:
         batches: Callable[[tf.distribute.InputContext], tf.data.Dataset],
         explain: Callable[[int], None] = lambda step: None,
     ) -> list[float]:
-        """Takes a step on each batch, and saves nothing; the seconds of each, those of reading included.
+        """Takes a step on each batch without saving; returns the seconds of each step, reading included.
 
         Args:
-            batches: those to take.
+            batches: given the context of this machine, returns the dataset of the batches.
             explain: as in `fit`.
         """
         seconds, iterator = [], iter(self._distribute(batches))
@@ -261,7 +260,7 @@ class Trainer:
             raise
 
     def _look(self, labels, embeddings, step, progress):
-        """Logs the losses up to `step`, and its batch at a glance; in words what there is to see."""
+        """Logs pending losses and batch statistics; returns the text for the progress line."""
         loss = self._fetch()
         summary = {name: value.numpy() for name, value in self._summarize(labels, embeddings).items()}
         numbers = {name: float(value) for name, value in summary.items() if value.ndim == 0}
@@ -270,7 +269,7 @@ class Trainer:
             if value.ndim:
                 self._log.histogram(step, name, value)
         self._warn(numbers, progress)
-        # At the end of a good run the loss is flat too.
+        # Checked only at the start: at the end of a good run the loss is flat too.
         if self._slope and not self._looked:
             self._warn_of_flat_loss(float(self._slope(labels, embeddings)), progress)
         self._looked = True
@@ -280,7 +279,7 @@ class Trainer:
         )
 
     def _fetch(self) -> float:
-        """Logs the pending losses and returns the last; InputError if one is not finite."""
+        """Logs the pending losses and returns the last; raises InputError if one is not finite."""
         losses = [float(loss) for loss in self._pending]
         self._pending.clear()
         first = self.done - len(losses) + 1
@@ -293,7 +292,7 @@ class Trainer:
         return losses[-1] if losses else math.nan
 
     def _warn(self, numbers, progress):
-        """Says in words, once, what the numbers of a batch mean that learns nothing."""
+        """Prints a warning, once each, if the batch statistics show that nothing is learnt."""
         if numbers["counting"] == 0 and "counting" not in self._said:
             self._said.add("counting")
             progress.say(
@@ -317,7 +316,7 @@ class Trainer:
             )
 
     def _save(self):
-        """Logs and saves all steps taken; InputError where loss or weights are not finite."""
+        """Logs and saves all steps taken; raises InputError if the loss or the weights are not finite."""
         self._fetch()
         self._log.flush()
         for variable in self._model.variables:
@@ -345,7 +344,7 @@ class Trainer:
         self._log.picture(step, "validation_neighbors", evaluation.picture)
         if value > best:
             temporary = self.best_weights.replace(".weights.h5", ".tmp.weights.h5")
-            # Where there is none, HDF5 may end the process.
+            # Without free space, HDF5 may kill the process.
             size = sum(int(np.prod(v.shape)) * np.dtype(v.dtype).itemsize for v in self._model.variables)
             files.check_room(temporary, 2 * size + 2**20)
             with files.naming(temporary):
@@ -363,7 +362,7 @@ class Trainer:
 
 
 class _signals_to:
-    """Sends Ctrl-C and SIGTERM to a handler while it lasts."""
+    """Context manager that directs Ctrl-C and SIGTERM to a handler."""
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

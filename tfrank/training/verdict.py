@@ -1,4 +1,4 @@
-"""Whether training was worth it: what a run says loudly where it was not, and what to try."""
+"""Warnings of a run that did not improve its model, with advice on what to try."""
 
 import csv
 import os
@@ -8,9 +8,9 @@ import numpy as np
 
 from tfrank.training.trainer import Best
 
-# Losses are compared over this share of the steps at both ends, which batches of so many steps average.
+# The mean loss is compared between the first and the last SHARE of the steps, at least FEWEST steps each.
 SHARE, FEWEST = 0.1, 10
-# A loss has fallen where its end is below this share of its beginning.
+# The loss has fallen if it ends below this share of its initial value.
 FALLEN = 0.98
 COMPARED = {"recall_at_1": "Recall@1", "map": "mAP"}
 TRY = (
@@ -20,7 +20,7 @@ TRY = (
 
 
 def best_sentence(best: Best, steps: int) -> str:
-    """Which weights are measured and exported.
+    """A sentence on which weights are evaluated and exported.
 
     >>> best_sentence(Best(150, 0.63, 0.59), 1000)
     'Best: step 150 of 1,000. By mAP on the validation classes the start had 0.5900, it has 0.6300.'
@@ -38,12 +38,12 @@ def best_sentence(best: Best, steps: int) -> str:
 def warnings_of(
     rows: Mapping[str, Mapping[str, float]], best: Best | None, losses: Sequence[float]
 ) -> list[str]:
-    """What a person should be told loudly of a run that did not improve its model.
+    """The warnings for a run that did not improve its model; empty if it did.
 
     Args:
-        rows: metrics on the test set by name; "start" and "trained" are compared, where both are there.
-        best: the best weights by validation, where there are some.
-        losses: of all steps.
+        rows: metrics on the test set by the name of a model; "start" is compared with "trained" if present.
+        best: the best weights by validation; None without validation.
+        losses: the losses of all steps.
     """
     found = []
     if "start" in rows:
@@ -65,7 +65,7 @@ def warnings_of(
 
 
 def read_losses(folder: str) -> list[float]:
-    """The losses of a run's steps, of its `training.csv`."""
+    """The losses of a run's steps, from its `training.csv`."""
     path = os.path.join(folder, "training.csv")
     if not os.path.exists(path):
         return []
@@ -74,7 +74,7 @@ def read_losses(folder: str) -> list[float]:
 
 
 def _on_losses(losses):
-    """A sentence on a loss that did not fall, or ""."""
+    """A sentence if the loss did not fall, else ""."""
     count = max(FEWEST, int(SHARE * len(losses)))
     if len(losses) < 2 * count:
         return ""

@@ -1,1 +1,1 @@
-"""What is done to embeddings, or to their similarities, before they are ranked."""
+"""Post-processing of embeddings, or of their similarities, before they are ranked."""

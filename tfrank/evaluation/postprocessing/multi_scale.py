@@ -1,4 +1,4 @@
-"""One embedding of an image seen at several sizes."""
+"""Multi-scale embeddings: one embedding from an image at several sizes."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,27 +7,27 @@ import tensorflow as tf
 from tfrank.common import checks
 from tfrank.common.normalize import l2_normalize
 
-# Full size, and twice smaller by a factor of the square root of 2.
+# Full size, then two steps down by a factor of sqrt(2) each.
 SCALES = (1.0, 2**-0.5, 0.5)
 
 
 def multi_scale(
     embed_fn: Callable[[tf.Tensor], tf.Tensor], scales: Sequence[float] = SCALES
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The normalised sum of the embeddings of an image at several scales, each of unit norm.
+    """Returns a function that computes the normalised sum of the unit-norm embeddings at several scales.
 
-    For models that take images of any size. Images are resized bilinearly, antialiased where they shrink. A
-    side becomes the nearest whole number of pixels, at least 1; how small an image may be is up to the
-    model, and so are the scales. It is traced once, for all sizes.
+    For models that accept images of any size. Images are resized bilinearly, with antialiasing when they
+    shrink. Each side is rounded to whole pixels, at least 1. The model determines how small an image, and so
+    a scale, may be. The function is traced once for all sizes.
 
     Args:
-        embed_fn: from float32 images `[batch, height, width, 3]` of any size to `[batch, dim]`; a Keras model
-            or whatever else TensorFlow can trace.
-        scales: positive; 1 is the image as it is. The default is that of Radenović et al. (arXiv 1711.02512,
+        embed_fn: maps float32 images `[batch, height, width, 3]` of any size to `[batch, dim]`; a Keras model
+            or anything else that TensorFlow can trace.
+        scales: positive; 1 is the original size. The default is that of Radenović et al. (arXiv 1711.02512,
             section 5.2).
 
     Returns:
-        A function like `embed_fn`, to `[batch, dim]` float32 of unit norm.
+        A function like `embed_fn` that returns `[batch, dim]` float32 of unit norm.
 
     Raises:
         InputError: a scale is not positive, or there is none.

@@ -1,4 +1,4 @@
-"""Query expansion: a query, or a gallery row, moved towards its nearest neighbours."""
+"""Query expansion: moves a query or a gallery row towards its nearest neighbours."""
 
 from collections.abc import Callable
 
@@ -28,16 +28,16 @@ def expand_queries(
     """Alpha query expansion (Radenović et al., TPAMI 2018, arXiv 1711.02512, section 3.3).
 
     q' = normalize(q + sum over the k nearest x of max(s, 0)^alpha x), with s the cosine of q and x.
-    alpha = 0 is average query expansion: all k count fully, those of negative s too.
-    alpha = 2, k = 10: mAP_Q (arXiv 1906.07589, section 4.4). A query of zeros stays one.
+    alpha = 0 is average query expansion: all k neighbours have weight 1, even those with negative s.
+    alpha = 2, k = 10: mAP_Q (arXiv 1906.07589, section 4.4). A query of zeros stays zero.
 
     Args:
         queries: `[queries, dim]` float32, unit norm.
         gallery: `[gallery, dim]` float32, unit norm.
-        k: how many neighbours, at least 1. Of a smaller gallery, all rows count.
+        k: number of neighbours, at least 1. In a smaller gallery, all rows are neighbours.
         alpha: at least 0.
         self_index: `[queries]` the query's own gallery row, which is left out, or -1. None: all -1.
-        search: a search of `neighbors`.
+        search: a search such as `exact`, see `search.by_name.SEARCHES`.
 
     Returns:
         `[queries, dim]` float32, unit norm.
@@ -66,9 +66,9 @@ def expand_queries(
 def augment_database(
     gallery: np.ndarray, *, k: int = 10, alpha: float = 2.0, search: Callable[..., Neighbors] = exact
 ) -> np.ndarray:
-    """Every gallery row expanded by its k nearest others: `expand_queries` of the gallery with itself.
+    """Expands every gallery row by its k nearest other rows: `expand_queries` of the gallery with itself.
 
-    Once for a gallery, however many queries come (database-side augmentation: Arandjelović and Zisserman,
+    Done once per gallery, for any number of queries (database-side augmentation: Arandjelović and Zisserman,
     CVPR 2012, with the weights of alpha query expansion).
 
     Args:
@@ -88,9 +88,9 @@ def augment_database(
 
 
 def _expanded(queries: np.ndarray, gallery: np.ndarray, nearest: Neighbors, alpha: float) -> np.ndarray:
-    """`expand_queries` of neighbours that were found, without `[queries, k, dim]`."""
+    """Computes `expand_queries` for given neighbours, without an array `[queries, k, dim]`."""
     there = (nearest.index >= 0) & queries.any(axis=1, keepdims=True)
-    # 0^0 is 1.
+    # With alpha = 0, a weight is 0^0 = 1 for negative similarities too.
     weights = np.maximum(nearest.similarity[there], 0) ** np.float32(alpha)
     start = np.concatenate([[0], np.cumsum(np.sum(there, axis=1))])
     shape = len(queries), len(gallery)

@@ -1,7 +1,7 @@
 """k-reciprocal re-ranking (Zhong et al., CVPR 2017, arXiv 1701.08398), sparse: never queries x gallery.
 
-With d the distance of two images, N(p, k) the nearest of image p and R(p, k) its reciprocal neighbours,
-those q of N(p, k) with p in N(q, k) (section 3.2):
+With d the distance of two images, N(p, k) the k nearest of image p, and R(p, k) its reciprocal neighbours,
+the q in N(p, k) with p in N(q, k) (section 3.2):
 
     R*(p) = R(p, k1) with every R(q, k1/2), q in R(p, k1), of which at least 2/3 lie in R(p, k1)
     V_p[j] = exp(-d(p, j)) for j in R*(p), else 0 (section 3.3); then its mean over N(p, k2) (section 3.4)
@@ -21,7 +21,7 @@ from tfrank.evaluation.search.exhaustive import exact
 
 # Similarities that a thread holds at a time: 16 MiB in float32.
 BLOCK_SIMILARITIES = 2**22
-# Numbers of a gathered block of embeddings.
+# Values in a gathered block of embeddings.
 BLOCK_NUMBERS = 2**22
 
 
@@ -34,27 +34,27 @@ def k_reciprocal_blocks(
     lambda_value: float = 0.3,
     self_index: np.ndarray | None = None,
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """Re-ranked similarities, -d*, for `ranks.ranks_of_blocks`.
+    """Yields re-ranked similarities, -d*, for `ranks.ranks_of_blocks`.
 
-    What the paper leaves open, or says of one query at a time:
+    Details that the paper leaves open, or states for a single query:
 
-    - Neighbours are those among all images, gallery and queries. An image is one of its own neighbours:
-      N(p, k1) is p and its k1 nearest others, N(p, k2) is p and its k2 - 1 nearest others (k2 = 1: no local
-      query expansion), and k1/2 is rounded down. Of equally near images the first of the gallery counts.
+    - Neighbours are searched among all images, gallery and queries. An image is its own neighbour: N(p, k1)
+      is p and its k1 nearest others, N(p, k2) is p and its k2 - 1 nearest others (k2 = 1: no local query
+      expansion), and k1/2 is rounded down. Among equally near images, gallery order decides.
     - d is the squared Euclidean distance of unit vectors, 2 - 2s, divided by that of the query's farthest
-      image; so it is at most 1, as d_J is.
-    - V is not normalised to sum 1, as in the paper and unlike in code that goes round.
+      image. So d, like d_J, is at most 1.
+    - V is not normalised to sum 1. This follows the paper; some public implementations do normalise it.
 
-    d_J is 1 for all images without a common neighbour: among these d decides, unless lambda is 0.
+    d_J is 1 for all images without a common neighbour. Among these d decides, unless lambda is 0.
 
     Args:
         queries: `[queries, dim]` float32, unit norm.
         gallery: `[gallery, dim]` float32, unit norm.
-        k1: neighbours that are reciprocal, at least 1.
-        k2: neighbours of local query expansion, at least 1.
-        lambda_value: lambda, the weight of d, 0 to 1. 1: the ranking as it was.
+        k1: number of neighbours among which reciprocal ones are taken, at least 1.
+        k2: number of neighbours for local query expansion, at least 1.
+        lambda_value: lambda, the weight of d, 0 to 1. 1 keeps the original ranking.
         self_index: `[queries]` the query's own gallery row, whose similarity becomes -inf, or -1. None: all
-            -1. A query that stands in the gallery must be named here, or it is there twice.
+            -1. A query that is also a gallery row must be given here, or it counts twice.
 
     Yields:
         (first query, `[block, gallery]` float32 similarities, -1 to 0).
@@ -77,11 +77,12 @@ def k_reciprocal_blocks(
 
 
 def _blocks(queries, gallery, k1, k2, lambda_value, own) -> Iterator[tuple[int, np.ndarray]]:
-    """`k_reciprocal_blocks` of checked arguments."""
+    """Computes `k_reciprocal_blocks` from checked arguments."""
     apart = own < 0
     images = np.concatenate([gallery, queries[apart]]) if apart.any() else gallery
     image_of_query = np.where(apart, len(gallery) + np.cumsum(apart) - 1, own)
-    # The farthest image is the nearest to the opposite point. All may be alike, at a distance of 0.
+    # The farthest image is the nearest one to the opposite point. If all images are equal, the distance is 0,
+    # so it is raised to a positive number.
     farthest = np.maximum(2 + 2 * exact(-images, images, 1).similarity[:, 0], np.finfo(np.float32).tiny)
     encoded = _encode(images, farthest, k1, k2)
     encoded_queries, encoded_gallery = encoded[image_of_query], encoded[: len(gallery)]
@@ -106,7 +107,7 @@ def _blocks(queries, gallery, k1, k2, lambda_value, own) -> Iterator[tuple[int, 
 
 
 def _distance(similarity: np.ndarray, farthest: np.ndarray) -> np.ndarray:
-    """d, from 0 to 1, also where rounding would have it otherwise."""
+    """d, clipped to 0 to 1 against rounding errors."""
     return np.clip((2 - 2 * similarity) / farthest, 0, 1)
 
 
@@ -116,7 +117,7 @@ def _encode(images: np.ndarray, farthest: np.ndarray, k1: int, k2: int) -> spars
     others = exact(images, images, min(max(k1, k2 - 1), len(images)), every).index
     neighbors = np.concatenate([every[:, None], others], axis=1)
     reciprocal, half = (_reciprocal(_marks(neighbors[:, : k + 1])) for k in (k1, k1 // 2))
-    # Of each q in R(p, k1): how many of R(q, k1/2) lie in R(p, k1).
+    # For each q in R(p, k1): the number of images in R(q, k1/2) that are also in R(p, k1).
     common = (reciprocal @ half.T).multiply(reciprocal).tocoo()
     p, q = common.row, common.col
     joins = 3 * common.data >= 2 * half.sum(axis=1)[q]
@@ -130,7 +131,7 @@ def _encode(images: np.ndarray, farthest: np.ndarray, k1: int, k2: int) -> spars
 
 
 def _marks(neighbors: np.ndarray) -> sparse.csr_array:
-    """`[images, images]` int32, 1 for each neighbour; -1 is none."""
+    """`[images, images]` int32 with 1 for each neighbour; index -1 means no neighbour."""
     there = neighbors >= 0
     start = np.concatenate([[0], np.cumsum(there.sum(axis=1))])
     ones = np.ones(start[-1], np.int32)
@@ -138,19 +139,19 @@ def _marks(neighbors: np.ndarray) -> sparse.csr_array:
 
 
 def _reciprocal(marks: sparse.csr_array) -> sparse.csr_array:
-    """1 for each pair of images of which each is a neighbour of the other."""
+    """`[images, images]` with 1 for each pair of images that are neighbours of each other."""
     return sparse.csr_array(marks.multiply(marks.T))
 
 
 def _similarities_of_pairs(images: np.ndarray, p: np.ndarray, j: np.ndarray) -> np.ndarray:
-    """`[pairs]` float32, in blocks."""
+    """`[pairs]` float32 similarities, computed in blocks."""
     size = max(1, BLOCK_NUMBERS // images.shape[1])
     blocks = (slice(start, start + size) for start in range(0, len(p), size))
     return np.concatenate([np.einsum("nd,nd->n", images[p[block]], images[j[block]]) for block in blocks])
 
 
 def _sum_of_minima(vector: sparse.csr_array, holders: sparse.csr_array) -> np.ndarray:
-    """`[gallery]` sums over j of min(vector[j], V_g[j]); `holders` has V_g[j] in row j, column g."""
+    """`[gallery]` sums over j of min(vector[j], V_g[j]); `holders[j, g]` is V_g[j]."""
     rows_of_vector = holders[vector.indices]
     lengths = np.diff(rows_of_vector.indptr)
     minima = np.minimum(rows_of_vector.data, np.repeat(vector.data, lengths))

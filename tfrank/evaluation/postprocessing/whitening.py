@@ -1,11 +1,11 @@
-"""PCA whitening of embeddings: learnt on training images, used on those to search among and to serve.
+"""PCA whitening of embeddings: learnt on training images, applied to queries, gallery and exported models.
 
 The square-rooted PCA of section 4.2 of the mAP_Q paper (arXiv 1906.07589):
 
     e' = normalize(diag(lambda^-p) V^T (e - mean))
 
-with the eigenvalues lambda and eigenvectors V of the covariance. p = 1/2 is full whitening, all directions
-then have variance 1; p = 1/4 is its square root; p = 0 only turns.
+with the eigenvalues lambda and eigenvectors V of the covariance. p = 1/2 is full whitening: all directions
+then have variance 1. p = 1/4 is its square root. p = 0 only rotates.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,15 +19,15 @@ from tfrank.common.checks import InputError
 from tfrank.common.normalize import SMALLEST_NORM, l2_normalize
 from tfrank.evaluation import rows
 
-# Eigenvalues are raised to this share of the largest. So no direction grows more than a thousandfold beside
-# the first, at p = 1/2: the rounding of float32, 6e-8, then stays far below what is measured.
+# Eigenvalues are raised to at least this share of the largest. At p = 1/2, no direction is then scaled more
+# than a thousand times as much as the first, so float32 rounding, 6e-8, stays negligible.
 SMALLEST_EIGENVALUE = 1e-6
-# Rows in float64 at a time.
+# Rows converted to float64 at a time.
 BLOCK_ROWS = 2**13
 
 
 class Whitening(NamedTuple):
-    """What `whiten` does to an embedding e: normalize((e - mean) projection).
+    """The transform that `whiten` applies to an embedding e: normalize((e - mean) projection).
 
     Attributes:
         mean: `[dim]` float32.
@@ -39,19 +39,19 @@ class Whitening(NamedTuple):
 
 
 def learn_whitening(embeddings: np.ndarray, *, power: float = 0.25, dims: int | None = None) -> Whitening:
-    """The whitening of a set of embeddings, in float64 and with memory for `[dim, dim]`.
+    """Learns the whitening of a set of embeddings, in float64 and with memory for `[dim, dim]`.
 
-    Learn it on training images only: a whitening that has seen the test images flatters their metrics.
-    Eigenvalues below a millionth of the largest count as that, so directions in which the embeddings do
-    not vary stay finite. Of each direction the largest entry is positive: the result is the same everywhere.
+    Learn it on training images only: a whitening learnt on test images makes their metrics optimistic.
+    Eigenvalues below a millionth of the largest are raised to that, so directions in which the embeddings do
+    not vary stay finite. The largest entry of each direction is made positive, so signs are reproducible.
 
     Args:
         embeddings: `[images, dim]` floats, unit norm; an array or a memory map, which is read in blocks.
         power: p, 0 to 0.5. 0.25: mAP_Q, section 4.2.
-        dims: how many directions to keep, those of the largest variance. None: all.
+        dims: number of directions to keep, those of the largest variance. None: all.
 
     Raises:
-        InputError: an argument is out of range, an embedding is not finite, or all are alike.
+        InputError: an argument is out of range, an embedding is not finite, or all embeddings are equal.
 
     >>> x = np.array([[2.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
     >>> learn_whitening(x, power=0.5, dims=1).projection.round(3).tolist()  # Variances 2 and 1/2.
@@ -65,7 +65,7 @@ def learn_whitening(embeddings: np.ndarray, *, power: float = 0.25, dims: int | 
         raise checks.invalid("dims", f"at most {dim}, the dim of the embeddings", dims)
     mean, covariance = _mean_and_covariance(embeddings)
     eigenvalues, vectors = np.linalg.eigh(covariance)
-    # Largest first.
+    # Sort by variance, largest first.
     eigenvalues, vectors = eigenvalues[::-1][:kept], vectors[:, ::-1][:, :kept]
     if eigenvalues[0] < SMALLEST_NORM**2:
         raise InputError(
@@ -79,10 +79,10 @@ def learn_whitening(embeddings: np.ndarray, *, power: float = 0.25, dims: int | 
 
 
 def whiten(embeddings: np.ndarray, whitening: Whitening) -> np.ndarray:
-    """`[images, out]` float32 of unit norm, of `[images, dim]` floats, in blocks.
+    """Whitens `[images, dim]` floats, in blocks; returns `[images, out]` float32 of unit norm.
 
     Raises:
-        InputError: the whitening was learnt from embeddings of another dim.
+        InputError: the whitening is for another number of dimensions.
 
     >>> x = np.array([[2.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
     >>> whiten(np.array([[1.0, 0.5]]), learn_whitening(x, power=0.5)).round(3).tolist()
@@ -99,9 +99,9 @@ def whiten(embeddings: np.ndarray, whitening: Whitening) -> np.ndarray:
 
 
 def whitening_layer(whitening: Whitening) -> Callable[[tf.Tensor], tf.Tensor]:
-    """`whiten` for a graph, such as that of an exported model, with the whitening as constants.
+    """Returns `whiten` as a TensorFlow function, for graphs such as that of an exported model.
 
-    From `[batch, dim]` to `[batch, out]` tensors, float32.
+    It maps `[batch, dim]` to `[batch, out]` float32 tensors. The whitening is stored as constants.
     """
 
     def whiten_tensor(embeddings):
@@ -112,13 +112,13 @@ def whitening_layer(whitening: Whitening) -> Callable[[tf.Tensor], tf.Tensor]:
 
 
 def save_whitening(path: str, whitening: Whitening) -> None:
-    """Writes a whitening as .npz, whole or not at all, under exactly this path."""
+    """Writes a whitening atomically as .npz under exactly this path."""
     with files.atomic_write(path) as file:
         np.savez(file, **whitening._asdict())
 
 
 def load_whitening(path: str) -> Whitening:
-    """What `save_whitening` wrote; InputError naming the path where that is something else, or damaged."""
+    """Reads a whitening written by `save_whitening`; raises InputError if it is missing or damaged."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             whitening = Whitening(arrays["mean"], arrays["projection"])
@@ -132,7 +132,7 @@ def load_whitening(path: str) -> Whitening:
 
 
 def _mean_and_covariance(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`[dim]` and `[dim, dim]`, in two passes: one that subtracted later would lose digits."""
+    """`[dim]` mean and `[dim, dim]` covariance, in two passes: a single pass would lose digits."""
     mean = sum(block.sum(axis=0) for block in _blocks(embeddings)) / len(embeddings)
     if not np.isfinite(mean).all():
         raise InputError(

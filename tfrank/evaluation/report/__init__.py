@@ -1,1 +1,1 @@
-"""Numbers as text, pages, pictures and files; and which differences of them are real."""
+"""Reports of an evaluation as text, pages, pictures and files; and confidence intervals of differences."""

@@ -1,4 +1,4 @@
-"""Is one model better than another on the same queries? By how much, and how sure is that?"""
+"""Paired bootstrap: how much better one model is than another on the same queries, with an interval."""
 
 import math
 from typing import NamedTuple
@@ -10,22 +10,22 @@ from tfrank.common import checks
 from tfrank.common.checks import InputError
 from tfrank.evaluation.parallel import in_parallel
 
-# Values drawn at a time by a thread: 16 MiB of their places.
+# Values drawn at a time by a thread: 16 MiB in float64, beside their indices.
 BLOCK_DRAWS = 2**21
 
-# All of G groups of two equal models, and so all means drawn from them, lie on one side of 0 with probability
-# 2 / 2^G: 6 % for five, 12 % for four. No choice of quantiles helps against that.
+# With two equal models and G groups, all groups, and so all resampled means, lie on one side of 0 with
+# probability 2 / 2^G: 6 % for five groups, 12 % for four. No choice of quantiles prevents that.
 FEWEST_GROUPS = 5
 
 
 class Comparison(NamedTuple):
-    """How much better the second of two models is.
+    """The difference between two models.
 
     Attributes:
         difference: mean over queries of after - before.
-        low, high: its confidence interval. Where 0 lies outside, the difference is no chance of the queries.
-            -inf and inf below `FEWEST_GROUPS` groups, which are too few for an interval: nothing is claimed.
-        queries: how many were compared.
+        low, high: its confidence interval. If 0 lies outside, the difference is significant. With fewer than
+            `FEWEST_GROUPS` groups there is no interval: -inf and inf.
+        queries: number of queries compared.
     """
 
     difference: float
@@ -45,25 +45,25 @@ def paired_bootstrap(
 ) -> Comparison:
     """The mean difference of a metric between two models, with its expanded percentile interval.
 
-    As many queries as there are, with their pairs of values, are drawn with replacement, `samples` times; the
-    interval lies between two quantiles of the mean differences. Queries of one class are found or missed
-    together, so an interval from single queries is too narrow for what other classes would give: with
-    `groups`, whole classes are drawn. Means drawn from few groups spread too little, and by how much is
-    itself uncertain, so the interval holds more than the middle share `confidence` of them: as much as makes
-    it Student's where they are normal (Hesterberg: What Teachers Should Know About the Bootstrap, 2015,
-    expanded percentile interval). Below five groups it is -inf to inf: by chance all are on one side of 0
-    too often. 60,000 queries and 10,000 samples take some seconds.
+    All queries, with their pairs of values, are resampled with replacement `samples` times. The interval lies
+    between two quantiles of the mean differences. Queries of one class are found or missed together, so
+    resampling single queries gives intervals too narrow for other classes; with `groups`, whole classes are
+    resampled. Means of few groups spread too little, and the spread itself is uncertain. So the interval
+    holds more than the middle share `confidence` of the means: the share that makes it Student's t interval
+    if the means are normal (Hesterberg: What Teachers Should Know About the Bootstrap, 2015, expanded
+    percentile interval). Below five groups the interval is -inf to inf, since all groups are too often on one
+    side of 0 by chance. 60,000 queries and 10,000 samples take some seconds.
 
     Args:
-        before: `[queries]` a metric of each query by one model, as from `metrics.per_query`.
-        after: `[queries]` by the other. A query that is not finite in both is left out, such as a lone one.
+        before: `[queries]` values of a metric for one model, as from `metrics.per_query`.
+        after: `[queries]` values for the other model. Queries without two finite values are left out.
         groups: `[queries]` integers, such as labels; queries of a group are drawn together. None: each alone.
-        samples: how many times to draw.
+        samples: number of resamples.
         confidence: above 0, below 1.
-        seed: of what is drawn.
+        seed: seed of the resampling.
 
     Raises:
-        InputError: lengths differ, no query has both values, or a bad argument.
+        InputError: lengths differ, no query has both values, or an argument is out of range.
 
     >>> before = np.array([0.0, 0.5, 0.25, 0.75, 0.0, np.nan])
     >>> paired_bootstrap(before, before + 0.25)
@@ -94,9 +94,9 @@ def paired_bootstrap(
 
 
 def _expanded(share: float, groups: int) -> float:
-    """What share of resampled means lies beyond the bound of Student's t that `share` lies beyond.
+    """The share of resampled means beyond the bound of Student's t that is exceeded with probability `share`.
 
-    They are taken as normal, and narrower by sqrt((groups - 1) / groups) than Student's t supposes.
+    Resampled means are assumed normal, and narrower by sqrt((groups - 1) / groups) than Student's t assumes.
 
     >>> round(_expanded(0.025, 5), 4), round(_expanded(0.025, 10**6), 4)
     (0.001, 0.025)
@@ -105,7 +105,7 @@ def _expanded(share: float, groups: int) -> float:
 
 
 def _resampled_means(sums: np.ndarray, sizes: np.ndarray, samples: int, seed: int) -> np.ndarray:
-    """`[samples]` means over the members of groups drawn with replacement, as many groups as there are."""
+    """`[samples]` means over the members of groups; each sample draws as many groups, with replacement."""
     rows = max(1, BLOCK_DRAWS // len(sums))
     starts = range(0, samples, rows)
 

@@ -1,4 +1,4 @@
-"""Charts as inline SVG: text stays text, and colours come from the page's style sheet, light or dark."""
+"""Charts as inline SVG: text stays text, and the page's style sheet sets the colours, light or dark."""
 
 import math
 import unicodedata
@@ -10,19 +10,19 @@ from markupsafe import Markup
 
 from tfrank.evaluation.report.curves import Histogram
 
-# In units of a chart, which are pixels on a phone, where a chart is as wide as the window.
+# Chart size in chart units, which are pixels on a phone, where a chart is as wide as the window.
 WIDTH, HEIGHT = 340, 270
-# Of a map on a screen, and on a phone: its width, and its greatest height.
+# Width and maximum height of a map on a screen and on a phone; and its margin.
 MAP, NARROW_MAP, MARGIN = (720, 620), (340, 400), 12
 LEFT, RIGHT, TOP, BOTTOM = 44, 14, 34, 50
-# The style sheet has so many styles of lines, and of points: five colours, round and square.
+# Numbers of styles in the style sheet for lines and for points (five colours, round and square).
 LINE_STYLES, POINT_STYLES = 4, 10
-# Classes of a map that have a colour, and a name as far as there is room; and the most letters of a name.
+# Number of classes with a colour, and a name if there is room, on a map; and the maximum letters of a name.
 NAMED, LETTERS = 30, 22
-# How high a name is and about how wide its letters are; those of Chinese, Japanese, Korean twice as wide.
+# Height of a name and approximate width of a letter; Chinese, Japanese and Korean ones are twice as wide.
 NAME_HEIGHT, LETTER_WIDTH = 17, 10.2
 MINUS = "\N{MINUS SIGN}"
-# A curve over all K is drawn through so many.
+# Number of points through which a curve over all K is drawn.
 CURVE_POINTS = 200
 
 
@@ -30,12 +30,12 @@ class Chart(NamedTuple):
     """A chart of a report.
 
     Attributes:
-        title: what it is of.
+        title: the title.
         svg: an `<svg>` element.
-        caption: what one sees, in a sentence or two.
-        legend: (key, name) of what is drawn; none where there is one thing only.
-        wide: whether it takes the place of four charts.
-        narrow: an `<svg>` element for a phone, where the other is too wide for one.
+        caption: one or two sentences that describe the chart.
+        legend: (key, name) of each curve; empty if there is only one.
+        wide: whether it takes the space of four charts.
+        narrow: an `<svg>` element for a phone, if `svg` is too wide for one.
     """
 
     title: str
@@ -47,9 +47,9 @@ class Chart(NamedTuple):
 
 
 def plain(value: Any) -> str:
-    """A value from data as text that is valid in HTML: no control characters, no halves of characters.
+    """A value from data as text that is valid in HTML, without control characters and surrogates.
 
-    Bytes are decoded as UTF-8. What cannot be shown becomes U+FFFD, and a tab or the end of a line a blank.
+    Bytes are decoded as UTF-8. Characters that cannot be shown become U+FFFD, tabs and line ends a blank.
 
     >>> plain(b"caf\\xc3\\xa9\\n\\xff\\x00")
     'café ��'
@@ -77,8 +77,7 @@ def precision_recall(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Cha
     """Precision against recall.
 
     Args:
-        curves: from the name of a run to its recall and its mean precision, as of
-            `curves.precision_recall`.
+        curves: maps the name of a run to its recall and mean precision, as from `curves.precision_recall`.
     """
     ticks = [(share, f"{100 * share:.0f}") for share in np.linspace(0, 1, 6)]
     said = [(name, percent(np.interp(0.5, *curve))) for name, curve in curves.items()]
@@ -97,9 +96,9 @@ def recall_at_k(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Chart:
     """Recall@K against K, on a logarithmic axis.
 
     Args:
-        curves: from the name of a run to its Ks and its Recall@K, as of `curves.recall_curve`.
+        curves: maps the name of a run to its Ks and its Recall@K, as from `curves.recall_curve`.
     """
-    # At least up to 2, that the axis has a length.
+    # At least 2, so that the axis has a length.
     high = max(2, *(int(ks[-1]) for ks, _ in curves.values()))
     low = max(0.0, math.floor(10 * min(recall[0] for _, recall in curves.values()) - 0.2) / 10)
     lines = []
@@ -120,7 +119,7 @@ def recall_at_k(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Chart:
 
 
 def line_charts(curves: Mapping[str, Mapping[str, Sequence]]) -> list[Chart]:
-    """Precision and recall, and Recall@K, given `precision_recall` and `recall_at_k` of each line's name."""
+    """The charts of precision against recall and of Recall@K; `curves` maps names of runs to both curves."""
 
     def of_kind(kind):
         return {name: tuple(map(np.array, one[kind])) for name, one in curves.items()}
@@ -129,7 +128,7 @@ def line_charts(curves: Mapping[str, Mapping[str, Sequence]]) -> list[Chart]:
 
 
 def similarities(histogram: Histogram) -> Chart:
-    """How similar positive pairs and negative pairs are: the less the two overlap, the better."""
+    """Similarities of positive pairs and of negative pairs: the less the two overlap, the better."""
     edges, densities = histogram.edges, [histogram.positive, histogram.negative]
     used = np.flatnonzero(sum(densities))
     first, last = (used[0], used[-1]) if len(used) else (0, len(edges) - 2)
@@ -159,7 +158,7 @@ def similarities(histogram: Histogram) -> Chart:
 
 
 def loss_of_training(steps: np.ndarray, loss: np.ndarray) -> Chart:
-    """The loss of a run against the step; of long runs means of so many steps that a line is still seen.
+    """The loss of a run against the step. In long runs, each point is the mean of several steps.
 
     Args:
         steps: `[n]` ascending.
@@ -179,7 +178,7 @@ def validation_of_training(steps: np.ndarray, recall: np.ndarray) -> Chart:
 
     Args:
         steps: `[n]` ascending.
-        recall: `[n]` shares.
+        recall: `[n]` shares, 0 to 1.
     """
     best = int(np.argmax(recall))
     said = f"Highest at step {steps[best]:,}: {percent(recall[best])}."
@@ -203,11 +202,10 @@ def _against_step(title, y_name, curve, caption, *, share) -> Chart:
 
 
 def embedding_map(places: np.ndarray, labels: np.ndarray, names: Callable[[int], str]) -> Chart:
-    """The map of embeddings: the largest classes in colours, with their names where there is room, the
-    others grey.
+    """The map of embeddings: largest classes in colours, with names if there is room, and the others grey.
 
     Args:
-        places: `[n, 2]`, as of `curves.map_2d`.
+        places: `[n, 2]`, as from `curves.map_2d`.
         labels: `[n]` integers.
         names: gives the name of a label.
     """
@@ -233,7 +231,7 @@ def embedding_map(places: np.ndarray, labels: np.ndarray, names: Callable[[int],
 
 
 def _map(places, labels, others, largest, names, size) -> Markup:
-    """A map as wide as `size` and at most as high, on which nothing is stretched."""
+    """A map as wide as `size` and at most as high; both axes have the same scale."""
     extent = np.maximum(np.ptp(places, axis=0), 1e-9)
     scale = ((np.array(size) - 2 * MARGIN) / extent).min()
     size = size[0], int(np.clip(scale * extent[1] + 2 * MARGIN, size[0] / 2, size[1]))
@@ -249,7 +247,7 @@ def _map(places, labels, others, largest, names, size) -> Markup:
 
 
 def shortened(name: str) -> str:
-    """A name that a map has room for.
+    """A name, shortened if it is too long for a map.
 
     >>> shortened("Great Crested Flycatcher of the East")
     'Great Crested Flycatc…'
@@ -260,10 +258,10 @@ def shortened(name: str) -> str:
 def place_names(
     names: Sequence[tuple[str, float, float]], size: tuple[int, int]
 ) -> list[tuple[str, float, float]]:
-    """The names that find room, each at or beside its place; no two overlap, and none leaves the chart.
+    """Positions for the names that fit, each at or beside its place; none overlaps or leaves the chart.
 
     Args:
-        names: (name, x, y), those that matter most first.
+        names: (name, x, y), most important first.
         size: width and height of the chart.
 
     >>> place_names([("cat", 50, 50), ("dog", 50, 50), ("far", 300, 50)], (400, 100))
@@ -288,16 +286,16 @@ def _overlap(one, other) -> bool:
 
 
 def _group(style: str, points: np.ndarray, name: str) -> Markup:
-    """The points of a class: lines whose round or square ends are all that one sees.
+    """The points of a class, drawn as very short lines with round or square ends.
 
-    They have some length, since in print lines of none are not drawn.
+    Their length is not 0, because lines of length 0 are not printed.
     """
     path = "".join(f"M{x:.1f} {y:.1f}h.1" for x, y in points)
     return Markup('<path class="dot {}" d="{}"><title>{}</title></path>').format(style, path, plain(name))
 
 
 def _frame(title, x_name, y_name, x_ticks, y_ticks, drawn) -> Markup:
-    """Axes with (place from 0 to 1, text) of each tick, and what is drawn within."""
+    """A chart with axes, ticks as (position from 0 to 1, text), and the drawn content."""
     parts = []
     for share, text in y_ticks:
         _, y = _place(0, share)
@@ -322,7 +320,7 @@ def _svg(title, width, height, content) -> Markup:
 
 
 def _lines(curves) -> Markup:
-    """A line for each (x, y), both from 0 to 1."""
+    """A line for each curve (x, y), both from 0 to 1."""
     line = Markup('<polyline class="line s{}" points="{}"/>')
     return Markup().join(line.format(n % LINE_STYLES, _points(*curve)) for n, curve in enumerate(curves))
 
@@ -334,7 +332,7 @@ def _line_legend(names: Iterable[str]) -> tuple[tuple[Markup, str], ...]:
 
 
 def _key(style: str, path: str) -> Markup:
-    """The sign of a legend."""
+    """The symbol of a legend entry."""
     shape = Markup('<svg class="key" viewBox="0 0 28 14" aria-hidden="true"><path class="{}" d="{}"/></svg>')
     return shape.format(style, path)
 
@@ -344,7 +342,7 @@ def _points(xs, ys) -> str:
 
 
 def _place(x: float, y: float) -> tuple[float, float]:
-    """Where shares of the axes lie on the chart."""
+    """Chart coordinates of a point given as shares of the axes."""
     return LEFT + x * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - y * (HEIGHT - TOP - BOTTOM)
 
 
@@ -356,20 +354,20 @@ def _each(values: list[tuple[str, str]]) -> str:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Round numbers between two: multiples of 1, 2 or 5 times a power of ten."""
+    """Round numbers from `low` to `high`: multiples of 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(high - low))
     step = next(step * power for step in (0.2, 0.5, 1, 2) if (high - low) / (step * power) < 7)
     return [round(n * step, 10) for n in range(math.ceil(low / step - 1e-9), int(high / step + 1e-9) + 1)]
 
 
 def _log_ticks(high: int) -> list[int]:
-    """Powers of ten from 1, and within the first two of them their doubles and fives."""
+    """Powers of ten from 1 to `high`; if `high` is at most 100, also 2 and 5 times these."""
     steps = (1, 2, 5) if high <= 100 else (1,)
     return [step * 10**power for power in range(len(str(high))) for step in steps if step * 10**power <= high]
 
 
 def _short(number: float) -> str:
-    """A number for an axis.
+    """A number as short text for an axis.
 
     >>> _short(-0.5), _short(1000), _short(20_000_000)
     ('−0.5', '1k', '20M')

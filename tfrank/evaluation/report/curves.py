@@ -1,4 +1,4 @@
-"""What the charts of a report show, as arrays."""
+"""The data of a report's charts, as arrays; and the selection of queries and classes that a report shows."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,28 +13,28 @@ from tfrank.evaluation.ranks import Ranks
 
 # Similarities that a thread counts at a time: 16 MiB in float32.
 BLOCK_SIMILARITIES = 2**22
-# The principal components that t-SNE starts from: more are noise to it, and slow.
+# Number of principal components passed to t-SNE: more add noise and are slow.
 COMPONENTS = 50
-# Fewer points than this have no neighbourhoods to keep.
+# Smallest number of points for t-SNE: fewer have no neighbourhoods to preserve.
 FEW_POINTS = 10
-# Queries of one class among the worst, and among the best.
+# Maximum number of queries of one class among the worst, and among the best.
 MOST_OF_A_CLASS = 2
 
 
 def precision_recall(ranks: Ranks, levels: int = 101) -> tuple[np.ndarray, np.ndarray]:
     """The mean interpolated precision of the queries at equally spaced levels of recall.
 
-    Of one query with n positives, of which the i-th has rank r_i, the interpolated precision at recall R
-    is the highest precision at any recall of at least R: `max i / r_i over i with i / n >= R`
+    For a query with n positives, the i-th at rank r_i, the interpolated precision at recall R is the highest
+    precision at any recall of at least R: `max i / r_i over i with i / n >= R`
     (Manning, Raghavan and Schütze, Introduction to Information Retrieval, section 8.4).
     Queries without a positive are left out.
 
     Args:
-        ranks: of the positives of every query.
-        levels: how many, from recall 0 to recall 1.
+        ranks: the ranks of the positives of every query.
+        levels: number of levels, from recall 0 to recall 1.
 
     Returns:
-        `[levels]` recall and `[levels]` mean precision, both shares.
+        `[levels]` recall and `[levels]` mean precision, both from 0 to 1.
 
     Raises:
         InputError: there are fewer than two levels, or no query has a positive.
@@ -50,18 +50,18 @@ def precision_recall(ranks: Ranks, levels: int = 101) -> tuple[np.ndarray, np.nd
         rows = ranks.start[:-1][ranks.positives == count, None] + np.arange(count)
         precision = np.arange(1, count + 1) / ranks.rank[rows]
         highest = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1].sum(axis=0)
-        # The first positive that reaches each level; in integers, so that no level is missed by rounding.
+        # The first positive that reaches each level, computed in integers to avoid rounding errors.
         total += highest[np.maximum(-(-steps * count // (levels - 1)), 1) - 1]
     return steps / (levels - 1), total / np.count_nonzero(ranks.positives)
 
 
 def recall_curve(ranks: Ranks, max_k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Recall@K of K from 1 to `max_k`: the share of queries with a positive among the K nearest.
+    """Recall@K for K from 1 to `max_k`: the share of queries with a positive among the K nearest.
 
     Queries without a positive are left out.
 
     Args:
-        ranks: of the positives of every query.
+        ranks: the ranks of the positives of every query.
         max_k: the largest K.
 
     Returns:
@@ -81,12 +81,12 @@ def recall_curve(ranks: Ranks, max_k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Histogram(NamedTuple):
-    """How similar pairs of one class and pairs of two classes are.
+    """Histograms of the similarities of positive pairs (one class) and of negative pairs (two classes).
 
     Attributes:
         edges: `[bins + 1]` similarities, from -1 to 1.
-        positive: `[bins]` density of the positive pairs: its integral is 1, or 0 without such pairs.
-        negative: `[bins]` density of the negative pairs.
+        positive: `[bins]` density of the positive pairs; its integral is 1, or 0 without such pairs.
+        negative: `[bins]` density of the negative pairs, likewise.
     """
 
     edges: np.ndarray
@@ -115,9 +115,9 @@ def similarity_histogram(
         query_labels: `[queries]` integers.
         gallery_labels: `[gallery]` integers.
         self_index: `[queries]` the query's own gallery row, or -1.
-        sample: so many queries at most, drawn without replacement.
-        bins: how many between -1 and 1.
-        seed: of the draw.
+        sample: maximum number of queries, drawn without replacement.
+        bins: number of bins between -1 and 1.
+        seed: seed of the draw.
 
     >>> rows = np.array([[1, 0], [1, 0], [0, 1]], np.float32)
     >>> labels = np.array([7, 7, 8])
@@ -134,7 +134,7 @@ def similarity_histogram(
     def counts(start):
         block = drawn[start : start + size]
         place = ((rows.similarities(queries[block]) + 1) * (bins / 2)).astype(np.int32)
-        # Rounding takes the cosine of equal rows a little above 1.
+        # Rounding may make the cosine of equal rows slightly larger than 1.
         np.clip(place, 0, bins - 1, out=place)
         positive = query_labels[block, None] == gallery_labels
         own = np.flatnonzero(self_index[block] >= 0)
@@ -147,18 +147,19 @@ def similarity_histogram(
 
 
 def map_2d(embeddings: np.ndarray, *, at_most: int = 2000, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """A map on which rows that are near each other stay near: t-SNE (van der Maaten and Hinton, 2008).
+    """A 2-D map of embeddings that keeps neighbourhoods: t-SNE (van der Maaten and Hinton, 2008).
 
-    It starts from the first principal components; fewer than ten points, or points on one spot, stay there.
+    It is initialised with the first two principal components. Fewer than ten points, or points that all
+    coincide, stay there.
 
     Args:
         embeddings: `[images, dim]` float32, unit norm.
-        at_most: so many rows at most, drawn without replacement.
-        seed: of the draw.
+        at_most: maximum number of rows, drawn without replacement.
+        seed: seed of the draw.
 
     Returns:
-        `[n]` the rows drawn, ascending, and their places, `[n, 2]` float32. Where the axes point means
-        nothing.
+        `[n]` the drawn rows, ascending, and their positions, `[n, 2]` float32. The directions of the axes
+        have no meaning.
 
     >>> rows, places = map_2d(np.eye(4, dtype=np.float32), at_most=3)
     >>> len(rows), places.shape
@@ -169,7 +170,7 @@ def map_2d(embeddings: np.ndarray, *, at_most: int = 2000, seed: int = 0) -> tup
 
     at_most = checks.integer("at_most", at_most, at_least=1)
     rows = np.sort(np.random.default_rng(seed).permutation(len(embeddings))[:at_most])
-    # scikit-learn adds up in float32 otherwise; one thread, since the order of sums would differ.
+    # float64, because scikit-learn would sum in float32; and one thread below, to fix the order of sums.
     points = embeddings[rows].astype(np.float64)
     points -= points.mean(axis=0)
     if not np.any(np.abs(points) > 1e-6):
@@ -179,14 +180,14 @@ def map_2d(embeddings: np.ndarray, *, at_most: int = 2000, seed: int = 0) -> tup
         start = np.pad(points, [(0, 0), (0, 1)])[:, :2].astype(np.float32)
         if len(rows) < FEW_POINTS:
             return rows, start
-        # The spread that t-SNE begins with; scikit-learn's own choice.
+        # Initial spread for t-SNE, as scikit-learn chooses it.
         start *= 1e-4 / start[:, 0].std()
         perplexity = min(30, (len(rows) - 1) / 3)
         return rows, TSNE(perplexity=perplexity, init=start).fit_transform(points)
 
 
 def wrong_on_top(ranks: Ranks, most: int) -> np.ndarray:
-    """`[queries]` the wrong images before the first right one, `most` at most; NaN for a lone query.
+    """`[queries]` number of wrong images before the first right one, at most `most`; NaN without a positive.
 
     >>> wrong_on_top(Ranks(np.array([0, 1, 1, 2]), np.array([3, 9])), 4)
     array([ 2., nan,  4.])
@@ -206,20 +207,20 @@ def choose_queries(
     count: int = 8,
     seed: int = 0,
 ) -> dict[str, np.ndarray]:
-    """Queries to look at: those that are worst on top, those of highest AP, and any.
+    """Chooses queries to show: the worst, the best (highest AP), and random ones.
 
-    Worst are those with most wrong images before the first right one; of equals those whose nearest image is
-    most similar, the surest mistakes; then those of lowest AP. Worst and best are of different classes as far
-    as there are so many, and at most two of a class. Of equals the first is taken.
+    The worst have the most wrong images before the first right one. Ties are broken by the similarity of the
+    nearest image, highest first (the most confident mistakes), then by AP, lowest first, then by order. The
+    worst, and likewise the best, are of different classes if there are enough; at most two share a class.
 
     Args:
-        average_precision: `[queries]`; NaN for a lone query, which is never chosen.
-        labels: `[queries]` integers. None: each query is of a class of its own.
-        wrong: `[queries]` as of `wrong_on_top`. None: by AP alone.
-        similarity: `[queries]` of the nearest image; NaN, which comes last, where it is not known. None: is
-            not looked at.
-        count: so many of each at most.
-        seed: of the random ones.
+        average_precision: `[queries]`; NaN for a query without a positive, which is never chosen.
+        labels: `[queries]` integers. None: each query is its own class.
+        wrong: `[queries]` as from `wrong_on_top`. None: not used.
+        similarity: `[queries]` similarity of the nearest image; NaN, which sorts last, if not known. None:
+            not used.
+        count: maximum number of queries of each kind.
+        seed: seed of the random ones.
 
     Returns:
         The rows of "worst" (worst first), "best" (best first) and "random" (ascending).
@@ -235,7 +236,7 @@ def choose_queries(
 
     def first_of(order):
         times = _times_before(classes[order])
-        # The first of each class, then the second.
+        # Take the first of each class before the second.
         return order[np.sort(np.argsort(times, kind="stable")[: min(count, np.sum(times < MOST_OF_A_CLASS))])]
 
     # NaN sorts last.
@@ -255,7 +256,7 @@ def choose_queries(
 
 
 def _times_before(values: np.ndarray) -> np.ndarray:
-    """`[n]` how often each value stands before its place.
+    """`[n]` number of earlier occurrences of each value.
 
     >>> _times_before(np.array([7, 8, 7, 7]))
     array([0, 0, 1, 2])
@@ -268,15 +269,15 @@ def _times_before(values: np.ndarray) -> np.ndarray:
 
 
 class ClassScore(NamedTuple):
-    """How well the queries of one class are answered.
+    """The metrics of the queries of one class.
 
     Attributes:
-        name: of the class.
-        queries: of the class that have a positive.
+        name: the name of the class.
+        queries: number of its queries with a positive.
         recall: Recall@1 of these queries.
-        average_precision: their mean; None where it is not known.
-        confused_with: the class that most of the queries with a wrong nearest image find there, or "".
-        confused: how many of them.
+        average_precision: their mean AP; None if it is not known.
+        confused_with: the most frequent class of a wrong nearest image, or "".
+        confused: number of queries with a nearest image of that class.
     """
 
     name: str
@@ -296,13 +297,13 @@ def worst_classes(
     nearest: np.ndarray | None = None,
     names: Callable[[int], str] = str,
 ) -> list[ClassScore]:
-    """The classes of lowest Recall@1; of equals those of lower mAP, then of lower label.
+    """The classes with the lowest Recall@1. Ties are broken by lower mAP, then by lower label.
 
     Args:
         labels: `[queries]` integers.
-        recall: `[queries]` Recall@1 of each query, 0 or 1; NaN for a lone query, which is left out.
-        average_precision: `[queries]`; NaN for a lone query. None: not known.
-        count: so many classes at most.
+        recall: `[queries]` Recall@1 of each query, 0 or 1; NaN without a positive, which is left out.
+        average_precision: `[queries]`; NaN without a positive. None: not known.
+        count: maximum number of classes.
         nearest: `[queries]` the label of each query's nearest image. None: not known.
         names: gives the name of a label.
 

@@ -1,4 +1,4 @@
-"""What an evaluation leaves in a folder, and how another one finds it.
+"""The files of an evaluation in a folder: writes them, and reads those of another evaluation.
 
 `metrics.json`:
 
@@ -10,10 +10,12 @@
      "extras": {"dists_intra": 0.3, ...},
      "notes": ["..."]}
 
-Metrics are shares from 0 to 1, but for counts and for dists@intra and dists@inter, which go up to 2. Beside
-it, `per_query/<ranking>.csv` has a line for each query: its id, its label, and each of its metrics, empty for
-a query without a positive. An id that a spreadsheet would take for a formula has a ' before it.
-`curves.json` has what is drawn of each ranking: {ranking: {curve: [x, y]}}.
+Metrics are shares from 0 to 1, except counts, and dists@intra and dists@inter, which go up to 2.
+
+`per_query/<ranking>.csv` has a line for each query: its id, its label and its metrics, empty for a query
+without a positive. An id that a spreadsheet would read as a formula is prefixed with '.
+
+`curves.json` has the curves of each ranking: {ranking: {curve: [x, y]}}.
 """
 
 import contextlib
@@ -32,17 +34,17 @@ from tfrank.common.checks import InputError
 
 SCHEMA = 1
 COLUMNS = ("id", "label")
-# What `as_text` makes of the beginning of a formula.
+# The start of a cell that `as_text` has prefixed.
 _FORMULA = re.compile(r"^'('*[=+\-@\t\r])")
 
 
 class PerQuery(NamedTuple):
-    """The metrics of the queries of a ranking.
+    """The per-query metrics of a ranking.
 
     Attributes:
         ids: `[queries]` text.
         labels: `[queries]` int64.
-        metrics: by name `[queries]` float64, NaN for a query without a positive.
+        metrics: `[queries]` float64 by name; NaN for a query without a positive.
     """
 
     ids: np.ndarray
@@ -62,7 +64,7 @@ def write_results(
     curves: Mapping[str, Mapping[str, Sequence]],
     version: str,
 ) -> None:
-    """Writes the files; `metrics.json` last, so that it never stands beside others that are not its own."""
+    """Writes the files; `metrics.json` last, so that it never lies beside files of another evaluation."""
     files.make_folder(os.path.join(folder, "per_query"))
     with contextlib.suppress(FileNotFoundError):
         os.remove(os.path.join(folder, "metrics.json"))
@@ -70,7 +72,7 @@ def write_results(
         os.remove(path)
     for name, found in per_query.items():
         with files.atomic_write(_path_of(folder, name), "w") as file:
-            # Texts in quotes: an id may hold line ends of any kind.
+            # Quote text, since an id may contain line ends of any kind.
             lines = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
             lines.writerow([*COLUMNS, *found.metrics])
             columns = [["" if np.isnan(v) else v for v in c.tolist()] for c in found.metrics.values()]
@@ -89,10 +91,10 @@ def write_results(
 
 
 def load_metrics(folder: str) -> dict[str, Any]:
-    """What `metrics.json` of a folder says.
+    """Reads `metrics.json` of a folder.
 
     Raises:
-        InputError: there is none, or it is damaged or of another schema.
+        InputError: it is missing, damaged or of another schema.
     """
     tree = _load(folder, "metrics.json")
     parts = tree.get("about"), tree.get("rankings"), tree.get("galleries")
@@ -107,7 +109,7 @@ def load_metrics(folder: str) -> dict[str, Any]:
 
 
 def load_curves(folder: str) -> dict[str, dict[str, list]]:
-    """What `curves.json` of a folder says; InputError where it is missing or damaged."""
+    """Reads `curves.json` of a folder; raises InputError if it is missing or damaged."""
     tree = _load(folder, "curves.json")
     try:
         for kinds in tree.values():
@@ -123,7 +125,7 @@ def load_curves(folder: str) -> dict[str, dict[str, list]]:
 
 
 def load_per_query(folder: str, ranking: str) -> PerQuery:
-    """What `per_query/<ranking>.csv` of a folder says; InputError where it is missing or damaged."""
+    """Reads `per_query/<ranking>.csv` of a folder; raises InputError if it is missing or damaged."""
     path = _path_of(folder, ranking)
     try:
         with open(path, newline="", encoding="utf-8") as file:
@@ -148,9 +150,9 @@ def load_per_query(folder: str, ranking: str) -> PerQuery:
 
 
 def as_text(cell: str) -> str:
-    """A cell of a CSV file that spreadsheets take for text: with a ' before it if it begins like a formula.
+    """Returns a CSV cell that spreadsheets read as text: prefixes it with ' if it starts like a formula.
 
-    One that begins with ' and then so has another one, so that each can be told from what it was.
+    A cell that starts with ' and then like a formula gets another ', so that the prefix can be undone.
 
     >>> as_text("=1+1"), as_text("a=b"), as_text("'-1")
     ("'=1+1", 'a=b', "''-1")
@@ -159,7 +161,7 @@ def as_text(cell: str) -> str:
 
 
 def common_queries(ids: np.ndarray, other_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of the queries that both have, in the order of the first.
+    """Returns the rows of the common queries in both arrays, in the order of the first.
 
     >>> common_queries(np.array(["a", "b"]), np.array(["b", "c"]))
     (array([1]), array([0]))

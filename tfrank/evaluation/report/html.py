@@ -1,4 +1,4 @@
-"""An evaluation as one HTML file that a person looks at. It knows no model and no config: data in, text out.
+"""An evaluation as one HTML file. This module knows neither model nor config: it turns data into text.
 
 Everything that comes from data is escaped, and the file loads nothing from outside.
 """
@@ -25,30 +25,30 @@ from tfrank.evaluation.report.charts import MINUS, Chart, percent, plain
 from tfrank.evaluation.report.curves import ClassScore
 from tfrank.evaluation.standings import Standing
 
-# Thumbnails have twice the pixels that they are shown with, and some more, to be enlarged; images as small as
-# `SMALL` are shown pixel by pixel.
+# Thumbnails have more than twice the pixels of their display size, so that they can be enlarged. Images up to
+# `SMALL` pixels wide and high are shown with visible pixels.
 THUMBNAIL, QUALITY, SMALL = 256, 78, 64
-# Proportions that rows are laid out by: narrower and wider images have a margin.
+# Range of aspect ratios in the layout: narrower and wider images get a margin.
 NARROWEST_PLACE, WIDEST_PLACE = 0.5, 2.5
 PLACES_PER_ONE = 50
-# Neither good nor bad when they grow, and no shares.
+# Metrics that are not shares, and for which an increase is neither better nor worse.
 DISTANCES = ("dists_intra", "dists_inter")
 NONE = "\N{EN DASH}"
 
 
 @dataclass(frozen=True)
 class Picture:
-    """An image of a row.
+    """An image in a row of pictures.
 
     Attributes:
-        jpeg: the encoded image, as of `thumbnail`.
-        caption: such as the name of its class; text or UTF-8 bytes.
-        correct: whether it is of the query's class; None where that is not known, and for a query.
-        similarity: to the query.
-        rank: from 1.
-        file: its name, such as that of a file.
+        jpeg: the encoded image, as from `thumbnail`.
+        caption: text below it, such as the name of its class; text or UTF-8 bytes.
+        correct: whether it is of the query's class; None if that is not known, and for a query.
+        similarity: its similarity to the query.
+        rank: its rank, from 1; None for a query.
+        file: its name, such as a file name.
         aspect: width / height.
-        small: whether it has so few pixels that each is to be seen.
+        small: whether it has so few pixels that they are shown as visible squares.
     """
 
     jpeg: bytes
@@ -63,7 +63,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class GridRow:
-    """A query, its nearest images, nearest first, and a word on it such as its AP."""
+    """A query, its nearest images, nearest first, and a short note such as its AP."""
 
     query: Picture
     neighbors: Sequence[Picture]
@@ -72,7 +72,7 @@ class GridRow:
 
 @dataclass(frozen=True)
 class Grid:
-    """Queries to look at, under a title such as "Worst", and a sentence on how they were chosen."""
+    """A group of queries with a title such as "Worst", and a sentence on how they were chosen."""
 
     title: str
     rows: Sequence[GridRow]
@@ -81,12 +81,12 @@ class Grid:
 
 @dataclass(frozen=True)
 class FirstTable:
-    """Models side by side by one metric.
+    """Comparison of models by one metric.
 
     Attributes:
-        metric: its name.
-        models: as of `standings.standings`; the last one is the model that the page is about.
-        ranking: what was ranked; "" where there is one ranking only.
+        metric: the name of the metric.
+        models: as from `standings.standings`; the last one is the model that the page is about.
+        ranking: the name of the ranking; "" if there is only one.
     """
 
     metric: str
@@ -96,17 +96,17 @@ class FirstTable:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two runs side by side.
+    """Comparison of two runs.
 
     Attributes:
-        ranking: that both have.
-        names: of the two runs.
-        metrics: of the two runs, as in `Report.metrics`.
-        intervals: from a metric to the bounds of its difference, second minus first; infinite where none can
-            be given.
-        confidence: of the intervals, a share.
-        charts: with the curves of both.
-        grids: queries that one of them answers better.
+        ranking: the ranking, which both have.
+        names: the names of the two runs.
+        metrics: the metrics of the two runs, as in `Report.metrics`.
+        intervals: maps a metric to the bounds of its difference, second minus first; infinite if there is no
+            interval.
+        confidence: the confidence of the intervals, 0 to 1.
+        charts: charts with the curves of both.
+        grids: queries that one of the runs answers better.
     """
 
     ranking: str
@@ -120,23 +120,23 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Report:
-    """What a page shows. What is empty has no section.
+    """The content of a page. Empty fields have no section.
 
     Attributes:
-        title: of the page.
+        title: the title of the page.
         facts: (name, value), such as the data set, the model, the protocol and the search.
-        warnings: what a reader has to know before anything else.
+        warnings: sentences shown before anything else.
         first: the tables that open the page.
-        metrics: from the name of a protocol to its metrics by name; shares from 0 to 1.
-        published: from the name of a published result to its metrics, shares from 0 to 1.
-        definitions: what a metric, or a family such as `recall_at_<k>`, is, in a sentence.
+        metrics: maps the name of a protocol to its metrics by name; shares from 0 to 1.
+        published: maps the name of a published result to its metrics; shares from 0 to 1.
+        definitions: one sentence for a metric, or for a family such as `recall_at_<k>`.
         notes: sentences below the first tables.
         grids: queries and their nearest images.
-        charts: as of `charts`.
-        worst_classes: as of `curves.worst_classes`.
-        comparisons: of two runs, a ranking each.
-        made: (name, value) of how the page was made, such as its date.
-        config: as text.
+        charts: charts from `charts`.
+        worst_classes: as from `curves.worst_classes`.
+        comparisons: comparisons of two runs, one for each ranking.
+        made: (name, value) on how the page was made, such as its date.
+        config: the config as text.
     """
 
     title: str
@@ -156,7 +156,7 @@ class Report:
 
 
 def render(report: Report) -> str:
-    """The page, of which the same report always makes the same text.
+    """The HTML text of the page; the same report always gives the same text.
 
     >>> page = render(Report("Cars & <bikes>", metrics={"leave one out": {"recall_at_1": 0.5}}))
     >>> "Cars &amp; &lt;bikes&gt;" in page, "50.00\\xa0%" in page
@@ -188,7 +188,7 @@ def render(report: Report) -> str:
     return template.render(
         report=report,
         script=Markup(script),
-        # The page runs this script and no other.
+        # The page allows only this script to run.
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         interval_words=_interval_words(report.first),
         places=[n / PLACES_PER_ONE for n in _places()],
@@ -202,21 +202,21 @@ def render(report: Report) -> str:
 
 
 def picture_of(image: np.ndarray, **fields: Any) -> Picture:
-    """The picture of an image, `[height, width, 3]` uint8, with these other fields."""
+    """The `Picture` of an image, `[height, width, 3]` uint8; `fields` are its other fields."""
     encoded = thumbnail(image)
     height, width = np.shape(image)[:2]
     return Picture(encoded, aspect=width / height, small=max(height, width) <= SMALL, **fields)
 
 
 def thumbnail(image: np.ndarray, height: int = THUMBNAIL) -> bytes:
-    """An image as a small JPEG in its own proportions.
+    """An image as a small JPEG with its own aspect ratio.
 
-    It has at most `height` rows of pixels and 2.5 times as many columns; an image as small as `SMALL` at
-    least `height` rows or columns, each of its pixels being a square of them.
+    It has at most `height` rows of pixels and 2.5 times as many columns. An image up to `SMALL` pixels wide
+    and high is enlarged to at least `height` rows or columns, so that each pixel becomes a square.
 
     Args:
         image: `[height, width, 3]` uint8.
-        height: in pixels.
+        height: maximum height in pixels.
 
     Raises:
         InputError: the image has another shape or type.
@@ -244,7 +244,7 @@ def thumbnail(image: np.ndarray, height: int = THUMBNAIL) -> bytes:
 
 
 def metric_text(value: Any, name: str) -> str:
-    """A metric's value: a count, a distance, or a share in percent; "–" for None and NaN.
+    """A metric's value as text: a count, a distance, or a share in percent; "–" for None and NaN.
 
     >>> metric_text(0.91234, "map"), metric_text(60502, "queries"), metric_text(float("nan"), "map")
     ('91.23\\xa0%', '60,502', '–')
@@ -261,7 +261,7 @@ def _is_finite(value) -> bool:
 
 
 def _text(value: Any) -> str:
-    """What the template shows of any value."""
+    """The text that the template shows for any value."""
     if isinstance(value, Markup):
         return value
     return NONE if value is None or value != value else plain(value)
@@ -272,7 +272,7 @@ def _data_uri(jpeg: bytes) -> str:
 
 
 def _alt(picture: Picture) -> str:
-    """What a picture shows, in words."""
+    """The alternative text of a picture."""
     place = "Query" if picture.rank is None else f"Rank {picture.rank}"
     verdict = {True: ", right", False: ", wrong", None: ""}[picture.correct]
     near = f", similarity {picture.similarity:.3f}" if _is_finite(picture.similarity) else ""
@@ -280,7 +280,7 @@ def _alt(picture: Picture) -> str:
 
 
 def _detail(picture: Picture) -> str:
-    """What stands below a picture's caption."""
+    """The text below a picture's caption."""
     if picture.rank is None:
         return "query"
     if picture.similarity is None:
@@ -293,24 +293,24 @@ def _places() -> range:
 
 
 def _place(picture: Picture) -> int:
-    """The number of the style of a picture's proportions."""
+    """The number of the style for a picture's aspect ratio."""
     places = _places()
     return min(max(round(picture.aspect * PLACES_PER_ONE), places[0]), places[-1]) - places[0]
 
 
 def _breakable(text: Any) -> Markup:
-    """A name whose lines may end after an underscore."""
+    """A name in which lines may break after underscores."""
     return escape(_text(text)).replace("_", Markup("_<wbr>"))
 
 
 def _definition(sentence: Any) -> tuple[str, str]:
-    """What a sentence defines, which is what stands before its first colon, and the rest of it."""
+    """The defined term of a sentence, up to its first colon, and the rest of the sentence."""
     head, colon, rest = plain(sentence).partition(":")
     return (head, colon + rest) if colon else ("", head)
 
 
 def _interval_words(tables: Sequence[FirstTable]) -> str:
-    """What the intervals of the first tables are, or why there are none."""
+    """A sentence on the intervals of the first tables, or on why there are none."""
     if any(math.isinf(model.mean.low) for table in tables for model in table.models):
         return (
             f"No intervals: they are drawn from whole classes, since queries of a class are found or missed"
@@ -328,7 +328,7 @@ def _interval_words(tables: Sequence[FirstTable]) -> str:
 
 
 def _standing(one: Standing) -> dict:
-    """The cells of a line of a first table."""
+    """The cells of a row of a first table."""
     low, high = one.mean.low, one.mean.high
     found = one.difference
     return {
@@ -343,20 +343,20 @@ def _standing(one: Standing) -> dict:
 
 
 def _names(rows) -> list[str]:
-    """Every metric that one of the rows has, the counts last."""
+    """The names of all metrics in any of the rows, counts last."""
     names = dict.fromkeys(name for row in rows for name in row if name not in COUNTS)
     counts = [name for name in COUNTS if any(name in row for row in rows)]
     return [*names, *counts]
 
 
 def _published(report: Report) -> list[str]:
-    """The metrics that were measured and published."""
+    """The names of the metrics that are both measured and published."""
     printed = {name for row in report.published.values() for name in row}
     return [name for name in _names(report.metrics.values()) if name in printed]
 
 
 def _differences(comparison: Comparison) -> list[dict]:
-    """The lines of the table of two runs."""
+    """The rows of the table that compares two runs."""
     lines = []
     for name in _names(comparison.metrics):
         first, second = (metrics.get(name) for metrics in comparison.metrics)
@@ -376,20 +376,20 @@ def _differences(comparison: Comparison) -> list[dict]:
 
 
 def _interval(low: float, high: float, name: str, none: str) -> str:
-    """The bounds of a difference; `none` where none can be given, nothing if nobody asked for them."""
+    """The bounds of a difference as text; `none` if they are infinite, "" if they were not computed."""
     if math.isinf(low):
         return none
     return f"{_signed(low, name)} to {_signed(high, name)}" if low <= high else ""
 
 
 def _verdict(low: float, high: float) -> str:
-    """What the interval of a difference says; nothing if it is not known."""
+    """The verdict from the interval of a difference; "" if there is no interval."""
     if not low <= high or math.isinf(low):
         return ""
     return "better" if low > 0 else "worse" if high < 0 else "unclear"
 
 
 def _signed(value: float, name: str) -> str:
-    """A difference, of shares in percentage points."""
+    """A difference with its sign; differences of shares are in percentage points."""
     text = f"{value:+.3f}" if name in DISTANCES else f"{100 * value:+.2f}"
     return text.replace("-", MINUS)

@@ -1,4 +1,4 @@
-"""What a person gets to see of an evaluation."""
+"""An evaluation as text tables, and a picture of nearest neighbours."""
 
 import io
 from collections.abc import Callable, Mapping
@@ -7,12 +7,12 @@ import numpy as np
 
 from tfrank.evaluation.metrics import BY_CLASS, COUNTS, DEFINITIONS, family_of, metric_title
 
-# Of the metrics, those that a line for each model has room for.
+# The metrics that fit into a table with one line per model.
 SHORT = ("recall_at_", "map", "trapezoid_map", "scann_recall")
 
 
 def table(rows: Mapping[str, Mapping[str, float]], definitions: Mapping[str, str] = DEFINITIONS) -> str:
-    """Recall@K and mAP of several models, TARs where nothing is ranked, and what they mean."""
+    """A table of Recall@K and mAP of several models, or of TARs if nothing is ranked, with definitions."""
     first = next(iter(rows.values()))
     keys = [
         key for key in first if (key.startswith(SHORT[0]) and not key.endswith(BY_CLASS)) or key in SHORT[1:]
@@ -31,7 +31,7 @@ def table(rows: Mapping[str, Mapping[str, float]], definitions: Mapping[str, str
 
 
 def listing(rankings: Mapping[str, Mapping[str, float]], definitions: Mapping[str, str] = DEFINITIONS) -> str:
-    """All metrics, a line each, a column for each ranking, and what they mean.
+    """A table of all metrics, a line for each metric and a column for each ranking, with definitions.
 
     >>> print(listing({"": {"map": 0.5, "queries": 4, "lone_queries": 1}}, {}))
     mAP                 0.5000
@@ -55,7 +55,7 @@ def _cell(value):
 
 
 def _definitions(names, definitions):
-    """The sentences on metrics of these names."""
+    """The definitions of the metrics with these names."""
     families = dict.fromkeys(family_of(name) for name in names)
     return [definitions[family] for family in families if family in definitions]
 
@@ -67,10 +67,10 @@ def neighbor_grid(
     labels: np.ndarray,
     names: Callable[[int], str],
 ) -> bytes:
-    """A PNG: a row for each query, then its nearest images, green for its class, red for another.
+    """A PNG with a row for each query and its nearest images: green for its class, red for another.
 
     Args:
-        image_of: gives the image of a number, `[height, width, 3]` uint8.
+        image_of: gives the image with a number, `[height, width, 3]` uint8.
         queries: `[rows]` image numbers.
         neighbors: `[rows, columns]` image numbers, nearest first; -1 for none.
         labels: `[images]`.

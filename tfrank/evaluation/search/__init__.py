@@ -1,1 +1,1 @@
-"""Nearest neighbours: exact, by ScaNN, in shards."""
+"""Nearest-neighbour search: exact, by ScaNN, and in shards."""

@@ -1,4 +1,4 @@
-"""The searches by name, behind one signature."""
+"""The searches by name, with a common signature."""
 
 import functools
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def scann(
     *,
     target_recall: float = 0.99,
 ) -> Neighbors:
-    """As `exact`, by a `ScannIndex` that is configured by the gallery's size and built to this recall."""
+    """Searches like `exact`, by a `ScannIndex` configured by the gallery size and built to this recall."""
     return ScannIndex.build(gallery, k=k, target_recall=target_recall).search(queries, k, self_index)
 
 
@@ -28,8 +28,9 @@ SEARCHES: dict[str, Callable[..., Neighbors]] = {"exact": exact, "scann": scann}
 
 
 def search(name: str, *, target_recall: float = 0.99) -> Callable[..., Neighbors]:
-    """The search of that name: "exact", or "scann" to a recall; exact, and a line that says so, where ScaNN
-    cannot run.
+    """The search function of that name: "exact", or "scann" built to a recall.
+
+    If ScaNN cannot run, prints one line and returns exact search.
     """
     name, why = usable(name)
     if why:
@@ -39,13 +40,13 @@ def search(name: str, *, target_recall: float = 0.99) -> Callable[..., Neighbors
 
 
 def usable(name: str) -> tuple[str, str]:
-    """The search that can be done here, and why where that is not the one asked for, or "".
+    """The name of the search that can run here; and the reason if it is not the given one, else "".
 
     Args:
-        name: a name of `SEARCHES`.
+        name: a name in `SEARCHES`.
 
     Raises:
-        InputError: it is none.
+        InputError: the name is not in `SEARCHES`.
 
     >>> usable("exact")
     ('exact', '')
@@ -57,5 +58,5 @@ def usable(name: str) -> tuple[str, str]:
 
 @functools.cache
 def _say_once(line: str) -> None:
-    """Prints a line, the first time."""
+    """Prints a line; repeated lines are not printed again."""
     print(line, flush=True)

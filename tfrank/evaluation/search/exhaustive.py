@@ -1,4 +1,4 @@
-"""Exhaustive search, and the recall of other searches beside it."""
+"""Exhaustive search, and the recall of approximate searches against it."""
 
 from collections.abc import Sequence
 
@@ -10,34 +10,34 @@ from tfrank.evaluation.parallel import Gallery, cores, gpu, in_parallel
 from tfrank.evaluation.search import top_k
 from tfrank.evaluation.search.neighbors import Neighbors, checked, float32_rows
 
-# Similarities that a thread holds at a time: 8 MiB in float32, which stay in the cache.
+# Similarities that a thread holds at a time: 8 MiB in float32, so that they stay in the cache.
 BLOCK_SIMILARITIES = 2**21
-# Gallery rows that a block of queries is multiplied with at a time.
+# Gallery rows multiplied with a block of queries at a time.
 TILE_ROWS = 2**13
-# Values of the gallery that are read at a time from a memory map: 256 MiB in float32.
+# Gallery values read from a memory map at a time: 256 MiB in float32.
 SLAB_VALUES = 2**26
 # Similarities that a GPU holds at a time, for each of two threads: 256 MiB in float32.
 GPU_SIMILARITIES = 2**26
-# By how much two float32 products of the same unit vectors may differ, summed in another order.
+# Largest difference between float32 products of the same unit vectors that are summed in another order.
 ROUNDING = 1e-6
 
 
 def exact(
     queries: np.ndarray, gallery: np.ndarray, k: int, self_index: np.ndarray | None = None
 ) -> Neighbors:
-    """The k nearest rows of the gallery by exhaustive search, on the first GPU or else on all cores.
+    """The k nearest gallery rows of each query by exhaustive search, on the first GPU or else on all cores.
 
-    Of equally similar rows, the one that comes first in the gallery stands first. Memory holds the result
-    and a bounded piece of queries and gallery, so both may be memory maps larger than memory.
+    Equally similar rows keep the order of the gallery. Memory holds the result and a bounded piece of queries
+    and gallery, so both may be memory maps larger than memory.
 
     Args:
         queries: `[queries, dim]` of unit norm, of any real type; products are in float32.
         gallery: `[gallery, dim]` likewise. A row of zeros has similarity 0 to everything.
-        k: how many, at most all.
+        k: number of neighbours; more than the gallery has means all.
         self_index: `[queries]` the query's own gallery row, which is left out, or -1. None: all -1.
 
     Raises:
-        InputError: no row, rows of another dim or not finite, k below 1.
+        InputError: there is no row, the dimensions differ, a row is not finite, or k is below 1.
 
     >>> exact(np.eye(3), np.eye(3)[[0, 1, 1]], 2, self_index=np.array([0, -1, -1])).index.tolist()
     [[1, 2], [1, 2], [0, 1]]
@@ -56,8 +56,8 @@ def exact(
 def _search_slab(
     keys: np.ndarray, queries: np.ndarray, rows: np.ndarray, first_row: int, own: np.ndarray
 ) -> None:
-    """Merges the nearest of the gallery's rows from `first_row` on into the keys of all queries."""
-    # A GPU takes the slab as a whole; two threads keep it busy.
+    """Merges the nearest of `rows`, which start at gallery row `first_row`, into the keys of all queries."""
+    # A GPU processes the slab as a whole; two threads keep it busy.
     tile = len(rows) if gpu() else max(TILE_ROWS, 4 * keys.shape[1])
     room, workers = (GPU_SIMILARITIES, 2) if gpu() else (BLOCK_SIMILARITIES, None)
     size = min(max(1, room // tile), -(-len(queries) // (workers or cores())))
@@ -77,7 +77,7 @@ def _search_slab(
 
 
 def _merge_tile(keys, queries, gallery, first_row, own):
-    """The keys of a block of queries, once these rows of the gallery are among them."""
+    """The keys of a block of queries after merging these gallery rows."""
     block = gallery.similarities(queries)
     if len(own[0]):
         block = block.copy()
@@ -86,30 +86,30 @@ def _merge_tile(keys, queries, gallery, first_row, own):
 
 
 def _merge_on_gpu(keys, queries, gallery, first_row, own):
-    """As `_merge_tile`, and only the nearest come back from the GPU."""
+    """The result of `_merge_tile`; copies only the nearest rows back from the GPU."""
     similarity, row = gallery.largest(queries, min(keys.shape[1], len(gallery)), *own)
     return top_k.merge(keys, top_k.pack(similarity, first_row + row.astype(np.int64)))
 
 
 def _own_places(own, first_row, rows):
-    """The queries of a block that stand among these rows of the gallery, and where."""
+    """The queries of a block whose own row is among these gallery rows, and the positions of those rows."""
     query = np.flatnonzero((own >= first_row) & (own < first_row + rows))
     return query, own[query] - first_row
 
 
 def merge_neighbors(parts: Sequence[Neighbors], first_rows: Sequence[int], k: int) -> Neighbors:
-    """The k nearest of a whole gallery from the k nearest of each of its shards.
+    """The k nearest rows of a whole gallery, given the k nearest of each of its shards.
 
-    Of equally similar rows, the one that comes first in the gallery stands first, so the result is that of
-    `exact` on the whole gallery, in whatever order the shards come.
+    Equally similar rows keep the order of the gallery. So the result is that of `exact` on the whole gallery,
+    in whatever order the shards are given.
 
     Args:
-        parts: for each shard the neighbours of the same queries, at least k of each query, or all.
-        first_rows: for each shard the row of the whole gallery that its row 0 is.
-        k: how many, at most what the parts have columns.
+        parts: for each shard, the neighbours of the same queries: at least k for each query, or all rows.
+        first_rows: for each shard, the row of the whole gallery that its row 0 is.
+        k: number of neighbours, at most the total number of columns of the parts.
 
     Returns:
-        `[queries, k]` rows of the whole gallery and similarities; -1 and -inf where there are fewer.
+        `[queries, k]` rows of the whole gallery and similarities; -1 and -inf if there are fewer.
 
     >>> far = Neighbors(np.array([[1]]), np.array([[0.3]]))
     >>> near = Neighbors(np.array([[0]]), np.array([[0.9]]))
@@ -141,22 +141,22 @@ def recall_against_exact(
     sample: int = 1000,
     seed: int = 0,
 ) -> float:
-    """The share of the exact k nearest that a search found, for a sample of the queries.
+    """The share of the exact k nearest rows that a search found, for a sample of the queries.
 
-    Ties count: a found row as similar as the k-th nearest, but for rounding, is as right as that one. This
-    is no Recall@K: labels play no part.
+    A found row that ties with the k-th nearest, up to rounding, counts as found. This is not the metric
+    Recall@K: labels are not used.
 
     Args:
-        found: what an approximate search gave for all queries, at least k of each.
+        found: the result of an approximate search for all queries, at least k neighbours each.
         queries: `[queries, dim]`, as for `exact`.
         gallery: `[gallery, dim]`, as for `exact`.
-        k: how many neighbours.
+        k: number of neighbours.
         self_index: `[queries]`, as for `exact`.
-        sample: of how many queries.
-        seed: which ones.
+        sample: maximum number of queries in the sample.
+        seed: seed of the sample.
 
     Returns:
-        0 to 1; 1 where there is nothing to find.
+        0 to 1; 1 if there is nothing to find.
 
     >>> rows = np.eye(4)
     >>> recall_against_exact(Neighbors(np.array([[0, 3]]), np.array([[1.0, 0.0]])), rows[:1], rows, 2)
@@ -176,11 +176,11 @@ def recall_against_exact(
 def share_found(
     found: Neighbors, truth: Neighbors, queries: np.ndarray, gallery: np.ndarray, own: np.ndarray
 ) -> float:
-    """As `recall_against_exact`, where the exact neighbours of each query are known.
+    """The recall of `recall_against_exact`, given the exact neighbours of each query.
 
     Args:
-        found: what an approximate search gave, as many of each query as `truth` has or more.
-        truth: `[queries, k]` what `exact` gave.
+        found: the result of an approximate search, at least as many neighbours as `truth` has.
+        truth: `[queries, k]` the result of `exact`.
         queries: `[queries, dim]`.
         gallery: `[gallery, dim]`.
         own: `[queries]` the query's own gallery row, or -1.

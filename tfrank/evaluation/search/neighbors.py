@@ -1,4 +1,4 @@
-"""What every search takes and gives: queries and gallery that are checked, and the neighbours found."""
+"""Input and output of every search: checked queries and gallery, and the neighbours found."""
 
 from typing import NamedTuple
 
@@ -12,9 +12,9 @@ class Neighbors(NamedTuple):
     """The nearest gallery rows of each query, nearest first.
 
     Attributes:
-        index: `[queries, k]` int64 gallery rows; -1 where there are fewer than k. Where k is more than the
-            gallery has rows, there is one column a row.
-        similarity: `[queries, k]` float32 cosine; -inf where there are fewer than k.
+        index: `[queries, k]` int64 gallery rows; -1 if there are fewer than k. If k exceeds the number of
+            gallery rows, there is one column per row.
+        similarity: `[queries, k]` float32 cosine; -inf if there are fewer than k.
     """
 
     index: np.ndarray
@@ -24,9 +24,9 @@ class Neighbors(NamedTuple):
 def checked(
     queries: np.ndarray, gallery: np.ndarray, k: int, self_index: np.ndarray | None
 ) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
-    """k, queries, gallery and the queries' own rows, -1 for none, if they fit together; else InputError.
+    """Returns checked k, queries, gallery and own rows (-1 for none); raises InputError if they do not match.
 
-    k is at most the gallery's size: what is searched never takes the memory of a larger one.
+    k is reduced to the gallery size, so that a larger k takes no memory.
     """
     k = checks.integer("k", k, at_least=1)
     queries, gallery = matrix("queries", queries), matrix("gallery", gallery)
@@ -49,7 +49,7 @@ def checked(
 
 
 def matrix(name: str, rows: np.ndarray) -> np.ndarray:
-    """`rows` as an array, of which nothing is read, if it is `[rows, dim]` numbers; InputError otherwise."""
+    """Returns `rows` as an array without reading it; raises InputError unless it is `[rows, dim]` numbers."""
     array = np.asarray(rows)
     if array.ndim != 2 or 0 in array.shape or not (array.dtype.kind in "fiu" or array.dtype == "bfloat16"):
         raise InputError(
@@ -62,10 +62,10 @@ def matrix(name: str, rows: np.ndarray) -> np.ndarray:
 def float32_rows(
     name: str, array: np.ndarray, start: int, stop: int, ids: np.ndarray | None = None
 ) -> np.ndarray:
-    """Some rows of a matrix in float32 and C order; InputError that names the first one not finite."""
+    """Returns rows of a matrix in float32 and C order; raises InputError naming the first non-finite one."""
     with np.errstate(over="ignore"):
         rows = np.ascontiguousarray(array[start:stop], np.float32)
-    # The sum of all, which is quick, is finite only if each is.
+    # Fast check first: the sum of all values is finite only if each value is.
     if not np.isfinite(rows.sum()) and not (finite := np.isfinite(rows).all(axis=1)).all():
         bad = start + int(np.argmin(finite))
         place = f"Row {bad}" if ids is None else f"The row of id {ids[bad].item()!r}"

@@ -1,10 +1,10 @@
-"""An index in a folder: arrays without pickles, what ScaNN wrote, and a manifest that names them all.
+"""An index in a folder: arrays without pickles, ScaNN's own files, and a manifest that lists them all.
 
-    index.json      the manifest: settings, and of which folder which files of which size and checksum
+    index.json      the manifest: settings, the current folder, and the size and checksum of each file in it
     <32 digits>/    rows.npy, ids.npy, row_of.npy, and scann/ with ScaNN's own files
 
-A save writes a new folder and then replaces the manifest, so there is an old index or a new one at any time.
-Who reads a folder holds a shared lock on it, and a save removes only what nobody holds.
+A save writes a new folder and then replaces the manifest, so at any time there is a whole index, old or new.
+A reader of a folder holds a shared lock on it, and a save removes only folders that nobody has locked.
 """
 
 import contextlib
@@ -26,24 +26,24 @@ from tfrank.common.checks import InputError
 
 MANIFEST = "index.json"
 FORMAT = 1
-# ScaNN's copy of the rows. While the gallery is what ScaNN holds, there is no other.
+# ScaNN's copy of the rows. While the gallery equals what ScaNN holds, it is the only copy.
 DATASET = os.path.join("scann", "dataset.npy")
 # ScaNN's own list of its files.
 ASSETS = os.path.join("scann", "scann_assets.pbtxt")
-# The form that it has, in which each path is in one piece.
+# The expected form of that list, with each path in one piece.
 ASSETS_FORM = re.compile(r'(assets \{\s+asset_type: \w+\s+asset_path: "[^"\\]+"\s*\}\s*)*')
-# What a file system says that knows no locks.
+# Errors of file systems without locks.
 NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP)
-# Bytes that are read at a time for a checksum.
+# Bytes read at a time for a checksum.
 CHUNK = 2**20
-# The name of a folder of one save.
+# The name of the folder written by one save.
 SAVED = re.compile(r"[0-9a-f]{32}")
 
 
 def save(
     folder: str, rows: np.ndarray, ids: np.ndarray, row_of: np.ndarray, searcher: Any, settings: dict
 ) -> None:
-    """Writes an index; see `load` for its parts."""
+    """Writes an index; see `opened` for its parts."""
     folder = os.fspath(folder)
     if files.is_remote(folder):
         raise InputError(f"Cannot save an index to {folder}: ScaNN writes to local folders. Copy it there.")
@@ -58,7 +58,7 @@ def save(
     except BaseException:
         shutil.rmtree(place, ignore_errors=True)
         raise
-    # What an earlier save wrote, or began to. What a reader holds now goes with a later save.
+    # Remove what earlier saves wrote or began. A folder that a reader has locked is left to a later save.
     for other in os.listdir(folder):
         if SAVED.fullmatch(other) and other != name:
             with contextlib.suppress(OSError), _locked(os.path.join(folder, other), fcntl.LOCK_EX):
@@ -67,18 +67,18 @@ def save(
 
 @contextlib.contextmanager
 def opened(folder: str) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, dict, str | None]]:
-    """The parts of an index, whose files stay as long as the block runs, whoever saves meanwhile.
+    """Opens an index; its files stay until the block ends, even if another process saves meanwhile.
 
     Yields:
-        rows, as a memory map; ids; the gallery row of each of ScaNN's rows; the settings; the folder of
-        ScaNN's files, or None for brute force.
+        The rows, as a memory map; the ids; the gallery row of each of ScaNN's rows; the settings; the folder
+        of ScaNN's files, or None for brute force.
     """
     path = os.path.join(os.path.abspath(folder), MANIFEST)
     with contextlib.ExitStack() as held:
         try:
             manifest, place = _hold(path, held)
             parts = _parts(place, manifest)
-        # What a damaged or hand-edited file makes parsers raise is no short list.
+        # On damaged or edited files, parsers raise many kinds of errors.
         except Exception as error:
             reason = f"{type(error).__name__}: {error}" if isinstance(error, LookupError) else error
             raise InputError(
@@ -88,9 +88,9 @@ def opened(folder: str) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, di
 
 
 def _hold(path: str, held: contextlib.ExitStack) -> tuple[dict, str]:
-    """The manifest at a path and the folder that it names, which is locked against removal."""
+    """The manifest at a path and the folder that it names; locks the folder against removal."""
     manifest, place = None, ""
-    # Read again once the folder is locked: a save may have replaced both before that.
+    # Read the manifest again after locking the folder: a save may have replaced both in between.
     while manifest != (seen := _manifest(path)):
         manifest, place = seen, os.path.join(os.path.dirname(path), seen["folder"])
         held.close()
@@ -100,7 +100,7 @@ def _hold(path: str, held: contextlib.ExitStack) -> tuple[dict, str]:
 
 
 def _manifest(path: str) -> dict:
-    """The manifest at a path; ValueError where it is of another format."""
+    """Reads the manifest at a path; raises ValueError if it has another format."""
     _refuse_link(path)
     with open(path) as file:
         manifest = json.load(file)
@@ -116,7 +116,7 @@ def _manifest(path: str) -> dict:
 
 @contextlib.contextmanager
 def _locked(place: str, kind: int) -> Iterator[None]:
-    """Holds a lock on a folder: waits to share it; BlockingIOError where it cannot be alone."""
+    """Locks a folder: waits for a shared lock; raises BlockingIOError if an exclusive one is not free."""
     handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(handle, kind if kind == fcntl.LOCK_SH else kind | fcntl.LOCK_NB)
@@ -131,9 +131,9 @@ def _locked(place: str, kind: int) -> Iterator[None]:
 
 
 def _parts(place: str, manifest: dict) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict, str | None]:
-    """What `opened` yields; ValueError where the parts are not whole or do not fit together."""
+    """Returns what `opened` yields; raises ValueError if a part is damaged or the parts do not match."""
     names = _check(place, manifest["files"])
-    # Maps are never longer than their files, whatever a header promises.
+    # NumPy refuses to map more than a file holds, so headers need no check of their own.
     rows, ids, row_of = (
         np.load(os.path.join(place, name), mmap_mode="r", allow_pickle=False)
         for name in ("rows.npy" if "rows.npy" in names else DATASET, "ids.npy", "row_of.npy")
@@ -152,11 +152,11 @@ def _parts(place: str, manifest: dict) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def _write(place: str, rows: np.ndarray, ids: np.ndarray, row_of: np.ndarray, searcher: Any) -> None:
-    """Writes all but the manifest."""
+    """Writes everything except the manifest."""
     scann = os.path.join(place, "scann")
     os.makedirs(scann if searcher else place)
     if searcher:
-        # Relative paths, so that the folder may be moved.
+        # Relative paths allow the folder to be moved.
         searcher.serialize(scann, relative_path=True)
     if not searcher or not np.array_equal(row_of, np.arange(len(rows))):
         np.save(os.path.join(place, "rows.npy"), rows, allow_pickle=False)
@@ -165,7 +165,7 @@ def _write(place: str, rows: np.ndarray, ids: np.ndarray, row_of: np.ndarray, se
 
 
 def _files(place: str) -> list[str]:
-    """The paths of all files in a folder, from there; ValueError where one, or a folder, is a link."""
+    """Returns the relative paths of all files in a folder; raises ValueError if it contains a link."""
     names = []
     for parent, folders, files_here in os.walk(place):
         for name in (*folders, *files_here):
@@ -182,7 +182,7 @@ def _refuse_link(path: str) -> None:
 
 
 def _synced(place: str) -> dict[str, dict]:
-    """The size and the checksum of each file of a folder, once it is on the disk."""
+    """Flushes each file of a folder to disk; returns the sizes and checksums."""
     described = {}
     for name in _files(place):
         with open(os.path.join(place, name), "rb+") as file:
@@ -200,9 +200,9 @@ def _checksum(path: str) -> int:
 
 
 def _check(place: str, described: dict[str, dict]) -> list[str]:
-    """The files of a folder; ValueError unless they are these, whole, and no other.
+    """Returns the files of a folder; raises ValueError unless they are exactly those described, undamaged.
 
-    ScaNN ends the process where a file is missing, and unpickles a file of ids where there is one.
+    ScaNN itself ends the process if a file is missing, and unpickles a file of ids if there is one.
     """
     _refuse_link(place)
     names = _files(place)

@@ -1,4 +1,4 @@
-"""An index of embeddings for approximate search by ScaNN: built to a recall, changed, saved and loaded."""
+"""An index for approximate search by ScaNN: it is built to a recall, and can be changed, saved and loaded."""
 
 import math
 import os
@@ -13,34 +13,35 @@ from tfrank.evaluation.search.exhaustive import exact, merge_neighbors, share_fo
 from tfrank.evaluation.search.neighbors import Neighbors, checked, float32_rows, matrix
 from tfrank.evaluation.search.scann_probe import scann_problem
 
-# From so many rows on there is a tree. Below 100,000 ScaNN's guide (docs/algorithms.md) would hash without
-# one, which takes longer than comparing all where processors multiply well: 27 s where that takes 18 s, and
-# a tree 2 s, for 60,502 rows of dim 512 among each other (benchmarks.evaluation).
+# Smallest number of rows for a tree. ScaNN's guide (docs/algorithms.md) advises hashing without a tree below
+# 100,000 rows. That is slower than exhaustive search on processors that multiply fast: searching 60,502 rows
+# of dim 512 among each other takes 27 s by hashing, 18 s exhaustively and 2 s with a tree
+# (benchmarks.evaluation).
 TREE_FROM = 20_000
 METHODS = ("brute_force", "hashing", "tree")
-# ScaNN's codebooks have 16 entries a block, and are learned from at least so many rows.
+# ScaNN's codebooks have 16 entries a block, and need at least as many rows to learn from.
 FEWEST_HASHED = 16
-# Queries on which the recall is measured.
+# Number of queries on which the recall is measured.
 SAMPLE = 1000
-# Reordering more than this share of the rows takes longer than comparing all.
+# Reordering more than this share of the rows takes longer than exhaustive search.
 MOST_REORDERED = 1 / 4
-# By how much settings grow at a time until the recall is reached.
+# Factor by which settings grow at a time until the recall is reached.
 GROWTH = 1.25
 # Queries searched at a time.
 BLOCK_QUERIES = 2**13
 
 
 class Settings(NamedTuple):
-    """How an index searches.
+    """The search settings of an index.
 
     Attributes:
         method: "brute_force", "hashing" (asymmetric hashing, then reordering) or "tree" (the same within
             the leaves that are nearest to a query).
-        leaves: of the tree; 0 without one.
-        leaves_to_search: how many of them; 0 without a tree.
-        reorder: how many candidates are compared in float32; 0 for brute force.
-        k: the number of neighbours that recall was measured for.
-        recall: the share of the exact k nearest that a sample of queries found.
+        leaves: number of leaves of the tree; 0 without a tree.
+        leaves_to_search: number of leaves searched for a query; 0 without a tree.
+        reorder: number of candidates compared in float32; 0 for brute force.
+        k: the number of neighbours for which recall was measured.
+        recall: the measured share of the exact k nearest that were found, for a sample of queries.
     """
 
     method: str
@@ -52,22 +53,22 @@ class Settings(NamedTuple):
 
 
 class ScannIndex:
-    """Embeddings and their ids, in order: a gallery that changes, searched by ScaNN.
+    """A gallery of embeddings and their ids, in order, that can change and is searched by ScaNN.
 
-    Rows that are added are searched exactly beside what ScaNN holds, and rows that are deleted are left out
-    of what it finds, until `rebuild`: many of either make searching slower, but not less exact. Each `add`
-    or `delete` copies all rows, so change many at a time.
+    Until `rebuild`, added rows are searched exactly beside those that ScaNN holds, and deleted rows are
+    dropped from its results. Many added or deleted rows make search slower, not less exact. Each `add` or
+    `delete` copies all rows, so change many rows in one call.
 
     Attributes:
         rows: `[gallery, dim]` float32, the gallery.
-        ids: `[gallery]` integers or strings, one a row.
-        settings: how it searches, and the recall that was measured.
+        ids: `[gallery]` integers or strings, one per row.
+        settings: the settings of the search, and the measured recall.
     """
 
     def __init__(
         self, rows: np.ndarray, ids: np.ndarray, settings: Settings, searcher: Any, row_of: np.ndarray
     ):
-        """Takes what `build` or `load` made; `row_of` has the gallery row of each row of the searcher."""
+        """Called by `build` and `load`; `row_of` has the gallery row, or -1, of each row of the searcher."""
         self.rows, self.ids, self.settings = rows, ids, settings
         self._searcher, self._row_of = searcher, row_of
 
@@ -83,26 +84,27 @@ class ScannIndex:
         queries: np.ndarray | None = None,
         seed: int = 0,
     ) -> "ScannIndex":
-        """An index whose measured recall reaches a target.
+        """Builds an index whose measured recall reaches a target.
 
-        A sample of queries is searched exactly too, and the number of leaves or of reordered candidates
-        grows by a quarter, whichever finds more, until the recall of the k nearest is reached. Where it
-        cannot be, or where that would reorder a quarter of the rows, the index searches by brute force.
+        A sample of queries is searched exactly for comparison. The number of searched leaves or of reordered
+        candidates grows by a quarter at a time, whichever improves the recall of the k nearest more, until
+        the target is reached. If that is impossible, or would reorder over a quarter of the rows, the index
+        searches by brute force.
 
         Args:
             embeddings: `[rows, dim]` of unit norm, any real type.
-            ids: `[rows]` different integers or strings. None: the row numbers.
+            ids: `[rows]` unique integers or strings. None: the row numbers.
             target_recall: above 0, up to 1.
-            k: how many neighbours the target is for. Searches for more reorder in proportion.
-            method: "brute_force", "hashing" or "tree". None: by size, brute force below 20,000 rows, and
-                from there on a tree of about sqrt(rows) leaves.
-            queries: `[queries, dim]` such as will come, of which up to 1,000 are the sample. None: rows,
-                each searched among the others. The leaves were made for these, so they are found more
-                easily than what is new.
-            seed: which queries are the sample.
+            k: number of neighbours for the target. Searches for more reorder in proportion.
+            method: "brute_force", "hashing" or "tree". None: brute force below 20,000 rows, else a tree of
+                about sqrt(rows) leaves.
+            queries: `[queries, dim]` typical queries; up to 1,000 of them are the sample. If None, gallery
+                rows serve as queries, each searched among the others. The index was trained on them, so the
+                measured recall is optimistic.
+            seed: seed of the sample.
 
         Raises:
-            InputError: rows that are not finite, ids that repeat, or no ScaNN where the method needs it.
+            InputError: a row is not finite, an id is repeated, or the method needs ScaNN and it cannot run.
 
         >>> index = ScannIndex.build(np.eye(3), ids=np.array(["a", "b", "c"]))
         >>> index.ids[index.search(np.eye(3)[1:2], 1).index].tolist(), index.settings.method
@@ -127,13 +129,13 @@ class ScannIndex:
         return len(self.rows)
 
     def search(self, queries: np.ndarray, k: int, self_index: np.ndarray | None = None) -> Neighbors:
-        """The k nearest rows of the gallery, as `exact` gives them but for what ScaNN overlooks.
+        """The k nearest rows of the gallery: the result of `exact`, except for rows that ScaNN misses.
 
-        A query for which ScaNN finds fewer than there are is searched exactly.
+        If ScaNN finds fewer than k rows although there are more, the query is searched exactly.
 
         Args:
             queries: `[queries, dim]` of unit norm, any real type.
-            k: how many, at most all.
+            k: number of neighbours; more than the gallery has means all.
             self_index: `[queries]` the query's own row, which is left out, or -1. None: all -1.
         """
         k, queries, _, own = checked(queries, self.rows, k, self_index)
@@ -141,7 +143,7 @@ class ScannIndex:
             return exact(queries, self.rows, k, own)
         found = self._by_scann(queries, k, own)
         first = self._held
-        # Before the rows of later are among them, which would hide that nearer ones are missing.
+        # Check for missing results before merging newly added rows, which would hide them.
         wanted = np.minimum(k, first - ((own >= 0) & (own < first)))
         short = np.flatnonzero((found.index >= 0).sum(axis=1) < wanted)
         if first < len(self):
@@ -156,7 +158,7 @@ class ScannIndex:
 
         Args:
             embeddings: `[rows, dim]` of unit norm, any real type.
-            ids: `[rows]` ids that the index does not have, of the kind that it has.
+            ids: `[rows]` new ids, of the same type as those of the index.
         """
         embeddings = matrix("embeddings", embeddings)
         if embeddings.shape[1] != self.rows.shape[1]:
@@ -168,16 +170,17 @@ class ScannIndex:
         self.rows, self.ids = np.concatenate([self.rows, rows]), np.concatenate([self.ids, ids])
 
     def delete(self, ids: np.ndarray) -> None:
-        """Takes rows out of the gallery; the rows behind them move up.
+        """Deletes rows from the gallery; later rows move up.
 
         Args:
-            ids: `[rows]` different ids, all of which the index has.
+            ids: `[rows]` unique ids, all in the index.
         """
         ids = _checked_ids(ids, np.size(ids), self.ids.dtype.kind)
         if len(unknown := ids[~np.isin(ids, self.ids)]):
             raise InputError(f"The index does not have the ids {_some(unknown)}.")
         stays = ~np.isin(self.ids, ids)
-        # For each old row its new one. The last entry is for rows that ScaNN still has and the gallery not.
+        # The new row of each old row. The last entry, at index -1, is for rows deleted from the gallery that
+        # ScaNN still holds.
         moved = np.append(np.where(stays, np.cumsum(stays) - 1, -1), -1)
         self.rows, self.ids, self._row_of = self.rows[stays], self.ids[stays], moved[self._row_of]
         if not self._held:
@@ -186,7 +189,7 @@ class ScannIndex:
     def rebuild(
         self, *, target_recall: float = 0.99, method: str | None = None, seed: int = 0
     ) -> "ScannIndex":
-        """A new index of the same rows and ids, all held by ScaNN; arguments as for `build`."""
+        """Builds a new index of the same rows and ids, all held by ScaNN; arguments as for `build`."""
         return ScannIndex.build(
             self.rows,
             ids=self.ids,
@@ -197,22 +200,22 @@ class ScannIndex:
         )
 
     def save(self, folder: str) -> None:
-        """Writes the index to a folder: all of it, or, if killed, what was there before.
+        """Writes the index to a folder. If the process is killed, the old index stays.
 
-        The folder may be moved. One process at a time may save to it.
+        The folder may be moved. Only one process at a time may save to it.
         """
         scann_files.save(folder, self.rows, self.ids, self._row_of, self._searcher, self.settings._asdict())
 
     @classmethod
     def load(cls, folder: str) -> "ScannIndex":
-        """The index of a folder. Nothing is unpickled, no link is followed, and `rows` is a memory map.
+        """Loads the index of a folder. Unpickles nothing and follows no link; `rows` is a memory map.
 
-        All files are read once, for their checksums. ScaNN holds its own copy of the rows in memory. While
-        another process saves to the folder, this is the index before or after.
+        All files are read once, to verify their checksums. ScaNN holds its own copy of the rows in memory. If
+        another process saves to the folder meanwhile, the old or the new index is loaded.
 
         Raises:
-            InputError: no whole index there, one with a pickle or a link, or no ScaNN where the index needs
-                it.
+            InputError: there is no whole index, it has a pickle or a link, or it needs ScaNN, which cannot
+                run.
         """
         with scann_files.opened(folder) as (rows, ids, row_of, settings, place):
             settings = _checked_settings(folder, settings)
@@ -221,11 +224,11 @@ class ScannIndex:
 
     @property
     def _held(self) -> int:
-        """How many rows of the gallery ScaNN holds; they are the first ones."""
+        """The number of gallery rows that ScaNN holds; these are the first ones."""
         return int(np.count_nonzero(self._row_of >= 0))
 
     def _by_scann(self, queries: np.ndarray, k: int, own: np.ndarray) -> Neighbors:
-        """The nearest of what ScaNN holds, without deleted rows and the queries' own."""
+        """The nearest rows that ScaNN holds, without deleted rows and the queries' own rows."""
         deleted = len(self._row_of) - self._held
         width = min(k + bool((own >= 0).any()) + min(deleted, k), len(self._row_of))
         settings = self.settings
@@ -242,10 +245,10 @@ class ScannIndex:
         return Neighbors(*map(np.concatenate, zip(*parts)))
 
     def _cleaned(self, index: np.ndarray, similarity: np.ndarray, own: np.ndarray, k: int) -> Neighbors:
-        """What ScaNN found as rows of the gallery, the k nearest of them."""
-        # ScaNN pads with its row 0 at distance NaN.
+        """Converts ScaNN's results to gallery rows and keeps the k nearest."""
+        # ScaNN pads with its row 0 and similarity NaN.
         rows = np.where(np.isfinite(similarity), self._row_of[index], -1)
-        # The query need not be in the first column, nor anywhere.
+        # The query's own row may be in any column, or missing.
         rows = np.where(rows == own[:, None], -1, rows)
         similarity = np.where(rows < 0, np.float32(-np.inf), similarity)
         keys = np.sort(top_k.pack(similarity, rows), axis=1)[:, :k]
@@ -254,7 +257,7 @@ class ScannIndex:
 
 
 def _scann() -> Any:
-    """ScaNN's interface for NumPy; InputError where it cannot be imported."""
+    """Returns ScaNN's interface for NumPy; raises InputError if it cannot be imported."""
     if problem := scann_problem():
         raise InputError(problem)
     from scann.scann_ops.py import scann_ops_pybind
@@ -263,14 +266,14 @@ def _scann() -> Any:
 
 
 def _first_settings(method: str, rows: int, k: int) -> Settings:
-    """Where tuning starts: a twentieth of the leaves, and few candidates."""
+    """The settings at which tuning starts: a twentieth of the leaves, and few candidates."""
     leaves = max(1, round(math.sqrt(rows))) if method == "tree" else 0
     reorder = min(max(100, math.ceil(1.5 * k)), rows)
     return Settings(method, leaves, math.ceil(leaves / 20), reorder, k, math.nan)
 
 
 def _checked_settings(folder: str, fields: dict) -> Settings:
-    """The settings that a folder has; InputError where they are none."""
+    """Returns the settings of a folder; raises InputError if they are invalid."""
     try:
         settings = Settings(**fields)
         checks.one_of("method", settings.method, METHODS)
@@ -284,20 +287,20 @@ def _checked_settings(folder: str, fields: dict) -> Settings:
 
 
 def _new_searcher(rows: np.ndarray, settings: Settings) -> Any:
-    """ScaNN trained on the rows, which it copies. No ids: it would save them as a pickle."""
+    """Trains ScaNN on the rows, which it copies. It gets no ids: it would save them as a pickle."""
     builder = _scann().builder(rows, min(settings.k, len(rows)), "dot_product")
     if settings.leaves:
-        # Leaves may be small: where ScaNN joins small ones, the same rows give another tree every time.
+        # Allow small leaves: if ScaNN joins small ones, the same rows give another tree every time.
         builder = builder.tree(
             settings.leaves, settings.leaves_to_search, training_sample_size=250_000, min_partition_size=1
         )
-    # As ScaNN's guide has it: two dimensions a block, and errors along the row count more.
+    # From ScaNN's guide: two dimensions per block, and errors parallel to the row count more.
     builder = builder.score_ah(2, anisotropic_quantization_threshold=0.2)
     return builder.reorder(settings.reorder).build()
 
 
 def _tuned(index: ScannIndex, target: float, queries: np.ndarray | None, seed: int) -> ScannIndex | None:
-    """The index with the first settings of a growing path that reach the target; None if none does."""
+    """The index with the first settings that reach the target as they grow; None if none do."""
     rows, k = index.rows, min(index.settings.k, len(index.rows))
     asked = rows if queries is None else matrix("queries", queries)
     sample = np.sort(np.random.default_rng(seed).choice(len(asked), min(SAMPLE, len(asked)), replace=False))
@@ -330,7 +333,7 @@ def _tuned(index: ScannIndex, target: float, queries: np.ndarray | None, seed: i
 
 
 def _checked_ids(ids: np.ndarray, rows: int, kind: str | None = None) -> np.ndarray:
-    """`ids` as an array of `rows` different integers or strings; InputError otherwise."""
+    """Returns `ids` as an array of `rows` unique integers or strings; raises InputError otherwise."""
     array = np.asarray(ids)
     if array.dtype.kind == "O" and all(isinstance(item, str) for item in array.flat):
         array = array.astype(str)
@@ -348,5 +351,5 @@ def _checked_ids(ids: np.ndarray, rows: int, kind: str | None = None) -> np.ndar
 
 
 def _some(ids: np.ndarray) -> str:
-    """The first few of some ids."""
+    """The first few ids, as text."""
     return ", ".join(map(repr, ids[:5].tolist())) + (f" and {len(ids) - 5:,} more" if len(ids) > 5 else "")

@@ -1,4 +1,4 @@
-"""Whether ScaNN can be imported: found out in a process of its own, since trying may end the process."""
+"""Tests whether ScaNN can be imported, in a separate process, because the import may kill the process."""
 
 import functools
 import importlib.util
@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 
-# It takes some seconds; on a machine with much else to do, or from a slow disk, minutes.
+# The test takes some seconds; on a busy machine or from a slow disk, minutes.
 SECONDS = 600
 REMEDY = (
     "On Linux on x86-64: pip install 'scann>=1.4.2,<1.5', which needs TensorFlow 2.20. Elsewhere search"
@@ -16,9 +16,9 @@ REMEDY = (
 
 
 def scann_problem() -> str:
-    """Why ScaNN cannot be used here and what to do, in one line; empty where it can.
+    """One line that says why ScaNN cannot be used here and what to do; empty if it can be used.
 
-    What was found is remembered. That it took too long to find out is not: the next call tries again.
+    The answer is cached, except after a timeout: then the next call tries again.
     """
     try:
         return _tried()
@@ -31,10 +31,10 @@ def scann_problem() -> str:
 
 @functools.cache
 def _tried() -> str:
-    """As `scann_problem`; TimeoutExpired where trying takes too long.
+    """Returns the answer of `scann_problem`; raises TimeoutExpired if the test takes too long.
 
-    A ScaNN that was built for another TensorFlow, or for a processor with other instructions, may kill the
-    process that imports it. So another process tries, once, which takes as long as importing TensorFlow.
+    A ScaNN built for another TensorFlow or for other processor instructions may kill the process that imports
+    it. So a separate process tries once, which takes as long as importing TensorFlow.
     """
     if sys.modules.get("scann"):
         return ""
@@ -45,7 +45,7 @@ def _tried() -> str:
 
 
 def _reason(command: list[str]) -> str:
-    """In a few words why a command fails, with the modules of this process at hand; empty if it does not."""
+    """Runs a command with this process's module path; returns why it failed in a few words, or ""."""
     path = os.pathsep.join(os.path.abspath(place) for place in sys.path)
     process = subprocess.run(
         command,

@@ -1,4 +1,4 @@
-"""A gallery in shards, searched one after another or on other machines, with the result of one gallery."""
+"""Search in a gallery of shards, one after another or on several machines, with the result of one gallery."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -18,18 +18,18 @@ def search_shards(
     self_index: np.ndarray | None = None,
     search: Callable[..., Neighbors] = exact,
 ) -> Neighbors:
-    """The k nearest rows of a gallery in shards, of which one is held at a time.
+    """The k nearest rows of a gallery in shards. Only one shard is held at a time.
 
     Args:
         queries: `[queries, dim]`, as for `exact`.
         shards: the pieces of the gallery in order: `[rows, dim]` arrays, or paths of .npy files, which are
-            read as memory maps. One without a row is passed over.
-        k: how many, at most all.
-        self_index: `[queries]` the query's own row of the whole gallery, which is left out, or -1.
-        search: what searches a shard, such as `exact` or `scann`.
+            read as memory maps. Empty shards are skipped.
+        k: number of neighbours; more than the gallery has means all.
+        self_index: `[queries]` the query's own row in the whole gallery, which is left out, or -1.
+        search: the search for each shard, such as `exact` or `scann`.
 
     Raises:
-        InputError: no row at all, or a shard that is no such file, or that `search` refuses.
+        InputError: there is no row at all, a file cannot be read, or `search` rejects a shard.
 
     >>> search_shards(np.eye(2), [np.eye(2)[:1], np.eye(2)[1:]], 1).index.tolist()
     [[0], [1]]
@@ -51,7 +51,7 @@ def search_shards(
 
 
 def _memory_map(path: str | os.PathLike) -> np.ndarray:
-    """The array of a .npy file, of which nothing is read yet."""
+    """The array of a .npy file as a memory map."""
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
