@@ -20,7 +20,7 @@ APPLICATIONS = {
 
 
 def application(name: str, *, image_size: int | None, batch_norm: str) -> keras.Model:
-    """A network without its classifier, randomly initialised: `[batch, side, side, 3]` to its last feature map.
+    """A network without its classifier: `[batch, side, side, 3]` to its last feature map. Weights are random.
 
     Args:
         name: a key of `APPLICATIONS`.

@@ -12,7 +12,7 @@ from tfrank.models.bn_inception import LEVELS, bn_inception
 from tfrank.models.mobilenet import mobilenet_v2
 from tfrank.models.resnet import resnet, se_resnet
 
-# Networks whose layers have the names of PyTorch's modules: the function that builds each, and its preprocessing.
+# Networks whose layers have the names of PyTorch's modules: the function that builds it, the preprocessing.
 NETWORKS = {
     "resnet50": (functools.partial(resnet, blocks=(3, 4, 6, 3)), "imagenet_rgb"),
     "resnet101": (functools.partial(resnet, blocks=(3, 4, 23, 3)), "imagenet_rgb"),

@@ -91,11 +91,12 @@ def _fits(image_size):
 
 
 def level_head(x, level: str, *, batch_norm: str):
-    """Maps the feature map of level "L" or "M" to `[batch, 1024]`, like the auxiliary branches of GoogLeNet V2.
+    """Maps the feature map of level "L" or "M" to `[batch, 1024]`.
 
-    Average pooling 5x5 with stride 3, 1x1 convolution to 128, ReLU, a dense layer to 1,024, ReLU. In V2 a
-    batch norm precedes each ReLU. A frozen batch norm with new weights would be the identity, so biases
-    replace it then, as in V1 (Szegedy et al., arXiv:1409.4842).
+    The layers are those of the auxiliary branches of GoogLeNet V2: average pooling 5x5 with stride 3, 1x1
+    convolution to 128, ReLU, a dense layer to 1,024, ReLU. In V2 a batch norm precedes each ReLU. A frozen
+    batch norm with new weights would be the identity, so biases replace it then, as in V1 (Szegedy et al.,
+    arXiv:1409.4842).
 
     Args:
         x: `[batch, height, width, channels]` symbolic tensor.

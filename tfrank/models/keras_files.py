@@ -1,4 +1,7 @@
-"""Weights in Keras' files, by the names of a backbone's weights: nothing runs, no other file is read."""
+"""Reads weights from Keras' files, by the names of a backbone's weights.
+
+No code in a file is run, and no other file is read.
+"""
 
 import contextlib
 import io
@@ -11,30 +14,31 @@ import h5py
 import keras
 import numpy as np
 
-# The most layers with weights that a classifier has: VGG's.
+# The largest number of layers with weights in a classifier: that of VGG.
 _CLASSIFIER_LAYERS = 3
 
 
 def leaves(model: keras.Model) -> Iterator[keras.layers.Layer]:
-    """The layers of a model, those of the models within it in their place."""
+    """The layers of a model, with nested models replaced by their layers."""
     for layer in model.layers:
         yield from leaves(layer) if isinstance(layer, keras.Model) else [layer]
 
 
 def named_weights(layer: keras.layers.Layer) -> dict[str, keras.Variable]:
-    """The weights of a layer, or of a model as a layer, by the name `layer/variable`."""
+    """The weights of a layer, or of a nested model, by the name `layer/variable`."""
     parts = leaves(layer) if isinstance(layer, keras.Model) else [layer]
     return {f"{part.name}/{variable.name}": variable for part in parts for variable in part.weights}
 
 
 def read_saved(path: str, backbone: keras.Model, *, by_name: bool) -> dict[str, np.ndarray]:
-    """The arrays of a `.weights.h5` or `.keras` file of the backbone, or of a model with it.
+    """The arrays of a `.weights.h5` or `.keras` file of the backbone, or of a model that contains it.
 
     Args:
-        path: of the file.
-        backbone: whose weights they are to be.
-        by_name: whether its layers have names of their own. If not, their places in the file decide:
-            those are the same in every file of the same network, where Keras counts names anew each time.
+        path: path of the file.
+        backbone: the network that the weights are for.
+        by_name: whether the layers of the backbone have fixed names. If not, arrays are matched by their
+            position in the file. It is the same in every file of a network, whereas Keras numbers names anew
+            each time.
     """
     if path.endswith(".keras"):
         with zipfile.ZipFile(path) as archive:
@@ -59,9 +63,9 @@ def read_saved(path: str, backbone: keras.Model, *, by_name: bool) -> dict[str, 
 
 
 def read_download(path: str, backbone: keras.Model) -> dict[str, np.ndarray]:
-    """The arrays of an `.h5` file as `keras.applications` downloads them, with or without a classifier.
+    """The arrays of an `.h5` file in the format that `keras.applications` downloads.
 
-    Its layers are in the order of the network's, the classifier last.
+    The file may have a classifier. It lists the layers in the order of the network, the classifier last.
     """
     with _opened(path) as file:
         file = file.get("model_weights", file)
@@ -82,7 +86,7 @@ def read_download(path: str, backbone: keras.Model) -> dict[str, np.ndarray]:
 
 
 def _numbered(arrays, keys, name):
-    """Arrays by their keys; those that there is no key for by their number."""
+    """The arrays by key; surplus arrays get the layer's name and their number as key."""
     return {
         keys[number] if number < len(keys) else f"{name}/{number}": array
         for number, array in enumerate(arrays)
@@ -90,16 +94,16 @@ def _numbered(arrays, keys, name):
 
 
 def _groups(path, root):
-    """Of every layer in a `.weights.h5` file: its place, and there its name and arrays.
+    """Maps the place of every layer in a `.weights.h5` file to its name and arrays.
 
-    Only what lies in the model named `root`, where there is one.
+    If the file has a model named `root`, takes only the layers inside it.
     """
     groups = {}
 
     def visit(path, item):
         if isinstance(item, h5py.Group) and path.split("/")[-1] == "vars":
             arrays = [item[str(number)][()] for number in range(len(item))]
-            # Frozen or not, a batch norm has the same place.
+            # Gives a batch norm the same place, frozen or not.
             place = path.removesuffix("vars").replace("frozen_", "")
             groups[place] = (_text(item.attrs.get("name", path)), arrays)
 
@@ -111,9 +115,9 @@ def _groups(path, root):
 
 @contextlib.contextmanager
 def _opened(path: str | io.BytesIO) -> Iterator[h5py.File]:
-    """An HDF5 file that holds all of its data itself; ValueError where some of it lies in another file.
+    """Opens an HDF5 file; raises ValueError if some of its data is in another file.
 
-    HDF5 would read from any file that one names: by links, external storage or virtual datasets.
+    HDF5 would read any other file that the file names, by links, external storage or virtual datasets.
     """
 
     def check(name, item):
@@ -130,5 +134,5 @@ def _opened(path: str | io.BytesIO) -> Iterator[h5py.File]:
 
 
 def _text(name):
-    """A name as text, by which only what hangs in the file's own tree is found."""
+    """A name as text. A name, unlike an HDF5 reference, finds only items in the tree of the file itself."""
     return name.decode() if isinstance(name, bytes) else str(name)

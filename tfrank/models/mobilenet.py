@@ -1,4 +1,4 @@
-"""MobileNetV2 as PyTorch users know it. The layers have the names of torchvision's modules."""
+"""MobileNetV2 as in torchvision. The layers have the names of torchvision's modules."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ STAGES = (
     *((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2)),
     *((6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)),
 )
-# Files older than torchvision 0.4 number the layers of a block in one row, activations included.
+# Files older than torchvision 0.4 number the layers of a block consecutively, activations included.
 _NESTED_NAME = re.compile(r"^features\.\d+\.conv\.\d+\.\d+\.")
 _OLD_NAME = re.compile(r"^features\.(\d+)\.conv\.(\d+)\.([a-z_]+)$")
 _OLD_PLACES = {0: "0.0", 1: "0.1", 3: "1.0", 4: "1.1", 6: "2", 7: "3"}
@@ -21,7 +21,7 @@ _OLD_PLACES_OF_FIRST_BLOCK = {0: "0.0", 1: "0.1", 3: "1", 4: "2"}
 
 
 def mobilenet_v2(images, *, batch_norm: str):
-    """MobileNetV2, width 1.0 (Sandler et al., arXiv:1801.04381), padded as torchvision pads.
+    """MobileNetV2, width 1.0 (Sandler et al., arXiv:1801.04381), with torchvision's padding.
 
     Args:
         images: `[batch, height, width, 3]` symbolic tensor, preprocessed by "imagenet_rgb".
@@ -37,7 +37,7 @@ def mobilenet_v2(images, *, batch_norm: str):
 
 
 def current_names(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """A state dict of MobileNetV2 by today's names, from a file of any torchvision.
+    """A state dict of MobileNetV2 by today's names, from a file of any version of torchvision.
 
     >>> list(current_names({"features.2.conv.4.weight": np.ones(96)}))
     ['features.2.conv.1.1.weight']
@@ -64,7 +64,7 @@ def _blocks() -> Iterator[tuple[int, int, int]]:
 
 
 def _inverted_residual(x, name, expansion, filters, stride, mode):
-    """1x1 expansion, 3x3 depthwise, 1x1 projection without activation; a shortcut where shapes agree."""
+    """1x1 expansion, 3x3 depthwise, 1x1 projection without activation; a shortcut if the shapes agree."""
     shortcut, channels, place = x, x.shape[-1], 0
     if expansion != 1:
         x = _convolved(x, expansion * channels, f"{name}.0", mode)
@@ -83,7 +83,7 @@ def _convolved(x, filters, name, mode, *, size=1, stride=1):
 
 
 def _depthwise(x, stride, *, name):
-    """A 3x3 convolution of each channel by itself, padded by 1 on every side."""
+    """A depthwise 3x3 convolution, padded by 1 on every side."""
     if stride > 1:
         x = layers.ZeroPadding2D(1)(x)
     padding = "same" if stride == 1 else "valid"

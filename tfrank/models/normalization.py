@@ -1,4 +1,4 @@
-"""Batch norm that stays frozen, and the other normalisations of the models."""
+"""Batch norm that stays frozen, and the other normalisation layers of the models."""
 
 import keras
 from keras import layers, ops
@@ -11,19 +11,19 @@ MODES = ("frozen", "trained")
 
 @keras.saving.register_keras_serializable("tfrank")
 class FrozenBatchNormalization(layers.BatchNormalization):
-    """Batch norm as at evaluation, for good: x -> gamma (x - mean) / sqrt(variance + epsilon) + beta.
+    """Batch norm in inference mode, always: x -> gamma (x - mean) / sqrt(variance + epsilon) + beta.
 
-    Neither gamma and beta nor the statistics move: not with `training=True`, and not after
-    `model.trainable = True`, which sets every layer within and would thaw a plain batch norm. A network
-    pretrained with large batches, then trained with small ones or on one class after another, keeps its
-    statistics, and an embedding does not depend on the rest of its batch.
+    Gamma, beta and the statistics never change, even with `training=True` or after `model.trainable = True`,
+    which would unfreeze a plain batch norm. A network pretrained with large batches therefore keeps its
+    statistics when it is trained with small batches or on one class after another. An embedding does not
+    depend on the rest of its batch.
 
-    Keras itself uses and keeps the statistics of a batch norm that is not trainable.
+    The layer only has to be never trainable: Keras then uses the stored statistics and does not update them.
     """
 
     @property
     def trainable(self) -> bool:
-        """False, whatever it is set to."""
+        """Always False; setting it has no effect."""
         return False
 
     @trainable.setter
@@ -35,8 +35,8 @@ class FrozenBatchNormalization(layers.BatchNormalization):
 class FrozenNormalization(layers.Normalization):
     """The first layer of Keras' EfficientNets: (x - mean) / sqrt(variance), divided by `sqrt(deviation)`.
 
-    Keras adds that last division as a layer of its own, but only where it loads its ImageNet weights itself.
-    And it keeps mean and variance as constants, which a checkpoint that is restored later would not reach.
+    Keras adds the last division as a separate layer, but only if Keras itself loads the ImageNet weights.
+    Keras also keeps mean and variance as constants, which restoring a checkpoint later would not change.
     """
 
     def __init__(self, deviation=(0.229, 0.224, 0.225), **kwargs):
@@ -54,18 +54,19 @@ class FrozenNormalization(layers.Normalization):
 
 @keras.saving.register_keras_serializable("tfrank")
 class UnitNorm(layers.Layer):
-    """Rows of norm 1, as losses and export make them: `[batch, dim]` to `[batch, dim]`."""
+    """L2-normalises rows, as losses and export do: `[batch, dim]` to `[batch, dim]`."""
 
     def call(self, inputs):
         return l2_normalize(inputs)
 
 
 def batch_norm(mode: str, **options) -> layers.Layer:
-    """The batch norm of the house: PyTorch's defaults (momentum 0.9 in Keras' sense, epsilon 1e-5).
+    """The batch norm of tfrank's networks: PyTorch's defaults (momentum 0.9 in Keras' sense, epsilon 1e-5).
 
     Args:
-        mode: "frozen", or "trained": over the global batch, so that several replicas compute what one does.
-        **options: of the Keras layer, such as its name.
+        mode: "frozen", or "trained", with statistics over the global batch, so that several replicas compute
+            what one device does.
+        **options: options of the Keras layer, such as its name.
     """
     checks.one_of("batch_norm", mode, MODES)
     options = {"momentum": 0.9, "epsilon": 1e-5, **options}

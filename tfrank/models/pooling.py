@@ -1,4 +1,4 @@
-"""From a feature map to one vector an image."""
+"""Pooling: from a feature map to one vector per image."""
 
 import keras
 from keras import layers, ops
@@ -10,10 +10,10 @@ MODES = ("flatten", "average", "max", "gem", "rmac")
 
 
 def pool(features, mode: str):
-    """`[batch, height, width, channels]` to `[batch, channels]`, or by "flatten" to all numbers in a row.
+    """Pools `[batch, height, width, channels]` to `[batch, channels]`; "flatten" keeps all values.
 
     Args:
-        features: a symbolic Keras tensor of known height and width.
+        features: a symbolic Keras tensor; "flatten" and "rmac" need known height and width.
         mode: "flatten", "average", "max", "gem" (`GeM`) or "rmac" (`RMAC`). The last two compute in float32
             under mixed precision too.
     """
@@ -24,24 +24,23 @@ def pool(features, mode: str):
         return layers.GlobalAveragePooling2D()(features)
     if mode == "max":
         return layers.GlobalMaxPooling2D()(features)
-    # Powers and norms need more digits than bfloat16 has; float64 stays.
+    # Powers and norms need more precision than bfloat16 has; float64 is kept.
     dtype = "float64" if features.dtype == "float64" else "float32"
     return {"gem": GeM, "rmac": RMAC}[mode](name=mode, dtype=dtype)(features)
 
 
 @keras.saving.register_keras_serializable("tfrank")
 class GeM(layers.Layer):
-    """Generalized mean over the positions, per channel: mean(x^p)^(1/p), x cut off below at `smallest`.
+    """Generalized mean over the positions, per channel: mean(x^p)^(1/p), with x at least `smallest`.
 
-    p = 1 is the average, p -> infinity the maximum. One p for all channels, trained with the rest: the
-    variable `p`, 3 at first.
+    p = 1 is the average, p -> infinity the maximum. All channels share one trained variable `p`, initially 3.
 
     Radenovic, Tolias and Chum, "Fine-tuning CNN image retrieval with no human annotation" (GeM),
     arXiv:1711.02512; the pooling of Revaud et al., arXiv:1906.07589.
 
     Args:
-        initial_p: positive float, where p begins.
-        smallest: positive float; activations below it count as it, and have no gradient.
+        initial_p: initial value of p, positive float.
+        smallest: positive float; activations below it are raised to it, and have no gradient.
 
     >>> import numpy as np
     >>> float(GeM(initial_p=2.0)(np.array([1.0, 7.0], "float32").reshape([1, 2, 1, 1]))[0, 0])
@@ -59,8 +58,8 @@ class GeM(layers.Layer):
 
     def call(self, inputs):
         x = ops.maximum(inputs, self.smallest)
-        # The value does not depend on this factor, so it is a constant to the gradient. Without it x^p would
-        # underflow to 0 in dead channels, where the root has no gradient, and overflow in strong ones.
+        # The result does not depend on this factor, so the gradient treats it as a constant. Without it, x^p
+        # would underflow to 0 in dead channels, where the root has no gradient, and overflow in strong ones.
         largest = ops.stop_gradient(ops.max(x, axis=(1, 2), keepdims=True))
         mean = ops.mean(ops.power(x / largest, self.p), axis=(1, 2))
         return ops.squeeze(largest, axis=(1, 2)) * ops.power(mean, 1.0 / self.p)
@@ -71,13 +70,13 @@ class GeM(layers.Layer):
 
 @keras.saving.register_keras_serializable("tfrank")
 class RMAC(layers.Layer):
-    """Regional maxima: the maximum over each of `rmac_regions`, L2-normalised, and their sum.
+    """R-MAC: the sum of the L2-normalised maxima over each of `rmac_regions`.
 
     Tolias, Sicre and Jegou, "Particular object retrieval with integral max-pooling of CNN activations",
     arXiv:1511.05879, without its PCA of the regions' vectors.
 
     Args:
-        scales: integer of at least 1, how many sizes of regions.
+        scales: number of region sizes, integer of at least 1.
     """
 
     def __init__(self, scales: int = 3, **kwargs):
@@ -102,8 +101,8 @@ def rmac_regions(height: int, width: int, *, scales: int = 3) -> list[tuple[int,
     """The square regions of R-MAC, as (top, left, side).
 
     At scale l the side is 2 min(height, width) / (l + 1), rounded down. Along the shorter side of the map
-    there are l, evenly spread; along the longer one so many more that at scale 1 two neighbours overlap by
-    as near to 40 % as can be.
+    there are l regions, evenly spread. Along the longer side there are more, such that at scale 1 the overlap
+    of two neighbours is as close to 40 % as possible.
 
     >>> rmac_regions(4, 4, scales=2)
     [(0, 0, 4), (0, 0, 2), (0, 2, 2), (2, 0, 2), (2, 2, 2)]
@@ -124,7 +123,7 @@ def rmac_regions(height: int, width: int, *, scales: int = 3) -> list[tuple[int,
 
 
 def _starts(length, side, number):
-    """Where `number` stretches of `side` begin, evenly spread over `length`."""
+    """The start positions of `number` intervals of length `side`, evenly spread over `length`."""
     if number == 1:
         return [0]
     return [k * (length - side) // (number - 1) for k in range(number)]
@@ -132,14 +131,14 @@ def _starts(length, side, number):
 
 @keras.saving.register_keras_serializable("tfrank")
 class InnerAveragePooling2D(layers.Layer):
-    """Average pooling whose windows reach over the right and bottom border, and average what lies inside.
+    """Average pooling whose windows may reach over the right and bottom border; only values inside count.
 
-    As many windows as cover the map, the first at its corner: Caffe's pooling. (Keras' "same" spreads the
-    overhang over both sides; PyTorch's `ceil_mode` is this.)
+    There are as many windows as cover the map, the first at its top left corner. This is Caffe's pooling and
+    PyTorch's `ceil_mode`. (Keras' "same" divides the overhang between both sides.)
 
     Args:
-        size: integer, the side of a window.
-        stride: integer, from one window to the next.
+        size: side of a window, integer.
+        stride: distance from one window to the next, integer.
     """
 
     def __init__(self, size: int, stride: int, **kwargs):

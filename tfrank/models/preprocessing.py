@@ -1,10 +1,10 @@
-"""From RGB 0-255 to what a backbone takes. Part of the model, and so of what is exported."""
+"""Preprocessing from RGB 0-255 to the input of a backbone. It is part of the model and of its export."""
 
 import keras
 
 from tfrank.common import checks
 
-# A channel at a time: which of RGB it is, what is subtracted from it, what it is then divided by.
+# For each channel: its index in RGB, the value to subtract, the value to divide by.
 _CHANNELS = {
     # torchvision's mean 0.485, 0.456, 0.406 and deviation 0.229, 0.224, 0.225, both times 255.
     "imagenet_rgb": ((0, 123.675, 58.395), (1, 116.28, 57.12), (2, 103.53, 57.375)),
@@ -16,18 +16,19 @@ MODES = ("rgb", *GREY_MODES, "raw", "signed_rgb", *_CHANNELS)
 
 
 def preprocess(images, mode: str):
-    """Scaled images.
+    """Scales images for a backbone.
 
     Args:
         images: `[batch, height, width, 3]` float RGB 0-255, a tensor or a symbolic Keras tensor.
-        mode: "rgb" scales to 0-1; "grey" then takes the mean over channels; "inverted_grey" has 1 for
-            black, so that ink on paper is what is there. Those of pretrained networks: "imagenet_rgb"
-            (0-1, less the mean and divided by the deviation of ImageNet: torchvision), "signed_rgb" (-1 to
-            1), "caffe_bgr" (BGR 0-255 less the mean of ImageNet), "inception_bgr" (the same with the
-            rounder mean of BN-Inception's files), "raw" (as it is, for networks that scale inside).
+        mode: "rgb" scales to 0-1. "grey" is the mean of that over channels. "inverted_grey" is 1 - grey:
+            black is 1, so that ink is bright on a dark background. The modes of pretrained networks are
+            "imagenet_rgb" (0-1, minus the mean and divided by the deviation of ImageNet, as in torchvision),
+            "signed_rgb" (-1 to 1), "caffe_bgr" (BGR 0-255 minus the mean of ImageNet), "inception_bgr" (the
+            same with the rounded mean of BN-Inception's files) and "raw" (unchanged, for networks that scale
+            inside).
 
     Returns:
-        `[batch, height, width, 3]` float, of one channel for the grey modes.
+        `[batch, height, width, 3]` float; one channel for the grey modes.
 
     >>> import numpy as np
     >>> preprocess(np.array([[[[0.0, 127.5, 255.0]]]]), "signed_rgb").tolist()

@@ -1,8 +1,8 @@
-"""PyTorch's state dicts, read without PyTorch and without running what a file says.
+"""Reads PyTorch's state dicts without PyTorch, and without running code that a file asks for.
 
-A `.pth` file is a pickle, and a pickle may name any function of Python to be called. Here a name means only
-what this file gives it: ordered dicts, storages and tensors, which are descriptions until their numbers are
-read. Any other name ends the reading.
+A `.pth` file is a pickle, and a pickle may call any Python function by name. This reader knows only the names
+of ordered dicts, storages and tensors, and gives them its own meaning: descriptions whose numbers are read
+later. Any other name raises InputError.
 """
 
 import collections
@@ -16,7 +16,7 @@ import numpy as np
 
 from tfrank.common.checks import InputError
 
-# What a storage of PyTorch holds; bfloat16 is the upper half of float32.
+# The dtypes of PyTorch's storages; bfloat16 is the upper half of float32.
 _DTYPES = {
     "Float": "<f4",
     "Double": "<f8",
@@ -30,7 +30,7 @@ _DTYPES = {
     "Bool": "?",
 }
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
-# Where training scripts keep the state dict among other things.
+# The keys under which training scripts store the state dict beside other things.
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 
 
@@ -48,16 +48,16 @@ class _Tensor(NamedTuple):
 
 
 def read_state_dict(path: str) -> dict[str, np.ndarray]:
-    """The tensors of a state dict by name, from a file of `torch.save`, of today's or of the older format.
+    """The tensors of a state dict by name, from a file of `torch.save` in its current or older format.
 
-    A dict under "state_dict", "model_state_dict" or "model" is taken out, as is a "module." that all names
-    begin with.
+    Uses the dict under "state_dict", "model_state_dict" or "model", if there is one, and removes the prefix
+    "module." if all names begin with it.
 
     Args:
-        path: of the `.pth` or `.pt` file.
+        path: path of the `.pth` or `.pt` file.
 
     Raises:
-        InputError: the file is not there or damaged, holds no tensors, or asks for a Python object that a
+        InputError: the file does not exist, is damaged, has no tensors, or asks for a Python object that a
             state dict does not need.
     """
     try:
@@ -70,17 +70,17 @@ def read_state_dict(path: str) -> dict[str, np.ndarray]:
         raise InputError(f"{path} {error}") from None
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error}).") from None
-    except Exception as error:  # A damaged pickle can end in any.
+    except Exception as error:  # A damaged pickle can raise any exception.
         reason = f"{type(error).__name__}: {error}"
         raise InputError(f"{path} is no PyTorch file, or is damaged ({reason}). Fetch it again.") from None
     raise InputError(f"{path} holds no state dict: no tensors by name. Save model.state_dict().")
 
 
 class _Unpickler(pickle.Unpickler):
-    """Knows the few names of a state dict; what they give are plain values that hold nothing to call."""
+    """Accepts only the few names of a state dict, which give plain values without anything to call."""
 
     def __init__(self, file):
-        super().__init__(file, encoding="utf-8")  # Files of Python 2 have bytes for text.
+        super().__init__(file, encoding="utf-8")  # Files written by Python 2 store text as bytes.
         self.storages = {}
 
     def find_class(self, module, name):
@@ -106,7 +106,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _read_zip(file: IO[bytes]) -> tuple[Any, dict[str, bytes]]:
-    """Tree of descriptions, and the bytes of the storages: `<root>/data.pkl` and `<root>/data/<key>`."""
+    """The tree of descriptions and the bytes of the storages: `<root>/data.pkl` and `<root>/data/<key>`."""
     with zipfile.ZipFile(file) as archive:
         names = archive.namelist()
         root = next(name for name in names if name.endswith("/data.pkl")).removesuffix("data.pkl")
@@ -119,8 +119,11 @@ def _read_zip(file: IO[bytes]) -> tuple[Any, dict[str, bytes]]:
 
 
 def _read_legacy(file: IO[bytes]) -> tuple[Any, dict[str, bytes]]:
-    """The same from the format before 2020: pickles of a magic number, a version, the machine and the tree,
-    then the keys of the storages, and for each its length and numbers."""
+    """The same as `_read_zip` for the format before 2020.
+
+    Pickles of a magic number, a version, the machine, the tree and the keys of the storages; then the length
+    and the numbers of each storage.
+    """
     file.seek(0)
     if _Unpickler(file).load() != _LEGACY_MAGIC:
         raise pickle.UnpicklingError("not a file of torch.save")
@@ -139,7 +142,7 @@ def _read_legacy(file: IO[bytes]) -> tuple[Any, dict[str, bytes]]:
 
 
 def _find_tensors(tree):
-    """The named tensors of a state dict, or of one that lies within."""
+    """The named tensors of a state dict, or of a nested one."""
     for key in _WRAPPERS:
         if isinstance(tree, dict) and isinstance(tree.get(key), dict):
             tree = tree[key]
@@ -154,7 +157,7 @@ def _item_type(storage):
 
 
 def _array(tensor: _Tensor, data: bytes) -> np.ndarray:
-    """A tensor's numbers, of the shape it says, once that is known to lie within its storage."""
+    """The array of a tensor; raises ValueError if the tensor does not lie within its storage."""
     storage, offset, shape, strides = tensor
     if len(shape) != len(strides) or min((offset, *shape, *strides)) < 0:
         raise ValueError(f"a tensor of shape {shape} and strides {strides}")

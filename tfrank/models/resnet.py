@@ -1,4 +1,4 @@
-"""Residual networks as PyTorch users know them. The layers have the names of the PyTorch modules."""
+"""Residual networks as in PyTorch. The layers have the names of the PyTorch modules."""
 
 from keras import layers
 
@@ -6,14 +6,15 @@ from tfrank.models.convolution import conv, max_pool, norm
 
 
 def resnet(images, *, blocks: tuple[int, ...], batch_norm: str):
-    """ResNet v1.5: the stride is in the 3x3 convolution of a block, as in torchvision.
+    """ResNet v1.5: the 3x3 convolution of a block has the stride, as in torchvision.
 
-    He et al., "Deep residual learning for image recognition", arXiv:1512.03385, whose v1 (that of
-    `keras.applications`) has it in the first 1x1.
+    He et al., "Deep residual learning for image recognition", arXiv:1512.03385. In its v1 (that of
+    `keras.applications`) the first 1x1 convolution has the stride.
 
     Args:
         images: `[batch, height, width, 3]` symbolic tensor, preprocessed by "imagenet_rgb".
-        blocks: of each of the four stages: (3, 4, 6, 3) for ResNet-50, (3, 4, 23, 3) for ResNet-101.
+        blocks: number of blocks in each of the four stages: (3, 4, 6, 3) for ResNet-50, (3, 4, 23, 3) for
+            ResNet-101.
         batch_norm: "frozen" or "trained".
 
     Returns:
@@ -29,11 +30,11 @@ def resnet(images, *, blocks: tuple[int, ...], batch_norm: str):
 def se_resnet(images, *, blocks: tuple[int, ...], batch_norm: str):
     """ResNet v1 with squeeze and excitation, in the layout of the published Caffe weights.
 
-    Hu et al., "Squeeze-and-excitation networks", arXiv:1709.01507: the stride is in the first 1x1, the max
-    pooling has no padding. Those are the PyTorch files of `se_resnet50` in pretrainedmodels and of
-    `legacy_seresnet50` in timm (timm's `seresnet50` is another network).
+    Hu et al., "Squeeze-and-excitation networks", arXiv:1709.01507. The first 1x1 convolution of a block has
+    the stride, and the max pooling has no padding. The PyTorch files are those of `se_resnet50` in
+    pretrainedmodels and `legacy_seresnet50` in timm (timm's `seresnet50` is another network).
 
-    Args and result as for `resnet`.
+    Arguments and result are those of `resnet`.
     """
     x = norm(conv(images, 64, 7, stride=2, name="layer0.conv1"), batch_norm, name="layer0.bn1")
     x = max_pool(x, pad=False)
@@ -50,7 +51,7 @@ def _blocks(numbers):
 
 
 def _bottleneck(x, name, filters, strides, mode, squeeze=False):
-    """1x1, 3x3 and 1x1 convolution around a shortcut, the last of four times as many filters."""
+    """1x1, 3x3 and 1x1 convolution plus a shortcut; the last convolution has four times as many filters."""
     shortcut = x
     if name.endswith(".0"):
         shortcut = conv(x, 4 * filters, 1, stride=max(strides), name=f"{name}.downsample.0")
@@ -64,7 +65,7 @@ def _bottleneck(x, name, filters, strides, mode, squeeze=False):
 
 
 def _excite(x, name, filters):
-    """Channels weighted by a small network of their means."""
+    """Squeeze and excitation: weights channels by a small network of their means."""
     weights = layers.GlobalAveragePooling2D(keepdims=True)(x)
     weights = layers.ReLU()(conv(weights, filters, 1, bias=True, name=f"{name}.fc1"))
     weights = conv(weights, x.shape[-1], 1, bias=True, name=f"{name}.fc2")

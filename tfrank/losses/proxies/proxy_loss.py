@@ -119,7 +119,7 @@ class ProxyLoss(keras.losses.Loss):
             return tf.ensure_shape(tf.identity(cosines), shape)
 
     def _rows(self, labels):
-        """The index of each label among the training labels, `[batch]` int32, and whether it is among them."""
+        """The index of each label among the training labels, `[batch]` int32, and whether it is known."""
         classes = tf.constant(self.labels)
         rows = tf.minimum(tf.searchsorted(classes, labels), self.labels.size - 1)
         known = tf.gather(classes, rows) == labels
