@@ -275,7 +275,7 @@ class Trainer:
         self._looked = True
         return (
             f"loss {loss:.4f}  batch R@1 {numbers['batch_recall_at_1']:.3f}"
-            f"  counting {numbers['counting']:.0%}  "
+            f"  valid queries {numbers['counting']:.0%}  "
         )
 
     def _fetch(self) -> float:

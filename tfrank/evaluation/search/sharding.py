@@ -46,7 +46,7 @@ def search_shards(
         best = found if best is None else merge_neighbors([best, found], [0, 0], k)
         first += len(rows)
     if best is None:
-        raise checks.invalid("shards", "at least one row", list(shards))
+        raise checks.invalid("shards", "at least one row", "none")
     return best
 
 
