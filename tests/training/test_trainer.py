@@ -25,7 +25,7 @@ from tfrank.common.progress import Progress
 from tfrank.training.trainer import Interrupted
 
 LINE = re.compile(
-    r"step (\d+)/(\d+)  loss (\d+\.\d{4})  batch R@1 ([01]\.\d{3})  counting (\d+)%"
+    r"step (\d+)/(\d+)  loss (\d+\.\d{4})  batch R@1 ([01]\.\d{3})  valid queries (\d+)%"
     r"  ([\d,]+) images/s  ETA (\d+):([0-5]\d):([0-5]\d)"
 )
 # The numbers of steps, the steps of a line, and so on.
