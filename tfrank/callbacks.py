@@ -1,4 +1,4 @@
-"""For users of Keras' `fit`: retrieval numbers at the end of an epoch."""
+"""Callback for Keras' `fit`: retrieval metrics at the end of an epoch."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -21,11 +21,11 @@ EXPECTED = (
 
 
 class RetrievalEvaluation(keras.callbacks.Callback):
-    """Recall@K and mAP of a data set in the logs of `fit`: the numbers that `eval_main.py` gives.
+    """Adds Recall@K and mAP of a data set to the logs of `fit`, equal to those of `eval_main.py`.
 
     Each image in turn is the query, all others are the gallery. Recall@K is the hit rate of metric
     learning: the share of queries with at least one image of their class among the K nearest, the query
-    itself left out. Images without another of their class are left out of every mean.
+    itself left out. Queries without a positive are left out of every mean.
 
         evaluation = tfrank.callbacks.RetrievalEvaluation((test_images, test_labels))
         best = keras.callbacks.ModelCheckpoint(
@@ -35,32 +35,31 @@ class RetrievalEvaluation(keras.callbacks.Callback):
 
     The logs get `val_recall_at_<k>` for each k, and `val_map`, 0 to 1. History and the progress bar show
     them; other callbacks that read them (`EarlyStopping`, `ModelCheckpoint`, `CSVLogger`, `TensorBoard`, ...)
-    must come after this one in the list. Say `mode="max"`, which Keras cannot know.
+    must come after this one in the list. Give them `mode="max"`: Keras cannot know that larger is better.
 
-    The model embeds in inference mode, on one device also under a strategy; training stays as it is, bit
-    for bit. Several outputs are L2-normalised and laid side by side.
+    The model embeds in inference mode, on one device even under a strategy. Training is unchanged, bit for
+    bit. Several selected outputs are L2-normalised and concatenated.
 
     Args:
         data: (images, labels), arrays; or a batched `tf.data.Dataset` of (images, labels) or of
             `{"image": images, "label": labels}`. images: `[n, ...]`, what the model takes. labels: `[n]` or
             `[n, 1]`, any integer dtype, compared as integers.
-        ks: the Ks of Recall@K, at least 1; those not below the number of images are left out.
-        every: epochs from one evaluation to the next. The first and the last epoch of a `fit` are always
-            evaluated. In between the logs repeat the last values: without them `ModelCheckpoint` would
-            overwrite the best model, and `CSVLogger` forget the columns.
-        prefix: of the names in the logs.
-        batch_size: images embedded at a time, where `data` are arrays.
-        output: which output is the embedding, for a model of several: the key of a dict, the name of an
-            output of a functional model, or its number from 0 where outputs have no names. Of several
-            names, the outputs are L2-normalised and laid side by side, in that order.
+        ks: the Ks of Recall@K, at least 1; each K must be below the number of images, others are left out.
+        every: epochs between evaluations. The first and the last epoch of a `fit` are always evaluated. In
+            between, the logs repeat the last values: without them `ModelCheckpoint` would overwrite the best
+            model, and `CSVLogger` would lose the columns.
+        prefix: prefix of the names in the logs.
+        batch_size: images embedded at a time, if `data` are arrays.
+        output: the output that is the embedding, for a model with several: the key of a dict, the name of an
+            output of a functional model, or its number from 0 if outputs have no names. Given several names,
+            these outputs are L2-normalised and concatenated in that order.
         neighbors: "exact", or "scann" for large data: without `val_map`, and with `val_scann_recall`, the
             share of the exact neighbours that ScaNN found.
 
     Raises:
-        InputError: for a bad argument; and out of `fit`, where the model has several outputs and `output`
-            does not say which; where it has not the one that `output` names; where an embedding is NaN or
-            infinite, naming the image by its number from 0; where an embedding is not `[batch, dim]`; or
-            where no class has two images.
+        InputError: an argument is bad. During `fit`: the model has several outputs and `output` selects none;
+            the model lacks the output that `output` names; an embedding is NaN or infinite (the message
+            gives the image's number from 0); an embedding is not `[batch, dim]`; or no class has two images.
 
     >>> images, labels = np.eye(4, dtype="float32").repeat(2, axis=0), np.arange(8) // 2
     >>> model = keras.Sequential([keras.Input([4]), keras.layers.Dense(3)])
@@ -97,7 +96,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         self._values = {}
         self._outputs = tf.function(self._outputs_of, reduce_retracing=True)
         if len(getattr(self.model, "outputs", None) or []) > 1:
-            self._chosen(self.model.output)  # What cannot be chosen is said before an epoch is trained.
+            self._chosen(self.model.output)  # Fails before an epoch is trained.
 
     def on_epoch_end(self, epoch, logs=None):
         is_last = epoch + 1 == (self.params or {}).get("epochs")
@@ -109,7 +108,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         logs.update(self._values)
 
     def _outputs_of(self, images):
-        # The dtype of the data again, as `fit` gives it to the model; `embed` works with float32.
+        # `embed` passes float32; `fit` passes the dtype of the data.
         return self.model(tf.cast(images, self._dtype), training=False)
 
     def _embeddings(self, images):
@@ -120,7 +119,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         return outputs[0] if len(outputs) == 1 else side_by_side(outputs)
 
     def _chosen(self, outputs):
-        """The list of those outputs that are the embedding."""
+        """Returns the list of outputs that make up the embedding."""
         named = _named(outputs, getattr(self.model, "output_names", []))
         if self._output is not None:
             return [named[checks.one_of("output", name, named)] for name in self._output]
@@ -146,7 +145,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
 
 
 def _named(outputs: Any, names: Sequence[str]) -> dict:
-    """Outputs of a model by their keys, else their names, else their numbers."""
+    """Returns the outputs of a model by key; without keys by name; without names by number."""
     if isinstance(outputs, Mapping):
         return dict(outputs)
     outputs = tf.nest.flatten(outputs)
@@ -154,7 +153,7 @@ def _named(outputs: Any, names: Sequence[str]) -> dict:
 
 
 def _checked(data):
-    """A dataset of pairs or a pair of arrays; and the dtype of the images."""
+    """Returns `data` as a dataset of pairs or a pair of arrays, and the dtype of the images."""
     if isinstance(data, tf.data.Dataset):
         spec = data.element_spec
         if isinstance(spec, dict) and {"image", "label"} <= spec.keys():

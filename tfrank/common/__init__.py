@@ -1,1 +1,1 @@
-"""What every folder may import; it imports none of them."""
+"""Helpers that every other folder may import; this folder imports none of them."""

@@ -1,4 +1,4 @@
-"""Argument checks: one exception and one form of message for everything a user can get wrong."""
+"""Argument checks: one exception and one form of message for all user errors."""
 
 import contextlib
 import difflib
@@ -10,14 +10,14 @@ from typing import Any
 
 
 class InputError(ValueError):
-    """Bad input, said in one message that needs no stack trace: an argument, a config, a file."""
+    """Raised for a bad argument, config or file, with one message that needs no stack trace."""
 
-    # What AutoGraph looks for before it raises an error of the same class out of a tf.function.
+    # AutoGraph re-raises an error out of a tf.function as the same class only if it finds this.
     __init__ = Exception.__init__
 
 
 def invalid(name: str, expected: str, received: Any) -> InputError:
-    """The error for a bad argument, in the form Keras uses.
+    """Returns the error for a bad argument, in the form that Keras uses.
 
     >>> print(invalid("temperature", "a positive float", -1))
     Invalid value for argument `temperature`. Expected a positive float. Received: temperature=-1
@@ -36,7 +36,7 @@ def number(
     at_most: float | None = None,
     below: float | None = None,
 ) -> float:
-    """`value` as a finite float within bounds; InputError otherwise."""
+    """Returns `value` as a float. Raises InputError if it is no finite number within the bounds."""
     bounds = [("above", above), ("of at least", at_least), ("of at most", at_most), ("below", below)]
     bound = " and".join(f" {words} {number:g}" for words, number in bounds if number is not None)
     try:
@@ -55,7 +55,7 @@ def number(
 
 
 def integer(name: str, value: Any, *, at_least: int) -> int:
-    """`value` as an int of at least a bound, and of 64 bits; InputError otherwise."""
+    """Returns `value` as an int. Raises InputError if it is no integer from `at_least` to 2^63 - 1."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < at_least:
         raise invalid(name, f"an integer of at least {at_least}", value)
     if value >= 2**63:
@@ -64,25 +64,25 @@ def integer(name: str, value: Any, *, at_least: int) -> int:
 
 
 def sequence(name: str, value: Any, check: Callable[..., Any], **bounds: Any) -> tuple:
-    """`value` as a tuple of at least one number, each checked by `number` or `integer`."""
+    """Returns `value` as a non-empty tuple, each item checked by `check`: `number` or `integer`."""
     if isinstance(value, str) or not isinstance(value, Iterable) or not (items := tuple(value)):
         raise invalid(name, "a list of numbers", value)
     return tuple(check(name, item, **bounds) for item in items)
 
 
 def boolean(name: str, value: Any) -> bool:
-    """`value` if it is True or False; InputError otherwise."""
+    """Returns `value` if it is True or False. Raises InputError otherwise."""
     return bool(one_of(name, value, [False, True]))
 
 
 @contextlib.contextmanager
 def as_fields(group: str, fields: Iterable[str], **names: str) -> Iterator[None]:
-    """Gives arguments that an InputError names the names of the config's fields that they come from.
+    """Replaces argument names in an InputError's message by the config fields that the values come from.
 
     Args:
-        group: of the config, such as "train".
-        fields: arguments that are called as their fields.
-        **names: the fields of arguments that are called otherwise.
+        group: group of the config, such as "train".
+        fields: arguments with the same name as their field.
+        **names: fields of arguments with other names, as argument=field.
 
     >>> try:
     ...     with as_fields("train", ["momentum"], factor="schedule_factor"):
@@ -98,7 +98,7 @@ def as_fields(group: str, fields: Iterable[str], **names: str) -> Iterator[None]
 
 @contextlib.contextmanager
 def called(names: Mapping[str, str]) -> Iterator[None]:
-    """Gives arguments that an InputError names the names by which a person has given them.
+    """Replaces argument names in an InputError's message by the names that the user knows.
 
     >>> try:
     ...     with called({"num_shards": "--shards"}):
@@ -115,7 +115,7 @@ def called(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def one_of(name: str, value: Any, allowed: Iterable[Any]) -> Any:
-    """`value` if it is one of `allowed`; InputError naming them, and the likely one, otherwise."""
+    """Returns `value` if `allowed` contains it. Raises InputError with the allowed values otherwise."""
     allowed = list(allowed)
     if value not in allowed:
         hint = did_you_mean(value, allowed) if isinstance(value, str) else ""
@@ -124,7 +124,7 @@ def one_of(name: str, value: Any, allowed: Iterable[Any]) -> Any:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """' Did you mean "..."?' for the known word nearest to `word`, or nothing.
+    """Returns ' Did you mean "..."?' for the known word most like `word`, or "" if none is similar.
 
     >>> did_you_mean("temprature", ["alpha", "temperature"])
     ' Did you mean "temperature"?'

@@ -1,4 +1,4 @@
-"""How a command starts and ends: flags, clear errors, exit status."""
+"""Start and end of a command: flags, clear errors, exit status."""
 
 import functools
 import logging
@@ -15,9 +15,10 @@ from tfrank.common import checks
 from tfrank.common.checks import InputError, did_you_mean
 
 HELP = {f"{dashes}{word}" for dashes in ("-", "--") for word in ("h", "help", "helpshort")}
-# What TensorFlow puts around the reason of an error.
+# Text that TensorFlow adds around the reason of an error.
 _OPERATION = re.compile(r"\{\{.*?\}\} ?| ?\[Op:.*")
-# What absl calls types, and what people call them. No text is refused: that "string" is a ConfigDict.
+# absl's names of types in plain words. A text field accepts any text, so the "string" that fails is a
+# ConfigDict.
 _TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number", "string": "a dict of Python"}
 _LESS_MEMORY = (
     "Take smaller batches, --config.data.classes_per_batch, --config.train.micro_batch_size or"
@@ -28,18 +29,18 @@ _LESS_MEMORY = (
 def run(
     main: Callable[[Sequence[str]], Any], *, parse: Callable[[list[str]], list[str]] | None = None
 ) -> None:
-    """Parses flags and runs `main`. Bad input ends with status 1 and its message alone, Ctrl-C with 130.
+    """Parses flags and runs `main`. Bad input prints its message and exits with status 1, Ctrl-C with 130.
 
     Args:
-        main: takes what is left of the command line.
-        parse: from the command line to what is left of it, once flags have their values; None: that takes
-            `--help` too and is `parse_flags` for all else.
+        main: takes the arguments that remain after the flags.
+        parse: sets the flags from a command line and returns the remaining arguments. None: `parse_flags`,
+            after handling `--help`.
     """
     try:
         parse = parse or functools.partial(_parse_with_help, main.__module__)
         app.run(functools.partial(_main, main), flags_parser=parse)
     except (InputError, OSError) as error:
-        # An OSError that nobody foresaw, such as a full disk, still names the file and the reason.
+        # The message of any OSError, such as a full disk, names the file and the reason.
         print(f"Error: {error}", file=sys.stderr)
         sys.exit(1)
     except (MemoryError, tf.errors.ResourceExhaustedError) as error:
@@ -52,7 +53,7 @@ def run(
 
 
 def _main(main, argv):
-    # Otherwise TensorFlow reports every file that it writes.
+    # At the default level TensorFlow reports every file that it writes.
     absl_logging.set_verbosity(absl_logging.WARNING)
     logging.getLogger("tensorflow").setLevel(logging.WARNING)
     if argv[1:]:
@@ -61,8 +62,8 @@ def _main(main, argv):
 
 
 def usage(program: str) -> str:
-    """What a program, the name of its module, does, and its flags."""
-    # By which absl calls the module that Python was started with.
+    """Returns the description and the flags of a program, given by its module name."""
+    # absl knows the module that Python was started with by this name.
     name = sys.argv[0] if program == "__main__" else program
     return f"\n{sys.modules[program].__doc__}\nflags:\n{flags.FLAGS.module_help(name)}"
 
@@ -75,7 +76,7 @@ def _parse_with_help(program, argv):
 
 
 def parse_flags(argv: list[str]) -> list[str]:
-    """What is left of a command line, once flags have their values; InputError for flags that are none."""
+    """Sets the flags from a command line; returns the remaining arguments. InputError if a flag is bad."""
     try:
         return flags.FLAGS(argv)
     except flags.UnrecognizedFlagError as error:
@@ -88,7 +89,7 @@ def parse_flags(argv: list[str]) -> list[str]:
 
 
 def _illegal_value(error):
-    """An error of absl in words that name nothing of Python's insides."""
+    """Returns an error of absl as an InputError without Python terms."""
     name, given, reason = re.match(r"flag --(.*?)=(.*?): (.*)", str(error), re.DOTALL).groups()
     if given == "=":
         return InputError(f"Flags have no spaces around =. Write --{name}=VALUE")

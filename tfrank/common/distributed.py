@@ -1,6 +1,6 @@
-"""What replicas tell each other. With one replica, rows and values are returned as they are.
+"""Communication between replicas. With one replica, rows and values are returned unchanged.
 
-Also inside a replica-less context, where Keras traces a loss symbolically.
+The same holds outside any replica context, in which Keras traces a loss symbolically.
 """
 
 import tensorflow as tf
@@ -12,24 +12,24 @@ def _replicas() -> tf.distribute.ReplicaContext | None:
 
 
 def replica_count() -> int:
-    """How many replicas compute."""
+    """Returns the number of replicas."""
     context = _replicas()
     return 1 if context is None else context.num_replicas_in_sync
 
 
 def gather_rows(rows: tf.Tensor) -> tf.Tensor:
-    """The rows of all replicas, in replica order: `[local, ...]` -> `[global, ...]`, differentiable.
+    """Gathers the rows of all replicas, in replica order: `[local, ...]` -> `[global, ...]`, differentiable.
 
     The gradient of the result is summed over replicas and sliced back. dtypes: int32, int64,
-    float16, float32, float64 (others are refused by TensorFlow).
+    float16, float32, float64 (TensorFlow refuses others).
     """
     context = _replicas()
-    # identity: a raw function input has no device, which all_gather needs under MultiWorker.
+    # The identity has a device, which all_gather needs under MultiWorker; a raw function input has none.
     return rows if context is None else context.all_gather(tf.identity(rows), axis=0)
 
 
 def first_row(rows: tf.Tensor) -> tf.Tensor:
-    """The place in `gather_rows(rows)` where this replica's own rows begin, an int32 scalar."""
+    """Returns the position in `gather_rows(rows)` where this replica's own rows begin, an int32 scalar."""
     context = _replicas()
     if context is None:
         return tf.constant(0)
@@ -38,6 +38,6 @@ def first_row(rows: tf.Tensor) -> tf.Tensor:
 
 
 def sum_over_replicas(value: tf.Tensor) -> tf.Tensor:
-    """The sum of `value` over the replicas, same shape."""
+    """Returns the sum of `value` over the replicas, same shape."""
     context = _replicas()
     return value if context is None else context.all_reduce(tf.distribute.ReduceOp.SUM, value)

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""File access: atomic writes, remote paths, free space, locks, and errors that name the path."""
 
 import contextlib
 import fcntl
@@ -19,10 +19,10 @@ import tensorflow as tf
 
 from tfrank.common.checks import InputError
 
-# Of a remote store; a healthy one takes one or two.
+# Time limit for a remote store; a healthy one takes one or two seconds.
 SECONDS_TO_ANSWER = 30
-# What NumPy raises of an .npz that is damaged, or none. RuntimeError: it is encrypted, or compressed in a way
-# that Python does not know.
+# Errors that NumPy raises for a file that is damaged or no .npz. RuntimeError: it is encrypted, or compressed
+# in a way that Python does not know.
 NPZ_ERRORS = (
     *(OSError, EOFError, ValueError, TypeError, KeyError),
     *(RuntimeError, zipfile.BadZipFile, zlib.error),
@@ -31,7 +31,7 @@ NPZ_ERRORS = (
 
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
-    """Gives the path to an error of writing there, such as a full disk's, which names none by itself."""
+    """Adds the path to a write error that names none, such as that of a full disk."""
     try:
         yield
     except (OSError, tf.errors.OpError) as error:
@@ -42,7 +42,7 @@ def naming(path: str) -> Iterator[None]:
 
 
 def _add_name(error, path):
-    """Gives the path to an error of the system that names none; whether it is one of the system."""
+    """Adds the path to a system error that names none; returns whether it is a system error."""
     known = isinstance(error, OSError) and bool(error.errno)
     if known:
         error.filename = error.filename or path
@@ -51,8 +51,8 @@ def _add_name(error, path):
 
 @contextlib.contextmanager
 def atomic_write(path: str, mode: str = "wb") -> Iterator[IO]:
-    """A file to write to that takes its name only when the block ends without an error."""
-    # Of its own, since another process may be writing the same file.
+    """Opens a temporary file for writing; renames it to `path` if the block ends without an error."""
+    # A unique name, since another process may be writing the same file.
     temporary = f"{path}.{uuid.uuid4().hex[:8]}.tmp"
     try:
         with open(temporary, mode, encoding=None if "b" in mode else "utf-8") as file:
@@ -68,7 +68,7 @@ def atomic_write(path: str, mode: str = "wb") -> Iterator[IO]:
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path names a store such as gs://bucket, which only `tf.io.gfile` reads.
+    """Returns whether a path names a store such as gs://bucket, which only `tf.io.gfile` reads.
 
     >>> is_remote("gs://bucket/train.tfrecord"), is_remote("data/train.tfrecord")
     (True, False)
@@ -78,9 +78,9 @@ def is_remote(path: str) -> bool:
 
 @functools.cache
 def check_reachable(path: str) -> None:
-    """InputError where the store of a remote path does not answer, or not soon; nothing for local paths.
+    """Raises InputError if the store of a remote path does not answer in time. Does nothing for local paths.
 
-    TensorFlow itself tries again for minutes, in silence.
+    TensorFlow itself retries silently for minutes.
     """
     if not is_remote(path):
         return
@@ -102,21 +102,21 @@ def check_reachable(path: str) -> None:
 
 
 def check_room(path: str, size: int) -> None:
-    """InputError where the disk of a path has no room for so many bytes."""
+    """Raises InputError if the disk of a path has no room for `size` bytes."""
     free = shutil.disk_usage(os.path.dirname(os.path.abspath(path))).free
     if free < size:
         raise InputError(f"Cannot write {path}: it takes {size:,} bytes, and the disk has {free:,} left.")
 
 
 def write_json(path: str, tree: Mapping) -> None:
-    """Writes a tree of plain values as readable JSON, whole or not at all."""
+    """Writes a tree of plain values as indented JSON, atomically."""
     with atomic_write(path, "w") as file:
         json.dump(tree, file, indent=2)
         file.write("\n")
 
 
 def make_folder(path: str) -> str:
-    """Makes the folder, and its parents, if need be; InputError where it cannot be written to."""
+    """Makes a folder and its parents if needed; returns it. Raises InputError if it is not writable."""
     if is_remote(path):
         raise InputError(f"Cannot write to {path}: it is no local folder. Choose one, and copy it there.")
     try:
@@ -129,7 +129,7 @@ def make_folder(path: str) -> str:
 
 
 def remove(path: str) -> None:
-    """Removes a file, a folder with all in it, or a link and not what it leads to; if it is there at all."""
+    """Removes a file, a folder with its content, or a link but not its target, if it exists."""
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)
     else:
@@ -139,7 +139,7 @@ def remove(path: str) -> None:
 
 @contextlib.contextmanager
 def locked(folder: str) -> Iterator[None]:
-    """Makes a folder if need be, and keeps others out; InputError where one is at work there."""
+    """Makes a folder if needed and locks it. Raises InputError if another process holds the lock."""
     make_folder(folder)
     with open(os.path.join(folder, ".lock"), "w") as file:
         try:

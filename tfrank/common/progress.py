@@ -1,4 +1,4 @@
-"""One line of progress: rewritten in place on a terminal, a new line now and then elsewhere."""
+"""A line of progress: rewritten in place on a terminal, else printed anew every ten seconds or so."""
 
 import sys
 import time
@@ -7,13 +7,13 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 class Progress:
-    """Shows how far a long piece of work is, how fast it goes and when it will end.
+    """Shows the progress, speed and remaining time of a long task.
 
     Args:
-        what: the unit of work, as in "step".
-        total: how many there are.
-        done: how many were done before, in an earlier process.
-        rate: the unit of how fast it goes.
+        what: unit of work, such as "step".
+        total: number of units.
+        done: number of units that an earlier process finished.
+        rate: unit of the speed: `rate` per second.
     """
 
     def __init__(self, what: str, total: int, *, done: int = 0, rate: str = "images"):
@@ -23,7 +23,7 @@ class Progress:
         self._in_place = sys.stdout.isatty()
 
     def show(self, done: int, text: str = "", *, images_per_step: int = 1, always: bool = False) -> None:
-        """Shows that `done` are done; off a terminal only now and then, unless `always`."""
+        """Shows `done` units as finished; outside a terminal at most every ten seconds, unless `always`."""
         now = time.monotonic()
         if not self._in_place and not always and now - self._last < SECONDS_BETWEEN_LINES:
             return
@@ -38,5 +38,5 @@ class Progress:
         print(f"\r{line}\x1b[K" if self._in_place else line, end=end, flush=True)
 
     def say(self, message: str) -> None:
-        """A line of its own."""
+        """Prints a message on a line of its own."""
         print(f"\r{message}\x1b[K" if self._in_place else message, flush=True)

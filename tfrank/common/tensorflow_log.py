@@ -1,19 +1,19 @@
-"""How much TensorFlow's C++ code prints: as `TF_CPP_MIN_LOG_LEVEL` says, in all of its parts."""
+"""Log level of TensorFlow's C++ code: makes all of its parts obey `TF_CPP_MIN_LOG_LEVEL`."""
 
 import ctypes
 import os
 
 import tensorflow as tf
 
-# absl::SetMinLogLevel of the Abseil that TensorFlow 2.20 brings.
+# absl::SetMinLogLevel of the Abseil version in TensorFlow 2.20.
 _SET_MIN_LOG_LEVEL = "_ZN4absl12lts_2025012714SetMinLogLevelENS0_18LogSeverityAtLeastE"
 
 
 def follow_level() -> None:
-    """Lets XLA keep to `TF_CPP_MIN_LOG_LEVEL`: 0 prints all, 1 warnings and errors, 2 errors, 3 fatal errors.
+    """Makes XLA obey `TF_CPP_MIN_LOG_LEVEL`: 0 prints all, 1 warnings and errors, 2 errors, 3 fatal errors.
 
-    XLA logs by Abseil, which does not know that variable and reports the first program that it compiles.
-    Does nothing where TensorFlow is built otherwise, as on other systems than Linux.
+    XLA logs through Abseil, which ignores that variable and reports the first program that XLA compiles.
+    Does nothing if TensorFlow is built differently, for instance on other systems than Linux.
     """
     level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0")
     path = os.path.join(tf.sysconfig.get_lib(), "libtensorflow_framework.so.2")

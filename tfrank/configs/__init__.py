@@ -1,1 +1,1 @@
-"""The fields of a run, and a config for each data set."""
+"""Default fields of a run, and one config for each data set."""

@@ -1,12 +1,12 @@
-"""CARS196: 8,054 images of the first 98 models to train on, 8,131 of the other 98 to test on.
+"""CARS196: 8,054 training images of the first 98 models, 8,131 test images of the other 98.
 
     python train_main.py --config=configs/cars.py:rll --config.data.source=cars196
 
 Needs the folder with cars_annos.mat and car_ims/, bn_inception-52deb4733.pth (for other losses than `:rll`
-resnet50-0676ba61.pth), see `configs/papers.py`, and a GPU. The whole image is looked at, as in the papers;
---config.data.region=box takes the car.
+resnet50-0676ba61.pth), see `configs/papers.py`, and a GPU. The model sees the whole image, as in the papers;
+--config.data.region=box crops it to the car.
 
-Published, Recall@K in %, RLL's Table 3, GoogLeNet V2, 64 numbers:
+Published Recall@K in %, RLL's Table 3, GoogLeNet V2, 64 dimensions:
 
     loss                       1     2     4     8
     RLL-Simpler-H           73.7  82.4  88.8  93.3
@@ -17,8 +17,8 @@ Published, Recall@K in %, RLL's Table 3, GoogLeNet V2, 64 numbers:
     Multi-similarity        77.3  85.3  90.5  94.2
     SoftTriple              78.6  86.6  91.8  95.4
 
-m, T_n, the length and the schedule of `:rll`, and the settings of other losses: see
-`papers.get_small_config`.
+`papers.get_small_config` explains m, T_n, the length and the schedule of `:rll`, and the settings of other
+losses.
 """
 
 from tfrank.configs import papers

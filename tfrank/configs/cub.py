@@ -1,12 +1,12 @@
-"""CUB-200-2011, birds: 5,864 images of the first 100 species to train on, 5,924 of the other 100 to test on.
+"""CUB-200-2011, birds: 5,864 training images of the first 100 species, 5,924 test images of the other 100.
 
     python train_main.py --config=configs/cub.py:rll --config.data.source=CUB_200_2011
 
 Needs the unpacked folder (images/, images.txt and the other lists), bn_inception-52deb4733.pth (for other
-losses than `:rll` resnet50-0676ba61.pth), see `configs/papers.py`, and a GPU. The whole image is looked at,
-as in the papers; --config.data.region=box takes the bird.
+losses than `:rll` resnet50-0676ba61.pth), see `configs/papers.py`, and a GPU. The model sees the whole image,
+as in the papers; --config.data.region=box crops it to the bird.
 
-Published, Recall@K in %, RLL's Table 4, GoogLeNet V2, 64 numbers:
+Published Recall@K in %, RLL's Table 4, GoogLeNet V2, 64 dimensions:
 
     loss                       1     2     4     8
     RLL-Simpler-H           56.7  68.1  77.7  85.8
@@ -17,8 +17,8 @@ Published, Recall@K in %, RLL's Table 4, GoogLeNet V2, 64 numbers:
     Multi-similarity        57.4  69.8  80.0  87.8
     SoftTriple              60.1  71.9  81.2  88.5
 
-m, T_n, the length and the schedule of `:rll`, and the settings of other losses: see
-`papers.get_small_config`.
+`papers.get_small_config` explains m, T_n, the length and the schedule of `:rll`, and the settings of other
+losses.
 """
 
 from tfrank.configs import papers

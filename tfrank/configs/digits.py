@@ -1,9 +1,9 @@
-"""The first run: scikit-learn's handwritten digits, trained on 0-4, tested on 5-9, which it never saw.
+"""The first run: scikit-learn's handwritten digits, trained on 0-4, tested on 5-9, which training never sees.
 
     python train_main.py
 
-About a minute on two cores, no download. Expected: Recall@1 0.99, mAP about 0.80 (0.78 to 0.82, by CPU; raw
-pixels 0.76).
+Takes about a minute on two cores, without a download. Expected: Recall@1 0.99, mAP about 0.80 (0.78 to 0.82,
+depending on the CPU; raw pixels 0.76).
 """
 
 from tfrank.configs import default

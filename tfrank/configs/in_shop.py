@@ -1,13 +1,13 @@
-"""In-shop Clothes: 25,882 images of 3,997 items to train on; 14,218 queries in 12,612 images of 3,985 others.
+"""In-shop Clothes: 25,882 training images of 3,997 items; 14,218 queries and 12,612 gallery images of 3,985.
 
     python train_main.py --config=configs/in_shop.py:rll --config.data.source=In-shop_Clothes
 
 Needs the folder with Eval/list_eval_partition.txt and the images, bn_inception-52deb4733.pth (for other
 losses than `:rll` resnet50-0676ba61.pth), see `configs/papers.py`, and a GPU.
 
-The test's queries are ranked against its gallery, as the records say, exactly as in the table.
+The test queries are ranked against the test gallery, as defined by the records and as in the table.
 
-Published, Recall@K in %:
+Published Recall@K in %:
 
     paper, table       loss                              dim     1    10    20    30    40    50
     RLL, 2             RLL-Simpler-H                     128  88.5  97.1  98.0  98.4  98.6  98.7
@@ -22,10 +22,10 @@ Published, Recall@K in %:
 The last row: --config.loss.negative_temperature=4 --config.loss.final_negative_temperature=12
 --config.loss.decay_steps=30000.
 
-Where paper and code differ, beside `configs/papers.py`: batches are of 22 x 3 = 66 in section 4.1.6 and in
-the published network, of 60 in Table 14. m and T_n are the published solver's, 0.4 and 12 (its folder says
-T10); the text has T_n in Table 14 only. PNP, Smooth-AP and mAP_Q publish nothing on this data: with other
-losses than `:rll` the settings are those of SOP.
+Differences between paper and code, apart from those in `configs/papers.py`: batches are of 22 x 3 = 66 in
+section 4.1.6 and in the published network, but of 60 in Table 14. m and T_n are the published solver's, 0.4
+and 12 (its folder says T10); the text has T_n in Table 14 only. PNP, Smooth-AP and mAP_Q publish nothing on
+this data: losses other than `:rll` use the settings of SOP.
 """
 
 from tfrank.configs import papers

@@ -1,11 +1,11 @@
-"""INaturalist 2018 in Smooth-AP's split: 325,846 images of 5,690 species to train, 136,093 of 2,452 to test.
+"""INaturalist 2018, Smooth-AP's split: 325,846 training images of 5,690 species, 136,093 of 2,452 for tests.
 
     python train_main.py --config=configs/inaturalist.py --config.data.source=inaturalist_2018
 
 Needs the folder with train_val2018/ and Inat_dataset_splits/ (Inaturalist_train_set1.txt,
 Inaturalist_test_set1.txt), resnet50-0676ba61.pth, see `configs/papers.py`, and a GPU.
 
-Published, Recall@K in %, ResNet-50, 512 numbers, batches of 56 x 4 = 224:
+Published Recall@K in %, ResNet-50, 512 dimensions, batches of 56 x 4 = 224:
 
     paper, table         loss                       1     4    16    32
     Smooth-AP, 3         Smooth-AP               65.9  80.9  89.8  92.7
@@ -18,12 +18,12 @@ Published, Recall@K in %, ResNet-50, 512 numbers, batches of 56 x 4 = 224:
 
 The last layer learns at twice the rate (Smooth-AP, supplement, section 4), for every loss but RLL's.
 
-Where paper and code differ, beside `configs/papers.py`: Smooth-AP's text says of batch 384 "a further boost
-of 1.4 % to 66.6", its Table 3 has 67.2, 1.3 above 65.9. Its code has five times the rate for the last layer
-unless told otherwise, trains for 90 epochs, which are taken here, and multiplies the rate by 0.3 after 40
-and 70: with batches of 224 that is --config.train.schedule=steps --config.train.schedule_factor=0.3
---config.train.schedule_steps=58187,101827. RLL publishes nothing on this data: `:rll` has the settings of
-`papers.rll_settings`, batches of 22 x 3.
+Differences between paper and code, apart from those in `configs/papers.py`: for batch 384 Smooth-AP's text
+says "a further boost of 1.4 % to 66.6", its Table 3 has 67.2, 1.3 above 65.9. Its code has five times the
+rate for the last layer by default. It trains for 90 epochs, as this config does. It multiplies the rate by
+0.3 after 40 and 70 epochs: with batches of 224 that is --config.train.schedule=steps
+--config.train.schedule_factor=0.3 --config.train.schedule_steps=58187,101827. RLL publishes nothing on this
+data: `:rll` uses the settings of `papers.rll_settings`, batches of 22 x 3.
 """
 
 from tfrank.configs import papers

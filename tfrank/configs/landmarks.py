@@ -1,4 +1,4 @@
-"""Landmarks-clean, 42,410 images of 586 landmarks, to train on; ROxford5k and RParis6k to test on.
+"""Training on Landmarks-clean, 42,410 images of 586 landmarks; tests on ROxford5k and RParis6k.
 
     python -m tfrank.data.prepare --source=landmarks_clean --source_dir=landmarks_clean \
         --output_dir=records/landmarks --max_skipped=0.36
@@ -6,10 +6,11 @@
     python train_main.py --config=configs/landmarks.py --config.data.records=records/landmarks \
         --config.data.test_records=records/roxford5k
 
-Of the 48,792 images that Landmarks-clean lists 31,365 could still be downloaded: hence --max_skipped. Where
-you have fewer, `prepare` says at once which value would do.
+Landmarks-clean lists 48,792 images, of which 31,365 could still be downloaded: hence --max_skipped. If you
+have fewer, `prepare` reports at once the value that is needed.
 
-Then with the paper's whitening, learnt on images of Landmarks-clean, and on RParis6k; with query expansion:
+Next commands: the paper's whitening, learnt on images of Landmarks-clean; the same on RParis6k; and with
+query expansion:
 
     python eval_main.py --workdir=runs/landmarks_map_q --config.evaluation.whitening=0.25
     python eval_main.py --workdir=runs/landmarks_map_q --config.evaluation.whitening=0.25 \
@@ -17,21 +18,21 @@ Then with the paper's whitening, learnt on images of Landmarks-clean, and on RPa
     python eval_main.py --workdir=runs/landmarks_map_q --config.evaluation.whitening=0.25 \
         --config.evaluation.query_expansion=10 --output_dir=runs/landmarks_map_q/evaluation/expanded
 
-Training ends with numbers without whitening. The million distractors of R1M, for the columns +1M, are added
-by --option=distractors=FOLDER of `prepare`. Queries are cut out by their boxes, and every image is embedded
-once, at its own size, as in the paper; several scales, as others have:
---config.evaluation.scales=0.7071,1.0,1.4142. --export writes a SavedModel that does the same, scales and
-whitening. To see that training does what it should, on other images of the landmarks that were trained on:
---config.data.test=val, and no test records.
+Training itself reports results without whitening. `prepare --option=distractors=FOLDER` adds the million
+distractors of R1M, for the columns +1M. Queries are cropped to their boxes, and every image is embedded once,
+at its own size, as in the paper. For several scales, as in other papers, set
+--config.evaluation.scales=0.7071,1.0,1.4142. --export writes a SavedModel that applies the same scales and
+whitening. As a sanity check of training on other images of the training landmarks, set --config.data.test=val
+and no test records.
 
-Needs Landmarks-clean's lists and the images that you fetched by them, resnet101-63fe2227.pth, see
-`configs/papers.py`, a GPU, and 8 GB of memory for the images of a batch. Any loss, `:rll` too, takes the
-settings of mAP_Q; the default is `map_q`, with all classes of a batch weighted equally, which the paper finds
+Needs Landmarks-clean's lists and the images downloaded from them, resnet101-63fe2227.pth, see
+`configs/papers.py`, a GPU, and 8 GB of memory for the images of a batch. All losses, `:rll` too, use the
+settings of mAP_Q. The default is `map_q`, with all classes of a batch weighted equally, which the paper finds
 better ("Class sampling").
 
-Published, mAP in %, ResNet-101 with GeM, after PCA whitening learned on Landmarks. Our ranking "medium" is to
-be compared with medium, "hard" with hard, and "medium_distractors" and "hard_distractors" with their +1M. The
-report has the rows with a *:
+Published mAP in %, ResNet-101 with GeM, after PCA whitening learned on Landmarks. Compare our ranking
+"medium" with medium, "hard" with hard, and "medium_distractors" and "hard_distractors" with their +1M. The
+report shows the rows with a *:
 
                                                        medium                          hard
     table    loss                        ROxf   +1M   RPar   +1M   ROxf   +1M   RPar   +1M
@@ -46,11 +47,11 @@ report has the rows with a *:
 
 Query expansion: alpha = 2, 10 neighbours.
 
-Where the paper disagrees with itself and its code: Tables 1 and 2 give one model two results, and the
-published model's page a third (67.1, 80.3, 42.3, 60.9 in the order of Table 1). Class weighting is worth
-"around +2 %" in the text and 1 to 3 % under Fig. 7. Training took "1 day" (Table 1) or "a few hours"
-(section 4.4). The page's whitening has the power 0.25, the text says "square-rooted PCA". Choices of ours:
-`papers.map_q_settings`.
+Contradictions in the paper and its code: Tables 1 and 2 give two results for one model, and the published
+model's page gives a third (67.1, 80.3, 42.3, 60.9 in the order of Table 1). Class weighting gains "around
++2 %" in the text and 1 to 3 % under Fig. 7. Training took "1 day" (Table 1) or "a few hours" (section 4.4).
+The page's whitening has the power 0.25, the text says "square-rooted PCA". `papers.map_q_settings` lists our
+own choices.
 """
 
 from tfrank.configs import default, papers
@@ -64,7 +65,7 @@ def get_config(loss: str = ""):
     config.data.test_region = "box"
     if config.loss.name == "map_q":
         config.loss.class_weights = True
-    # The test set is chosen after this, so names say which number is of which.
+    # The test set is chosen later, so the names include it.
     papers.publish(
         config,
         {

@@ -1,9 +1,9 @@
-"""The config of a run that was made before, as its workdir has it.
+"""Config of an earlier run, as saved in its workdir.
 
     python eval_main.py --config=configs/of_run.py:runs/digits_pnp/config.json
 
-`eval_main.py --workdir=runs/digits_pnp` takes it by itself. Fields that are newer than the run have their
-defaults, and those that are no more are left out.
+`eval_main.py --workdir=runs/digits_pnp` uses it automatically. Fields added after the run have their
+defaults. Fields that no longer exist are ignored.
 """
 
 import json
@@ -31,7 +31,7 @@ def get_config(path: str = ""):
 
 
 def _update(config, saved):
-    """Takes over what is saved; a field that is a tuple makes one of a list."""
+    """Copies the saved values into the config. A tuple field turns a saved list into a tuple."""
     for name, value in saved.items():
         if name in config and isinstance(config[name], ConfigDict):
             _update(config[name], value)

@@ -1,21 +1,22 @@
-"""Your own photos: better than the network they begin with, on a laptop without a GPU.
+"""Your own photos: improves on a pretrained network, on a laptop without a GPU.
 
     python train_main.py --config=configs/own_images.py --config.data.source=photos
 
-`photos` has one folder of images a class: half of the classes, drawn at random, are tested on, so as to
-measure on things never seen. Or it has folders `train` and `test` with the classes inside, none in both. A
-CSV file with the columns path and label will do too: --config.data.name=csv --config.data.source=photos.csv.
+`photos` has one folder of images per class. Half of the classes, drawn at random, become the test set, so
+that the test is on unseen classes. Alternatively it has folders `train` and `test` with the classes inside
+and no class in both. A CSV file with the columns path and label works too: --config.data.name=csv
+--config.data.source=photos.csv.
 
-Training begins with MobileNetV2 and its ImageNet weights, which Keras downloads once (9 MB), on 160 x 160
-pixels. The head begins as a PCA of your images' features, so that nothing is lost at the start. A fifth of
-the training classes chooses the best weights, the start among them. Batch shape and steps follow from the
-number of classes and images, and are printed with the reason.
+Training starts from MobileNetV2 with ImageNet weights, which Keras downloads once (9 MB), at 160 x 160
+pixels. The head starts as a PCA of your images' features, so that nothing is lost at the start. A fifth of
+the training classes is held out to choose the best weights, which may be the initial ones. Batch shape and
+steps follow from the number of classes and images, and are printed with the reason.
 
-- Minutes become seconds: --config.train.frozen_backbone=True trains the head alone.
+- To train in seconds rather than minutes: --config.train.frozen_backbone=True trains the head alone.
 - Without ImageNet weights: --config=configs/own_images.py:multi_similarity --config.model.weights=random
-  trains a small network from nothing, on 32 x 32 pixels. From nothing that loss learns far faster than any
-  that ranks. It is there to see that the data is as you think; pretrained weights are far better.
-- Where photos that are mirrored mean something else (text, left and right hands): --config.data.flip=0.
+  trains a small network from scratch, at 32 x 32 pixels. From scratch that loss learns far faster than any
+  ranking loss. Use it to check your data; pretrained weights give far better results.
+- If mirroring changes the meaning of a photo (text, left and right hands): --config.data.flip=0.
 - On a GPU, larger networks and images: --config.model.backbone=keras/EfficientNetV2B0
   --config.data.image_size=224, or PNP's ResNet-50:
 
@@ -24,8 +25,8 @@ number of classes and images, and are printed with the reason.
         --config.data.image_size=224 --config.data.classes_per_batch=28 --config.train.learning_rate=1e-5 \
         --config.train.steps=5000
 
-`configs/papers.py` says where the file is from. The raw pixels that are measured beside the network take much
-memory where tens of thousands of photos are tested on: --config.evaluation.baselines=False.
+`configs/papers.py` says where to get the file. The raw-pixel baseline takes much memory for tens of thousands
+of test photos; --config.evaluation.baselines=False disables it.
 """
 
 from tfrank.configs import default
@@ -46,7 +47,7 @@ def get_config(loss: str = ""):
     config.model.weights = "imagenet"
     config.model.head = "pca"
     config.model.embedding_dim = 256
-    # Of the small network, where weights are random.
+    # Only for the small network, which is used with random weights.
     config.model.blocks = 3
     config.model.filters = 128
     if config.loss.name == "pnp":

@@ -2,13 +2,14 @@
 
     python train_main.py --config=configs/own_records.py --config.data.records=FOLDER
 
-Files train-* of the folder are trained on, test-* tested on; another pattern: --config.data.train=part-0*.
-No class may be in both. The features are named as in TensorFlow's published data sets, image/encoded and
-image/class/label; other names: --config.data.features.label=my/label. One scan indexes the shards, which
-stay as they are; the paths may be of Google Cloud Storage (gs://).
+The training set is the files train-* of the folder, the test set test-*. For another pattern, set
+--config.data.train=part-0*. No class may be in both. The features are named as in TensorFlow's published data
+sets, image/encoded and image/class/label; for other names, set --config.data.features.label=my/label. One
+scan indexes the shards and does not change them. Paths may be on Google Cloud Storage (gs://).
 
-Needs resnet50-0676ba61.pth, see `configs/papers.py`, and a GPU. The settings are PNP's, for `:rll` RLL's
-of 22 x 3; the length of PNP's, 20 epochs, is a guess. Nothing is published on your records.
+Needs resnet50-0676ba61.pth, see `configs/papers.py`, and a GPU. The settings are PNP's, or RLL's with batches
+of 22 x 3 for `:rll`. The length with PNP's settings, 20 epochs, is a guess: nothing is published on your
+records.
 """
 
 from tfrank.configs import papers

@@ -1,14 +1,14 @@
-"""What the papers' experiments share; a data set's config adds its own.
+"""Settings shared by the papers' experiments; the config of a data set adds its own.
 
-The loss after the colon decides: `rll` takes RLL's settings, any other PNP's and Smooth-AP's, which are the
-same but for the weight decay. `landmarks.py` and `vgg_face2.py` have the settings of one paper each, whatever
-the loss. Nothing is tuned to tfrank; any field can be changed on the command line.
+The loss after the colon selects them: `rll` uses RLL's settings, all others use those of PNP and Smooth-AP,
+which differ only in the weight decay. `landmarks.py` and `vgg_face2.py` use the settings of one paper each
+for all losses. Nothing is tuned to tfrank; any field can be changed on the command line.
 
-Weights of ImageNet are files that a run does not download. `resnet50-0676ba61.pth` and
-`resnet101-63fe2227.pth` are torchvision's (its `resnet50` and `resnet101`, weights IMAGENET1K_V1),
-`se_resnet50-ce0d4300.pth` and `bn_inception-52deb4733.pth` those of the package pretrainedmodels; either
-package fetches its own into PyTorch's cache folder when it first builds the network with weights. A run
-looks in the folder it is started from, or at --config.model.weights=PATH, and stops where there is none.
+A run does not download ImageNet weights: they are files that you provide. `resnet50-0676ba61.pth` and
+`resnet101-63fe2227.pth` are torchvision's (its `resnet50` and `resnet101`, weights IMAGENET1K_V1).
+`se_resnet50-ce0d4300.pth` and `bn_inception-52deb4733.pth` come from the package pretrainedmodels. Each
+package downloads its own into PyTorch's cache folder when it first builds the network with weights. A run
+looks for the file in the current folder, or at --config.model.weights=PATH, and stops if it is missing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from tfrank.configs import default
 
 
 def get_config(loss: str = ""):
-    """The defaults, with RLL's settings for the loss "rll", and PNP's for all others."""
+    """Returns the defaults with RLL's settings for the loss "rll", and PNP's for all others."""
     config = default.get_config(loss)
     if config.loss.name == "rll":
         rll_settings(config)
@@ -29,13 +29,12 @@ def get_config(loss: str = ""):
 
 
 def publish(config: ConfigDict, rows: Mapping[str, Sequence[float]], metrics: Sequence[str] = ()) -> None:
-    """Puts rows of a paper's table beside our numbers in the report.
+    """Adds rows of a paper's table to the report, beside our results.
 
     Args:
-        config: of the run.
-        rows: by name the numbers in percent, the last ones maybe missing; dists@ are no percentages, and
-            stay as they are.
-        metrics: the columns, by our names; () for Recall@K of the config's Ks.
+        config: config of the run.
+        rows: values by row name, in percent except for dists@; the last ones may be missing.
+        metrics: our names of the columns; () for Recall@K of the config's Ks.
     """
     metrics = metrics or [f"recall_at_{k}" for k in config.evaluation.recall_at]
     for name, numbers in rows.items():
@@ -46,17 +45,17 @@ def publish(config: ConfigDict, rows: Mapping[str, Sequence[float]], metrics: Se
 
 
 def pnp_settings(config) -> None:
-    """Of PNP ("Experimental Setup") and Smooth-AP (section 5.3): ResNet-50, 512 numbers, 28 x 4, Adam 1e-5.
+    """Sets PNP's ("Experimental Setup") and Smooth-AP's (section 5.3) ResNet-50, 512-d, 28 x 4, Adam 1e-5.
 
     - Weight decay: 4e-4 in PNP's text and in the code of both; Smooth-AP's text prints 4e^-5.
-    - The text warps to 256 x 256 and crops 224 x 224 at random; the code of both crops a random area of 8
-      to 100 % and resizes it to 224 (--config.data.crop=random_resized --config.data.crop_area=0.08,1.0),
-      and resizes the shorter side to 256 at test. This is the text's.
-    - Length: the texts name none. 400 epochs are the code's, which multiplies the rate by 0.3 now and then;
-      PNP's text says "initial learning rate". Here it is constant.
-    - The last layer: Smooth-AP's code has five times the rate by default, its text and PNP do not.
-    - Batch norm is frozen in the code of both, as "auto" does with weights.
-    - Larger batches, 96 x 4 = 384: --config.data.classes_per_batch=96; where they do not fit,
+    - Crop: the text warps to 256 x 256 and crops 224 x 224 at random, as this config does. The code of both
+      crops a random area of 8 to 100 % and resizes it to 224 (--config.data.crop=random_resized
+      --config.data.crop_area=0.08,1.0), and resizes the shorter side to 256 at test.
+    - Length: the texts name none. 400 epochs are from the code, which multiplies the rate by 0.3 at some of
+      them; PNP's text says "initial learning rate". Here the rate is constant.
+    - Last layer: Smooth-AP's code has five times the rate by default, its text and PNP do not.
+    - Batch norm is frozen in the code of both, as "auto" does for pretrained weights.
+    - Larger batches, 96 x 4 = 384: --config.data.classes_per_batch=96; if they do not fit into memory,
       --config.train.micro_batch_size=96.
     """
     config.data.classes_per_batch = 28
@@ -73,20 +72,20 @@ def pnp_settings(config) -> None:
 
 
 def rll_settings(config) -> None:
-    """Of RLL (section 4.1): GoogLeNet V2, 64 numbers of its high level, 22 x 3, SGD 1e-2.
+    """Sets RLL's settings (section 4.1): GoogLeNet V2, 64 dimensions of its high level, 22 x 3, SGD 1e-2.
 
     - Batches: "C = 60, K = 3 on SOP while C = 22, K = 3 on the other three datasets" (4.1.6), which are
-      In-shop, CUB and CARS. Data sets that are not in the paper have 22 x 3 too, as all but SOP.
+      In-shop, CUB and CARS. Data sets that are not in the paper use 22 x 3 too.
     - m = 0.4 and alpha = 1 + m / 2 = 1.2 are RLL-Simpler's, and the recipe's.
-    - Levels: the tables with other losses are RLL-Simpler-H. For (L,M,H), one embedding and one loss a
-      level: --config.model.levels=LMH --config.train.learning_rate_multipliers=embedding=10,head=10 (the
-      heads of L and M are pretrained in the paper, and start random here).
+    - Levels: the paper compares RLL-Simpler-H with other losses. For (L,M,H), one embedding and one loss
+      per level: --config.model.levels=LMH --config.train.learning_rate_multipliers=embedding=10,head=10
+      (the heads of L and M are pretrained in the paper, but start random here).
     - Batch norm is trained; on CUB and CARS it is frozen.
     - Length and schedule: the text has 30,000 iterations in Table 14 (In-shop); the published In-shop
-      solver multiplies the rate by 0.2 after 12,000 and 24,000 of them. SOP's is not published in reach:
-      the same.
-    - All numbers of the paper are "validation performance" (section 4.1.5): the test set chose the
-      iteration.
+      solver multiplies the rate by 0.2 after 12,000 and 24,000 of them. We found no published solver for
+      SOP, so it uses the same.
+    - All results of the paper are "validation performance" (section 4.1.5): the iteration was chosen on the
+      test set.
     """
     config.data.classes_per_batch = 22
     config.data.examples_per_class = 3
@@ -110,14 +109,14 @@ def rll_settings(config) -> None:
 
 
 def get_small_config(name: str, loss: str):
-    """Of CUB-200-2011, "cub", or CARS196, "cars"; RLL calls them "sensitive to minor changes".
+    """Returns the config of CUB-200-2011, "cub", or CARS196, "cars"; RLL: "sensitive to minor changes".
 
-    - The text names neither m nor T_n for the two: SOP's 0.4 and 10 here. The published solver (CUB, of the
-      conference version, batches of 20 x 3, plain random crops) has alpha 1.4, m 0.2, T_n 10 and a rate of
-      1e-3, halved every 2,000 of 10,000 iterations. Rate and batch here are the text's, length and halving
-      the solver's.
-    - PNP, Smooth-AP and mAP_Q publish nothing on the two: with other losses than "rll" the settings are those
-      of SOP, for 100 epochs, which is our choice.
+    - The text names neither m nor T_n for the two; this config uses SOP's 0.4 and 10. The published solver
+      (CUB, conference version, batches of 20 x 3, plain random crops) has alpha 1.4, m 0.2, T_n 10 and a
+      rate of 1e-3, halved every 2,000 of 10,000 iterations. Rate and batch here are the text's, length and
+      halving the solver's.
+    - PNP, Smooth-AP and mAP_Q publish nothing on the two. Losses other than "rll" use the settings of SOP,
+      for 100 epochs, which is our choice.
     """
     config = get_config(loss)
     config.name = name
@@ -134,13 +133,12 @@ def get_small_config(name: str, loss: str):
 
 
 def map_q_settings(config) -> None:
-    """Of mAP_Q (section 4.2): ResNet-101 with GeM, batches of 4,096, 800 pixels, Adam 1e-4 to 0 in 200 steps.
+    """Sets mAP_Q's (section 4.2) ResNet-101 with GeM, batches of 4,096, 800 px, Adam 1e-4 to 0 in 200 steps.
 
-    - The text names colour jitter, random scaling, rotation and cropping and no values. Those here are
-      moderate ones of our choice.
-    - The text does not say how many numbers an embedding has; 2,048 is the default of the published
-      network.
-    - The paper embeds image by image; micro-batches of 8 are for a GPU.
+    - The text names colour jitter, random scaling, rotation and cropping, but no values. We chose moderate
+      ones.
+    - The text does not name the embedding's dimensions; 2,048 is the default of the published network.
+    - The paper embeds image by image; micro-batches of 8 suit a GPU.
     """
     config.data.sampler = "all_classes"
     config.data.classes_per_batch = 512

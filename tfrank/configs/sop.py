@@ -1,12 +1,12 @@
-"""Stanford Online Products: 59,551 images of 11,318 products to train on, 60,502 of 11,316 to test on.
+"""Stanford Online Products: 59,551 training images of 11,318 products, 60,502 test images of 11,316.
 
     python train_main.py --config=configs/sop.py --config.data.source=Stanford_Online_Products
 
 Needs the unpacked folder (Ebay_train.txt, Ebay_test.txt and the 12 folders), resnet50-0676ba61.pth (for
 `:rll` bn_inception-52deb4733.pth), see `configs/papers.py`, and a GPU.
 
-Published, Recall@K in %, and dists@intra, dists@inter and NMI (of k-means, which takes some minutes:
---config.evaluation.nmi=True):
+Published Recall@K in %, dists@intra, dists@inter and NMI (--config.evaluation.nmi=True measures it by
+k-means, which takes some minutes):
 
     paper, table          loss                         dim     1    10   100  1000  intra  inter   NMI
     PNP, 1                PNP-O, batch 112             512  77.9  90.5  96.3  98.9  0.318  0.793  90.0
@@ -26,16 +26,17 @@ Published, Recall@K in %, and dists@intra, dists@inter and NMI (of k-means, whic
     classes as one        PNP-Iu (the text: Ib)             67.5  82.7  92.3  97.5
                           PNP-Dq                            73.8  87.1  94.2  98.0
 
-The last three: --config.data.merge_classes=3, for Smooth-AP with --config.data.sampler=class_balanced, since
-merged classes span categories. Batch 384: --config.data.classes_per_batch=96, 224: 56.
+The last three rows need --config.data.merge_classes=3, Smooth-AP also --config.data.sampler=class_balanced,
+since merged classes span categories. Batch 384 needs --config.data.classes_per_batch=96, batch 224 needs 56.
 
-RLL's Tables 7 to 13 are of plain random crops (--config.data.crop=warp).
+RLL's Tables 7 to 13 use plain random crops (--config.data.crop=warp).
 
-Where paper and code differ, beside `configs/papers.py`: PNP's code trains for 400 epochs and multiplies the
-rate by 0.3 after 120, 220, 250 and 280; with batches of 112 that is --config.train.schedule=steps
---config.train.schedule_factor=0.3 --config.train.schedule_steps=63805,116975,132926,148878. Smooth-AP mines
-hard negatives here as FastAP and Blackbox AP do (section 5.3): batches of two categories. PNP draws classes
-at random. Table 3 of PNP copies Smooth-AP's 80.1 of batch 384 beside its own of batch 112.
+Differences between paper and code, apart from those in `configs/papers.py`: PNP's code trains for 400 epochs
+and multiplies the rate by 0.3 after 120, 220, 250 and 280; with batches of 112 that is
+--config.train.schedule=steps --config.train.schedule_factor=0.3
+--config.train.schedule_steps=63805,116975,132926,148878. On this data Smooth-AP mines hard negatives as
+FastAP and Blackbox AP do (section 5.3): batches of two categories. PNP draws classes at random. Table 3 of
+PNP copies Smooth-AP's 80.1 of batch 384 beside its own of batch 112.
 """
 
 from tfrank.configs import papers

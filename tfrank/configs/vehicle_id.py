@@ -1,4 +1,4 @@
-"""PKU VehicleID: the training list's images to train on, and three growing test sets of other vehicles.
+"""PKU VehicleID: trains on the images of the training list, tests on three growing sets of other vehicles.
 
     python -m tfrank.data.prepare --source=vehicle_id --source_dir=VehicleID_V1.0 \
         --output_dir=records/vehicle_id
@@ -7,16 +7,16 @@
 Needs the unpacked folder (image/, train_test_split/), resnet50-0676ba61.pth, see `configs/papers.py`, and a
 GPU.
 
-That tests on the small set. The same run on the medium one (and on the large one, test_2400), into
-runs/vehicle_id_pnp/evaluation/test_1600:
+These commands test on the small set. To test the same run on the medium set (or on the large one,
+test_2400); the results go to runs/vehicle_id_pnp/evaluation/test_1600:
 
     python eval_main.py --workdir=runs/vehicle_id_pnp --config.data.test=test_1600
 
-Each set is measured in two ways: "leave_one_out", every image a query and all others its gallery, as in the
-papers below; and "random_gallery", the data set's own protocol of one gallery image a vehicle, drawn ten
-times (Liu et al., CVPR 2016). Numbers of the one are not to be compared with those of the other.
+Each set is measured by two protocols. In "leave_one_out" every image is a query and all others its gallery,
+as in the papers below. "random_gallery" is the data set's own protocol: one gallery image per vehicle, drawn
+ten times (Liu et al., CVPR 2016). Results of the two are not comparable.
 
-Published, Recall@K in %, leave_one_out, ResNet-50, 512 numbers; the report has the rows with a *:
+Published Recall@K in %, leave_one_out, ResNet-50, 512 dimensions; the report shows the rows with a *:
 
                                              small        medium         large
     paper, table      loss                1      5      1      5      1      5
@@ -32,15 +32,15 @@ Published, Recall@K in %, leave_one_out, ResNet-50, 512 numbers; the report has 
     classes as one    PNP-Iu            86.9   94.0   85.0   92.6   80.8   90.7
                       PNP-Dq            92.6   96.3   90.8   95.3   88.6   94.6
 
-The last three: --config.data.merge_classes=3. PNP-Ib's b is best at 1 here and at 4 on SOP (Fig. 8):
---config.loss.variant=ib --config.loss.b=1. Batch 384: --config.data.classes_per_batch=96. Table 2 has one
-dists@intra, dists@inter and NMI for each loss, and does not say of which set: they are left out.
+The last three rows need --config.data.merge_classes=3. PNP-Ib's b is best at 1 here and at 4 on SOP (Fig. 8):
+--config.loss.variant=ib --config.loss.b=1. Batch 384 needs --config.data.classes_per_batch=96. Table 2 has
+one dists@intra, dists@inter and NMI for each loss but does not name the set: they are left out.
 
-Where papers and files differ, beside `configs/papers.py`: the papers print 13,134 classes of 110,178 images
-to train on, and 7,332, 12,995 and 20,038 to test on; the lists have 13,164 of 113,346, and 6,493, 13,377
-and 19,777. Smooth-AP's code multiplies the rate by 0.3 after 120,
-200, 220, 250, 280 and twice after 300 of 400 epochs. RLL publishes nothing on this data: `:rll` has the
-settings of `papers.rll_settings`, batches of 22 x 3.
+Differences between papers and files, apart from those in `configs/papers.py`: the papers print 13,134
+training classes of 110,178 images, and test sets of 7,332, 12,995 and 20,038; the lists have 13,164 of
+113,346, and 6,493, 13,377 and 19,777. Smooth-AP's code multiplies the rate by 0.3 after 120, 200, 220, 250,
+280 and twice after 300 of 400 epochs. RLL publishes nothing on this data: `:rll` uses the settings of
+`papers.rll_settings`, batches of 22 x 3.
 """
 
 from tfrank.configs import papers
@@ -53,7 +53,7 @@ def get_config(loss: str = ""):
     config.data.test = ("test_800",)
     config.evaluation.recall_at = (1, 5)
     config.evaluation.protocols = ("leave_one_out", "random_gallery")
-    # The test set is chosen after this, so names say which one a number is of.
+    # The test set is chosen later, so the names include it.
     papers.publish(
         config,
         {

@@ -1,29 +1,30 @@
-"""VGGFace2: 3.31 million faces of 8,631 people to train on, 169,396 of 500 others to test on.
+"""VGGFace2: 3.31 million training faces of 8,631 people, 169,396 test faces of 500 others.
 
     python -m tfrank.data.prepare --source=vgg_face2 --source_dir=VGG-Face2 --output_dir=records/vgg_face2
     python train_main.py --config=configs/vgg_face2.py:smooth_ap --config.data.records=records/vgg_face2
 
 Needs the folder with its lists and bb_landmark/, se_resnet50-ce0d4300.pth, see `configs/papers.py`, and a
-GPU. Faces are cut out by their box, extended by 0.3, and resized to 224 x 224. Any loss, `:rll` too, takes
+GPU. Faces are cropped to their box, extended by 0.3, and resized to 224 x 224. All losses, `:rll` too, use
 these settings: RLL publishes nothing on faces.
 
-The same run on IJB-C, into runs/vgg_face2_smooth_ap/evaluation/ijb_c_test. The embeddings of a video's frames
-are averaged to one instance, as in the paper:
+To test the same run on IJB-C; the results go to runs/vgg_face2_smooth_ap/evaluation/ijb_c_test. The
+embeddings of a video's frames are averaged to one instance, as in the paper:
 
     python -m tfrank.data.prepare --source=ijb_c --source_dir=IJB-C --output_dir=records/ijb_c
     python eval_main.py --workdir=runs/vgg_face2_smooth_ap --config.data.test_records=records/ijb_c
 
-Beside retrieval, every image a query, faces are verified: ROC-AUC, and TAR at FAR of ten million pairs of
-instances, not of IJB-C's own list of pairs of templates, so published TARs do not compare.
+This measures retrieval, with every image as a query, and verification: ROC-AUC, and TAR at FAR of ten million
+pairs of instances. These are not IJB-C's own pairs of templates, so published TARs are not comparable.
 
-That list comes with InsightFace's layout of IJB-C (loose_crop/ and meta/), which has no boxes and no classes.
-Its 15.7 million pairs of templates are verified, TAR at FAR 1e-1 to 1e-6, on faces aligned by five points:
+The list of template pairs comes with InsightFace's layout of IJB-C (loose_crop/ and meta/), which has no
+boxes and no classes. To verify its 15.7 million pairs, TAR at FAR 1e-1 to 1e-6, on faces aligned by five
+points:
 
     python -m tfrank.data.prepare --source=ijb_c --source_dir=IJBC --output_dir=records/ijbc
     python eval_main.py --workdir=runs/vgg_face2_smooth_ap --config.data.test_records=records/ijbc \
         --config.data.test_region=face
 
-Published by Smooth-AP, mAP; the report has the rows with a *:
+Published mAP of Smooth-AP; the report shows the rows with a *:
 
                                         VGGFace2 network          ArcFace network
     table  loss                         VGGFace2  IJB-C           VGGFace2  IJB-C
@@ -35,15 +36,15 @@ Published by Smooth-AP, mAP; the report has the rows with a *:
                               128          0.844  0.736
                               256          0.853  0.754
 
-The paper fine-tunes networks that know faces already: SENet-50 trained on VGGFace2, and ArcFace's
-ResNet-50. Neither is published in a file that tfrank reads, so this starts from ImageNet: expect less,
-above all at this rate and length. Any file of an SE-ResNet-50 in the same layout will do:
---config.model.weights=PATH. ArcFace's input, 112 x 112 aligned by five points, 512 numbers:
+The paper fine-tunes networks trained on faces: SENet-50 trained on VGGFace2, and ArcFace's ResNet-50.
+Neither is published in a file that tfrank reads, so this config starts from ImageNet weights: expect lower
+results, above all at this rate and length. --config.model.weights=PATH takes any file of an SE-ResNet-50 in
+the same layout. For ArcFace's input, 112 x 112 aligned by five points, and 512 dimensions:
 --config.data.region=face --config.data.image_size=112 --config.model.backbone=resnet50
 --config.model.weights=PATH --config.model.embedding_dim=512.
 
-Not said in the paper: the length (4 epochs here, 59,000 steps) and whether faces are mirrored (here they
-are). Weight decay: see `papers.pnp_settings`.
+The paper names neither the length (4 epochs here, 59,000 steps) nor whether faces are mirrored (here they
+are). For weight decay see `papers.pnp_settings`.
 """
 
 from tfrank.configs import default, papers
@@ -64,7 +65,7 @@ def get_config(loss: str = ""):
     config.model.embedding_dim = 256
     config.train.epochs = 4.0
     config.evaluation.verification = True
-    # The test set is chosen after this, so names say which one a number is of.
+    # The test set is chosen later, so the names include it.
     papers.publish(
         config,
         {

@@ -1,1 +1,1 @@
-"""What reads a config: from the command line to the report."""
+"""Runs from the command line to the report: everything that reads a config."""

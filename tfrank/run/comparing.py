@@ -1,5 +1,4 @@
-"""The composition root of comparisons: an evaluation beside its baselines, and an earlier one of the same
-gallery."""
+"""Comparisons: an evaluation beside its baselines, and beside an earlier one on the same gallery."""
 
 import dataclasses
 import os
@@ -29,12 +28,12 @@ from tfrank.run.measuring import Question, Results
 from tfrank.run.pictures import Images, grid_rows
 
 BASELINES = "baselines"
-# Metrics of queries by which models stand side by side in the first table.
+# Per-query metrics by which the first table compares models.
 FIRST = ("recall_at_1", "ap", "trapezoid_ap")
-# What `measuring.about` says that is not how embeddings were made and ranked.
+# Facts of `measuring.about` that do not say how embeddings were made and ranked.
 OTHER_FACTS = ("model", "images", "classes", "protocols", "search")
 MOST_CHANGED = 4
-# Of an AP, that a query is shown for.
+# Smallest change in AP for which a query is shown.
 LEAST_CHANGE = 5e-4
 
 
@@ -42,9 +41,9 @@ class Earlier(NamedTuple):
     """A ranking of the earlier evaluation.
 
     Attributes:
-        per_query: its queries.
-        rows: the queries of this evaluation that it has too.
-        places: where, among its own.
+        per_query: its per-query results.
+        rows: the queries of this evaluation that it also has.
+        places: the positions of these queries in `per_query`.
     """
 
     per_query: PerQuery
@@ -53,7 +52,7 @@ class Earlier(NamedTuple):
 
 
 def per_query_of(results: Results) -> dict[str, PerQuery]:
-    """The queries of each ranking that has queries: pairs of templates have none."""
+    """Returns the per-query results of each ranking with queries; pairs of templates have none."""
     test, found = results.test, {}
     for name, one in results.rankings.items():
         if not one.per_query:
@@ -64,18 +63,18 @@ def per_query_of(results: Results) -> dict[str, PerQuery]:
 
 
 def questions_of_results(results: Results) -> dict[str, Question]:
-    """What each ranking asked."""
+    """Returns the question of each ranking."""
     queries = per_query_of(results)
     return {name: Question(one.ids, one.labels, results.galleries[name]) for name, one in queries.items()}
 
 
 def write_baselines(folder: str, baselines: Mapping[str, Results], about: Mapping[str, object]) -> None:
-    """Keeps the baselines of an evaluation in its folder, each as an evaluation; others there are deleted.
+    """Writes the baselines of an evaluation to its folder, each as an evaluation. Deletes earlier ones.
 
     Args:
-        folder: of the evaluation.
-        baselines: by name.
-        about: of the evaluation.
+        folder: folder of the evaluation.
+        baselines: results by name.
+        about: facts on the evaluation, see `measuring.about`.
     """
     if os.path.exists(place := os.path.join(folder, BASELINES)):
         shutil.rmtree(place)
@@ -96,13 +95,15 @@ def write_baselines(folder: str, baselines: Mapping[str, Results], about: Mappin
 def load_baselines(
     folder: str, about: Mapping[str, object], questions: Mapping[str, Question]
 ) -> tuple[dict[str, dict[str, Earlier]], list[str]]:
-    """The rankings of each baseline in an evaluation's folder that was measured as the evaluation is; and
-    sentences on those that were not.
+    """Loads the baselines in an evaluation's folder that were measured in the same way as the evaluation.
 
     Args:
-        folder: of the evaluation.
-        about: of the evaluation.
-        questions: of the evaluation.
+        folder: folder of the evaluation.
+        about: facts on the evaluation, see `measuring.about`.
+        questions: questions of the evaluation.
+
+    Returns:
+        The rankings of each baseline by name, and a note on each baseline that was left out.
     """
     place, found, notes = os.path.join(folder, BASELINES), {}, []
     for name in sorted(os.listdir(place)) if questions and os.path.isdir(place) else ():
@@ -120,12 +121,12 @@ def load_baselines(
 def first_tables(
     results: Results, beside: Mapping[str, Mapping[str, Earlier]], name: str
 ) -> list[tuple[str, str, list[Standing]]]:
-    """(ranking, metric, models) of each table that opens a report.
+    """Returns (ranking, metric, models) of each table at the top of a report.
 
     Args:
-        results: of the model that the report is about.
-        beside: the rankings of other models by their names.
-        name: of the model that the report is about; it comes last.
+        results: results of the model that the report is about.
+        beside: rankings of other models, by model name.
+        name: name of the model that the report is about; it comes last.
     """
     tables = []
     for ranking, this in per_query_of(results).items():
@@ -143,15 +144,16 @@ def first_tables(
 
 
 def earlier_rankings(before: str, now: str, questions: Mapping[str, Question]) -> dict[str, Earlier]:
-    """The rankings of an earlier evaluation that ask the same; nothing need be embedded yet.
+    """Loads the rankings of an earlier evaluation that ask the same. Needs no embeddings.
 
     Args:
-        before: its folder.
-        now: the folder of this one.
-        questions: of this one.
+        before: folder of the earlier evaluation.
+        now: folder of this evaluation.
+        questions: questions of this evaluation.
 
     Raises:
-        InputError: there is none, it is damaged, or of another test set, gallery or protocol.
+        InputError: the earlier evaluation is missing or damaged, or it has another test set, gallery or
+            protocol.
     """
     if os.path.realpath(before) == os.path.realpath(now):
         raise InputError(f"{before} is this evaluation itself. Compare with another.")
@@ -200,13 +202,13 @@ def compare(
     lines: Mapping[str, Mapping],
     images: Images,
 ) -> list[Comparison]:
-    """Each ranking that two evaluations have, side by side, on the queries of both.
+    """Compares each ranking that two evaluations share, on their common queries.
 
     Args:
         before: folder of the earlier evaluation.
-        now: folder of this one.
-        results: of this one.
-        lines: the curves of its rankings, as in `curves.json`.
+        now: folder of this evaluation.
+        results: results of this evaluation.
+        lines: curves of its rankings, as in `curves.json`.
         images: its pictures.
 
     Raises:
@@ -218,7 +220,7 @@ def compare(
     comparisons = []
     for name, earlier in found.items():
         this = per_query[name]
-        # Curves are of all queries.
+        # Curves cover all queries, so they compare only if both evaluations have the same ones.
         same = len(earlier.rows) == len(this.ids) == len(earlier.per_query.ids)
         both = {folder: them[name] for folder, them in zip((before, now), curves) if same and name in them}
         intervals, means = _differences(this, earlier)
@@ -236,7 +238,7 @@ def compare(
 
 
 def _differences(this, earlier):
-    """The intervals of the differences of the means, and the means of both."""
+    """Returns confidence intervals of the differences of the means, and the means of both evaluations."""
     other, rows, places = earlier
     groups = this.labels[rows] if np.all(this.labels != UNKNOWN) else None
     intervals, means = {}, ({}, {})
@@ -252,7 +254,7 @@ def _differences(this, earlier):
 
 
 def _changed(results, name, this, earlier, images):
-    """The queries that changed most."""
+    """Returns picture grids of the queries that changed most."""
     found, metric = results.rankings[name], main_metric(this.metrics)
     other, rows, places = earlier
     if not images or found.split is None or metric not in other.metrics:

@@ -1,4 +1,4 @@
-"""The flag `--config`: loaded before all others, its fields overridden by flags, and shown by `--help`."""
+"""The flag `--config`: loaded before all other flags, which may override its fields; shown by `--help`."""
 
 import inspect
 import os
@@ -18,17 +18,17 @@ from tfrank.run import config_help
 
 
 def parse(default_config: str | Callable[[list[str]], str], program: str, argv: list[str]) -> list[str]:
-    """What is left of a command line, once its flags and the fields of its config have their values.
+    """Parses the flags of a command line, config fields included; returns the remaining arguments.
 
     Args:
-        default_config: path for the flag `--config` where it is not given, or a function from the command
-            line to that path. Not the flag's own default: that would be loaded, and could fail, while flags
-            are still being defined.
+        default_config: path of the config if `--config` is not given, or a function from the command line to
+            that path. It is not the flag's own default: absl would load that while flags are still being
+            defined, and loading could fail.
         program: the module whose description and flags `--help` shows.
         argv: the command line.
 
     Raises:
-        InputError: for a config that cannot be loaded, and flags and fields that there are not.
+        InputError: the config cannot be loaded, or a flag or field does not exist.
     """
     path, argv = _config_first(default_config, argv)
     _check_loss(path, argv)
@@ -43,15 +43,15 @@ def parse(default_config: str | Callable[[list[str]], str], program: str, argv: 
 
 
 def _load(path):
-    """The config at a path, with the loss after its colon; InputError where its file cannot be loaded."""
+    """Loads the config at a path, with the loss after its colon. Raises InputError if that fails."""
     file = path.split(":")[0]
     if not os.path.isfile(file):
         raise InputError(f"There is no config file {file!r}. Give one, as in --config=configs/digits.py")
-    # ml_collections warns of a config that is None; below that is an error.
+    # Hides ml_collections' warning of a config that is None: an error is raised below instead.
     absl_logging.set_verbosity(absl_logging.ERROR)
     try:
         config = flags.FLAGS["config"].parser.parse(path)
-    # The file is a program of the user's, which can end in any error.
+    # The file is the user's own code, which can raise any error.
     except Exception as error:
         raise _why_not_loaded(error, path) from None
     if not isinstance(config, ConfigDict):
@@ -60,14 +60,14 @@ def _load(path):
 
 
 def _why_not_loaded(error, path):
-    """What went wrong in a config's file, and in which line of it."""
+    """Returns the error for a config file that fails, with the line where it failed."""
     if "Error whilst parsing config file" in str(error):  # ml_collections puts the traceback inside.
         error = error.__context__
     if isinstance(error, InputError):
         return error
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f"line {frame.lineno}, " for frame in frames if frame.filename == path.split(":")[0]]
-    # ml_collections lists all fields with their values, before the likely one.
+    # ml_collections lists all fields with their values before its suggestion.
     said = re.sub(r"Other fields present: .*?(?=Did you mean|$)", "", str(error).strip('"'), flags=re.DOTALL)
     said = " ".join(said.replace("module 'config_config'", "the file").split())
     return InputError(
@@ -76,7 +76,7 @@ def _why_not_loaded(error, path):
 
 
 def _check_loss(path, argv):
-    """InputError for a loss that is set as if it were a field."""
+    """Raises InputError if the loss is set as if it were a field."""
     for argument in argv:
         name = argument.removeprefix("--config.loss=")
         if name != argument:
@@ -87,7 +87,7 @@ def _check_loss(path, argv):
 
 
 def _print_help(path, config, program):
-    """What the command does, its flags, the losses and all fields of the config."""
+    """Prints what the command does, its flags, the losses and all fields of the config."""
     print(usage(program))
     print(f"\n{config_help.losses_text(default.LOSS_RECIPES, _file_of(path))}")
     print(f"\nFields of {_file_of(path)}, for any of which another value may be given:\n")
@@ -95,14 +95,14 @@ def _print_help(path, config, program):
 
 
 def _file_of(path):
-    """The path of a config without the loss, relative where it lies below."""
+    """Returns the path of a config without the loss, relative if it lies below the current folder."""
     file = re.sub(r"(\.py):.*$", r"\1", path)
     relative = os.path.relpath(file)
     return file if relative.startswith("..") else relative
 
 
 def _config_first(default_config, argv):
-    """The value of `--config`, and the command line with it in front: overrides need it parsed."""
+    """Returns the value of `--config` and the command line with it first: overrides need it parsed."""
     path, rest, arguments = None, [], iter(argv[1:])
     for argument in arguments:
         if argument in ("--config", "-config"):
@@ -114,12 +114,12 @@ def _config_first(default_config, argv):
     if path is None:
         path = default_config(rest) if callable(default_config) else default_config
     argv = [argv[0], f"--config={path}", *rest]
-    sys.argv[:] = argv  # Which is where ml_collections looks for overrides.
+    sys.argv[:] = argv  # ml_collections looks for overrides there.
     return path, argv
 
 
 def _check_field(config, field):
-    """InputError where a config has no such field."""
+    """Raises InputError if a config has no such field."""
     done, node = "config", config
     for name in field.split("."):
         if not isinstance(node, ConfigDict):

@@ -1,4 +1,4 @@
-"""A config as text for `--help`: its losses, and every field with its value and the comment above it."""
+"""Text of a config for `--help`: its losses, and every field with its value and the comment above it."""
 
 import re
 import textwrap
@@ -10,7 +10,7 @@ _WIDTH = 100
 
 
 def losses_text(recipes: Mapping[str, Mapping[str, Any]], path: str) -> str:
-    """The losses that stand after the colon of `--config`, each with its fields and their defaults.
+    """Lists the losses that may follow the colon of `--config`, each with its fields and their defaults.
 
     >>> print(losses_text({"fast_ap": {"num_bins": 10}}, "configs/digits.py"))
     Losses, after the colon, and their fields: --config=configs/digits.py:fast_ap --config.loss.num_bins=10
@@ -28,12 +28,12 @@ def losses_text(recipes: Mapping[str, Mapping[str, Any]], path: str) -> str:
 
 
 def fields_text(config: Mapping[str, Any], source: str) -> str:
-    """The fields of a config as flags with their values, under the comments of the code that sets them.
+    """Lists the fields of a config as flags with their values, each below the comment in the source code.
 
     Args:
-        config: whose fields and values they are; groups are mappings.
-        source: code with lines `    config.group.field = ...`, each below a comment that may be for
-            several fields. Fields that it does not set are left out.
+        config: fields and their values; groups are mappings.
+        source: code with lines `    config.group.field = ...`, each below a comment, which may cover several
+            fields. Fields that the code does not set are left out.
 
     >>> print(fields_text({"data": {"size": (8, 9)}}, "    # Pixels.\\n    config.data.size = (28,)"))
     # Pixels.
@@ -68,5 +68,5 @@ def _flags(name, value) -> Iterator[str]:
 
 
 def _plain(value):
-    """A value as it stands on a command line."""
+    """Returns a value as it is written on a command line."""
     return ",".join(map(str, value)) or "()" if isinstance(value, tuple) else str(value)

@@ -1,4 +1,4 @@
-"""The composition root of data: from a config to the records, images and batches of a run."""
+"""Builds the records, images and batches of a run from its config."""
 
 import dataclasses
 import os
@@ -32,9 +32,9 @@ from tfrank.data.views import View
 from tfrank.run import settings
 from tfrank.run.workdir import check_records_of
 
-# Records that were made elsewhere: no source of ours.
+# Name of a data set whose records were made elsewhere, by no source of ours.
 FOREIGN = "tfrecords"
-# Sources whose classes a config divides into train and test.
+# Sources whose classes the config divides into train and test.
 DIVIDED_BY_CONFIG = ("digits", "omniglot")
 
 
@@ -43,11 +43,11 @@ class Data:
     """The records of a run.
 
     Attributes:
-        train: to train on.
-        validation: classes that were held out of it, or None.
-        test: to measure on.
-        relevance: of the test set, by query id, the gallery ids of each grade; or its templates and pairs of
-            them; None where labels say it all.
+        train: training images.
+        validation: images of the classes held out of the training set, or None.
+        test: test images.
+        relevance: graded relevance of the test set: for each query id, the gallery ids of each grade. Or its
+            templates and their pairs. None if labels define relevance.
     """
 
     train: RecordIndex
@@ -57,7 +57,7 @@ class Data:
 
 
 def build_data(config: ConfigDict, workdir: str) -> Data:
-    """The records of the config's data set, written to `workdir/records` where none are named."""
+    """Opens the records of the config's data set; writes them to `workdir/records` if it names none."""
     files.make_folder(workdir)
     train, (test, relevance) = _open_train(config.data, workdir), build_test_set(config, workdir)
     _check_boxes(config.data, "region", train, "train")
@@ -78,7 +78,7 @@ def build_data(config: ConfigDict, workdir: str) -> Data:
 
 
 def build_test_set(config: ConfigDict, workdir: str) -> tuple[RecordIndex, dict | Templates | None]:
-    """The records to measure on, and their graded relevance or templates where they have some; see `Data`."""
+    """Opens the test records, with their graded relevance or templates if they have any; see `Data`."""
     test, relevance = _open_test(config.data, workdir)
     _check_boxes(config.data, "test_region" if config.data.test_region else "region", test, "test")
     return test, relevance
@@ -101,9 +101,9 @@ def _open_test(data, workdir):
 
 
 def _check_boxes(data, field, index, use):
-    """InputError where images are to be cropped to their boxes, and have none: that is another protocol.
+    """Raises InputError if the config crops images to boxes that they lack: that is another protocol.
 
-    A gallery may be whole images to which queries alone are cropped, as that of ROxford is.
+    Gallery images may lack boxes: ROxford crops only its queries.
     """
     looked_for = (index.role == ROLES.index("")) | (index.role == ROLES.index("query"))
     missing = int((looked_for & ~index.has_box).sum())
@@ -116,7 +116,7 @@ def _check_boxes(data, field, index, use):
 
 
 def test_name(config: ConfigDict) -> str:
-    """What to call the test set in a path.
+    """Returns the name of the test set for use in paths.
 
     >>> test_name(ConfigDict({"data": {"test": ("test_800",), "test_records": "records/vehicle_id"}}))
     'vehicle_id_test_800'
@@ -128,7 +128,7 @@ def test_name(config: ConfigDict) -> str:
 
 
 def build_train_set(config: ConfigDict, workdir: str) -> RecordIndex:
-    """The records that the config's run is trained on, as they were before any relabelling."""
+    """Opens the training records of the config, before any relabelling."""
     return _open_train(config.data, workdir)
 
 
@@ -141,7 +141,7 @@ def _open_train(data, workdir):
 
 
 def _records_folder(data, workdir):
-    """Where the prepared records are, which are written to the workdir if no other place is named."""
+    """Returns the folder of the prepared records; writes them to the workdir if none is named."""
     folder = data.records or os.path.join(workdir, "records")
     options: dict[str, Any] = {}
     if data.name in DIVIDED_BY_CONFIG:
@@ -195,7 +195,7 @@ def _note_common_labels(train, test):
 
 
 def _relabelled(config: ConfigDict, train: RecordIndex) -> tuple[RecordIndex, RecordIndex | None]:
-    """The part to train on, its labels merged and spoilt as the config says, and the part held out of it."""
+    """Returns the training part, with merged classes and label noise if configured, and the held-out part."""
     data, validation = config.data, None
     if held_out_classes := settings.held_out_classes(config, train.label):
         rows, held_out = hold_out(train.label, held_out_classes, seed=config.seed)
@@ -219,7 +219,7 @@ def _relabelled(config: ConfigDict, train: RecordIndex) -> tuple[RecordIndex, Re
 
 
 def build_loader(config: ConfigDict) -> ImageLoader:
-    """From a record to what the model sees."""
+    """Builds the loader, which turns a record into the image that the model sees."""
     data = config.data
     view = View(
         size=data.image_size,
@@ -244,14 +244,14 @@ def build_loader(config: ConfigDict) -> ImageLoader:
 
 
 def build_sampler(config: ConfigDict, index: RecordIndex) -> Sampler:
-    """Which images make batch t of a run."""
+    """Builds the sampler, which chooses the images of batch t."""
     data, seed = config.data, config.seed
     grouped = {
         "classes_per_batch": data.classes_per_batch,
         "examples_per_class": data.examples_per_class,
         "short_classes": data.short_classes,
     }
-    # Theirs is the product of two fields.
+    # The batch size of some samplers is the product of two fields: errors should name both.
     batch = {"batch_size": "classes_per_batch x config.data.examples_per_class"}
     with checks.as_fields("data", data, **batch):
         match data.sampler:
@@ -269,8 +269,11 @@ def build_sampler(config: ConfigDict, index: RecordIndex) -> Sampler:
 def build_batches(
     config: ConfigDict, index: RecordIndex, stop: int
 ) -> tuple[Callable[..., tf.data.Dataset], Callable[[int], None]]:
-    """Of a run on these records until step `stop`: given a step and which machine reads (None: the only one),
-    its batches from there on; and what names the bad record of a step's batch.
+    """Builds the training batches of a run on these records, until step `stop`.
+
+    Returns:
+        `batches(step, context)`, the batches from that step on; `context` is that of the machine that reads,
+        None if it is the only one. And `explain(step)`, which names the bad record of a failed batch.
     """
     reader, sampler, loader = RecordReader(index), build_sampler(config, index), build_loader(config)
 

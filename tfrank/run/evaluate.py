@@ -4,7 +4,7 @@
     python eval_main.py --saved_model=runs/digits_pnp/saved_model
     python eval_main.py --embeddings=embeddings.npz
 
-A pass that was stopped goes on where it was. Without --config the config is that of the run.
+An interrupted evaluation resumes. Without --config, the run's own config is used.
 """
 
 import functools
@@ -67,7 +67,7 @@ def main(_):
             whitening = model.learn_whitening(train, os.path.join(output_dir, "whitening"))
             save_whitening(os.path.join(output_dir, "whitening.npz"), whitening)
             embeddings = whiten(embeddings, whitening)
-        # What an earlier evaluation left would not fit the metrics that are about to be written.
+        # Files of an earlier evaluation would not fit the new metrics.
         for name in ["saved_model"] if whitening else ["saved_model", "whitening", "whitening.npz"]:
             files.remove(os.path.join(output_dir, name))
         run = trained.run_of(_SAVED_MODEL.value) or "" if _SAVED_MODEL.value else workdir
@@ -77,7 +77,7 @@ def main(_):
 
 
 def check(config, test, output_dir):
-    """What cannot be measured or compared is said before anything is embedded."""
+    """Raises InputError, before anything is embedded, if something cannot be measured or compared."""
     measuring.check_measurable(config, test, search=by_name.usable(_NEIGHBORS.value)[0])
     if _COMPARE_WITH.value:
         questions = measuring.questions_of(config, test)
@@ -85,7 +85,7 @@ def check(config, test, output_dir):
 
 
 def measure(config, embeddings, test, index, output_dir, name, run):
-    """Writes metrics and report of embeddings."""
+    """Measures embeddings; prints the metrics and writes them with a report."""
     search, why = by_name.usable(_NEIGHBORS.value)
     results = measuring.measure_all(config, embeddings, test, search=search)
     print(text.listing(results.metrics(), reporting.DEFINITIONS))
@@ -103,7 +103,7 @@ def measure(config, embeddings, test, index, output_dir, name, run):
 
 
 def command() -> None:
-    """Runs the command line of this process."""
+    """Runs tfrank-eval with the command line of this process."""
     commands.run(
         main,
         parse=functools.partial(config_flag.parse, lambda argv: trained.config_of_run(argv, _ROOT), __name__),

@@ -1,4 +1,4 @@
-"""The composition root: from a config to the parts of a run, for both mains; see also `inference`."""
+"""Builds the parts of a run from its config, for training and evaluation; see also `inference`."""
 
 import contextlib
 import dataclasses
@@ -46,22 +46,22 @@ from tfrank.training.schedules import build_schedule
 from tfrank.training.step import build_step
 from tfrank.training.trainer import Evaluation, Trainer, best_weights_of
 
-# What arguments of the schedule and the optimizer are called in the config.
+# Config fields of those arguments of the schedule and the optimizer that have another name.
 OPTIMIZER_FIELDS = types.MappingProxyType(
     {"boundaries": "schedule_steps", "factor": "schedule_factor", "multipliers": "learning_rate_multipliers"}
 )
-# The most training images that the head's PCA is learnt on.
+# Largest number of training images for the head's initial PCA.
 PCA_IMAGES = 5000
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """What takes part in training.
+    """The parts of training.
 
     Attributes:
-        model: what is trained, on all devices.
-        copy: the same model on one device, which is evaluated and exported; see `update_copy`.
-        optimizer, average, checkpoints, trainer, strategy: `average` is None where there is none.
+        model: the trained model, on all devices.
+        copy: a copy on one device, which is evaluated and exported; see `update_copy`.
+        optimizer, average, checkpoints, trainer, strategy: `average` is None without weight averaging.
         workdir: folder of the run.
     """
 
@@ -76,11 +76,11 @@ class Training:
 
     @functools.cached_property
     def serving(self) -> keras.Model:
-        """From images to one embedding each, by the copy's weights."""
+        """The copy with one embedding per image: several levels are concatenated."""
         return concatenated(self.copy)
 
     def update_copy(self) -> None:
-        """Gives the copy the weights of now, averaged where an average is kept."""
+        """Copies the current weights into the copy, or their average if one is kept."""
         averages = iter(self.average.variables if self.average else [])
         for to, source in zip(self.copy.variables, self.model.variables):
             averaged = self.average and to.value.dtype.is_floating
@@ -88,7 +88,7 @@ class Training:
 
 
 def check_config(config: ConfigDict) -> None:
-    """InputError for the first field out of its range, before anything is written."""
+    """Raises InputError for the first field out of its range, before anything is written."""
     settings.check_ranges(config)
     data = config.data
     checks.one_of("config.data.name", data.name, (*SOURCES, FOREIGN))
@@ -106,9 +106,9 @@ def check_config(config: ConfigDict) -> None:
 
 
 def check_start(config: ConfigDict, workdir: str) -> None:
-    """InputError for a folder that a run cannot be in, or weights to begin with that are not there.
+    """Raises InputError if the workdir is unusable or the pretrained weights to load do not exist.
 
-    Found before the data is read.
+    Called before any data is read.
     """
     check_path(workdir)
     if not saved_checkpoints(os.path.join(workdir, "checkpoints")) or config.evaluation.baselines:
@@ -117,14 +117,14 @@ def check_start(config: ConfigDict, workdir: str) -> None:
 
 
 def build_model(config: ConfigDict, *, any_size: bool = False) -> keras.Model:
-    """The embedding model for images of the config's size, or of any; its weights random by the seed."""
+    """Builds the embedding model, with random weights by the seed, for the config's image size or for any."""
     keras.utils.set_random_seed(config.seed)
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(config.train.precision)
     try:
         fields = dict(config.model)
         if fields.pop("weights") == "random" and fields["batch_norm"] == "auto":
-            # Frozen, statistics that were never those of any image would stay.
+            # Random weights have no useful batch-norm statistics, so they must be trained.
             fields["batch_norm"] = "trained"
         with checks.as_fields("model", fields), checks.as_fields("data", ["image_size"]):
             return embedding_model(image_size=None if any_size else config.data.image_size, **fields)
@@ -133,7 +133,10 @@ def build_model(config: ConfigDict, *, any_size: bool = False) -> keras.Model:
 
 
 def build_strategy(config: ConfigDict) -> tf.distribute.Strategy:
-    """The devices that train, and how they compute; before anything else asks TensorFlow for a device."""
+    """Builds the strategy of the training devices and sets determinism and TF32.
+
+    Call it before anything else makes TensorFlow use a device.
+    """
     settings.check_ranges(config)
     if config.train.deterministic:
         tf.config.experimental.enable_op_determinism()
@@ -143,7 +146,7 @@ def build_strategy(config: ConfigDict) -> tf.distribute.Strategy:
 
 
 def build_evaluation_strategy(config: ConfigDict) -> tf.distribute.Strategy:
-    """The devices that embed: this machine's of those that train."""
+    """Builds the strategy of the devices that embed: the training devices of this machine."""
     name = "mirrored" if config.train.strategy == "multi_worker" else config.train.strategy
     return strategies.build_strategy(name, batch_size=0)
 
@@ -182,14 +185,14 @@ def build_training(
     steps: int,
     images: RecordIndex,
 ) -> Training:
-    """Model, loss, optimizer, checkpoints and trainer: for so many steps, on these images."""
+    """Builds model, loss, optimizer, checkpoints and trainer of a run of `steps` steps on `images`."""
     settings.check_memory(config, steps)
     train, batch_size = config.train, settings.batch_size(config)
     strategies.check_divides(batch_size, strategy)
     folder = os.path.join(workdir, "checkpoints")
     no_decay = settings.parts("train.no_decay", train.no_decay)
     copy = build_model(config, any_size=settings.any_size(config))
-    # The start is measured as it began.
+    # A resumed run needs the initial weights too if they are measured as a baseline.
     if not saved_checkpoints(folder) or config.evaluation.baselines:
         _load_start(config, copy, images)
     with strategy.scope():
@@ -240,8 +243,8 @@ def build_training(
 
 
 def _build_slope(config, objective):
-    """A function of labels and outputs: how steep the loss is there; None where it cannot be asked again."""
-    # A memory would take the batch in a second time; what proxies give are no embeddings.
+    """Returns a function from labels and outputs to the slope of the loss, or None if there is none."""
+    # A memory would add the batch a second time. The outputs of proxies are not embeddings.
     if config.train.memory_size or config.loss.name in PROXY_LOSSES:
         return None
     return lambda labels, outputs: loss_slope(
@@ -250,7 +253,7 @@ def _build_slope(config, objective):
 
 
 def _build_average(train, model, optimizer, strategy):
-    """The average of the weights that is measured and exported; None where it is the weights themselves."""
+    """Builds the average of the weights for evaluation and export; None if it is the weights themselves."""
     if not (train.weight_average or train.start_share):
         return None
     return WeightAverage(
@@ -263,7 +266,7 @@ def _build_average(train, model, optimizer, strategy):
 
 
 def _load_start(config, model, images):
-    """Gives a model the weights that training begins with."""
+    """Loads the initial weights of training into a model."""
     with checks.as_fields("model", ["weights"]):
         load_backbone_weights(model, config.model.weights)
     if config.model.head != "pca":
@@ -275,7 +278,7 @@ def _load_start(config, model, images):
 
 
 def train(config: ConfigDict, training: Training, data: Data, steps: int) -> None:
-    """Trains to the end, from wherever the checkpoint is; `training.serving` is then the one to be used."""
+    """Trains to the end, from the latest checkpoint if any; `training.serving` is then the result."""
     start = training.checkpoints.restore()
     if start:
         print(f"Going on from step {start:,}")
@@ -306,14 +309,15 @@ def train(config: ConfigDict, training: Training, data: Data, steps: int) -> Non
 
 
 def _inputs(config, training, data, steps):
-    """Batches, what explains a bad one, and what embeds the validation part: of images, or of stored features
-    where the backbone is frozen.
+    """Returns `batches`, `explain` and a function that embeds the validation part.
+
+    They read images, or stored features if the backbone is frozen.
     """
     if not config.train.frozen_backbone:
         batches, explain = build_batches(config, data.train, steps)
         function = inference.embed_fn(training.serving)
         return batches, explain, lambda: inference.embed_all(config, function, data.validation)
-    # As restored, where a run goes on: averages of what stays as it is could differ in the last bit.
+    # Copies the frozen weights exactly: in a resumed run their averages could differ in the last bit.
     for to, source in zip(training.copy.variables, training.model.variables):
         to.assign(source.value)
     features_of, head = split_at_head(training.copy)
@@ -334,7 +338,7 @@ def _inputs(config, training, data, steps):
 
 
 def dry_run(config: ConfigDict, training: Training, data: Data, steps: int) -> None:
-    """Builds everything, takes two steps and embeds one batch, and says what the whole run would take."""
+    """Builds everything, takes two steps and embeds one batch; prints what the whole run would take."""
     batch_size = settings.batch_size(config)
     bytes_of = memory_estimate(
         training.model,
@@ -366,7 +370,7 @@ def dry_run(config: ConfigDict, training: Training, data: Data, steps: int) -> N
 
 
 def load_trained(config: ConfigDict, workdir: str) -> keras.Model:
-    """The model of a workdir's best weights, or of its latest checkpoint where none were held out for."""
+    """Loads the best weights of a run, or its latest checkpoint if it had no validation set."""
     check_model_of(workdir, config)
     model = build_model(config, any_size=settings.any_size(config))
     averaged = config.train.weight_average or config.train.start_share

@@ -1,4 +1,4 @@
-"""The composition root of the fast road: a head trained on features of a frozen backbone, computed once."""
+"""Training of a head alone: the features of the frozen backbone are computed once and stored."""
 
 import hashlib
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from tfrank.run.datasets import build_loader, build_sampler
 
 
 def check_frozen(config: ConfigDict) -> None:
-    """InputError for what does not go with a frozen backbone."""
+    """Raises InputError if a setting is incompatible with a frozen backbone."""
     if not config.train.frozen_backbone:
         return
     if config.model.head != "pca":
@@ -44,18 +44,18 @@ def store_features(
     views: int,
     weights: str,
 ) -> np.ndarray:
-    """Unit-norm features of all images of an index, in a folder, where a pass that was stopped goes on.
+    """Computes the unit-norm features of all images of an index and stores them; resumes if interrupted.
 
     Args:
-        config: of the run.
-        function: from images to features.
+        config: config of the run.
+        function: computes features of images.
         index: the records.
-        folder: where to.
-        views: of each image: the one at test, then random ones as in training.
-        weights: fingerprint of the backbone's.
+        folder: folder of the stored features.
+        views: number of transforms of each image: the test transform, then random training augmentations.
+        weights: fingerprint of the backbone's weights.
 
     Returns:
-        `[views, images, features]` float32, mapped from the file.
+        `[views, images, features]` float32, memory-mapped.
     """
     loader = build_loader(config)
     what = repr((weights, index.fingerprint(), loader, config.seed, views))
@@ -85,9 +85,9 @@ def store_features(
 def feature_batches(
     config: ConfigDict, features: np.ndarray, index: RecordIndex, stop: int
 ) -> Callable[..., tf.data.Dataset]:
-    """The batches of a run until step `stop`, as `datasets.build_batches` gives them, of stored features.
+    """Returns `batches(step, context)` as `datasets.build_batches` does, but of stored features.
 
-    Batch t has the images that it has otherwise; the view of each is drawn by (seed, t).
+    Batch t has the same images as there. The augmentation of each is drawn by (seed, t).
     """
     sampler = build_sampler(config, index)
 
@@ -116,7 +116,11 @@ def feature_batches(
 def embed_features(
     config: ConfigDict, head: keras.Model, features: np.ndarray, index: RecordIndex
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Unit-norm embeddings and labels of images, from the stored features of their test view."""
+    """Computes unit-norm embeddings of images from the stored features of their test transform.
+
+    Returns:
+        The embeddings and the labels.
+    """
     size = config.evaluation.batch_size
     parts = (
         {"image": features[0, first : first + size], "label": index.label[first : first + size]}

@@ -1,4 +1,4 @@
-"""The composition root of what is done with a model: embedding, measuring, drawing, exporting."""
+"""Uses of a model: embedding images, drawing neighbours, exporting."""
 
 import contextlib
 import dataclasses
@@ -28,12 +28,12 @@ from tfrank.run.datasets import build_loader
 
 RAW_SIDE = 64
 GRID_QUERIES, GRID_NEIGHBORS = 8, 8
-# The file in a SavedModel that says what it does beside embedding.
+# File in a SavedModel that states the whitening and the scales that it applies.
 CONTENTS = "tfrank.json"
 
 
 def load_best(model: keras.Model, path: str) -> None:
-    """Loads the weights that did best on the validation part, where there are some."""
+    """Loads the best weights on the validation part, if the file exists."""
     if os.path.exists(path):
         try:
             model.load_weights(path)
@@ -43,13 +43,13 @@ def load_best(model: keras.Model, path: str) -> None:
 
 
 def embed_fn(model: keras.Model) -> Callable[[tf.Tensor], tf.Tensor]:
-    """From images to embeddings, compiled once for batches of any size, in inference mode."""
+    """Returns a function from images to embeddings, in inference mode, compiled once for any batch size."""
     images = tf.TensorSpec(model.input_shape, tf.float32)
     return tf.function(lambda batch: model(batch, training=False), input_signature=[images])
 
 
 def fingerprint_of_weights(model: keras.Model) -> str:
-    """A text that is the same for the same weights."""
+    """Returns a SHA-256 of the weights, as hexadecimal text."""
     digest = hashlib.sha256()
     for variable in model.variables:
         digest.update(np.ascontiguousarray(variable.value.numpy()))
@@ -57,7 +57,7 @@ def fingerprint_of_weights(model: keras.Model) -> str:
 
 
 def raw_pixels(config: ConfigDict) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The embedding to be better than: the preprocessed image itself, of at most `RAW_SIDE` pixels a side."""
+    """Returns the baseline embedding: the preprocessed image itself, at most `RAW_SIDE` pixels a side."""
     model = config.model
     mode = resolve_options(backbone=model.backbone, preprocessing=model.preprocessing)["preprocessing"]
     side = min(config.data.image_size, RAW_SIDE)
@@ -72,13 +72,13 @@ def raw_pixels(config: ConfigDict) -> Callable[[tf.Tensor], tf.Tensor]:
 def embed_all(
     config: ConfigDict, function: Callable[[tf.Tensor], tf.Tensor], index: RecordIndex
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Unit-norm embeddings and labels of all records of an index."""
+    """Returns unit-norm embeddings and labels of all records of an index."""
     with contextlib.closing(image_batches(config, index)) as batches:
         return embed(function, batches, total=len(index), ids=index.id)
 
 
 def image_batches(config: ConfigDict, index: RecordIndex) -> Iterator[dict]:
-    """The images of all records of an index, as the model is to see them; a bad one is named."""
+    """Yields batches of all images of an index, as the model sees them. Errors name the bad image."""
     loader = build_loader(config)
     with records.RecordReader(index) as reader:
         batches = pipeline.evaluation_batches(reader, loader, batch_size=config.evaluation.batch_size)
@@ -88,7 +88,7 @@ def image_batches(config: ConfigDict, index: RecordIndex) -> Iterator[dict]:
 def draw_neighbors(
     config: ConfigDict, embeddings: np.ndarray, labels: np.ndarray, index: RecordIndex
 ) -> bytes:
-    """A PNG of some images of an index and their nearest neighbours, by their embeddings."""
+    """Draws some random images of an index and their nearest neighbours; returns a PNG."""
     queries = np.random.default_rng(config.seed).permutation(len(labels))[:GRID_QUERIES]
     nearest = exhaustive.exact(embeddings[queries], embeddings, GRID_NEIGHBORS, queries).index
     loader = dataclasses.replace(build_loader(config), full_size=False)
@@ -112,11 +112,12 @@ def export(
     *,
     scales: Sequence[float] = (1.0,),
 ) -> None:
-    """The SavedModel, which embeds as was measured: at these scales, then whitened if told so. Its `encoded`
-    signature decodes as training did.
+    """Writes a SavedModel that embeds as it was measured: at these scales, then whitened if given.
+
+    Its `encoded` signature decodes images as training did.
 
     Raises:
-        InputError: other scales than 1, and the model takes images of one size only.
+        InputError: a scale is not 1, but the model takes images of one size only.
     """
     function = embed_fn(model)
     if tuple(scales) != (1.0,):
@@ -128,7 +129,7 @@ def export(
         function = multi_scale(function, scales)
 
     def whitened(images):
-        # Whitening is learnt on embeddings of unit norm.
+        # Whitening was learnt on unit-norm embeddings.
         return whitening_layer(whitening)(l2_normalize(tf.cast(function(images), tf.float32)))
 
     contents = {"whitening": config.evaluation.whitening if whitening else 0.0, "scales": list(scales)}
@@ -137,7 +138,7 @@ def export(
 
 
 def exported_contents(saved_model: str) -> dict:
-    """The `whitening` and the `scales` that are part of a SavedModel; nothing where it does not say."""
+    """Reads the `whitening` and `scales` that a SavedModel applies; {} if it does not state them."""
     try:
         with open(os.path.join(saved_model, CONTENTS)) as file:
             return dict(json.load(file))

@@ -1,4 +1,4 @@
-"""The composition root of evaluation: from a config and embeddings to metrics."""
+"""Computes the metrics that a config asks for from embeddings and their test set."""
 
 import dataclasses
 import hashlib
@@ -36,14 +36,15 @@ from tfrank.evaluation.templates import (
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """What was measured of a test set.
+    """The results of a test set.
 
     Attributes:
-        rankings: by name, the first one being the protocol's; `template_pairs` has metrics and no queries.
-        galleries: by the name of a ranking, see `questions_of`.
-        extras: of the embeddings as a whole: dists@intra and dists@inter, NMI, verification.
-        notes: what a reader of the numbers should know.
-        embeddings: `[instances, dim]` what was ranked.
+        rankings: measurements by ranking name; the protocol's main ranking comes first. `template_pairs`
+            has metrics but no queries.
+        galleries: size and hash of the gallery by ranking name, see `Question`.
+        extras: metrics of the embeddings as a whole: dists@intra and dists@inter, NMI, verification.
+        notes: what a reader of the metrics should know.
+        embeddings: `[instances, dim]` the ranked embeddings.
         test: the test set of the instances.
         images: `[instances]` a record number of each.
     """
@@ -57,24 +58,24 @@ class Results:
     images: np.ndarray
 
     def metrics(self) -> dict[str, dict[str, float]]:
-        """The metrics of each ranking; the extras stand with the first."""
+        """Returns the metrics of each ranking; the first one includes the extras."""
         rows = {name: dict(one.metrics) for name, one in self.rankings.items()}
         next(iter(rows.values())).update(self.extras)
         return rows
 
     def without_embeddings(self) -> "Results":
-        """The same without what takes memory: those of raw pixels are as large as the images."""
+        """Returns the same without embeddings, to save memory: raw pixels are as large as the images."""
         return dataclasses.replace(self, embeddings=np.empty([0, 0], np.float32))
 
 
 class Question(NamedTuple):
-    """What a ranking asks.
+    """The queries and the gallery of a ranking.
 
     Attributes:
         ids: `[queries]` text.
         labels: `[queries]` int64.
-        gallery: how many `images` are searched, and the `sha256` of their ids and labels. Of several draws,
-            of all of them.
+        gallery: number of gallery `images`, and the `sha256` of their ids and labels. If galleries are drawn
+            several times, the hash covers all draws.
     """
 
     ids: np.ndarray
@@ -83,7 +84,7 @@ class Question(NamedTuple):
 
 
 def distinct_ids(index: RecordIndex) -> np.ndarray:
-    """`[images]` the ids of records, those that repeat as text with the numbers of their records."""
+    """Returns the ids of records `[images]`; repeated ones become text with the record number appended."""
     ids = np.asarray(index.id)
     _, place, counts = np.unique(ids, return_inverse=True, return_counts=True)
     repeated = np.flatnonzero(counts[place] > 1)
@@ -95,7 +96,7 @@ def distinct_ids(index: RecordIndex) -> np.ndarray:
 
 
 def test_set_of(index: RecordIndex, relevance: Mapping | Templates | None) -> TestSet:
-    """What the records say of their images, for protocols; see `datasets.build_test_set`."""
+    """Builds the test set for protocols from what `datasets.build_test_set` returns."""
     ids = distinct_ids(index)
     if ids.dtype != np.asarray(index.id).dtype:
         print(
@@ -117,7 +118,7 @@ def test_set_of(index: RecordIndex, relevance: Mapping | Templates | None) -> Te
 
 
 def check_measurable(config: ConfigDict, test: TestSet, *, search: str = "exact") -> None:
-    """InputError where what the config asks for does not fit the test set; before a model is trained."""
+    """Raises InputError if the config cannot be measured on the test set. Called before training."""
     options = config.evaluation
     if search != "exact" and (options.rerank or "revisited" in _protocols(config, test)):
         raise InputError(
@@ -141,7 +142,7 @@ def check_measurable(config: ConfigDict, test: TestSet, *, search: str = "exact"
 
 
 def questions_of(config: ConfigDict, test: TestSet) -> dict[str, Question]:
-    """What each ranking will ask, before there are embeddings."""
+    """Returns the question of each ranking. Needs no embeddings."""
     test, splits = _all_splits(config, test)
     found = {}
     for of_protocol in splits:
@@ -155,10 +156,9 @@ def questions_of(config: ConfigDict, test: TestSet) -> dict[str, Question]:
 def measure_all(
     config: ConfigDict, embeddings: np.ndarray, test: TestSet, *, search: str = "exact"
 ) -> Results:
-    """Everything that the config asks for, of unit-norm embeddings `[images, dim]` of a test set.
+    """Measures unit-norm embeddings `[images, dim]` of a test set in every way that the config asks for.
 
-    What is drawn, such as random galleries, is the same for every config, so that two runs are compared on
-    the same.
+    Random draws, such as random galleries, are the same for every config, so that runs are comparable.
     """
     options = config.evaluation
     notes = [_note_on_roles(config, test)]
@@ -191,13 +191,13 @@ def measure_all(
 
 
 def about(config: ConfigDict, test: TestSet, *, model: str, search: str) -> dict[str, str | int]:
-    """What was measured how, for a reader of the numbers.
+    """Returns facts on an evaluation for a reader of its metrics: data, model, protocols, search, options.
 
     Args:
-        config: of the evaluation.
-        test: what was measured.
-        model: what embedded it.
-        search: "exact", "scann", or how it was searched in words.
+        config: config of the evaluation.
+        test: the test set.
+        model: name of the model.
+        search: "exact", "scann", or a description of the search.
     """
     options = config.evaluation
     facts = {
@@ -235,13 +235,13 @@ def _post_processing(config):
 
 
 def _all_splits(config, test):
-    """The instances of a test set, and the splits of each protocol."""
+    """Returns the test set of the instances, and the splits of each protocol."""
     _, test, _ = average_groups(np.zeros([len(test.labels), 1], np.float32), test)
     return test, [splits_of(test, name) for name in _protocols(config, test) if name != TEMPLATE_PAIRS]
 
 
 def _verifies_images(config, test):
-    """Whether pairs of images are verified by their classes. Templates are verified by their own pairs."""
+    """Whether pairs of images are verified by class; not for templates, which have pairs of their own."""
     return config.evaluation.verification and TEMPLATE_PAIRS not in _protocols(config, test)
 
 
@@ -257,7 +257,7 @@ def _check_template_pairs(config, test):
 
 
 def _measure_template_pairs(embeddings, test):
-    """What was measured of the pairs of templates, what was compared, and a note."""
+    """Measures the pairs of templates; returns the measurement, facts on what was compared, and a note."""
     found = template_verification(embeddings, test.templates)
     nothing = np.empty([0], np.int64)
     digest = hashlib.sha256()
@@ -268,7 +268,7 @@ def _measure_template_pairs(embeddings, test):
 
 
 def _galleries(test, splits):
-    """What each ranking of a protocol searches, see `Question`."""
+    """Returns the gallery of each ranking of a protocol, as in `Question`."""
     sizes, digests = {}, {}
     for split in splits:
         images = zip(test.ids[split.gallery], test.labels[split.gallery])
@@ -280,7 +280,7 @@ def _galleries(test, splits):
 
 
 def _ks(config, splits):
-    """The Ks of the config, or the usual ones as far as there are so many images to rank."""
+    """Returns the Ks of the config, or the default Ks that the gallery is large enough for; and a note."""
     ranked = min(split.ranked for split in splits)
     ks = config.evaluation.recall_at or None
     return metrics.usable_ks(ks, ranked) if splits[0].labels is not None else ((1,), "")

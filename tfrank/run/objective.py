@@ -1,4 +1,4 @@
-"""What a run minimises: a loss of each embedding, and the proxies and memories that losses bring."""
+"""The objective of a run: one loss per embedding, with the losses' proxies and memories."""
 
 import dataclasses
 import inspect
@@ -19,13 +19,13 @@ from tfrank.run import settings
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """What is trained, and to what end.
+    """A model and its losses.
 
     Attributes:
-        model: from images to (embeddings, what the losses ask for): the embedding model and, where the
-            losses have them, layers of proxies behind it.
+        model: maps images to (embeddings, inputs of the losses). It is the embedding model, followed by
+            layers of proxies if the losses have them.
         losses: one for each embedding.
-        state: variables beside the embedding model's, for checkpoints: proxies and memories.
+        state: variables other than the embedding model's, for checkpoints: proxies and memories.
     """
 
     model: keras.Model
@@ -33,26 +33,26 @@ class Objective:
     state: list[tf.Variable]
 
     def loss(self, labels: tf.Tensor, outputs: tuple[Any, Any]) -> tf.Tensor:
-        """The sum of the losses, one of each embedding."""
+        """Returns the sum of the losses of all embeddings."""
         return tf.add_n([loss(labels, output) for loss, output in zip(self.losses, outputs[1])])
 
 
 def build_objective(
     config: ConfigDict, model: keras.Model, labels: Iterable[int], iterations: keras.Variable
 ) -> Objective:
-    """The objective of an embedding model, in the scope of the strategy.
+    """Builds the objective of an embedding model. Call it in the scope of the strategy.
 
     Args:
-        config: of the run.
-        model: with one or several embeddings.
-        labels: of the training images.
-        iterations: what counts the training steps.
+        config: config of the run.
+        model: embedding model with one or several embeddings.
+        labels: labels of the training images.
+        iterations: counter of the training steps.
     """
     parts = [build_loss(config, labels) for _ in model.outputs]
     for loss in parts:
         loss.iteration = iterations
-        loss.warns = False  # The trainer does.
-    # Each with first proxies of its own.
+        loss.warns = False  # The trainer warns instead.
+    # Different seeds, so that the proxies of each embedding start differently.
     seeds = [(config.seed + place) % 2**32 for place in range(len(parts))]
     heads = [loss.proxies(seed=s) if isinstance(loss, ProxyLoss) else None for loss, s in zip(parts, seeds)]
     asked = [head(output) if head else output for head, output in zip(heads, model.outputs)]
@@ -62,15 +62,15 @@ def build_objective(
 
 
 def build_loss(config: ConfigDict, labels: Iterable[int]) -> keras.losses.Loss:
-    """The loss of one embedding; a field that it does not have is reported with those that it has.
+    """Builds the loss of one embedding. Raises InputError for an unknown field, and lists the known ones.
 
     Args:
-        config: of the run.
-        labels: of the training images; losses with proxies are made for them.
+        config: config of the run.
+        labels: labels of the training images; losses with proxies need them.
     """
     fields = dict(config.loss)
     if fields.get("warmup_steps") == settings.OPEN:
-        fields["warmup_steps"] = 0  # Until the steps of the run are known.
+        fields["warmup_steps"] = 0  # The steps of the run are not known yet.
     names = [*losses.LOSSES, *PROXY_LOSSES, *ADDONS]
     name = checks.one_of("config.loss.name", fields.pop("name"), names)
     known = loss_fields(name)
@@ -96,7 +96,7 @@ def build_loss(config: ConfigDict, labels: Iterable[int]) -> keras.losses.Loss:
 
 
 def loss_fields(name: str) -> list[str]:
-    """The hyper-parameters of the loss of that name.
+    """Lists the hyper-parameters of the loss of that name.
 
     >>> loss_fields("smooth_ap")
     ['temperature', 'include_self']

@@ -1,4 +1,4 @@
-"""The composition root of what is seen of images: pictures of records, rows of queries and neighbours."""
+"""Pictures for the report: images of records, and rows of queries with their neighbours."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,17 +19,17 @@ from tfrank.run.datasets import build_loader
 from tfrank.run.measuring import Results
 
 QUERIES, NEIGHBORS = 8, 8
-# Of queries that are equally wrong, so many are compared by how similar their nearest image is.
+# For at most this many of the worst queries, the similarity of the wrong nearest image breaks ties.
 MOST_SEARCHED = 2000
 
 
 class Images:
-    """What is shown of an image: the part that is looked at, in its own proportions, and its class's name.
+    """Pictures and class names of test images. A picture shows the configured region, in its own proportions.
 
     Args:
-        config: how images are loaded.
-        results: what was measured.
-        index: the records; None where embeddings came without images.
+        config: defines how images are loaded.
+        results: the results.
+        index: the records; None if embeddings came without images.
     """
 
     def __init__(self, config: ConfigDict, results: Results, index: RecordIndex | None):
@@ -48,12 +48,12 @@ class Images:
         return self._reader is not None
 
     def picture(self, row: int, **fields: Any) -> Picture:
-        """The picture of a row of the results, as small as a page needs it."""
+        """Returns the picture of a row of the results, as small as a page needs it."""
         image = self._loader.test(self._record(row)).numpy()
         return picture_of(image, caption=self.name(row), file=text_of(self._results.test.ids[row]), **fields)
 
     def name(self, row: int) -> str:
-        """The name of a row's class; of its image where it has no class."""
+        """Returns the class name of a row, or the image's id if it has no class."""
         label = int(self._results.test.labels[row])
         if label == UNKNOWN:
             return text_of(self._results.test.ids[row])
@@ -61,7 +61,7 @@ class Images:
         return text or f"class {label}"
 
     def class_name(self, label: int) -> str:
-        """The name of a class."""
+        """Returns the name of a class."""
         return self.name(int(np.argmax(self._results.test.labels == label)))
 
     def _record(self, row):
@@ -69,17 +69,17 @@ class Images:
 
 
 def query_grids(results: Results, found: Measured, ranking: str, images: Images) -> list[Grid]:
-    """The worst queries of a ranking, the best, and some random ones; see `curves.choose_queries`.
+    """Returns grids of the worst, the best and some random queries; see `curves.choose_queries`.
 
     Args:
-        results: what was measured.
-        found: the ranking, one of a single split.
+        results: the results.
+        found: the ranking, of a single split.
         ranking: its name.
         images: the pictures.
     """
     labels = found.split.labels and found.split.labels[0]
     scores = found.per_query[main_metric(found.per_query)]
-    # An approximate search knows no ranks, and whether the nearest is right.
+    # Approximate search gives no ranks, only whether the nearest image is right.
     wrong = curves.wrong_on_top(found.ranks, NEIGHBORS) if found.ranks is not None else 1 - scores
     chosen = curves.choose_queries(
         scores, labels, wrong=wrong, similarity=_of_nearest(results, found.split, wrong), count=QUERIES
@@ -98,7 +98,7 @@ def query_grids(results: Results, found: Measured, ranking: str, images: Images)
 
 
 def _of_nearest(results, split, wrong):
-    """`[queries]` the similarity of the nearest image where it is wrong, for the worst; NaN for others."""
+    """Returns `[queries]` the similarity of the wrong nearest image for the worst queries; NaN for others."""
     order = np.random.default_rng(0).permutation(len(wrong))
     rows = order[np.argsort(-wrong[order], kind="stable")][:MOST_SEARCHED]
     rows, similarity = rows[wrong[rows] > 0], np.full(len(wrong), np.nan)
@@ -112,18 +112,18 @@ def _of_nearest(results, split, wrong):
 def grid_rows(
     results: Results, found: Measured, ranking: str, queries: Sequence[int], images: Images
 ) -> list[GridRow]:
-    """Some queries of a ranking and their nearest images by the embeddings.
+    """Returns rows of some queries and their nearest images, ranked by the embeddings.
 
     Args:
-        results: what was measured.
-        found: the ranking, one of a single split.
+        results: the results.
+        found: the ranking, of a single split.
         ranking: its name.
-        queries: their numbers in the split.
+        queries: indices of the queries in the split.
         images: the pictures.
     """
     split, metric = found.split, main_metric(found.per_query)
     gallery = rows_of(results.embeddings, split.gallery)
-    # Ignored images take places that others are shown in.
+    # Search for more than are shown, since ignored images among them are skipped.
     ignored = [split.truths[ranking].ignored(query) for query in queries]
     count = min(len(gallery), NEIGHBORS + max(map(len, ignored)))
     nearest = exact(results.embeddings[split.queries[queries]], gallery, count)

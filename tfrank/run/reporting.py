@@ -1,4 +1,4 @@
-"""The composition root of what is shown of an evaluation: from results and images to files and a page."""
+"""Writes the files and the report page of an evaluation."""
 
 import csv
 import datetime
@@ -33,7 +33,7 @@ from tfrank.run.comparing import (
 from tfrank.run.measuring import Results
 from tfrank.run.pictures import Images, query_grids
 
-# Of the classes that most queries are of, so many are named.
+# How many of the classes with most queries a note names.
 NAMED = 5
 CURVE_KS = 1000
 DEFINITIONS = metrics.DEFINITIONS | clusters.DEFINITIONS | verification.DEFINITIONS
@@ -52,21 +52,21 @@ def write_evaluation(
     warnings: Sequence[str] = (),
     training: str = "",
 ) -> list[str]:
-    """Writes metrics, per-query results, curves and the report; their paths.
+    """Writes metrics, per-query results, curves and the report; returns their paths.
 
     Args:
-        folder: where to.
-        config: of the run.
-        results: what was measured.
-        index: the test set's records; None where embeddings came without images.
-        about: what was measured how, for a reader.
-        title: of the report.
+        folder: output folder.
+        config: config of the run.
+        results: results of the evaluation.
+        index: records of the test set; None if embeddings came without images.
+        about: facts on the evaluation, see `measuring.about`.
+        title: title of the report.
         compare_with: folder of another evaluation to compare with; "" for none.
-        baselines: what else was measured on the same test set, such as raw pixels, by name. They are kept in
-            the folder: without any, those that are there stand in the first table, unless the config says
-            that there are none, or they were measured in another way.
-        warnings: what stands at the top of the page, before everything.
-        training: folder of the run, whose loss is drawn; "" for none.
+        baselines: results of baselines on the same test set, such as raw pixels, by name. They are kept in
+            the folder. If none are given, the first table shows the kept ones, unless the config disables
+            baselines or they were measured in another way.
+        warnings: warnings at the top of the page.
+        training: folder of the run whose training curves are drawn; "" for none.
     """
     questions, per_query = questions_of_results(results), per_query_of(results)
     lines = {name: _curves_of(one) for name, one in results.rankings.items() if one.ranks is not None}
@@ -116,7 +116,7 @@ def _now():
 
 
 def _facts(about, title):
-    """What was measured how, but for what the title says."""
+    """Formats the facts, except the one that is the title."""
     facts = {name: f"{fact:,}" if isinstance(fact, int) else fact for name, fact in about.items()}
     return [(name, fact) for name, fact in facts.items() if fact != title]
 
@@ -128,7 +128,7 @@ def _first_tables(results, beside, name):
 
 
 def _note_on_classes(results, images):
-    """That few classes are many of the queries of the first ranking, if they are."""
+    """Returns a note if few classes make up many of the first ranking's queries."""
     found = next(iter(results.rankings.values()))
     scores, labels = found.per_query.get("recall_at_1"), results.test.labels[found.queries]
     if scores is None or np.any(labels == UNKNOWN):
@@ -149,7 +149,7 @@ def _note_on_classes(results, images):
 
 
 def _charts_of_training(folder):
-    """The loss of a run and its Recall@1 on validation classes, as far as they were written down."""
+    """Draws the loss of a run and its Recall@1 on validation classes, as far as they were logged."""
     path = os.path.join(folder, "training.csv")
     if not folder or not os.path.exists(path):
         return []
@@ -168,7 +168,7 @@ def _charts_of_training(folder):
 
 
 def _definitions(results):
-    """What the metrics that were measured are."""
+    """Returns the definitions of the measured metrics."""
     names = [name for row in results.metrics().values() for name in row]
     families = dict.fromkeys(map(metrics.family_of, names))
     return {family: DEFINITIONS[family] for family in families if family in DEFINITIONS}
@@ -193,7 +193,7 @@ def _curves_of(found):
 
 
 def _first_split(results):
-    """The first ranking's name and result, where it is one of a single split."""
+    """Returns the first ranking's name and measurement if it has a single split, else (None, None)."""
     name, found = next(iter(results.rankings.items()))
     return (name, found) if found.split is not None else (None, None)
 
@@ -228,7 +228,7 @@ def _worst_classes(results, images):
         return []
     split, (labels, gallery_labels) = found.split, found.split.labels
     scores = labels, found.per_query["recall_at_1"], found.per_query.get("ap")
-    # What they are confused with is looked up for those classes alone.
+    # Search for confused classes only for queries of the worst classes.
     worst = {int(one.name) for one in curves.worst_classes(*scores)}
     queries = np.flatnonzero(np.isin(labels, list(worst)))
     own = split.self_index[queries]

@@ -1,4 +1,4 @@
-"""What the fields of a config mean, and which values they may have."""
+"""Checks the ranges of config fields and fills in the fields that are left open."""
 
 import types
 
@@ -9,7 +9,7 @@ from tfrank.common import checks
 from tfrank.common.checks import InputError
 from tfrank.run.workdir import flatten
 
-# The least value of every field that is a whole number, but for those of the view, which checks its own.
+# Smallest value of each integer field. Fields of the augmentation are missing: `View` checks its own.
 LEAST = {
     "seed": 0,
     "data.validation_classes": 0,
@@ -38,9 +38,9 @@ LEAST = {
     "evaluation.database_augmentation": 0,
 }
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
-# A number that is left open, to follow from the weights or from the data.
+# Value of a field that is left open: it then follows from the weights or from the data.
 OPEN = -1
-# What a field that is left open becomes, for pretrained weights and for random ones.
+# Values of open fields for (pretrained, random) weights.
 BY_WEIGHTS = types.MappingProxyType(
     {
         "data.image_size": (160, 32),
@@ -48,27 +48,30 @@ BY_WEIGHTS = types.MappingProxyType(
         "train.start_share": (0.5, 0.0),
     }
 )
-# What follows from the training images, where it is left open.
+# Fields that follow from the training images if they are left open.
 BY_DATA = ("data.validation_classes", "data.classes_per_batch", "train.steps", "train.evaluate_every")
-# The share of the steps in which PNP-Dq grows out of PNP-Ds, from random weights.
+# Share of the steps in which PNP-Ds turns gradually into PNP-Dq, from random weights.
 WARM_UP_SHARE = 0.5
-# The backbone "auto": of Keras' weights, of a PyTorch file, of random weights.
+# The backbone "auto" for Keras weights, for a PyTorch file and for random weights.
 KERAS_BACKBONE, PYTORCH_BACKBONE, SMALL_BACKBONE = "keras/MobileNetV2", "mobilenet_v2", "convnet"
-# A batch of this many images where the shape is left open, and the most classes in it.
+# Images in a batch whose shape is left open, and the largest number of classes in it.
 IMAGES_IN_A_BATCH, MOST_CLASSES = 64, 16
-# How often a run of open length sees each image, from pretrained weights and from random ones.
+# Passes over the training images in a run of open length, for (pretrained, random) weights.
 PASSES = (6, 40)
-# The same of a head on a frozen backbone, whose steps cost next to nothing, and its rate.
+# The same for a head on a frozen backbone, whose steps cost next to nothing, and its learning rate.
 FROZEN_PASSES, FROZEN_RATE = 24, 3e-4
 FEWEST_STEPS, MOST_STEPS = 100, 5000
 EVALUATIONS = 10
-# Classes that are held out for validation by default, and how many it takes for that.
+# Held out for validation by default: share of the classes, fewest classes; fewest to hold any out of.
 HELD_OUT_SHARE, FEWEST_HELD_OUT, FEWEST_TO_HOLD_OUT = 0.2, 4, 12
 SAMPLERS = ("class_balanced", "all_classes", "category_pairs", "uniform")
 
 
 def check_ranges(config: ConfigDict) -> None:
-    """InputError for the first field out of its range; views and regions: see `datasets.build_loader`."""
+    """Raises InputError for the first field out of its range.
+
+    `datasets.build_loader` checks augmentation and regions.
+    """
     flat = flatten(config.to_dict())
     for field, least in LEAST.items():
         if field not in BY_DATA or flat[field] != OPEN:
@@ -90,7 +93,7 @@ def check_ranges(config: ConfigDict) -> None:
 
 
 def resolved(config: ConfigDict) -> ConfigDict:
-    """The config with the fields that depend on whether it begins with pretrained or random weights."""
+    """Returns the config with the open fields filled in that depend on pretrained or random weights."""
     config = config.copy_and_resolve_references()
     random = config.model.weights == "random"
     if config.train.frozen_backbone and config.train.learning_rate == OPEN:
@@ -108,7 +111,7 @@ def resolved(config: ConfigDict) -> ConfigDict:
 
 
 def held_out_classes(config: ConfigDict, labels: np.ndarray) -> int:
-    """How many training classes are held out for validation; where that is left open, prints why."""
+    """Returns how many training classes are held out for validation; if left open, prints its choice."""
     count = config.data.validation_classes
     if count != OPEN:
         return count
@@ -125,7 +128,7 @@ def held_out_classes(config: ConfigDict, labels: np.ndarray) -> int:
 
 
 def fitted(config: ConfigDict, labels: np.ndarray) -> ConfigDict:
-    """The config with batch shape and steps by the training images, where they are left open; prints why."""
+    """Returns the config with open batch shape and steps filled in from the training images; prints why."""
     config = config.copy_and_resolve_references()
     data, train = config.data, config.train
     classes, images = len(np.unique(labels)), len(labels)
@@ -134,7 +137,7 @@ def fitted(config: ConfigDict, labels: np.ndarray) -> ConfigDict:
         most = min(MOST_CLASSES, classes)
         if most < 2:
             raise InputError(f"It takes at least 2 classes to train on; there is {classes}.")
-        # A power of two divides among devices.
+        # Devices can share a power of two equally.
         data.classes_per_batch = 1 << (most.bit_length() - 1)
         data.examples_per_class = 4 if data.classes_per_batch == MOST_CLASSES else 8
         print(
@@ -160,7 +163,7 @@ def fitted(config: ConfigDict, labels: np.ndarray) -> ConfigDict:
 
 
 def evaluate_every(config: ConfigDict, steps: int) -> int:
-    """Steps between evaluations of the validation part."""
+    """Returns the steps between evaluations of the validation part."""
     every = config.train.evaluate_every
     return max(1, steps // EVALUATIONS) if every == OPEN else every
 
@@ -173,7 +176,7 @@ def _check_data(data):
             "Merged classes, and false labels, span categories: there are no pairs of them to draw."
             " Take --config.data.sampler=class_balanced."
         )
-    # The splits of another data set may have the same names.
+    # Splits of another data set may share names without sharing classes.
     common = sorted(set(data.train) & set(data.test)) if not data.test_records else []
     if common:
         raise InputError(
@@ -191,7 +194,7 @@ def _check_evaluation(evaluation):
 
 
 def check_memory(config: ConfigDict, steps: int) -> None:
-    """InputError where a run ends before its memory of past embeddings would join the gallery."""
+    """Raises InputError if a run ends before its memory of past embeddings joins the gallery."""
     if not config.train.memory_size:
         return
     joins = max(config.train.memory_warm_up, -(-config.train.memory_size // batch_size(config))) + 1
@@ -205,17 +208,17 @@ def check_memory(config: ConfigDict, steps: int) -> None:
 
 
 def batch_size(config: ConfigDict) -> int:
-    """Images in a batch, of all devices together; 0 while it is left open."""
+    """Returns the number of images in a global batch; 0 while it is left open."""
     return max(0, config.data.classes_per_batch) * config.data.examples_per_class
 
 
 def any_size(config: ConfigDict) -> bool:
-    """Whether the model that is evaluated has to take images of any size."""
+    """Returns whether the evaluated model must take images of any size."""
     return config.evaluation.full_size or tuple(config.evaluation.scales) != (1.0,)
 
 
 def total_steps(config: ConfigDict, num_images: int) -> int:
-    """The steps of the run; an epoch is as many images as the training part has."""
+    """Returns the steps of the run and prints them. An epoch is as many images as the training part has."""
     steps, epochs = config.train.steps, config.train.epochs
     if (steps > 0) == (epochs > 0):
         raise InputError(
@@ -228,12 +231,12 @@ def total_steps(config: ConfigDict, num_images: int) -> int:
 
 
 def _steps_of(config, num_images):
-    """The field of the steps, or as many as the epochs take."""
+    """Returns the configured steps, or the steps that the configured epochs take."""
     return config.train.steps or max(1, round(config.train.epochs * num_images / batch_size(config)))
 
 
 def parts(field: str, text: str) -> list[str]:
-    """The parts of a text between commas.
+    """Splits a text at commas.
 
     >>> parts("train.no_decay", "bias, gamma")
     ['bias', 'gamma']
@@ -245,7 +248,7 @@ def parts(field: str, text: str) -> list[str]:
 
 
 def multipliers(text: str) -> dict[str, float]:
-    """The learning-rate multipliers in a text.
+    """Parses learning-rate multipliers.
 
     >>> multipliers("embedding=10, gem=0.5")
     {'embedding': 10.0, 'gem': 0.5}

@@ -2,7 +2,7 @@
 
     python train_main.py [--config=configs/digits.py[:loss]] [--workdir=FOLDER] [--config.field=value ...]
 
-Killed and started again with the same command, it goes on from its last checkpoint.
+An interrupted run resumes from its last checkpoint when the same command is started again.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ def main(_):
 
 
 def train_and_evaluate(config, workdir, strategy, data, steps):
-    """Trains for so many steps, exports the best weights, and writes their report."""
+    """Trains for `steps` steps, exports the best weights and writes their report."""
     test = measuring.test_set_of(data.test, data.relevance)
     measuring.check_measurable(config, test)
     training = experiment.build_training(config, workdir, strategy, steps, data.train)
@@ -81,12 +81,12 @@ def train_and_evaluate(config, workdir, strategy, data, steps):
     for warning in warnings:
         print(f"\nWARNING: {warning}")
     files.write_json(paths["metrics.json"], rows)
-    # Whitening and several scales are for eval_main.
+    # Only eval_main applies whitening and several scales.
     done = config.copy_and_resolve_references()
     done.evaluation.update(whitening=0.0, scales=(1.0,))
     about = measuring.about(done, test, model=workdir, search="exact")
     folder = os.path.join(workdir, "evaluation", datasets.test_name(config))
-    # Of the weights that an evaluation found here before.
+    # Files of an earlier evaluation belong to other weights.
     for name in ("embeddings", "whitening", "whitening.npz", "saved_model"):
         files.remove(os.path.join(folder, name))
     *_, page = reporting.write_evaluation(
@@ -101,5 +101,5 @@ def train_and_evaluate(config, workdir, strategy, data, steps):
 
 
 def command() -> None:
-    """Runs the command line of this process."""
+    """Runs tfrank-train with the command line of this process."""
     commands.run(main, parse=functools.partial(config_flag.parse, _DEFAULT_CONFIG, __name__))

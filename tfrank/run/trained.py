@@ -1,4 +1,4 @@
-"""The composition root of trained models: opened from a run or a SavedModel, to embed, whiten and export."""
+"""Trained models of a run or a SavedModel: opening, embedding, whitening and exporting."""
 
 import dataclasses
 import hashlib
@@ -29,14 +29,14 @@ from tfrank.run.workdir import check_path
 
 @dataclasses.dataclass(frozen=True)
 class TrainedModel:
-    """A model that is measured.
+    """A trained model to be evaluated.
 
     Attributes:
-        config: how images are loaded, and at which scales they are seen.
-        function: from images to embeddings, on all replicas.
-        fingerprint: of its weights.
-        evaluations: folder that its evaluations go to by default.
-        model: the Keras model; None where it is a SavedModel.
+        config: defines how images are loaded, and at which scales they are embedded.
+        function: maps images to embeddings, on all replicas.
+        fingerprint: fingerprint of the weights.
+        evaluations: default folder of its evaluations.
+        model: the Keras model; None for a SavedModel.
     """
 
     config: ConfigDict
@@ -46,7 +46,7 @@ class TrainedModel:
     model: keras.Model | None
 
     def embed(self, index: RecordIndex, folder: str) -> np.ndarray:
-        """Unit-norm embeddings of all records, in a folder, where a pass that was stopped goes on."""
+        """Embeds all records to unit norm and stores the embeddings in a folder; resumes if interrupted."""
         loader = build_loader(self.config)
         scales = tuple(self.config.evaluation.scales)
         what = repr((self.fingerprint, self.config.train.precision, index.fingerprint(), loader, scales))
@@ -59,10 +59,10 @@ class TrainedModel:
         return embed_into(folder, self.function, batches_from, ids=ids, labels=index.label, key=key)
 
     def learn_whitening(self, train: RecordIndex, folder: str) -> Whitening:
-        """PCA whitening as the config says, learnt on images of the training set, or on a sample of them."""
+        """Learns PCA whitening as configured, on the training images or a sample of them."""
         options = self.config.evaluation
         count = min(len(train), options.whitening_images)
-        # The same for runs of any seed, which are compared.
+        # The same images for every seed, so that runs are comparable.
         rows = np.sort(np.random.default_rng(0).permutation(len(train))[:count])
         print(f"Whitening is learnt on {count:,} of {len(train):,} training images.")
         embeddings = self.embed(select(train, rows), folder)
@@ -70,13 +70,13 @@ class TrainedModel:
             return learn_whitening(embeddings, power=options.whitening, dims=options.whitening_dim or None)
 
     def check_exportable(self, folder: str) -> None:
-        """InputError where there is no Keras model to export, or a model could not be read from `folder`."""
+        """Raises InputError if there is no Keras model, or TensorFlow could not load one from `folder`."""
         check_path(folder)
         if self.model is None:
             raise InputError("A SavedModel cannot be exported again. Give the run by --workdir.")
 
     def export(self, folder: str, whitening: Whitening | None) -> str:
-        """Writes a SavedModel that embeds at the config's scales, whitened if told so; its path."""
+        """Writes a SavedModel that embeds at the config's scales and whitens if told to; returns its path."""
         self.check_exportable(folder)
         scales = tuple(self.config.evaluation.scales)
         inference.export(self.config, self.model, folder, whitening, scales=scales)
@@ -86,12 +86,12 @@ class TrainedModel:
 def open_model(
     config: ConfigDict, workdir: str, saved_model: str | None, *, trusted: bool = False
 ) -> TrainedModel:
-    """The model of a run, by its best or latest weights, or a SavedModel, on the config's devices.
+    """Opens the model of a run, with its best or latest weights, or a SavedModel, on the config's devices.
 
     Args:
-        config: how images are loaded, and on which devices.
-        workdir: of the run.
-        saved_model: the folder of a SavedModel, which is opened in place of the run's; None: none is.
+        config: defines how images are loaded, and on which devices.
+        workdir: folder of the run.
+        saved_model: folder of a SavedModel to open instead of the run's model; None for the run's.
         trusted: whether the SavedModel may run any operation; see `load_saved_model`.
     """
     strategy = experiment.build_evaluation_strategy(config)
@@ -113,7 +113,7 @@ def open_model(
 
 
 def check_contents(saved_model: str, config: ConfigDict) -> None:
-    """InputError where an exported model does by itself what the config says is to be done."""
+    """Raises InputError if the config asks for whitening or scales that the SavedModel already applies."""
     contents, options = inference.exported_contents(saved_model), config.evaluation
     for field, asked, nothing in (
         ("whitening", options.whitening, 0.0),
@@ -129,13 +129,13 @@ def check_contents(saved_model: str, config: ConfigDict) -> None:
 def load_saved_model(
     folder: str, size: int | None, *, trusted: bool = False
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The `serving_default` signature of a SavedModel as an embedding function.
+    """Returns the `serving_default` signature of a SavedModel as an embedding function.
 
     Args:
-        folder: of the SavedModel.
-        size: of the square images that it embeds; None: any.
-        trusted: whether it may run any operation. If not, one is refused before it is loaded that could read
-            or write files, speak to other machines or run Python.
+        folder: folder of the SavedModel.
+        size: side of the square images that it embeds; None for any.
+        trusted: whether it may run any operation. If not, a model that could read or write files, contact
+            other machines or run Python is refused before it is loaded.
     """
     try:
         if not trusted:
@@ -150,7 +150,7 @@ def load_saved_model(
         takes = inputs["images"].shape[1:3]
         if not takes.is_compatible_with([size, size]) or (size is None and None not in takes):
             raise ValueError(f"its images are of {takes} pixels, not of {size or 'any size'}")
-        # Kept with it: the signature alone does not keep the variables.
+        # The function holds the model too: the signature alone does not keep the variables alive.
         return lambda batch, model=loaded: model.signatures["serving_default"](images=batch)["embedding"]
     except InputError:
         raise
@@ -163,14 +163,13 @@ def load_saved_model(
 
 
 def load_embeddings(path: str) -> tuple[np.ndarray, TestSet]:
-    """Unit-norm embeddings and their test set out of an .npz file.
+    """Loads embeddings and their test set from an .npz file; normalises the embeddings to unit norm.
 
-    Its arrays: `embeddings`, `[images, dim]` floats of any norm, and `labels`, `[images]` integers; `ids`
-    (`[images]` text), `role` ("query" or "gallery") and `group`, where they are known; see `TestSet`.
+    Required arrays are `embeddings`, `[images, dim]` floats of any norm, and `labels`, `[images]` integers.
+    Optional ones are `ids` (`[images]` text), `role` ("query" or "gallery") and `group`; see `TestSet`.
 
     Raises:
-        InputError: there is no such file, it is damaged or holds something else, or an embedding is not
-            finite.
+        InputError: the file is missing, damaged or holds something else, or an embedding is not finite.
     """
     try:
         with open(path, "rb") as file:
@@ -208,11 +207,11 @@ def load_embeddings(path: str) -> tuple[np.ndarray, TestSet]:
 
 
 def run_of(saved_model: str | None) -> str | None:
-    """The workdir that a SavedModel lies in, if it does."""
+    """Returns the workdir that contains a SavedModel, or None."""
     if not saved_model:
         return None
     folder = os.path.dirname(os.path.abspath(saved_model))
-    # One that an evaluation exported lies in its folder.
+    # A model exported by an evaluation lies in the evaluation's folder.
     of_evaluation = os.path.dirname(folder)
     places = [folder, *([os.path.dirname(of_evaluation)] if of_evaluation.endswith("evaluation") else [])]
     runs = [place for place in places if os.path.exists(os.path.join(place, "config.json"))]
@@ -220,10 +219,10 @@ def run_of(saved_model: str | None) -> str | None:
 
 
 def config_of_run(arguments: Sequence[str], root: str) -> str:
-    """The config of the run that a command line names, or that of the digits.
+    """Returns the path of the config of the run that a command line names, or of the digits' config.
 
     Raises:
-        InputError: it names a SavedModel of no run, so that nobody knows which images it is for.
+        InputError: the command line names a SavedModel outside any run, so its images are unknown.
     """
     flags = dict(re.findall(r"^--?(workdir|saved_model)[=\n](.+)$", "\n".join(arguments), re.MULTILINE))
     folder = flags.get("workdir") or run_of(flags.get("saved_model"))

@@ -1,4 +1,4 @@
-"""What a run's folder remembers, so that a resume cannot silently be another run."""
+"""Config and record fingerprints in a run's folder: a resumed run must not silently be another one."""
 
 import json
 import os
@@ -11,13 +11,13 @@ from tfrank.common import files
 from tfrank.common.checks import InputError
 from tfrank.training.checkpoints import saved_checkpoints
 
-# What `config.data.name` is for data of which a config's name says nothing, and what ends its path.
+# Values of `config.data.name` for a user's own data, whose path then names the run; endings cut off the path.
 OWN_DATA = ("folder", "csv", "tfrecords")
 ENDS = r"\.(csv|zip|tgz|tar(\.\w+)?)$"
-# Where records are or come from: they are compared by content.
+# Paths of records and their sources may change: records are compared by content.
 PATHS = ("data.source", "data.records", "data.test_records")
-# What a resumed run may change: how long it goes on, what it prints, how many devices it has; paths; and what
-# only evaluation reads. A dot at the end stands for all fields of a group.
+# Fields that a resumed run may change: its length, output, devices and paths, and what only evaluation reads.
+# A dot at the end stands for all fields of a group.
 CHANGEABLE = (
     *PATHS,
     "dry_run",
@@ -27,16 +27,16 @@ CHANGEABLE = (
     "train.strategy",
     "evaluation.",
 )
-# What the records depend on; all that matters as long as no step was saved.
+# Fields that the records depend on. Until a step is saved, only these must stay the same.
 RECORD_FIELDS = ("data.name", "data.train", "data.test", "data.shards")
-# What a checkpoint fits to.
+# Fields that define which checkpoints fit.
 MODEL_FIELDS = ("model.",)
 
 
 def default_workdir(config: ConfigDict) -> str:
-    """Where a run goes that was given no folder: named after its config, a user's own data, and its loss.
+    """Returns the default folder of a run, named after its config, the path of own data, and its loss.
 
-    Runs on `--config.data.records=records/photos` and on `--config.data.source=photos.zip` go to
+    `--config.data.records=records/photos` and `--config.data.source=photos.zip` both give
     `runs/own_images_photos_pnp`.
     """
     names = [config.name, config.loss.name]
@@ -47,12 +47,12 @@ def default_workdir(config: ConfigDict) -> str:
 
 
 def check_config_of(workdir: str, config: ConfigDict) -> None:
-    """Saves the resolved config in a new workdir; one that is there must agree with it.
+    """Saves the resolved config in a new workdir, or compares it with the saved one.
 
-    The config that is there stays until `save_config`.
+    A saved config is kept until `save_config` replaces it.
 
     Raises:
-        InputError: a field differs that a resume may not change; all such fields are named.
+        InputError: fields differ that a resumed run may not change; names them all.
     """
     path = os.path.join(workdir, "config.json")
     if not os.path.exists(path):
@@ -64,7 +64,7 @@ def check_config_of(workdir: str, config: ConfigDict) -> None:
 
 
 def save_config(workdir: str, config: ConfigDict, steps: int) -> None:
-    """Saves the config of a run that goes on to `steps` steps; InputError where it is already beyond."""
+    """Saves the config of a run of `steps` steps; raises InputError if it has taken more already."""
     taken = _steps_saved(workdir)
     if steps < taken:
         raise InputError(
@@ -75,13 +75,13 @@ def save_config(workdir: str, config: ConfigDict, steps: int) -> None:
 
 
 def _steps_saved(workdir: str) -> int:
-    """The step of the latest checkpoint, 0 where there is none."""
+    """Returns the step of the latest checkpoint, 0 if there is none."""
     paths = saved_checkpoints(os.path.join(workdir, "checkpoints"))
     return int(paths[-1].rsplit("-", 1)[1]) if paths else 0
 
 
 def check_same_config(workdir: str, config: ConfigDict) -> None:
-    """InputError where another machine of the run, the chief, has saved no config there, or another one."""
+    """Raises InputError if the chief of a multi-worker run saved no config there, or a different one."""
     path = os.path.join(workdir, "config.json")
     if not os.path.exists(path):
         raise InputError(
@@ -92,7 +92,7 @@ def check_same_config(workdir: str, config: ConfigDict) -> None:
 
 
 def check_model_of(workdir: str, config: ConfigDict) -> None:
-    """InputError where the workdir has no run, or one of another model."""
+    """Raises InputError if the workdir has no run, or a run of another model."""
     path = os.path.join(workdir, "config.json")
     if not os.path.exists(path):
         raise InputError(
@@ -103,7 +103,7 @@ def check_model_of(workdir: str, config: ConfigDict) -> None:
 
 
 def check_path(folder: str) -> None:
-    """InputError for a folder in which TensorFlow would not find its checkpoints and models again."""
+    """Raises InputError if TensorFlow would not find checkpoints and models in a folder of this name."""
     if re.search(r"\[.*\]|\\", folder):
         raise InputError(
             f"TensorFlow reads [...] and \\ in the path {folder} as a pattern, and would not find the files"
@@ -112,7 +112,7 @@ def check_path(folder: str) -> None:
 
 
 def check_records_of(workdir: str, fingerprints: dict[str, str]) -> None:
-    """Saves the fingerprints of the records; InputError where those of before differ."""
+    """Saves the fingerprints of the records; raises InputError if they differ from the saved ones."""
     path = os.path.join(workdir, "records.json")
     if not os.path.exists(path):
         files.write_json(path, fingerprints)
@@ -123,7 +123,7 @@ def check_records_of(workdir: str, fingerprints: dict[str, str]) -> None:
 
 
 def flatten(tree: dict, prefix: str = "") -> dict:
-    """A tree of dicts as one dict, its keys joined by dots.
+    """Flattens a tree of dicts into one dict, its keys joined by dots.
 
     >>> flatten({"train": {"steps": 3}})
     {'train.steps': 3}
