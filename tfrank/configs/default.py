@@ -164,8 +164,8 @@ def get_config(loss: str = "") -> ConfigDict:
     )
 
     config.model = ConfigDict()
-    # Backbone: "convnet" (a small one), "resnet50", "resnet101" (v1.5), "se_resnet50", "bn_inception", or a
-    # network of keras.applications, such as "keras/EfficientNetB0". "auto": "keras/MobileNetV2" for
+    # Backbone: "convnet" (a small one), "resnet50", "resnet101" (v1.5), "se_resnet50", "bn_inception",
+    # "mobilenet_v2" (torchvision's), or a network of keras.applications, such as "keras/EfficientNetB0". "auto": "keras/MobileNetV2" for
     # pretrained weights ("mobilenet_v2" for a PyTorch file), "convnet" for random ones.
     config.model.backbone = "convnet"
     # Initial weights: "random"; "imagenet", Keras' download for keras/...; or the path of a file: a PyTorch
@@ -270,8 +270,8 @@ def get_config(loss: str = "") -> ConfigDict:
     # The Ks of Recall@K and precision@K, each at most the number of images that a query is ranked against.
     # (): 1, 10 and 100, as far as possible.
     config.evaluation.recall_at = ()
-    # Evaluation protocols: "leave_one_out", "query_gallery", "random_gallery", "revisited", see
-    # `tfrank.evaluation.protocols`. (): the usual one of the test set.
+    # Evaluation protocols: "leave_one_out", "query_gallery", "random_gallery", "revisited",
+    # "template_pairs", see `tfrank.evaluation.protocols`. (): the usual one of the test set.
     config.evaluation.protocols = ()
     # Embed images at their own size, one at a time, neither resized nor cropped (mAP_Q).
     config.evaluation.full_size = False

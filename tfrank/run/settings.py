@@ -55,7 +55,7 @@ WARM_UP_SHARE = 0.5
 # The backbone "auto" for Keras weights, for a PyTorch file and for random weights.
 KERAS_BACKBONE, PYTORCH_BACKBONE, SMALL_BACKBONE = "keras/MobileNetV2", "mobilenet_v2", "convnet"
 # Images in a batch whose shape is left open, and the largest number of classes in it.
-IMAGES_IN_A_BATCH, MOST_CLASSES = 64, 16
+MOST_CLASSES = 16
 # Passes over the training images in a run of open length, for (pretrained, random) weights.
 PASSES = (6, 40)
 # The same for a head on a frozen backbone, whose steps cost next to nothing, and its learning rate.
