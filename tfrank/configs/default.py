@@ -165,8 +165,9 @@ def get_config(loss: str = "") -> ConfigDict:
 
     config.model = ConfigDict()
     # Backbone: "convnet" (a small one), "resnet50", "resnet101" (v1.5), "se_resnet50", "bn_inception",
-    # "mobilenet_v2" (torchvision's), or a network of keras.applications, such as "keras/EfficientNetB0". "auto": "keras/MobileNetV2" for
-    # pretrained weights ("mobilenet_v2" for a PyTorch file), "convnet" for random ones.
+    # "mobilenet_v2" (torchvision's), or a network of keras.applications, such as "keras/EfficientNetB0".
+    # "auto": "keras/MobileNetV2" for pretrained weights ("mobilenet_v2" for a PyTorch file), "convnet" for
+    # random ones.
     config.model.backbone = "convnet"
     # Initial weights: "random"; "imagenet", Keras' download for keras/...; or the path of a file: a PyTorch
     # state dict (.pth), .weights.h5, .keras or .npz. A file in an installed package: package:NAME/PATH.

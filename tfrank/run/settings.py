@@ -54,7 +54,7 @@ BY_DATA = ("data.validation_classes", "data.classes_per_batch", "train.steps", "
 WARM_UP_SHARE = 0.5
 # The backbone "auto" for Keras weights, for a PyTorch file and for random weights.
 KERAS_BACKBONE, PYTORCH_BACKBONE, SMALL_BACKBONE = "keras/MobileNetV2", "mobilenet_v2", "convnet"
-# Images in a batch whose shape is left open, and the largest number of classes in it.
+# The largest number of classes in a batch whose shape is left open.
 MOST_CLASSES = 16
 # Passes over the training images in a run of open length, for (pretrained, random) weights.
 PASSES = (6, 40)
