@@ -77,7 +77,8 @@ def test_an_index_of_millions_loads_at_once_and_batches_are_drawn_from_many_clas
 
     Twice the seconds are allowed: CI is noisy.
     """
-    (tmp_path / "a.tfrecord").write_bytes(b"")
+    with open(tmp_path / "a.tfrecord", "wb") as shard:
+        shard.truncate(7_000_000)  # Sparse; all offsets and lengths lie within.
     numbers = np.arange(3_300_000)
     columns = dict.fromkeys(COLUMNS, numbers)
     columns["label"] = numbers % 100_000
@@ -86,7 +87,7 @@ def test_an_index_of_millions_loads_at_once_and_batches_are_drawn_from_many_clas
     columns["role"] = np.zeros(len(numbers), np.int8)
     columns["has_box"] = numbers % 2 == 0
     columns["checksum"] = numbers.astype(np.uint32)
-    size = np.zeros(1, np.int64)
+    size = np.array([7_000_000])
     RecordIndex(shards=(str(tmp_path / "a.tfrecord"),), size=size, **columns).save(str(tmp_path / "a.npz"))
     result = printed_json("-c", MEASURING + SAMPLING, str(tmp_path / "a.npz"))
     print(result)
