@@ -7,7 +7,7 @@
 A pass that was stopped goes on where it was. Without --config the config is that of the run.
 """
 
-from tfrank.run.evaluate import command
+from tfrank.run.entry_points import evaluate
 
 if __name__ == "__main__":
-    command()
+    evaluate()

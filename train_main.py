@@ -5,7 +5,7 @@
 Killed and started again with the same command, it goes on from its last checkpoint.
 """
 
-from tfrank.run.train import command
+from tfrank.run.entry_points import train
 
 if __name__ == "__main__":
-    command()
+    train()

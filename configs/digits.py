@@ -1,6 +1,6 @@
 """The first run: scikit-learn's handwritten digits, trained on 0-4, tested on 5-9, which it never saw.
 
-Fields, published numbers and sources: tfrank/configs/digits.py.
+The config itself: tfrank/configs/digits.py
 """
 
 from tfrank.configs.digits import get_config  # noqa: F401

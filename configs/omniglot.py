@@ -1,6 +1,6 @@
 """Handwritten characters of alphabets never seen in training (Omniglot, Lake et al., 2015).
 
-Fields, published numbers and sources: tfrank/configs/omniglot.py.
+The config itself: tfrank/configs/omniglot.py
 """
 
 from tfrank.configs.omniglot import get_config  # noqa: F401

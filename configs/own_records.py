@@ -1,6 +1,6 @@
 """Your own TFRecords, made elsewhere: shards of `tf.train.Example` with an image and an integer class.
 
-Fields, published numbers and sources: tfrank/configs/own_records.py.
+The config itself: tfrank/configs/own_records.py
 """
 
 from tfrank.configs.own_records import get_config  # noqa: F401

@@ -1,6 +1,6 @@
 """What the papers' experiments share; a data set's config adds its own.
 
-Fields, published numbers and sources: tfrank/configs/papers.py.
+The config itself: tfrank/configs/papers.py
 """
 
 from tfrank.configs.papers import *  # noqa: F403

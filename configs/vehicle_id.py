@@ -1,6 +1,6 @@
 """PKU VehicleID: the training list's images to train on, and three growing test sets of other vehicles.
 
-Fields, published numbers and sources: tfrank/configs/vehicle_id.py.
+The config itself: tfrank/configs/vehicle_id.py
 """
 
 from tfrank.configs.vehicle_id import get_config  # noqa: F401

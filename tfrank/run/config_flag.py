@@ -1,35 +1,42 @@
 """The flag `--config`: loaded before all other flags, which may override its fields; shown by `--help`."""
 
+import functools
 import inspect
 import os
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from absl import flags
 from absl import logging as absl_logging
 from ml_collections import ConfigDict
 
+from tfrank.common import commands
 from tfrank.common.checks import InputError, did_you_mean
 from tfrank.common.commands import HELP, parse_flags, usage
 from tfrank.configs import default
 from tfrank.run import config_help
 
+# The folder that tfrank's own configs are below.
+PACKAGE = os.path.dirname(os.path.dirname(default.__file__))
 
-def parse(default_config: str | Callable[[list[str]], str], program: str, argv: list[str]) -> list[str]:
-    """Parses the flags of a command line, config fields included; returns the remaining arguments.
+
+def run(main: Callable[[Sequence[str]], Any], default_config: str | Callable[[list[str]], str]) -> None:
+    """Runs a command that has the flag `--config`; see `commands.run`.
 
     Args:
+        main: takes the arguments that remain after the flags. Its module has the flags of the command.
         default_config: path of the config if `--config` is not given, or a function from the command line to
             that path. It is not the flag's own default: absl would load that while flags are still being
             defined, and loading could fail.
-        program: the module whose description and flags `--help` shows.
-        argv: the command line.
-
-    Raises:
-        InputError: the config cannot be loaded, or a flag or field does not exist.
     """
+    commands.run(main, parse=functools.partial(_parse, default_config, main.__module__))
+
+
+def _parse(default_config, program, argv):
+    """Sets the flags and config fields of a command line; returns the remaining arguments."""
     path, argv = _config_first(default_config, argv)
     _check_loss(path, argv)
     config = _load(path)
@@ -113,9 +120,20 @@ def _config_first(default_config, argv):
             rest.append(argument)
     if path is None:
         path = default_config(rest) if callable(default_config) else default_config
+    path = _found(path)
     argv = [argv[0], f"--config={path}", *rest]
     sys.argv[:] = argv  # ml_collections looks for overrides there.
     return path, argv
+
+
+def _found(path):
+    """Returns the path of a config; where there is no such file, that of tfrank's own of the same path.
+
+    So `--config=configs/sop.py` works in any folder.
+    """
+    own = os.path.join(PACKAGE, path)
+    is_own = not os.path.isfile(path.split(":")[0]) and os.path.isfile(own.split(":")[0])
+    return own if is_own else path
 
 
 def _check_field(config, field):

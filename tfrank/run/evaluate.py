@@ -7,23 +7,19 @@
 An interrupted evaluation resumes. Without --config, the run's own config is used.
 """
 
-import functools
 import os
 
 from absl import flags
 from ml_collections import config_flags
 
-import tfrank
-from tfrank.common import commands, files
+from tfrank.common import files
 from tfrank.common.checks import InputError
-from tfrank.common.files import locked
 from tfrank.evaluation.postprocessing.whitening import save_whitening, whiten
 from tfrank.evaluation.report import text
 from tfrank.evaluation.search import by_name
-from tfrank.run import comparing, config_flag, datasets, experiment, measuring, reporting, settings, trained
+from tfrank.run import comparing, datasets, experiment, measuring, reporting, settings, trained
 from tfrank.run.workdir import default_workdir
 
-_ROOT = os.path.dirname(tfrank.__file__)
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The config. Default: that of the run")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run. Default: runs/<config>_<data>_<loss>")
 _SAVED_MODEL = flags.DEFINE_string("saved_model", None, "A SavedModel to measure, not the run's checkpoint")
@@ -50,7 +46,7 @@ def main(_):
         embeddings, test = trained.load_embeddings(_EMBEDDINGS.value)
         output_dir = _OUTPUT_DIR.value or f"{os.path.splitext(_EMBEDDINGS.value)[0]}_evaluation"
         check(config, test, output_dir)
-        with locked(output_dir):
+        with files.locked(output_dir):
             return measure(config, embeddings, test, None, output_dir, _EMBEDDINGS.value, "")
     workdir = _WORKDIR.value or trained.run_of(_SAVED_MODEL.value) or default_workdir(config)
     model = trained.open_model(config, workdir, _SAVED_MODEL.value, trusted=_TRUST.value)
@@ -60,7 +56,7 @@ def main(_):
     index, relevance = datasets.build_test_set(config, workdir)
     test = measuring.test_set_of(index, relevance)
     check(config, test, output_dir)
-    with locked(output_dir):
+    with files.locked(output_dir):
         embeddings, whitening = model.embed(index, os.path.join(output_dir, "embeddings")), None
         if config.evaluation.whitening:
             train = datasets.build_train_set(config, workdir)
@@ -100,11 +96,3 @@ def measure(config, embeddings, test, index, output_dir, name, run):
         training=run,
     )
     print("\n".join(paths))
-
-
-def command() -> None:
-    """Runs tfrank-eval with the command line of this process."""
-    commands.run(
-        main,
-        parse=functools.partial(config_flag.parse, lambda argv: trained.config_of_run(argv, _ROOT), __name__),
-    )

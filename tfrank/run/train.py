@@ -6,21 +6,17 @@ An interrupted run resumes from its last checkpoint when the same command is sta
 """
 
 import contextlib
-import functools
 import os
 
 from absl import flags
 from ml_collections import config_flags
 
-import tfrank
-from tfrank.common import commands, files
-from tfrank.common.files import locked
+from tfrank.common import files
 from tfrank.evaluation.report import text
-from tfrank.run import config_flag, datasets, experiment, inference, measuring, reporting, settings
+from tfrank.run import datasets, experiment, inference, measuring, reporting, settings
 from tfrank.run.workdir import check_config_of, check_same_config, default_workdir, save_config
 from tfrank.training import cluster, verdict
 
-_DEFAULT_CONFIG = os.path.join(os.path.dirname(tfrank.__file__), "configs", "digits.py")
 _CONFIG = config_flags.DEFINE_config_file(
     "config", None, "The config, and its loss: configs/digits.py:smooth_ap"
 )
@@ -36,7 +32,7 @@ def main(_):
     with cluster.together(strategy):
         experiment.check_config(config)
         experiment.check_start(config, workdir)
-        with locked(workdir) if chief else contextlib.nullcontext():
+        with files.locked(workdir) if chief else contextlib.nullcontext():
             with cluster.chief_first(strategy):
                 (check_config_of if chief else check_same_config)(workdir, config)
                 data = datasets.build_data(config, workdir)
@@ -98,8 +94,3 @@ def train_and_evaluate(config, workdir, strategy, data, steps):
         training=workdir,
     )
     print("\n".join([*paths.values(), page]))
-
-
-def command() -> None:
-    """Runs tfrank-train with the command line of this process."""
-    commands.run(main, parse=functools.partial(config_flag.parse, _DEFAULT_CONFIG, __name__))
