@@ -1,7 +1,6 @@
 """What the tests of losses share: every loss by its settings, and a batch that can tell a wrong one."""
 
 import functools
-import pathlib
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -139,9 +138,3 @@ def value_and_gradient(loss, labels, rows, sample_weight=None):
         tape.watch(rows)
         value = loss(labels, rows, sample_weight)
     return value, tape.gradient(value, rows)
-
-
-def held_memory():
-    """MB of this process, and pieces of memory, of which the system bounds the number (Linux)."""
-    statm, maps = (pathlib.Path("/proc/self", name).read_text() for name in ("statm", "maps"))
-    return int(statm.split()[1]) * 4096 / 1e6, maps.count("\n")

@@ -1,18 +1,13 @@
 """Rows and columns of nothing: few programs for many batch sizes, and the same results."""
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.losses import LABELS, held_memory, value_and_gradient
+from tests.losses import LABELS, value_and_gradient
+from tests.losses.core.memory_run import batch_of
 from tests.losses.core.test_rows import CORES, assert_same, every_soft_loss, values_and_gradients
 from tfrank import losses
 from tfrank.losses.core import padding, rows
-
-
-def batch_of(size):
-    """Labels of four each, but for the last, and embeddings."""
-    return np.arange(size) // 4, np.random.default_rng(size).normal(size=(size, 8)).astype("float32")
 
 
 def counted_shapes(monkeypatch):
@@ -28,26 +23,6 @@ def counted_shapes(monkeypatch):
 
     monkeypatch.setattr(rows, "_compiled", recording)
     return shapes
-
-
-@pytest.mark.parametrize("name", ["smooth_ap", "histogram"])
-def test_two_hundred_batch_sizes_take_no_more_memory_than_those_of_the_programs(name):
-    loss = losses.get(name)
-    signature = [tf.TensorSpec([None], tf.int64), tf.TensorSpec([None, 8])]
-    traced = tf.function(lambda *batch: value_and_gradient(loss, *batch), signature)
-
-    def step(size):
-        for function in (traced, lambda *batch: value_and_gradient(loss, *batch)):
-            function(*map(tf.constant, batch_of(size)))
-
-    for size in padding.SIZES[1:14]:
-        step(size)
-    megabytes, pieces = held_memory()
-    for size in range(2, 202):
-        step(size)
-    now = held_memory()
-    assert padding.SIZES[13] == 208
-    assert now[0] - megabytes < 20 and now[1] - pieces < 50
 
 
 def test_two_hundred_batch_sizes_are_thirteen_to_the_compiler(monkeypatch):

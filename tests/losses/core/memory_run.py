@@ -1,0 +1,66 @@
+"""Prints the memory that many batch sizes and many hyper-parameters take, in a process of its own.
+
+In a process that has run other tests, fragments of their memory would be counted too.
+"""
+
+import json
+import pathlib
+
+import numpy as np
+import tensorflow as tf
+
+from tests.losses import value_and_gradient
+from tfrank import losses
+from tfrank.losses.core import padding
+
+
+def held_memory():
+    """MB of this process, and pieces of memory, of which the system bounds the number (Linux)."""
+    statm, maps = (pathlib.Path("/proc/self", name).read_text() for name in ("statm", "maps"))
+    return np.array([int(statm.split()[1]) * 4096 / 1e6, maps.count("\n")])
+
+
+def batch_of(size):
+    """Labels of four each, but for the last, and embeddings."""
+    return np.arange(size) // 4, np.random.default_rng(size).normal(size=(size, 8)).astype("float32")
+
+
+def taken_by_sizes(name):
+    """What 200 batch sizes take beyond those that have a program, in a traced function and outside."""
+    loss = losses.get(name)
+    signature = [tf.TensorSpec([None], tf.int64), tf.TensorSpec([None, 8])]
+    traced = tf.function(lambda *batch: value_and_gradient(loss, *batch), signature)
+
+    def step(size):
+        for function in (traced, lambda *batch: value_and_gradient(loss, *batch)):
+            function(*map(tf.constant, batch_of(size)))
+
+    for size in padding.SIZES[1:14]:
+        step(size)
+    before = held_memory()
+    for size in range(2, 202):
+        step(size)
+    return held_memory() - before
+
+
+def taken_by_values():
+    """What 1,000 temperatures and alphas take beyond ten."""
+    batch = tf.constant(batch_of(4)[1])
+    values = set()
+    for number in range(1000):
+        if number == 10:
+            before = held_memory()
+        loss = losses.get("pnp", alpha=1 + number / 100, temperature=0.01 + number / 1000)
+        values.add(float(loss([0, 1, 0, 1], batch)))
+    assert len(values) > 900
+    return held_memory() - before
+
+
+def main():
+    sizes = {name: taken_by_sizes(name) for name in ("smooth_ap", "histogram")}
+    taken = sizes | {"values": taken_by_values()}
+    print(json.dumps({name: memory.tolist() for name, memory in taken.items()}))
+
+
+if __name__ == "__main__":
+    main()

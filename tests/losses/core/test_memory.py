@@ -1,0 +1,24 @@
+"""Many batch sizes and many hyper-parameters take no memory beyond that of a few compiled programs."""
+
+import pytest
+
+from tests.programs import printed_json
+from tfrank.losses.core import padding
+
+
+@pytest.fixture(scope="module")
+def taken():
+    """MB and pieces of memory, by the cause."""
+    return printed_json("-m", "tests.losses.core.memory_run")
+
+
+@pytest.mark.parametrize("cause", ["smooth_ap", "histogram"])
+def test_two_hundred_batch_sizes_take_no_more_memory_than_those_of_the_programs(taken, cause):
+    assert padding.SIZES[13] == 208
+    megabytes, pieces = taken[cause]
+    assert megabytes < 20 and pieces < 50
+
+
+def test_a_thousand_temperatures_and_alphas_take_no_more_memory_than_ten(taken):
+    megabytes, pieces = taken["values"]
+    assert megabytes < 20 and pieces < 50
