@@ -1,11 +1,13 @@
 """tfrank: train, measure and ship image-retrieval models by optimising the ranking."""
 
+import importlib
 import os
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 # Without a GPU TensorFlow would begin with a page of messages about it. Before its first import.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1" if os.path.exists("/dev/nvidiactl") else "3")
 
-from tfrank import callbacks, data
 from tfrank.common import tensorflow_log
 from tfrank.common.checks import InputError
 from tfrank.losses import (
@@ -42,6 +44,9 @@ from tfrank.losses.proxies import (
     SoftTripleLoss,
 )
 from tfrank.training.multi_stage_model import MultiStageModel
+
+if TYPE_CHECKING:
+    from tfrank import callbacks, data, evaluation
 
 tensorflow_log.follow_level()
 
@@ -81,5 +86,19 @@ __all__ = [
     "__version__",
     "callbacks",
     "data",
+    "evaluation",
     "metrics",
 ]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Imports `callbacks`, `data` or `evaluation` when it is first used."""
+    if name in ("callbacks", "data", "evaluation"):
+        return importlib.import_module(f"tfrank.{name}")
+    raise AttributeError(f"module 'tfrank' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Returns the public names, which tab completion offers."""
+    return __all__
+

@@ -10,10 +10,6 @@ import itertools
 import math
 import pathlib
 import re
-import shutil
-import subprocess
-import sys
-import zipfile
 
 import numpy as np
 import pytest
@@ -444,22 +440,3 @@ def test_a_page_with_216_thumbnails_of_ten_kilobytes_takes_three_megabytes():
     picture = Picture(bytes(10_000), "class", True, 0.5, 1)
     grid = Grid("Worst", [GridRow(picture, [picture] * 8)] * 8)
     assert len(html_report.render(Report("Large", grids=[grid] * 3)).encode()) < 3.1e6
-
-
-def test_the_template_lies_beside_the_module():
-    folder = importlib.resources.files("tfrank.evaluation.report")
-    assert folder.joinpath("report.html.jinja").is_file() and folder.joinpath("report.js").is_file()
-
-
-@pytest.mark.slow
-def test_a_wheel_holds_the_template(tmp_path):
-    source = tmp_path / "source"
-    shutil.copytree(ROOT / "tfrank", source / "tfrank", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    build = "import setuptools; setuptools.setup()"
-    command = [sys.executable, "-c", build, "-q", "bdist_wheel", "-d", tmp_path]
-    subprocess.run(command, cwd=source, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    names = {f"tfrank/evaluation/report/report.{end}" for end in ("html.jinja", "js")}
-    assert names <= set(zipfile.ZipFile(wheel).namelist())

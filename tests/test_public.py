@@ -1,0 +1,40 @@
+"""The public surface: its names, which are imported when they are used, and its types."""
+
+import subprocess
+import sys
+
+import tfrank
+from tests.programs import ROOT, printed_json
+
+PUBLIC_USE = "tests/public_use.py"
+
+
+def test_tab_completion_offers_the_public_names_only():
+    assert sorted(dir(tfrank)) == sorted(tfrank.__all__)
+    assert all(hasattr(tfrank, name) for name in tfrank.__all__)
+
+
+def test_parts_that_a_loss_does_not_need_are_imported_when_they_are_used():
+    code = """if True:
+        import json, sys, tfrank
+        parts = ("tfrank.evaluation", "tfrank.callbacks", "tfrank.data")
+        before = [part in sys.modules for part in parts]
+        tfrank.evaluation.evaluate, tfrank.callbacks.RetrievalEvaluation, tfrank.data.balanced_batches
+        print(json.dumps([before, [part in sys.modules for part in parts]]))
+    """
+    assert printed_json("-c", code) == [[False] * 3, [True] * 3]
+
+
+def test_what_users_write_has_types_and_runs():
+    command = [sys.executable, "-m", "mypy", "--strict", PUBLIC_USE]
+    checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert checked.returncode == 0, checked.stdout
+    assert 0 <= printed_json(PUBLIC_USE) <= 1
+
+
+def test_a_wrong_type_is_found(tmp_path):
+    program = tmp_path / "wrong.py"
+    program.write_text("import tfrank\n\ntfrank.evaluation.evaluate([[1.0]], [0]).metrics.upper()\n")
+    command = [sys.executable, "-m", "mypy", "--strict", program]
+    checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert 'has no attribute "upper"' in checked.stdout
