@@ -46,7 +46,7 @@ from tfrank.losses.proxies import (
 from tfrank.training.multi_stage_model import MultiStageModel
 
 if TYPE_CHECKING:
-    from tfrank import callbacks, data, evaluation
+    from tfrank import callbacks, data, evaluation, search
 
 tensorflow_log.follow_level()
 
@@ -88,12 +88,13 @@ __all__ = [
     "data",
     "evaluation",
     "metrics",
+    "search",
 ]
 
 
 def __getattr__(name: str) -> ModuleType:
-    """Imports `callbacks`, `data` or `evaluation` when it is first used."""
-    if name in ("callbacks", "data", "evaluation"):
+    """Imports `callbacks`, `data`, `evaluation` or `search` when it is first used."""
+    if name in ("callbacks", "data", "evaluation", "search"):
         return importlib.import_module(f"tfrank.{name}")
     raise AttributeError(f"module 'tfrank' has no attribute {name!r}")
 

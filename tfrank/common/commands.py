@@ -27,7 +27,10 @@ _LESS_MEMORY = (
 
 
 def run(
-    main: Callable[[Sequence[str]], Any], *, parse: Callable[[list[str]], list[str]] | None = None
+    main: Callable[[Sequence[str]], Any],
+    *,
+    parse: Callable[[list[str]], list[str]] | None = None,
+    words: bool = False,
 ) -> None:
     """Parses flags and runs `main`. Bad input prints its message and exits with status 1, Ctrl-C with 130.
 
@@ -35,10 +38,11 @@ def run(
         main: takes the arguments that remain after the flags.
         parse: sets the flags from a command line and returns the remaining arguments. None: `parse_flags`,
             after handling `--help`.
+        words: whether `main` takes words beside the flags, as in `tfrank-index duplicates`.
     """
     try:
         parse = parse or functools.partial(_parse_with_help, main.__module__)
-        app.run(functools.partial(_main, main), flags_parser=parse)
+        app.run(functools.partial(_main, main, words), flags_parser=parse)
     except (InputError, OSError) as error:
         # The message of any OSError, such as a full disk, names the file and the reason.
         print(f"Error: {error}", file=sys.stderr)
@@ -52,11 +56,11 @@ def run(
         sys.exit(130)
 
 
-def _main(main, argv):
+def _main(main, words, argv):
     # At the default level TensorFlow reports every file that it writes.
     absl_logging.set_verbosity(absl_logging.WARNING)
     logging.getLogger("tensorflow").setLevel(logging.WARNING)
-    if argv[1:]:
+    if argv[1:] and not words:
         raise InputError(f"What is {argv[1]!r}? Flags begin with -- and have no spaces around =.")
     return main(argv)
 

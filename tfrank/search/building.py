@@ -1,0 +1,314 @@
+"""Makes and changes an index: embeds what is new, drops what is gone, then publishes a version."""
+
+import collections
+import concurrent.futures
+import csv
+import io
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from PIL import Image
+
+from tfrank.common import files
+from tfrank.common.checks import InputError
+from tfrank.common.progress import Progress
+from tfrank.data.prepare.image_files import BadImage, checked_image
+from tfrank.search import structure
+from tfrank.search.embedder import BATCH, Embedder, copy_model
+from tfrank.search.images import Listed
+from tfrank.search.store import COLUMNS, MOST_SMALL, PART_ROWS, SMALL_SHARE, Store, Version, table_of
+
+# Images are shrunk to this shorter side before they are embedded, as `prepare` does, and to this longer side
+# for thumbnails.
+SHORTER_SIDE, THUMBNAIL_SIDE = 512, 256
+# Number of images that are read and checked ahead of the model.
+AHEAD = 128
+T = TypeVar("T")
+
+
+class Update(NamedTuple):
+    """What an update did.
+
+    Attributes:
+        version: the version that is current now.
+        embedded, kept, removed: numbers of images.
+        skipped: id and reason of each image that could not be read.
+    """
+
+    version: Version
+    embedded: int
+    kept: int
+    removed: int
+    skipped: list[tuple[str, str]]
+
+
+class _Row(NamedTuple):
+    """The file and the row in it where an image stands, and what its file was when it was embedded."""
+
+    part: str
+    number: int
+    size: int
+    modified: int
+    path: str
+
+
+class _Checked(NamedTuple):
+    """A checked image: the bytes that are embedded, its thumbnail, and its size in pixels."""
+
+    image: Listed
+    encoded: bytes
+    thumbnail: bytes
+    width: int
+    height: int
+
+
+def update(
+    folder: str,
+    embedder: Embedder,
+    images: Sequence[Listed],
+    *,
+    root: str = "",
+    remove_others: bool = True,
+    target_recall: float = 0.99,
+    quiet: bool = False,
+) -> Update:
+    """Brings an index folder up to date with images.
+
+    An image whose id, size and time of change are those of a row of the same model is not embedded again,
+    also if an interrupted update wrote that row. Images that cannot be read are skipped and listed in
+    `skipped.csv`.
+
+    Args:
+        folder: the index folder; made if it does not exist.
+        embedder: the model. If it is another than before, all images are embedded again.
+        images: the images, of unique ids.
+        root: the folder or file that the images came from, for readers.
+        remove_others: whether images that are not given leave the index, but for those without a path, which
+            were sent to a server.
+        target_recall: recall that an approximate search structure is built to.
+        quiet: whether to show no progress.
+
+    Raises:
+        InputError: another process writes to the folder, or no image can be read.
+    """
+    with files.locked(folder):
+        index = Store(folder)
+        old = index.current()
+        rows = _rows_of(index, old, embedder.fingerprint)
+        wanted = {image.id: image for image in images}
+        stays = {key: row for key, row in rows.items() if _stays(row, wanted.get(key), remove_others)}
+        new = [image for image in images if image.id not in stays]
+        files.make_folder(index.path("models"))
+        copy_model(embedder.folder, index.path("models", embedder.fingerprint))
+        skipped: list[tuple[str, str]] = []
+        written = list(_embedded(index, embedder, new, skipped, quiet))
+        _write_skipped(index.path("skipped.csv"), skipped)
+        if not stays and not written:
+            reason = f"; the first, {skipped[0][0]}: {skipped[0][1]}" if skipped else ""
+            raise InputError(f"No image of {root or 'the list'} can be read{reason}.")
+        kept = _rewritten(index, embedder.fingerprint, stays, wanted)
+        removed = len(set(rows) - set(stays) - set(wanted))
+        embedded = len(new) - len(skipped)
+        model, changed = (embedder.fingerprint, embedder.dim), embedded + removed
+        version = _publish(index, old, *model, [*kept, *written], root, changed, target_recall)
+        return Update(version, embedded, len(stays), removed, skipped)
+
+
+def remove(folder: str, ids: Iterable[str], *, target_recall: float = 0.99) -> Version:
+    """Removes images from an index; returns the version without them.
+
+    Raises:
+        InputError: there is no index, or it does not have an id, or no image would be left.
+    """
+    with files.locked(folder):
+        index = Store(folder)
+        old = index.current()
+        if old is None:
+            raise InputError(f"{folder} is not an index folder. Make one with tfrank-index.")
+        rows, ids = _rows_of(index, old, old.model), set(ids)
+        if unknown := sorted(ids - set(rows)):
+            raise InputError(f"The index has no image {unknown[0]!r}.")
+        stays = {key: row for key, row in rows.items() if key not in ids}
+        if not stays:
+            raise InputError("The index would have no image left. Remove its folder instead.")
+        parts = _rewritten(index, old.model, stays, {})
+        return _publish(index, old, old.model, old.dim, parts, old.root, len(ids), target_recall)
+
+
+def _rows_of(index: Store, old: Version | None, model: str) -> dict[str, _Row]:
+    """Returns the rows of a model by id: those of the current version, and of an interrupted update."""
+    parts = list(old.parts) if old and old.model == model else []
+    rows = {}
+    for part in [*parts, *index.unfinished(model)]:
+        table = index.read_part(part, ["id", "bytes", "modified", "path"])
+        for number, (key, *others) in enumerate(zip(*(column.to_pylist() for column in table.columns))):
+            rows[key] = _Row(part, number, *others)
+    return rows
+
+
+def _stays(row: _Row, image: Listed | None, remove_others: bool) -> bool:
+    """Returns whether a row stays: the image is unchanged, or it is not given and need not be."""
+    if image is None:
+        return not remove_others or not row.path
+    return (row.size, row.modified) == (image.size, image.modified)
+
+
+def _embedded(
+    index: Store, embedder: Embedder, images: Sequence[Listed], skipped: list[tuple[str, str]], quiet: bool
+) -> Iterator[str]:
+    """Embeds images and yields the name of each file that is written; adds bad images to `skipped`."""
+    progress, done = Progress("embedding image", len(images)), 0
+    files.make_folder(index.path("thumbnails"))
+    for some in _blocks(_checked_ahead(images, skipped), PART_ROWS):
+        embeddings = []
+        for batch in _blocks(some, BATCH):
+            embeddings.append(embedder.embed([one.encoded for one in batch]))
+            done += len(batch)
+            if not quiet:
+                seen = done + len(skipped)
+                progress.show(seen, always=seen == len(images))
+        for one in some:
+            with open(index.thumbnail(one.image.id), "wb") as file:
+                file.write(one.thumbnail)
+        yield index.write_part(table_of(_columns(some), np.concatenate(embeddings)), embedder.fingerprint)
+
+
+def _checked_ahead(images: Iterable[Listed], skipped: list[tuple[str, str]]) -> Iterator[_Checked]:
+    """Yields the good images in order; threads read and check them ahead of the model."""
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        waiting: collections.deque = collections.deque()
+        for image in images:
+            waiting.append((image, pool.submit(_check, image)))
+            if len(waiting) > AHEAD:
+                yield from _if_good(*waiting.popleft(), skipped)
+        for image, checking in waiting:
+            yield from _if_good(image, checking, skipped)
+
+
+def _if_good(image, checking, skipped):
+    """Yields the checked image, or adds the reason why it is bad to `skipped`."""
+    try:
+        yield checking.result()
+    except (BadImage, OSError) as error:
+        skipped.append((image.id, getattr(error, "strerror", None) or str(error)))
+
+
+def _check(image: Listed) -> _Checked:
+    """Reads and checks an image file. Raises BadImage or OSError if that fails."""
+    checked = checked_image(image.read(), shorter_side=SHORTER_SIDE)
+    return _Checked(image, checked.encoded, thumbnail(checked.encoded), checked.width, checked.height)
+
+
+def thumbnail(encoded: bytes) -> bytes:
+    """Returns a JPEG of the image, at most `THUMBNAIL_SIDE` pixels a side."""
+    with Image.open(io.BytesIO(encoded)) as image:
+        image.draft("RGB", (THUMBNAIL_SIDE, THUMBNAIL_SIDE))
+        small = image.convert("RGB")
+    small.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE))
+    buffer = io.BytesIO()
+    small.save(buffer, "JPEG", quality=85)
+    return buffer.getvalue()
+
+
+def _blocks(values: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yields lists of `size` values; the last may be shorter."""
+    values = iter(values)
+    while block := list(itertools.islice(values, size)):
+        yield block
+
+
+def _columns(some: Sequence[_Checked]) -> dict[str, pa.Array]:
+    """Returns the columns of images that were embedded."""
+    fixed = [
+        (
+            one.image.id,
+            one.image.path,
+            one.image.label,
+            one.width,
+            one.height,
+            one.image.size,
+            one.image.modified,
+        )
+        for one in some
+    ]
+    columns = {name: pa.array(values, kind) for (name, kind), values in zip(COLUMNS.items(), zip(*fixed))}
+    return columns | _others([one.image for one in some])
+
+
+def _others(images: Sequence[Listed]) -> dict[str, pa.Array]:
+    """Returns the further columns of images, by name."""
+    names = sorted({name for image in images for name in image.others})
+    return {name: pa.array([image.others.get(name) for image in images]) for name in names}
+
+
+def _rewritten(
+    index: Store, model: str, stays: Mapping[str, _Row], wanted: Mapping[str, Listed]
+) -> list[str]:
+    """Returns files that hold just the rows that stay, with the labels and columns of now.
+
+    Files that need no change are named as they are. Many small files are joined.
+    """
+    numbers: dict[str, list[int]] = {}
+    for row in stays.values():
+        numbers.setdefault(row.part, []).append(row.number)
+    parts, small = [], []
+    for part, rows in numbers.items():
+        table = index.read_part(part)
+        now = _relabelled(table.take(pa.array(sorted(rows))), wanted)
+        if now.num_rows < SMALL_SHARE * PART_ROWS:
+            small.append((part, table, now))
+        else:
+            parts.append(part if now.equals(table) else index.write_part(now, model))
+    if len(small) > MOST_SMALL:
+        joined = pa.concat_tables([now for _, _, now in small], promote_options="permissive")
+        return [*parts, index.write_part(joined, model)]
+    return [
+        *parts,
+        *(part if now.equals(table) else index.write_part(now, model) for part, table, now in small),
+    ]
+
+
+def _relabelled(table: pa.Table, wanted: Mapping[str, Listed]) -> pa.Table:
+    """Returns the table with the paths, labels and further columns that its images are listed with now."""
+    images = [wanted.get(key) for key in table.column("id").to_pylist()]
+    if not images or None in images:  # Not listed: rows of an interrupted update, or a removal.
+        return table
+    listed = [image for image in images if image is not None]
+    columns = {name: table.column(name).combine_chunks() for name in COLUMNS}
+    columns |= {"path": pa.array([image.path for image in listed], pa.string())}
+    columns |= {"label": pa.array([image.label for image in listed], pa.string()), **_others(listed)}
+    return pa.table({**columns, "embedding": table.column("embedding")})
+
+
+def _publish(
+    index: Store,
+    old: Version | None,
+    model: str,
+    dim: int,
+    parts: Sequence[str],
+    root: str,
+    changed: int,
+    target_recall: float,
+) -> Version:
+    """Publishes a version of these files, with a search structure if it needs one."""
+    number = (old.number if old else 0) + 1
+    rows = sum(index.rows(part) for part in parts)
+    same = old if old and old.model == model else None
+    version = Version(number, model, dim, tuple(parts), rows, root)
+    if old and (old.model, old.parts, old.root) == (model, version.parts, root):
+        return old
+    version = structure.added(index, version, same, changed, target_recall)
+    index.publish(version)
+    return version
+
+
+def _write_skipped(path: str, skipped: Sequence[tuple[str, str]]) -> None:
+    """Writes the images that were skipped, with the reasons; removes the file if there are none."""
+    if not skipped:
+        files.remove(path)
+        return
+    with files.atomic_write(path, "w") as file:
+        csv.writer(file).writerows([("id", "reason"), *skipped])

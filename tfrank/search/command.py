@@ -1,0 +1,95 @@
+"""Makes an index of images that a model embeds, or brings it up to date.
+
+    tfrank-index --model=runs/own_images_photos_pnp --images=photos --index_dir=index
+    tfrank-index duplicates --index_dir=index
+    tfrank-index remove --index_dir=index --ids=robin/1.jpg,robin/2.jpg
+
+The model is the folder of a run, or a SavedModel. Images are those of a folder, with all folders inside it,
+or of a CSV file with the column path and any others. Images that are unchanged since the last time are not
+embedded again. A stopped command resumes. Readers see the old index until the new one is complete.
+"""
+
+import csv
+from collections.abc import Sequence
+
+from absl import flags
+
+from tfrank.common import commands, files
+from tfrank.common.checks import InputError
+from tfrank.search import building
+from tfrank.search.embedder import Embedder, saved_model_of
+from tfrank.search.images import listed_images
+from tfrank.search.index import DUPLICATE, open_index
+from tfrank.search.store import Store
+
+_INDEX = flags.DEFINE_string("index_dir", None, "Folder of the index.")
+_MODEL = flags.DEFINE_string("model", "", "Folder of a run or of a SavedModel. Default: that of the index.")
+_IMAGES = flags.DEFINE_string("images", "", "Folder of images, or CSV file.")
+_RECALL = flags.DEFINE_float(
+    "target_recall", 0.99, "Share of the ten nearest to find, above 0, up to 1.", lower_bound=0, upper_bound=1
+)
+_TRUST = flags.DEFINE_bool("trust_model", False, "Use the model even if it may read and write files.")
+_SIMILARITY = flags.DEFINE_float("min_similarity", DUPLICATE, "Least cosine of duplicates, -1 to 1.")
+_IDS = flags.DEFINE_list("ids", [], "Ids of the images to remove.")
+
+ACTIONS = ("update", "duplicates", "remove")
+
+
+def main(argv: Sequence[str]) -> None:
+    """Does what the first word asks for; without one, updates the index."""
+    action = argv[1] if argv[1:] else "update"
+    if action not in ACTIONS or argv[2:]:
+        raise InputError(f"Unknown command {' '.join(argv[1:])!r}. Give one of {', '.join(ACTIONS)}.")
+    if not _INDEX.value:
+        raise InputError("Give the folder of the index: --index_dir=index")
+    {"update": _update, "duplicates": _duplicates, "remove": _remove}[action]()
+
+
+def _update():
+    if not _IMAGES.value:
+        raise InputError("Give the images: --images=FOLDER or --images=FILE.csv")
+    index = Store(_INDEX.value)
+    old = index.current()
+    if not _MODEL.value and old is None:
+        raise InputError("Give the model: --model=FOLDER of a run or of a SavedModel")
+    model = saved_model_of(_MODEL.value) if _MODEL.value else index.path("models", old.model)
+    images = listed_images(_IMAGES.value)
+    print(f"{len(images):,} images in {_IMAGES.value}", flush=True)
+    embedder = Embedder(model, trusted=_TRUST.value)
+    done = building.update(_INDEX.value, embedder, images, root=_IMAGES.value, target_recall=_RECALL.value)
+    print(
+        f"Version {done.version.number} of {_INDEX.value} has {done.version.rows:,} images:"
+        f" {done.embedded:,} embedded, {done.kept:,} unchanged, {done.removed:,} removed."
+    )
+    if done.skipped:
+        image, reason = done.skipped[0]
+        print(
+            f"{len(done.skipped):,} images cannot be read and are listed in {index.path('skipped.csv')}; the"
+            f" first: {image}: {reason}."
+        )
+
+
+def _duplicates():
+    index = open_index(_INDEX.value, trusted=_TRUST.value)
+    groups = index.duplicates(_SIMILARITY.value)
+    path = index.store.path("duplicates.csv")
+    with files.atomic_write(path, "w") as file:
+        rows = [(number, image) for number, group in enumerate(groups, 1) for image in group]
+        csv.writer(file).writerows([("group", "id"), *rows])
+    for group in groups[:10]:
+        print(", ".join(group[:5]) + (f" and {len(group) - 5:,} more" if len(group) > 5 else ""))
+    print(f"{len(groups):,} groups of images with a similarity of at least {_SIMILARITY.value:g}: {path}")
+
+
+def _remove():
+    version = building.remove(_INDEX.value, _IDS.value, target_recall=_RECALL.value)
+    print(f"Version {version.number} of {_INDEX.value} has {version.rows:,} images.")
+
+
+def command() -> None:
+    """The command tfrank-index."""
+    commands.run(main, words=True)
+
+
+if __name__ == "__main__":
+    command()

@@ -1,0 +1,95 @@
+"""The model of an index: a SavedModel that embeds image files."""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tfrank.common import files
+from tfrank.common.checks import InputError
+from tfrank.export.operations import check_operations
+
+# Number of images that the model embeds at a time.
+BATCH = 32
+
+
+class Embedder:
+    """Embeds image files by the signature `encoded` of a SavedModel, as `export_saved_model` writes it.
+
+    Args:
+        folder: folder of the SavedModel.
+        trusted: whether the model may run any operation. If not, one that could read or write files, contact
+            other machines or run Python is refused before it is loaded.
+
+    Attributes:
+        fingerprint: 16 hexadecimal digits of the SHA-256 of the SavedModel's files.
+        dim: dimension of the embeddings.
+
+    Raises:
+        InputError: the folder has no such SavedModel, or the model is refused.
+    """
+
+    def __init__(self, folder: str, *, trusted: bool = False):
+        try:
+            if not trusted:
+                check_operations(folder)
+            self.folder, self.fingerprint = folder, fingerprint(folder)
+            # The model is held, since the signature alone does not keep the variables alive.
+            self._model = tf.saved_model.load(folder)
+            self._signature = self._model.signatures["encoded"]
+            self.dim = int(self._signature.structured_outputs["embedding"].shape[-1])
+        except InputError:
+            raise
+        except (OSError, KeyError, ValueError, TypeError, tf.errors.OpError) as error:
+            reason = str(error).strip().splitlines()[0].rstrip(".")
+            raise InputError(
+                f"{folder} is not a SavedModel that embeds image files ({reason}). Give the folder of one, or"
+                " of a run that has exported one: its `saved_model`."
+            ) from None
+
+    def embed(self, images: Sequence[bytes]) -> np.ndarray:
+        """Returns `[images, dim]` float32 embeddings of unit norm. Images of any number, as files' bytes."""
+        parts = [
+            self._signature(bytes=tf.constant(list(images[start : start + BATCH])))["embedding"].numpy()
+            for start in range(0, len(images), BATCH)
+        ]
+        return np.concatenate(parts) if parts else np.zeros([0, self.dim], np.float32)
+
+
+def saved_model_of(path: str) -> str:
+    """Returns the SavedModel that a path stands for: itself, or that of a run's folder.
+
+    Raises:
+        InputError: there is none.
+    """
+    for folder in (path, os.path.join(path, "saved_model")):
+        if os.path.isfile(os.path.join(folder, "saved_model.pb")):
+            return folder
+    raise InputError(f"--model has no SavedModel: {path}. Give the folder of a run, or a SavedModel.")
+
+
+def fingerprint(folder: str) -> str:
+    """Returns 16 hexadecimal digits of the SHA-256 of the files of a SavedModel."""
+    digest = hashlib.sha256()
+    for here, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            path = os.path.join(here, name)
+            # TensorFlow writes this file anew with each export of the same model.
+            if name != "fingerprint.pb":
+                digest.update(os.path.relpath(path, folder).encode())
+                with open(path, "rb") as file:
+                    digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:16]
+
+
+def copy_model(source: str, target: str) -> None:
+    """Copies a SavedModel into a new folder, which appears when it is complete."""
+    if not os.path.exists(target):
+        temporary = f"{target}.tmp"
+        files.remove(temporary)
+        shutil.copytree(source, temporary)
+        os.rename(temporary, target)

@@ -1,0 +1,235 @@
+"""An index that is open for search."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tfrank.common import checks
+from tfrank.common.checks import InputError
+from tfrank.common.normalize import l2_normalize
+from tfrank.data.prepare.image_files import BadImage, checked_image
+from tfrank.evaluation.search.exhaustive import exact
+from tfrank.evaluation.search.neighbors import Neighbors
+from tfrank.search import duplicates, structure
+from tfrank.search.building import SHORTER_SIDE
+from tfrank.search.embedder import Embedder
+from tfrank.search.filters import rows_where
+from tfrank.search.store import Store, Version, matrix
+
+# Images at least as similar as this are taken for duplicates: copies in another size or compression.
+DUPLICATE = 0.97
+# A query gets so many more neighbours than asked for, in case some are duplicates of it; then twice as many.
+SPARE = 16
+
+Query = str | bytes | np.ndarray
+
+
+class Found(NamedTuple):
+    """The images found for one query, the most similar first.
+
+    Attributes:
+        ids: their ids.
+        similarities: `[found]` float32, the cosine.
+        metadata: their columns, each a dict by name.
+        version: number of the version of the index that was searched.
+    """
+
+    ids: list[str]
+    similarities: np.ndarray
+    metadata: list[dict[str, Any]]
+    version: int
+
+
+class SearchIndex:
+    """A version of an index, as it was when it was opened. Safe to use from several threads.
+
+    Args:
+        folder: the index folder.
+        trusted: whether the model of the index may run any operation; see `Embedder`.
+
+    Attributes:
+        version: the version.
+        table: the columns of the images but for the embeddings, a `pyarrow.Table`.
+        ids: `[rows]` ids of the images.
+        embeddings: `[rows, dim]` float32 of unit norm.
+
+    Raises:
+        InputError: the folder is no index, or is damaged.
+    """
+
+    def __init__(self, folder: str, *, trusted: bool = False):
+        self.store = Store(folder)
+        self.version, self.table, self.embeddings = _read(self.store)
+        self.ids = np.array(self.table.column("id").to_pylist())
+        self._row_of = {key: row for row, key in enumerate(self.ids.tolist())}
+        self._structure = structure.opened(self.store, self.version, self.ids, self.embeddings)
+        self._trusted, self._embedder = trusted, None
+
+    def __len__(self) -> int:
+        return self.version.rows
+
+    def __contains__(self, image_id: object) -> bool:
+        return image_id in self._row_of
+
+    @property
+    def embedder(self) -> Embedder:
+        """The model of the index, which is loaded when it is first used."""
+        if self._embedder is None:
+            model = self.store.path("models", self.version.model)
+            self._embedder = Embedder(model, trusted=self._trusted)
+        return self._embedder
+
+    def metadata(self, image_id: str) -> dict[str, Any]:
+        """Returns the columns of an image. Raises InputError if there is no such image."""
+        return self.table.slice(self._row(image_id), 1).to_pylist()[0]
+
+    def thumbnail(self, image_id: str) -> str:
+        """Returns the path of an image's thumbnail. Raises InputError if there is no such image."""
+        self._row(image_id)
+        return self.store.thumbnail(image_id)
+
+    def search(
+        self,
+        queries: Query | Sequence[Query],
+        k: int = 10,
+        *,
+        min_similarity: float | None = None,
+        where: Mapping[str, Any] | None = None,
+        exclude_duplicates: bool = False,
+    ) -> list[Found]:
+        """Returns what is found for each query. An image of the index does not find itself.
+
+        Args:
+            queries: one or several: the id of an image of the index, the path of an image file, the bytes of
+                one, or an embedding, `[dim]` (several: `[queries, dim]`).
+            k: number of images to find, at least 1.
+            min_similarity: least cosine, -1 to 1; None for any.
+            where: conditions on columns, which are met exactly; see `filters.rows_where`.
+            exclude_duplicates: whether to leave out images whose similarity to the query is at least 0.97.
+
+        Raises:
+            InputError: a query is neither, an image cannot be read, or a condition is bad.
+        """
+        k = min(checks.integer("k", k, at_least=1), len(self))
+        if min_similarity is not None:
+            checks.number("min_similarity", min_similarity, at_least=-1, at_most=1)
+        vectors, own = self._vectors(queries)
+        rows = np.flatnonzero(rows_where(self.table, where)) if where else None
+        least = -np.inf if min_similarity is None else min_similarity
+        most = DUPLICATE if exclude_duplicates else np.inf
+        found = []
+        for query, row in zip(vectors, own):
+            index, similarity = self._nearest(query[None], k, row, rows, most)
+            good = similarity >= least
+            found.append(self._found(index[good], similarity[good]))
+        return found
+
+    def _vectors(self, queries):
+        """Returns `[queries, dim]` embeddings of unit norm, and the row of each query in the index, or -1."""
+        if isinstance(queries, np.ndarray):
+            rows = np.atleast_2d(np.asarray(queries, np.float32))
+            if rows.ndim != 2 or rows.shape[1] != self.version.dim or not np.isfinite(rows).all():
+                raise checks.invalid(
+                    "queries", f"finite numbers, [queries, {self.version.dim}]", queries.shape
+                )
+            return np.asarray(l2_normalize(rows)), np.full(len(rows), -1)
+        if isinstance(queries, str | bytes):
+            queries = [queries]
+        own = np.array([self._row_of.get(query, -1) if isinstance(query, str) else -1 for query in queries])
+        rows = self.embeddings[own]
+        if (images := np.flatnonzero(own < 0)).size:
+            rows[images] = self.embed([queries[place] for place in images])
+        return rows, own
+
+    def embed(self, images: Sequence[str | bytes]) -> np.ndarray:
+        """Returns `[images, dim]` embeddings of image files, given as paths or bytes."""
+        return self.embedder.embed([self._file(image) for image in images])
+
+    def _file(self, image):
+        """Returns the bytes of an image file as the images of the index were embedded."""
+        if isinstance(image, np.ndarray):
+            raise checks.invalid(
+                "queries", "one array of all embeddings, or ids, paths and bytes", "arrays in a list"
+            )
+        name = image if isinstance(image, str) else "The image"
+        try:
+            if isinstance(image, str):
+                with open(image, "rb") as file:
+                    image = file.read()
+            return checked_image(image, shorter_side=SHORTER_SIDE).encoded
+        except BadImage as error:
+            raise InputError(f"{name} cannot be read: {error}.") from None
+        except (OSError, ValueError):
+            raise InputError(
+                f"{name!r} is neither the id of an image of the index nor an image file."
+            ) from None
+
+    def _nearest(self, query, k, own, rows, most):
+        """Returns the k nearest rows, of `rows` if given, and their similarities, which are below `most`."""
+        wanted = k + (own >= 0) + (SPARE if most < np.inf else 0)
+        while True:
+            found = self._search(query, wanted, rows)
+            index, similarity = found.index[0], found.similarity[0]
+            good = (index >= 0) & (index != own) & (similarity < most)
+            if good.sum() >= k or wanted >= len(self):
+                return index[good][:k], similarity[good][:k]
+            wanted *= 2
+
+    def _search(self, query, k, rows):
+        if rows is None:
+            return self._structure.search(query, min(k, len(self)))
+        if not len(rows):
+            return Neighbors(np.zeros([1, 0], np.int64), np.zeros([1, 0], np.float32))
+        found = exact(query, self.embeddings[rows], min(k, len(rows)))
+        return Neighbors(rows[found.index], found.similarity)
+
+    def _found(self, rows, similarities):
+        metadata = self.table.take(pa.array(rows, pa.int64())).to_pylist()
+        return Found(self.ids[rows].tolist(), similarities, metadata, self.version.number)
+
+    def _row(self, image_id):
+        if image_id not in self._row_of:
+            raise InputError(f"The index has no image {image_id!r}.")
+        return self._row_of[image_id]
+
+    def duplicates(self, min_similarity: float = DUPLICATE) -> list[list[str]]:
+        """Returns groups of images that are connected by at least this similarity, the largest first."""
+        checks.number("min_similarity", min_similarity, at_least=-1, at_most=1)
+        found = duplicates.groups(self._structure, self.embeddings, min_similarity)
+        return [self.ids[rows].tolist() for rows in found]
+
+
+def open_index(folder: str | os.PathLike, *, trusted: bool = False) -> SearchIndex:
+    """Opens the current version of an index folder for search.
+
+    Args:
+        folder: path of a folder that `tfrank-index` made.
+        trusted: whether the model of the index may run any operation.
+
+    Raises:
+        InputError: the folder is no index, or is damaged.
+    """
+    return SearchIndex(os.fspath(folder), trusted=trusted)
+
+
+def _read(store: Store) -> tuple[Version, pa.Table, np.ndarray]:
+    """Reads the current version, its columns and its embeddings."""
+    while True:
+        version = store.current()
+        if version is None:
+            raise InputError(f"{store.folder} is not an index folder. Make one with tfrank-index.")
+        try:
+            rows, tables, start = np.empty([version.rows, version.dim], np.float32), [], 0
+            for part in version.parts:
+                table = store.read_part(part)
+                rows[start : start + table.num_rows] = matrix(table)
+                start += table.num_rows
+                tables.append(table.drop_columns("embedding"))
+            return version, pa.concat_tables(tables, promote_options="permissive").combine_chunks(), rows
+        except InputError:
+            # Two newer versions may have removed a file meanwhile.
+            if store.current() == version:
+                raise

@@ -1,0 +1,97 @@
+"""The search structure of an index: none below some size, where exact search is fast, else ScaNN."""
+
+import dataclasses
+from typing import Protocol
+
+import numpy as np
+
+from tfrank.evaluation.search.exhaustive import exact
+from tfrank.evaluation.search.neighbors import Neighbors
+from tfrank.evaluation.search.scann_index import TREE_FROM, ScannIndex
+from tfrank.evaluation.search.scann_probe import scann_problem
+from tfrank.search.store import Store, Version, matrix
+
+# A structure is built anew if more than this share of its images were added or removed.
+MOST_CHANGED = 0.1
+
+
+class Structure(Protocol):
+    """Finds the nearest rows of an index."""
+
+    def search(self, queries: np.ndarray, k: int) -> Neighbors:
+        """Returns the k nearest rows of each query, `[queries, dim]` of unit norm."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Exact:
+    """Searches all rows, `[rows, dim]`."""
+
+    rows: np.ndarray
+
+    def search(self, queries: np.ndarray, k: int) -> Neighbors:
+        """Returns the k nearest rows of each query."""
+        return exact(queries, self.rows, k)
+
+
+@dataclasses.dataclass(frozen=True)
+class Approximate:
+    """Searches by ScaNN; `row_of` has the row of the index of each row of ScaNN's gallery."""
+
+    scann: ScannIndex
+    row_of: np.ndarray
+
+    def search(self, queries: np.ndarray, k: int) -> Neighbors:
+        """Returns the k nearest rows of each query, but for those that ScaNN misses."""
+        found = self.scann.search(queries, k)
+        return Neighbors(np.where(found.index >= 0, self.row_of[found.index], -1), found.similarity)
+
+
+def added(index: Store, version: Version, old: Version | None, changed: int, target_recall: float) -> Version:
+    """Returns the version with the search structure that it needs, which is built if necessary.
+
+    Args:
+        index: the files of the index.
+        version: a version without a search structure.
+        old: the current version if it is of the same model.
+        changed: number of images that were added or removed.
+        target_recall: share of the ten nearest that an approximate search finds.
+    """
+    if version.rows < TREE_FROM:
+        return version
+    if old and old.search and old.changed + changed <= MOST_CHANGED * version.rows:
+        return dataclasses.replace(version, search=old.search, changed=old.changed + changed)
+    if problem := scann_problem():
+        print(f"ScaNN cannot be used ({problem}), so all {version.rows:,} images are searched exactly.")
+        return version
+    ids, rows = ids_and_rows(index, version)
+    scann = ScannIndex.build(rows, ids=ids, target_recall=target_recall)
+    print(f"The search finds {scann.settings.recall:.1%} of the ten nearest of {version.rows:,} images.")
+    name = f"search-{version.number}"
+    scann.save(index.path(name))
+    return dataclasses.replace(version, search=name)
+
+
+def opened(index: Store, version: Version, ids: np.ndarray, rows: np.ndarray) -> Structure:
+    """Opens the search structure of a version. It also knows of changes since the structure was built."""
+    if not version.search:
+        return Exact(rows)
+    scann = ScannIndex.load(index.path(version.search))
+    gone = scann.ids[~np.isin(scann.ids, ids)]
+    if len(gone):
+        scann.delete(gone)
+    new = ~np.isin(ids, scann.ids)
+    if new.any():
+        scann.add(rows[new], ids[new])
+    order = np.argsort(ids)
+    return Approximate(scann, order[np.searchsorted(ids, scann.ids, sorter=order)])
+
+
+def ids_and_rows(index: Store, version: Version) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the ids of a version's images and their embeddings, `[rows, dim]` float32."""
+    ids, rows, start = [], np.empty([version.rows, version.dim], np.float32), 0
+    for part in version.parts:
+        table = index.read_part(part, ["id", "embedding"])
+        rows[start : start + table.num_rows] = matrix(table)
+        start += table.num_rows
+        ids += table.column("id").to_pylist()
+    return np.array(ids), rows
