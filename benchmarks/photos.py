@@ -1,4 +1,4 @@
-"""Own photos, as a new user trains on them: the frozen network, the default, the fast variant, random weights.
+"""Own photos, as a new user trains on them: frozen network, default, fast variant, random weights.
 
     python -m benchmarks.photos --data=FOLDER [--seeds=5] [--methods=default,fast,random,peer] [--sets=cub50]
                                 [--folder=runs/photos]

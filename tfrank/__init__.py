@@ -102,4 +102,3 @@ def __getattr__(name: str) -> ModuleType:
 def __dir__() -> list[str]:
     """Returns the public names, which tab completion offers."""
     return __all__
-

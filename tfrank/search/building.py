@@ -46,13 +46,17 @@ class Update(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """The file and the row in it where an image stands, and what its file was when it was embedded."""
+    """The file and the row in it where an image stands, and what its file was when it was embedded.
+
+    It is finished if the current version has it.
+    """
 
     part: str
     number: int
     size: int
     modified: int
     path: str
+    finished: bool
 
 
 class _Checked(NamedTuple):
@@ -131,7 +135,7 @@ def remove(folder: str, ids: Iterable[str], *, target_recall: float = 0.99) -> V
         rows, ids = _rows_of(index, old, old.model), set(ids)
         if unknown := sorted(ids - set(rows)):
             raise InputError(f"The index has no image {unknown[0]!r}.")
-        stays = {key: row for key, row in rows.items() if key not in ids}
+        stays = {key: row for key, row in rows.items() if key not in ids and row.finished}
         if not stays:
             raise InputError("The index would have no image left. Remove its folder instead.")
         parts = _rewritten(index, old.model, stays, {})
@@ -140,19 +144,19 @@ def remove(folder: str, ids: Iterable[str], *, target_recall: float = 0.99) -> V
 
 def _rows_of(index: Store, old: Version | None, model: str) -> dict[str, _Row]:
     """Returns the rows of a model by id: those of the current version, and of an interrupted update."""
-    parts = list(old.parts) if old and old.model == model else []
+    finished = list(old.parts) if old and old.model == model else []
     rows = {}
-    for part in [*parts, *index.unfinished(model)]:
+    for part in [*finished, *index.unfinished(model)]:
         table = index.read_part(part, ["id", "bytes", "modified", "path"])
         for number, (key, *others) in enumerate(zip(*(column.to_pylist() for column in table.columns))):
-            rows[key] = _Row(part, number, *others)
+            rows[key] = _Row(part, number, *others, part in finished)
     return rows
 
 
 def _stays(row: _Row, image: Listed | None, remove_others: bool) -> bool:
     """Returns whether a row stays: the image is unchanged, or it is not given and need not be."""
     if image is None:
-        return not remove_others or not row.path
+        return row.finished and (not remove_others or not row.path)
     return (row.size, row.modified) == (image.size, image.modified)
 
 

@@ -139,14 +139,23 @@ class Store:
         return pq.read_metadata(self.path(name)).num_rows
 
     def unfinished(self, model: str) -> Iterator[str]:
-        """Yields the names of the files that an interrupted run of the same model left."""
-        current = self.current()
-        named = set(current.parts) if current else set()
+        """Yields the names of the files that an interrupted update by the same model left."""
+        named = self._named_before()
         for name in sorted(os.listdir(self.folder)):
             if _PART.fullmatch(name) and name not in named:
                 with contextlib.suppress(OSError, pa.ArrowException):
                     if (pq.read_schema(self.path(name)).metadata or {}).get(MODEL_KEY) == model.encode():
                         yield name
+
+    def _named_before(self):
+        """Returns the names of the files of the current version and of those before."""
+        current, named = self.current(), set()
+        if current:
+            for name in os.listdir(self.path("versions")):
+                if int(name.split(".")[0]) <= current.number:
+                    with open(self.path("versions", name)) as file:
+                        named |= set(json.load(file)["parts"])
+        return named
 
     def thumbnail(self, image_id: str) -> str:
         """Returns the path of an image's thumbnail."""

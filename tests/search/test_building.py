@@ -1,0 +1,231 @@
+"""Making and changing an index: only what is new is embedded, and readers see one whole version."""
+
+import csv
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.programs import ROOT
+from tests.search import write_model, write_photo, write_photos
+from tfrank import search
+from tfrank.common.checks import InputError
+from tfrank.evaluation.search.scann_probe import scann_problem
+from tfrank.search import building, store, structure
+from tfrank.search.embedder import Embedder, saved_model_of
+from tfrank.search.images import listed_images
+
+
+@pytest.fixture
+def photos(tmp_path):
+    return write_photos(tmp_path / "photos")
+
+
+def updated(folder, embedder, source, **options):
+    return building.update(
+        str(folder), embedder, listed_images(str(source)), root=str(source), quiet=True, **options
+    )
+
+
+def assert_right(folder, embedder, photos):
+    """The index has each photo once, with the embedding of its file now."""
+    index = search.open(folder)
+    paths = {path.relative_to(photos).as_posix(): path for path in photos.rglob("*.jpg")}
+    assert sorted(index.ids) == sorted(paths)
+    for key, row in zip(index.ids, index.embeddings):
+        np.testing.assert_allclose(row, embedder.embed([paths[key].read_bytes()])[0], atol=1e-5)
+
+
+def test_only_new_and_changed_images_are_embedded_and_missing_ones_leave(tmp_path, embedder, photos):
+    first = updated(tmp_path / "index", embedder, photos)
+    assert (first.embedded, first.kept, first.removed) == (12, 0, 0)
+    write_photo(photos / "class 0" / "new.jpg", 99)
+    write_photo(photos / "class 1" / "1.jpg", 98, (30, 30))
+    (photos / "class 2" / "2.jpg").unlink()
+    second = updated(tmp_path / "index", embedder, photos)
+    assert (second.embedded, second.kept, second.removed) == (2, 10, 1)
+    assert second.version.number == 2 and second.version.rows == 12
+    assert_right(tmp_path / "index", embedder, photos)
+    assert updated(tmp_path / "index", embedder, photos).version == second.version
+
+
+def test_another_model_embeds_all_again_while_readers_keep_the_old(tmp_path, embedder, photos):
+    updated(tmp_path / "index", embedder, photos)
+    reader = search.open(tmp_path / "index")
+    other = Embedder(str(write_model(tmp_path / "other", seed=1, dim=6)))
+    assert updated(tmp_path / "index", other, photos).embedded == 12
+    assert len(reader.search(str(photos / "class 0" / "0.jpg"))[0].ids) == 10
+    assert search.open(tmp_path / "index").embeddings.shape == (12, 6)
+    assert_right(tmp_path / "index", other, photos)
+
+
+def test_images_that_cannot_be_read_are_listed_and_the_rest_is_indexed(tmp_path, embedder, photos):
+    (photos / "class 0" / "text.jpg").write_text("text")
+    (photos / "class 0" / "gone.jpg").symlink_to("nowhere")
+    done = updated(tmp_path / "index", embedder, photos)
+    assert done.embedded == 12 and len(done.skipped) == 2
+    with open(tmp_path / "index" / "skipped.csv") as file:
+        listed = {row["id"]: row["reason"] for row in csv.DictReader(file)}
+    assert listed["class 0/gone.jpg"] == "No such file or directory"
+    assert "no image in a known format" in listed["class 0/text.jpg"]
+
+
+def test_a_csv_file_gives_ids_labels_and_columns_which_may_change_without_embedding(
+    tmp_path, embedder, photos
+):
+    lines = [f"photos/class {n % 3}/{n}.jpg,p{n},bird,{n * 1.5}" for n in range(6)]
+    table = tmp_path / "table.csv"
+    table.write_text("\n".join(["path,id,label,price", *lines]))
+    updated(tmp_path / "index", embedder, table)
+    index = search.open(tmp_path / "index")
+    assert index.metadata("p4")["price"] == 6.0 and index.metadata("p4")["label"] == "bird"
+    table.write_text("\n".join(["path,id,label,price", *lines]).replace("bird", "wren"))
+    again = updated(tmp_path / "index", embedder, table)
+    assert again.embedded == 0 and search.open(tmp_path / "index").metadata("p4")["label"] == "wren"
+
+
+def test_removed_images_are_gone_and_unknown_ones_are_named(tmp_path, embedder, photos):
+    updated(tmp_path / "index", embedder, photos)
+    version = building.remove(str(tmp_path / "index"), ["class 0/0.jpg", "class 1/1.jpg"])
+    assert version.rows == 10 and "class 0/0.jpg" not in search.open(tmp_path / "index")
+    with pytest.raises(InputError, match="The index has no image 'x'"):
+        building.remove(str(tmp_path / "index"), ["x"])
+    with pytest.raises(InputError, match="no image left"):
+        building.remove(str(tmp_path / "index"), search.open(tmp_path / "index").ids.tolist())
+
+
+def test_many_small_files_are_joined(tmp_path, embedder, photos, monkeypatch):
+    monkeypatch.setattr(building, "MOST_SMALL", 3)
+    images = listed_images(str(photos))
+    for number in range(1, 9):
+        building.update(str(tmp_path / "index"), embedder, images[:number], quiet=True)
+    assert len(search.open(tmp_path / "index").version.parts) <= 4
+    assert search.open(tmp_path / "index").ids.tolist() == [image.id for image in images[:8]]
+
+
+def test_one_image_in_a_thousand_stays_where_it_was(tmp_path, embedder, photos, monkeypatch):
+    monkeypatch.setattr(building, "PART_ROWS", 4)
+    updated(tmp_path / "index", embedder, photos)
+    before = {path.name for path in (tmp_path / "index").glob("*.parquet")}
+    building.remove(str(tmp_path / "index"), ["class 0/0.jpg"])
+    parts = search.open(tmp_path / "index").version.parts
+    assert len(before & set(parts)) == 2 and len(parts) == 3
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda folder: folder, "has no images. Images end in"),
+        (lambda folder: folder / "none", "--images does not exist"),
+        (lambda folder: table(folder, "file,label\na.jpg,b"), "has no column `path`. Its columns are: file"),
+        (lambda folder: table(folder, "path,width\na.jpg,3"), "the column `width`, which the index fills in"),
+        (lambda folder: table(folder, "path,id\na.jpg,x\nb.jpg,x"), "the id 'x' twice"),
+        (lambda folder: table(folder, "path\n"), "has no images"),
+        (lambda folder: table(folder, "path\na.jpg,b"), "Cannot read"),
+    ],
+)
+def test_a_bad_list_of_images_is_named(tmp_path, make, message):
+    with pytest.raises(InputError, match=message):
+        listed_images(str(make(tmp_path)))
+
+
+def table(folder, text):
+    path = folder / "table.csv"
+    path.write_text(text)
+    return path
+
+
+def test_no_readable_image_leaves_the_old_version(tmp_path, embedder, photos):
+    updated(tmp_path / "index", embedder, photos)
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    (bad / "x.jpg").write_text("text")
+    with pytest.raises(InputError, match=r"No image of .*bad can be read; the first, x.jpg: no image"):
+        updated(tmp_path / "index", embedder, bad)
+    assert len(search.open(tmp_path / "index")) == 12
+
+
+def test_a_folder_without_a_model_is_named(tmp_path):
+    with pytest.raises(InputError, match="--model has no SavedModel"):
+        saved_model_of(str(tmp_path))
+
+
+def failing_at(number):
+    """An fsync that finds the disk full at its call of that number."""
+    fsync, calls = os.fsync, itertools.count(1)
+
+    def full(descriptor):
+        if next(calls) == number:
+            raise OSError(28, "No space left on device")
+        fsync(descriptor)
+
+    return full
+
+
+def test_a_full_disk_leaves_the_old_version(tmp_path, embedder, photos, monkeypatch):
+    updated(tmp_path / "index", embedder, photos)
+    write_photo(photos / "class 0" / "new.jpg", 99)
+    # While a file of embeddings, the version and CURRENT are written.
+    for failing in (1, 2, 2):
+        with monkeypatch.context() as patched, pytest.raises(OSError, match="No space left"):
+            patched.setattr(os, "fsync", failing_at(failing))
+            updated(tmp_path / "index", embedder, photos)
+        assert len(search.open(tmp_path / "index")) == 12
+    updated(tmp_path / "index", embedder, photos)
+    assert_right(tmp_path / "index", embedder, photos)
+
+
+@pytest.mark.skipif(bool(scann_problem()), reason="ScaNN cannot be used")
+def test_a_large_index_is_searched_by_scann_which_follows_changes(tmp_path, monkeypatch):
+    monkeypatch.setattr(structure, "TREE_FROM", 300)
+    rows = np.random.default_rng(0).normal(size=(400, 8)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    index = store.Store(str(tmp_path / "index"))
+    os.makedirs(index.path("models"))
+
+    def published(places, old):
+        ids = [f"i{place}" for place in places]
+        columns = dict.fromkeys(("id", "path", "label"), pa.array(ids))
+        part = index.write_part(store.table_of(columns, rows[places]), "m")
+        return building._publish(index, old, "m", 8, [part], "", 10, 0.99)
+
+    first = published(np.arange(380), None)
+    second = published(np.arange(10, 400), first)
+    third = published(np.arange(20, 390), second)
+    assert (first.search, second.search, second.changed) == ("search-1", "search-1", 10)
+    assert third.changed == 20
+    opened = search.open(tmp_path / "index")
+    (found,) = opened.search(rows[385], k=5)
+    expected = np.argsort(-(rows[20:390] @ rows[385]))[:5] + 20
+    assert found.ids == [f"i{place}" for place in expected]
+
+
+@pytest.mark.slow
+def test_an_index_killed_at_any_moment_is_the_old_or_the_new_and_can_be_finished(tmp_path, model, embedder):
+    photos = write_photos(tmp_path / "photos", images=200)
+    command = [sys.executable, "-m", "tfrank.search.command", f"--model={model}", f"--images={photos}"]
+    command += [f"--index_dir={tmp_path / 'index'}"]
+    code = "import sys, runpy; from tfrank.search import building; building.PART_ROWS = 32;"
+    code += (
+        f"sys.argv = {['x', *command[3:]]!r}; runpy.run_module('tfrank.search.command', run_name='__main__')"
+    )
+    for seconds in (0.5, 1, 2):
+        process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.DEVNULL)
+        while process.poll() is None and not list((tmp_path / "index").glob("*.parquet")):
+            time.sleep(0.01)
+        time.sleep(seconds / 5)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        if (tmp_path / "index" / "CURRENT").exists():
+            assert len(search.open(tmp_path / "index")) == 600
+    kept = sum(pq.read_metadata(path).num_rows for path in (tmp_path / "index").glob("*.parquet"))
+    done = updated(tmp_path / "index", embedder, photos)
+    assert done.kept >= min(kept, 600) > 0 and done.kept + done.embedded == 600
+    assert_right(tmp_path / "index", embedder, photos)
