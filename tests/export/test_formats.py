@@ -1,0 +1,76 @@
+"""Other formats embed as the SavedModel does, or are not written; the model card says what the model is."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from tests.programs import ROOT
+from tests.search import write_model
+from tfrank.common.checks import InputError
+from tfrank.export import __main__ as command
+from tfrank.export import formats, model_card
+
+
+@pytest.fixture(scope="module")
+def saved_model(tmp_path_factory):
+    return str(write_model(tmp_path_factory.mktemp("run") / "saved_model", dim=16))
+
+
+@pytest.mark.parametrize("name", formats.FORMATS)
+def test_every_format_embeds_as_the_saved_model_does(saved_model, tmp_path, name):
+    pytest.importorskip("tf2onnx", reason="extra onnx") if name == "onnx" else None
+    written = formats.write(saved_model, str(tmp_path), name)
+    assert written.cosine >= formats.FORMATS[name].least_cosine and written.least <= written.cosine
+    images = np.random.default_rng(1).uniform(0, 255, (5, 16, 16, 3)).astype(np.float32)
+    found = formats.FORMATS[name].embed((tmp_path / formats.FORMATS[name].file).read_bytes(), images)
+    assert found.shape == (5, 16)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
+
+
+def test_a_format_that_embeds_differently_is_not_written(saved_model, tmp_path, monkeypatch):
+    wrong = formats.FORMATS["tflite"]._replace(
+        embed=lambda encoded, images: -formats._embed_by_tflite(encoded, images)
+    )
+    monkeypatch.setitem(formats.FORMATS, "tflite", wrong)
+    with pytest.raises(InputError, match=r"the mean cosine .* is -1.0000 over 64 images.* It is not written"):
+        formats.write(saved_model, str(tmp_path), "tflite")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_no_model_or_no_format_is_named(saved_model, tmp_path):
+    with pytest.raises(InputError, match="is not a SavedModel of an embedding model"):
+        formats.write(str(tmp_path), str(tmp_path), "tflite")
+    with pytest.raises(InputError, match="onnx"):
+        formats.write(saved_model, str(tmp_path), "onxx")
+
+
+def test_a_card_names_data_model_and_results(tmp_path):
+    from tfrank.configs import own_images
+
+    config = own_images.get_config()
+    config.data.source = "/home/someone/photos"
+    (tmp_path / "config.json").write_text(config.to_json())
+    (tmp_path / "metrics.json").write_text(
+        json.dumps({"start": {"recall_at_1": 0.5}, "trained": {"map": 0.25}})
+    )
+    path = model_card.write(str(tmp_path), str(tmp_path / "out"), license_name="CC-BY-4.0")
+    card = pathlib.Path(path).read_text()
+    assert "| start | 0.500 |  |  |  |" in card and "| trained |  |  | 0.250 |  |" in card
+    assert "- **Licence**: CC-BY-4.0" in card and "- **Training data**: photos (folder)" in card
+    assert "/home" not in card
+    (tmp_path / "metrics.json").write_text("{")
+    with pytest.raises(InputError, match=r"metrics.json is damaged"):
+        model_card.write(str(tmp_path), str(tmp_path))
+
+
+def test_images_to_compare_on_are_those_of_the_folder(tmp_path):
+    with pytest.raises(InputError, match="--images has no JPEG or PNG files"):
+        command._images(str(tmp_path), (16, 16))
+    (tmp_path / "a.jpg").write_text("text")
+    with pytest.raises(InputError, match=r"a.jpg cannot be read"):
+        command._images(str(tmp_path), (16, 16))
+    (tmp_path / "a.jpg").unlink()
+    (tmp_path / "b.png").write_bytes((ROOT / "docs" / "report.png").read_bytes())
+    assert command._images(str(tmp_path), (16, 20)).shape == (1, 16, 20, 3)

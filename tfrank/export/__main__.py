@@ -1,0 +1,76 @@
+"""Writes a SavedModel in other formats, each checked against it, and a model card.
+
+    python -m tfrank.export --model=runs/digits_pnp --formats=tflite,onnx
+
+The formats are tflite (TensorFlow Lite), tflite_int8 (the same with weights of eight bits, a quarter of the
+size) and onnx (extra `onnx`). They are compared with the SavedModel on the images of a folder, --images, or
+else on random ones.
+"""
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+from absl import flags
+
+from tfrank.common import commands
+from tfrank.common.checks import InputError
+from tfrank.export import formats, model_card
+
+_MODEL = flags.DEFINE_string("model", None, "Folder of a run, or of a SavedModel.")
+_FORMATS = flags.DEFINE_list("formats", ["tflite"], f"Some of {', '.join(formats.FORMATS)}.")
+_IMAGES = flags.DEFINE_string("images", "", "Folder of image files to compare the models on.")
+_OUTPUT = flags.DEFINE_string("output_dir", "", "Where to. Default: beside the SavedModel.")
+_LICENSE = flags.DEFINE_string("license", "", "Licence of the model, for its card.")
+
+
+def main(_: Sequence[str]) -> None:
+    """Writes the files and prints what they are."""
+    if not _MODEL.value:
+        raise InputError("Give the model: --model=FOLDER of a run or of a SavedModel")
+    run = _MODEL.value.rstrip("/")
+    saved_model = os.path.join(run, "saved_model")
+    if not os.path.exists(os.path.join(saved_model, "saved_model.pb")):
+        run, saved_model = os.path.dirname(run), run
+    folder = _OUTPUT.value or run
+    images = _images(_IMAGES.value, formats.image_size(saved_model)) if _IMAGES.value else None
+    for name in _FORMATS.value:
+        done = formats.write(saved_model, folder, name, images)
+        print(
+            f"{done.path}: {done.megabytes:.1f} MB; cosine to the SavedModel's embeddings"
+            f" {done.cosine:.5f} on average, {done.least:.5f} at least.",
+            flush=True,
+        )
+    if os.path.exists(os.path.join(run, "metrics.json")):
+        print(f"{model_card.write(run, folder, license_name=_LICENSE.value)}: what the model is and does")
+
+
+def _images(folder: str, size: tuple[int, int]) -> np.ndarray:
+    """Returns up to `formats.CHECKED` images of a folder and of those in it, `[images, *size, 3]`."""
+    paths = sorted(
+        os.path.join(here, name)
+        for here, _, names in os.walk(folder)
+        for name in names
+        if name.lower().endswith((".jpg", ".jpeg", ".png"))
+    )
+    if not paths:
+        raise InputError(f"--images has no JPEG or PNG files: {folder}")
+    chosen = paths[:: max(1, len(paths) // formats.CHECKED)][: formats.CHECKED]
+    pictures = []
+    for path in chosen:
+        try:
+            picture = tf.io.decode_image(tf.io.read_file(path), channels=3, expand_animations=False)
+        except tf.errors.OpError as error:
+            raise InputError(f"{path} cannot be read ({error.message}).") from None
+        pictures.append(tf.image.resize(picture, size, antialias=True).numpy())
+    return np.stack(pictures)
+
+
+def command() -> None:
+    """The command tfrank-export."""
+    commands.run(main)
+
+
+if __name__ == "__main__":
+    command()

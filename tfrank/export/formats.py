@@ -1,0 +1,159 @@
+"""Other formats of a SavedModel: TensorFlow Lite and ONNX, each checked against the SavedModel."""
+
+import os
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tfrank.common import checks, files
+from tfrank.common.checks import InputError
+
+SIGNATURE = "serving_default"
+# Images that are embedded by both models to compare them.
+CHECKED = 64
+
+
+class Format(NamedTuple):
+    """A format of a model.
+
+    Attributes:
+        file: name of the file.
+        write: converts the SavedModel of a folder to the bytes of the file.
+        embed: embeds images, `[batch, height, width, 3]` float32, by those bytes.
+        least_cosine: least mean cosine between embeddings of the same images by both models.
+    """
+
+    file: str
+    write: Callable[[str], bytes]
+    embed: Callable[[bytes, np.ndarray], np.ndarray]
+    least_cosine: float
+
+
+class Written(NamedTuple):
+    """A file that was written, and how near its embeddings are to the SavedModel's.
+
+    Attributes:
+        path: of the file.
+        megabytes: its size.
+        cosine: the mean cosine over the compared images.
+        least: the least of these cosines.
+    """
+
+    path: str
+    megabytes: float
+    cosine: float
+    least: float
+
+
+def write(saved_model: str, folder: str, name: str, images: np.ndarray | None = None) -> Written:
+    """Writes a SavedModel in another format and compares both models on images.
+
+    Args:
+        saved_model: folder of a SavedModel as `export_saved_model` writes it.
+        folder: folder of the new file.
+        name: a key of `FORMATS`.
+        images: `[images, height, width, 3]` RGB 0-255, such as the model is made for; None: random ones, on
+            which eight bits are less exact than on photos.
+
+    Raises:
+        InputError: the folder is no such SavedModel, a package is missing, or an embedding differs more than
+            the format allows. Nothing is written then.
+    """
+    wanted = FORMATS[checks.one_of("format", name, FORMATS)]
+    embed, shape = _embedding(saved_model)
+    if images is None:
+        images = random_images(CHECKED, shape)
+    images = np.asarray(images, np.float32)
+    encoded = wanted.write(saved_model)
+    cosines = np.sum(wanted.embed(encoded, images) * embed(images), axis=1)
+    if not cosines.mean() >= wanted.least_cosine:
+        raise InputError(
+            f"{wanted.file} embeds differently: the mean cosine to the SavedModel's embeddings is"
+            f" {cosines.mean():.4f} over {len(images)} images, and should be at least"
+            f" {wanted.least_cosine}. It is not written. Compare on photos such as the model is made for:"
+            " --images=FOLDER."
+        )
+    path = os.path.join(files.make_folder(folder), wanted.file)
+    with files.atomic_write(path) as file:
+        file.write(encoded)
+    return Written(path, len(encoded) / 1e6, float(cosines.mean()), float(cosines.min()))
+
+
+def random_images(number: int, shape: tuple[int, int]) -> np.ndarray:
+    """Returns `[number, *shape, 3]` smooth random images, RGB 0-255."""
+    small = np.random.default_rng(0).uniform(0, 255, (number, 5, 5, 3)).astype(np.float32)
+    return tf.clip_by_value(tf.image.resize(small, shape, "bicubic"), 0, 255).numpy()
+
+
+def image_size(saved_model: str) -> tuple[int, int]:
+    """Returns the height and width of the images that a SavedModel takes."""
+    return _embedding(saved_model)[1]
+
+
+def _embedding(saved_model):
+    """Returns the embedding function of a SavedModel, and the height and width of its images."""
+    try:
+        model = tf.saved_model.load(saved_model)
+        signature = model.signatures[SIGNATURE]
+        shape = signature.structured_input_signature[1]["images"].shape[1:3]
+    except (OSError, KeyError, IndexError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise InputError(f"{saved_model} is not a SavedModel of an embedding model ({reason}).") from None
+    if None in shape:
+        raise InputError(f"{saved_model} takes images of any size; these formats need a fixed one.")
+
+    def embed(images, model=model):
+        return model.signatures[SIGNATURE](images=tf.constant(images))["embedding"].numpy()
+
+    return embed, tuple(shape)
+
+
+def _tflite(optimizations):
+    """Returns a function that converts a SavedModel to TensorFlow Lite."""
+
+    def convert(saved_model):
+        converter = tf.lite.TFLiteConverter.from_saved_model(saved_model, signature_keys=[SIGNATURE])
+        converter.optimizations = optimizations
+        return converter.convert()
+
+    return convert
+
+
+def _embed_by_tflite(encoded, images):
+    with warnings.catch_warnings():  # The interpreter will move to a package of its own.
+        warnings.simplefilter("ignore")
+        runner = tf.lite.Interpreter(model_content=encoded).get_signature_runner(SIGNATURE)
+    return np.concatenate([runner(images=image[None])["embedding"] for image in images])
+
+
+def _onnx(saved_model):
+    try:
+        import onnxruntime  # noqa: F401
+        import tf2onnx
+    except ImportError as error:
+        raise InputError(f"ONNX needs the extra `onnx` ({error.name}): pip install 'tfrank[onnx]'") from None
+    model = tf.saved_model.load(saved_model)
+    spec = model.signatures[SIGNATURE].structured_input_signature[1]["images"]
+    function = tf.function(
+        lambda images: {"embedding": model.signatures[SIGNATURE](images=images)["embedding"]},
+        input_signature=[spec],
+    )
+    converted, _ = tf2onnx.convert.from_function(function, input_signature=[spec])
+    return converted.SerializeToString()
+
+
+def _embed_by_onnx(encoded, images):
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(encoded, providers=["CPUExecutionProvider"])
+    return session.run(None, {session.get_inputs()[0].name: images})[0]
+
+
+FORMATS = {
+    "tflite": Format("model.tflite", _tflite([]), _embed_by_tflite, 0.9999),
+    "tflite_int8": Format("model_int8.tflite", _tflite([tf.lite.Optimize.DEFAULT]), _embed_by_tflite, 0.99),
+    "onnx": Format("model.onnx", _onnx, _embed_by_onnx, 0.9999),
+}
