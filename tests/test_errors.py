@@ -95,7 +95,8 @@ TRAIN = [
     ),
     (
         "--config={bad}/none.py",
-        "get_config() of the config {bad}/none.py returns no ConfigDict. End it by: return config",
+        "The config {bad}/none.py has no function get_config(loss) that returns a ConfigDict. Write one as in"
+        " configs/digits.py, and end it by: return config",
     ),
     (
         "--config={bad}/cut_off.py",
@@ -104,13 +105,13 @@ TRAIN = [
     (
         "--config={bad}/unknown_field.py",
         "The config {bad}/unknown_field.py cannot be loaded: line 6, AttributeError: 'Key"
-        ' "stepps" does not exist and cannot be added since the config is locked. Did you mean'
-        ' "steps" instead of "stepps"?\'',
+        ' "stepps" does not exist and cannot be added since the config is locked. Other fields'
+        ' present: ... Did you mean "steps" instead of "stepps"?\'',
     ),
     (
         "--config={bad}/no_function.py",
-        "The config {bad}/no_function.py cannot be loaded: AttributeError: the file has no"
-        " attribute 'get_config'",
+        "The config {bad}/no_function.py has no function get_config(loss) that returns a ConfigDict. Write"
+        " one as in configs/digits.py, and end it by: return config",
     ),
     (
         "--config={bad}/missing_module.py",
@@ -127,7 +128,7 @@ TRAIN = [
     ),
     (
         "steps",
-        "What is 'steps'? Flags begin with -- and have no spaces around =.",
+        "'steps' is no flag. Flags begin with -- and have no spaces around =.",
     ),
     (
         "--config.train.steps = 5",
@@ -1001,7 +1002,7 @@ EVAL = [
     ),
     (
         "workdir=runs/digits_pnp",
-        "What is 'workdir=runs/digits_pnp'? Flags begin with -- and have no spaces around =.",
+        "'workdir=runs/digits_pnp' is no flag. Flags begin with -- and have no spaces around =.",
     ),
     (
         "--workdir",
@@ -1185,7 +1186,7 @@ PREPARE_DATA = [
     ),
     (
         "--source=folder --source_dir={bad}/photos --output_dir={new} more",
-        "What is 'more'? Flags begin with -- and have no spaces around =.",
+        "'more' is no flag. Flags begin with -- and have no spaces around =.",
     ),
     (
         "--source=folder --source_dir={bad}/photos --output_dir={new} --sorce=x",
