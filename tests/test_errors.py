@@ -222,8 +222,13 @@ TRAIN = [
     ),
     (
         "--config.train.momentum=0.5",
-        'Invalid value for argument `config.train.momentum`. Expected 0.9, as "adam" has it;'
-        ' another one is for "sgd". Received: config.train.momentum=0.5',
+        'Invalid value for argument `config.train.momentum`. Expected 0.9, the default, as "adam"'
+        " does not use it. Received: config.train.momentum=0.5",
+    ),
+    (
+        "--config.train.optimizer=sgd --config.train.beta_2=0.9",
+        'Invalid value for argument `config.train.beta_2`. Expected 0.999, the default, as "sgd"'
+        " does not use it. Received: config.train.beta_2=0.9",
     ),
     (
         "--config.train.optimizer=sgd --config.train.momentum=2",
@@ -242,8 +247,12 @@ TRAIN = [
     ),
     (
         "--config.train.no_decay=beta,,gamma",
-        "Invalid value for argument `config.train.no_decay`. Expected parts of variables' paths"
-        " with commas between. Received: config.train.no_decay='beta,,gamma'",
+        "--config.train.no_decay=beta,,gamma: Error while parsing string: beta,,gamma as tuple. ....",
+    ),
+    (
+        "--config.train.no_decay=3",
+        "Invalid value for argument `config.train.no_decay`. Expected a list of parts of"
+        " variables' paths. Received: config.train.no_decay=(3,)",
     ),
     (
         "--config.train.no_decay=nothing",
@@ -252,19 +261,19 @@ TRAIN = [
     ),
     (
         "--config.train.learning_rate_multipliers=embedding",
-        "Invalid value for argument `config.train.learning_rate_multipliers`. Expected something"
-        " like embedding=10, gem=0.5. Received: config.train.learning_rate_multipliers='embedding'",
+        "Invalid value for argument `config.train.learning_rate_multipliers`. Expected a dict of"
+        " Python. Received: config.train.learning_rate_multipliers='embedding'",
     ),
     (
-        "--config.train.learning_rate_multipliers=nothing=2",
+        "--config.train.learning_rate_multipliers.nothing=2",
         "Invalid value for argument `config.train.learning_rate_multipliers`. Expected parts of"
         " the paths of variables, which are: .... Received:"
         " config.train.learning_rate_multipliers='nothing'.",
     ),
     (
-        "--config.train.learning_rate_multipliers=embedding=-2",
+        "--config.train.learning_rate_multipliers.embedding=-2",
         "Invalid value for argument `config.train.learning_rate_multipliers`. Expected a finite"
-        " number of at least 0. Received: config.train.learning_rate_multipliers=-2.0",
+        " number of at least 0. Received: config.train.learning_rate_multipliers=-2",
     ),
     (
         "--config.train.micro_batch_size=-1",

@@ -1,10 +1,13 @@
 """The flag `--config`: which file it names, how a file that fails is reported, which fields can be set."""
 
+import inspect
+import shlex
+
 import pytest
 
 from tests import bad_inputs
 from tfrank.common.checks import InputError
-from tfrank.configs import digits, sop
+from tfrank.configs import default, digits, sop
 from tfrank.run.config_flag import PACKAGE, found, load, set_fields
 
 
@@ -50,15 +53,34 @@ def test_a_config_that_fails_is_reported_with_its_line_and_its_error(tmp_path, n
 
 def test_fields_are_set_with_their_types():
     config = digits.get_config()
-    words = "--config.train.steps=7 --config.seed 3 --noconfig.train.tf32".split()
+    words = ["--config.train.steps=7", "--config.seed", "3", "--noconfig.train.tf32"]
     set_fields(config, ["program", *words, "--config.data.train=8", "--config.data.train=9"])
     assert (config.train.steps, config.seed, config.train.tf32) == (7, 3, False)
     assert config.data.train == (8, 9)
 
 
+def test_the_examples_in_the_default_config_set_tuples_and_entries_of_dicts():
+    source = inspect.getsource(default.get_config)
+    examples = [
+        argument
+        for line in source.splitlines()
+        if "--config.train.no_decay=" in line or "--config.train.learning_rate_multipliers" in line
+        for argument in shlex.split(line.strip().removeprefix("# ").removeprefix("flag for several: "))
+    ]
+    assert len(examples) == 4
+    config = default.get_config()
+    set_fields(config, ["program", *(e for e in examples if "{" not in e)])
+    assert config.train.no_decay == ("bias", "gamma")
+    assert config.train.learning_rate_multipliers.to_dict() == {"embedding": 10}
+    set_fields(config, ["program", *(e for e in examples if "{" in e)])
+    assert config.train.learning_rate_multipliers.to_dict() == {"embedding": 10, "embedding/bias": 20}
+
+
 @pytest.mark.parametrize(
     ("argument", "words"),
     [
+        ("--config.train.learning_rate_multipliers=embedding=10", "Expected a dict of Python"),
+        ("--config.train.learning_rate_multipliers.a/b=10", """`a/b` is no word. .*='{"a/b": VALUE}'"""),
         ("--config.train.step=7", 'Unknown config field .* Did you mean "steps"?'),
         ("--noconfig.train.xlaa", "Unknown config field `config.train.xlaa`"),
         ("--config.seed.x=7", "`config.seed` is one value"),

@@ -36,7 +36,7 @@ def get_config(loss: str = ""):
     if loss != "rll":
         config.data.classes_per_batch = 56
         config.train.epochs = 90.0
-        config.train.learning_rate_multipliers = "embedding=2"
+        config.train.learning_rate_multipliers.embedding = 2.0
     if loss == "fast_ap":
         config.loss.num_bins = 20
     config.evaluation.recall_at = (1, 4, 16, 32)

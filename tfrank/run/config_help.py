@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _FIELD = re.compile(r"    config\.([\w.]+) = ")
+_GROUP = re.compile(r"    config\.\w+ = ConfigDict\(\)")
 _WIDTH = 100
 
 
@@ -43,7 +44,7 @@ def fields_text(config: Mapping[str, Any], source: str) -> str:
     for line in source.splitlines():
         if line.startswith("    # "):
             comment.append(line.removeprefix("    # "))
-        elif (field := _FIELD.match(line)) and not line.endswith("ConfigDict()"):
+        elif (field := _FIELD.match(line)) and not _GROUP.match(line):
             words = " ".join(comment)
             blocks += textwrap.wrap(words, _WIDTH, initial_indent="# ", subsequent_indent="# ")
             blocks += _flags(f"config.{field[1]}", _value_of(config, field[1]))
@@ -60,9 +61,15 @@ def _value_of(config, field):
 
 
 def _flags(name, value) -> Iterator[str]:
-    if hasattr(value, "items"):
+    if isinstance(value, Mapping) and not all(map(str.isidentifier, value)):
+        yield f"--{name}={{...}}"
+    elif value and isinstance(value, Mapping):
         for key, of_key in value.items():
             yield from _flags(f"{name}.{key}", of_key)
+    elif isinstance(value, tuple) and any(isinstance(item, str) for item in value):
+        # Of texts with commas between, ml_collections makes one text.
+        for item in value:
+            yield f"--{name}={item}"
     else:
         yield f"--{name}={_plain(value)}"
 

@@ -166,8 +166,11 @@ def _build_optimizer(config, steps):
             train.optimizer,
             learning_rate=schedule,
             momentum=train.momentum,
+            beta_1=train.beta_1,
+            beta_2=train.beta_2,
+            epsilon=train.epsilon,
             decoupled=train.decoupled,
-            no_decay=settings.parts("train.no_decay", train.no_decay),
+            no_decay=train.no_decay,
             multipliers=_multipliers(config),
         )
     return keras.optimizers.LossScaleOptimizer(optimizer) if train.precision == "mixed_float16" else optimizer
@@ -175,7 +178,7 @@ def _build_optimizer(config, steps):
 
 def _multipliers(config):
     own = {"proxies": config.train.proxy_multiplier} if config.loss.name in PROXY_LOSSES else {}
-    return own | settings.multipliers(config.train.learning_rate_multipliers)
+    return own | dict(config.train.learning_rate_multipliers)
 
 
 def build_training(
@@ -190,7 +193,6 @@ def build_training(
     train, batch_size = config.train, settings.batch_size(config)
     strategies.check_divides(batch_size, strategy)
     folder = os.path.join(workdir, "checkpoints")
-    no_decay = settings.parts("train.no_decay", train.no_decay)
     copy = build_model(config, any_size=settings.any_size(config))
     # A resumed run needs the initial weights too if they are measured as a baseline.
     if not saved_checkpoints(folder) or config.evaluation.baselines:
@@ -201,7 +203,7 @@ def build_training(
             to.assign(source.numpy())
         part = split_at_head(model)[1] if train.frozen_backbone else model
         objective = build_objective(config, part, images.label, optimizer.iterations)
-        check_names(objective.model.variables, no_decay, "config.train.no_decay")
+        check_names(objective.model.variables, train.no_decay, "config.train.no_decay")
         with checks.as_fields("train", (), **OPTIMIZER_FIELDS):
             optimizer.build(objective.model.trainable_variables)
         average = _build_average(train, model, optimizer, strategy)
@@ -211,7 +213,7 @@ def build_training(
         optimizer,
         strategy=strategy,
         l2=train.l2,
-        no_decay=no_decay,
+        no_decay=train.no_decay,
         clip_norm=train.clip_norm,
         micro_batch_size=train.micro_batch_size,
         xla=train.xla,

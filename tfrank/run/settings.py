@@ -233,30 +233,3 @@ def total_steps(config: ConfigDict, num_images: int) -> int:
 def _steps_of(config, num_images):
     """Returns the configured steps, or the steps that the configured epochs take."""
     return config.train.steps or max(1, round(config.train.epochs * num_images / batch_size(config)))
-
-
-def parts(field: str, text: str) -> list[str]:
-    """Splits a text at commas.
-
-    >>> parts("train.no_decay", "bias, gamma")
-    ['bias', 'gamma']
-    """
-    found = [part.strip() for part in text.split(",")] if text else []
-    if not all(found):
-        raise checks.invalid(f"config.{field}", "parts of variables' paths with commas between", text)
-    return found
-
-
-def multipliers(text: str) -> dict[str, float]:
-    """Parses learning-rate multipliers.
-
-    >>> multipliers("embedding=10, gem=0.5")
-    {'embedding': 10.0, 'gem': 0.5}
-    """
-    pairs = [part.rpartition("=") for part in parts("train.learning_rate_multipliers", text)]
-    try:
-        return {name.strip(): float(factor) for name, _, factor in pairs}
-    except ValueError:
-        raise checks.invalid(
-            "config.train.learning_rate_multipliers", "something like embedding=10, gem=0.5", text
-        ) from None
