@@ -72,13 +72,13 @@ def empty(path):
     ],
 )
 def test_a_damaged_checkpoint_is_named_and_skipped_for_the_one_before(
-    damaged, parts, capsys, damage, names, word
+    damaged, parts, caplog, damage, names, word
 ):
     for name in names:
         damage(damaged / "checkpoints" / name)
     assert go_on(damaged) == parts[1]
-    warnings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Warning")]
-    assert len(warnings) == 1 and f"ckpt-8 {word}" in warnings[0] and "the one before it" in warnings[0]
+    (warning,) = caplog.messages
+    assert f"ckpt-8 {word}" in warning and "the one before it" in warning
 
 
 def test_a_run_without_any_whole_checkpoint_is_refused(damaged):

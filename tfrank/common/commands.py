@@ -1,4 +1,4 @@
-"""Start and end of a command: flags, clear errors, exit status."""
+"""Start and end of a command: flags, clear errors, exit status, and the printing of what is logged."""
 
 import contextlib
 import functools
@@ -55,7 +55,22 @@ def _main(main, parsed):
     # At the default level TensorFlow reports every file that it writes.
     absl_logging.set_verbosity(absl_logging.WARNING)
     logging.getLogger("tensorflow").setLevel(logging.WARNING)
+    print_log()
     return main(parsed)
+
+
+def print_log() -> None:
+    """Makes this process print what the modules of tfrank log, information too: each message as it is."""
+    logger = logging.getLogger("tfrank")
+    logger.handlers, logger.propagate = [_Printer()], False
+    logger.setLevel(logging.INFO)
+
+
+class _Printer(logging.Handler):
+    """Prints messages to the standard output of the moment, which may have been redirected."""
+
+    def emit(self, record):
+        print(record.getMessage(), flush=True)
 
 
 def usage(program: str) -> str:

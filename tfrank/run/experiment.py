@@ -41,10 +41,11 @@ from tfrank.training.averaging import WeightAverage, averaged_variables
 from tfrank.training.checkpoints import Checkpoints, restore_model, saved_checkpoints
 from tfrank.training.cluster import is_chief
 from tfrank.training.estimate import memory_estimate
+from tfrank.training.log import BatchSummary
 from tfrank.training.optimizers import build_optimizer, check_names
 from tfrank.training.schedules import build_schedule
 from tfrank.training.step import build_step
-from tfrank.training.trainer import Evaluation, Trainer, best_weights_of
+from tfrank.training.trainer import Trainer, ValidationResult, best_weights_of
 
 # Config fields of those arguments of the schedule and the optimizer that have another name.
 OPTIMIZER_FIELDS = types.MappingProxyType(
@@ -232,7 +233,7 @@ def build_training(
         workdir if chief else tempfile.mkdtemp(),
         model=objective.model,
         step=step,
-        summary=lambda labels, outputs: batch_summary(labels, side_by_side(outputs[0])),
+        summary=lambda labels, outputs: BatchSummary(**batch_summary(labels, side_by_side(outputs[0]))),
         slope=_build_slope(config, objective),
         checkpoints=checkpoints,
         strategy=strategy,
@@ -290,7 +291,8 @@ def train(config: ConfigDict, training: Training, data: Data, steps: int) -> Non
         training.update_copy()
         embeddings, labels = embed_validation()
         metrics = leave_one_out(embeddings, labels, sorted({1, *(config.evaluation.recall_at or DEFAULT_KS)}))
-        return Evaluation(metrics, inference.draw_neighbors(config, embeddings, labels, data.validation))
+        picture = inference.draw_neighbors(config, embeddings, labels, data.validation)
+        return ValidationResult(metrics, picture)
 
     training.trainer.fit(
         batches,
