@@ -95,8 +95,8 @@ TRAIN = [
     ),
     (
         "--config={bad}/none.py",
-        "The config {bad}/none.py has no function get_config(loss) that returns a ConfigDict. Write one as in"
-        " configs/digits.py, and end it by: return config",
+        "The config {bad}/none.py has no function get_config(loss) that returns a ConfigDict. See"
+        " tfrank.configs.digits for an example.",
     ),
     (
         "--config={bad}/cut_off.py",
@@ -110,8 +110,8 @@ TRAIN = [
     ),
     (
         "--config={bad}/no_function.py",
-        "The config {bad}/no_function.py has no function get_config(loss) that returns a ConfigDict. Write"
-        " one as in configs/digits.py, and end it by: return config",
+        "The config {bad}/no_function.py has no function get_config(loss) that returns a ConfigDict. See"
+        " tfrank.configs.digits for an example.",
     ),
     (
         "--config={bad}/missing_module.py",
@@ -288,7 +288,7 @@ TRAIN = [
     ),
     (
         "--config=configs/digits.py:arc_face --config.train.memory_size=64",
-        "Loss 'arc_face' ranks no gallery that a memory could join. Set"
+        "Loss 'arc_face' ranks no gallery, so it cannot use a memory. Set"
         " config.train.memory_size=0, or take one of pnp, ...",
     ),
     (
@@ -326,7 +326,7 @@ TRAIN = [
     ),
     (
         "--config.train.frozen_backbone=True",
-        "config.train.frozen_backbone trains a head without offset. Set config.model.head=pca;"
+        "config.train.frozen_backbone trains a head without bias. Set config.model.head=pca;"
         " received 'random'.",
     ),
     (
@@ -429,7 +429,7 @@ TRAIN = [
         "--config.data.region=box",
         "config.data.region is box, and 354 of 354 images to test on have no box. Prepare the"
         " records anew, from a source with a box for each image; or take whole images,"
-        " --config.data.region=image, whose results compare with no others of boxes.",
+        " --config.data.region=image, whose results cannot be compared with those of boxes.",
     ),
     (
         "--config.data.region=face",
@@ -448,13 +448,13 @@ TRAIN = [
     ),
     (
         "--config.data.name=folder",
-        "Nothing says where the images of 'folder' are. Give their folder or archive,"
+        "The config names no images of 'folder'. Give their folder or archive,"
         " --config.data.source=PATH, or records that `python -m tfrank.data.prepare` has written,"
         " --config.data.records=PATH.",
     ),
     (
         "--config.data.name=tfrecords",
-        "Nothing says where the records are. Give the folder of the shards, --config.data.records=PATH.",
+        "The config names no records. Give the folder of the shards, --config.data.records=PATH.",
     ),
     (
         "--config.data.name=tfrecords --config.data.records={bad}/shards",
@@ -471,9 +471,8 @@ TRAIN = [
     ),
     (
         "--config.data.validation_classes=1",
-        "The weights cannot be chosen by a validation part of 178 images of 1 class: it takes"
-        " two classes, one of them of two images. Set a higher config.data.validation_classes, or"
-        " 0 for none.",
+        "The validation part has 178 images of 1 class. To choose the best weights, it needs two classes,"
+        " one of them with two images. Set a higher config.data.validation_classes, or 0 for none.",
     ),
     (
         "--config.data.validation_classes=99",
@@ -501,8 +500,8 @@ TRAIN = [
     ),
     (
         "--config.data.sampler=category_pairs --config.data.merge_classes=2",
-        "Merged classes, and false labels, span categories: there are no pairs of them to draw."
-        " Take --config.data.sampler=class_balanced.",
+        "Merged classes and false labels span categories, so the sampler category_pairs cannot use them."
+        " Set --config.data.sampler=class_balanced.",
     ),
     (
         "--config.data.sampler=all_classes --config.data.examples_per_class=2",
@@ -564,7 +563,7 @@ TRAIN = [
         "--config=configs/sop.py",
         "There is no file resnet50-0676ba61.pth to load weights from. Give its path,"
         " --config.model.weights=PATH, or begin with --config.model.weights=random."
-        " configs/papers.py says where published ones are from.",
+        " The module tfrank.configs.papers says where published ones are from.",
     ),
     (
         "--config=configs/sop.py --config.data.source={bad}/empty --config.model.weights=random",
@@ -585,13 +584,13 @@ TRAIN = [
         "--config=configs/own_records.py",
         "There is no file resnet50-0676ba61.pth to load weights from. Give its path,"
         " --config.model.weights=PATH, or begin with --config.model.weights=random."
-        " configs/papers.py says where published ones are from.",
+        " The module tfrank.configs.papers says where published ones are from.",
     ),
     (
         "--config=configs/own_records.py --config.data.records={bad}/shards --config.data.train=x-*",
         "There is no file resnet50-0676ba61.pth to load weights from. Give its path,"
         " --config.model.weights=PATH, or begin with --config.model.weights=random."
-        " configs/papers.py says where published ones are from.",
+        " The module tfrank.configs.papers says where published ones are from.",
     ),
     (
         "--config=configs/own_records.py --config.data.records={bad}/shards"
@@ -651,20 +650,20 @@ TRAIN = [
     (
         "--config.model.weights=",
         "There is no file '' to load weights from. Give its path, --config.model.weights=PATH,"
-        " or begin with --config.model.weights=random. configs/papers.py says where published"
+        " or begin with --config.model.weights=random. The module tfrank.configs.papers says where published"
         " ones are from.",
     ),
     (
         "--config.model.weights=nowhere.pth",
         "There is no file nowhere.pth to load weights from. Give its path,"
         " --config.model.weights=PATH, or begin with --config.model.weights=random."
-        " configs/papers.py says where published ones are from.",
+        " The module tfrank.configs.papers says where published ones are from.",
     ),
     (
         "--config.model.weights={bad}/empty",
         "There is no file {bad}/empty to load weights from. Give its path,"
         " --config.model.weights=PATH, or begin with --config.model.weights=random."
-        " configs/papers.py says where published ones are from.",
+        " The module tfrank.configs.papers says where published ones are from.",
     ),
     (
         "--config.model.weights={bad}/text.h5",
@@ -833,7 +832,7 @@ TRAIN = [
 EVAL = [
     (
         "--embeddings=nowhere.npz",
-        "There is no file nowhere.npz. Give that of the embeddings, --embeddings=PATH.",
+        "There is no file nowhere.npz. Give the file of the embeddings, --embeddings=PATH.",
     ),
     (
         "--embeddings={bad}/text.npz",
@@ -1061,7 +1060,7 @@ EVAL = [
     ),
     (
         "--workdir={bad}/empty_checkpoint",
-        "No checkpoint in {bad}/empty_checkpoint/checkpoints is whole. Delete the folder to begin anew.",
+        "All checkpoints in {bad}/empty_checkpoint/checkpoints are damaged. Delete the folder to start over.",
     ),
     (
         "--workdir={bad}/empty_shards",
@@ -1130,11 +1129,11 @@ EVAL = [
     ),
     (
         "--saved_model=nowhere",
-        "nowhere lies in no run, so its images are not known. Give --config or --workdir.",
+        "nowhere is not in the folder of a run, so its config is unknown. Give --config or --workdir.",
     ),
     (
         "--saved_model={bad}/empty",
-        "{bad}/empty lies in no run, so its images are not known. Give --config or --workdir.",
+        "{bad}/empty is not in the folder of a run, so its config is unknown. Give --config or --workdir.",
     ),
     (
         "--saved_model={bad}/empty --workdir={bad}/run",

@@ -268,7 +268,7 @@ def test_a_value_out_of_its_range_is_refused_by_the_name_of_its_field(field, val
 def test_pairs_of_categories_are_refused_where_classes_span_them(field, value):
     config = config_of("sop", "smooth_ap")
     config.data[field] = value
-    with pytest.raises(InputError, match=r"span categories.* Take --config\.data\.sampler=class_balanced"):
+    with pytest.raises(InputError, match=r"span categories.* Set --config\.data\.sampler=class_balanced"):
         settings.check_ranges(config)
     config.data.sampler = "class_balanced"
     settings.check_ranges(config)

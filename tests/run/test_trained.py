@@ -161,7 +161,7 @@ def test_the_config_is_that_of_the_run_that_the_flags_name(
 def test_a_saved_model_of_no_run_is_not_measured_by_any_config(tmp_path, monkeypatch, place):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.json").touch()
-    with pytest.raises(InputError, match=f"{place} lies in no run, so its images are not known"):
+    with pytest.raises(InputError, match=f"{place} is not in the folder of a run, so its config is unknown"):
         config_of_run(None, place)
 
 

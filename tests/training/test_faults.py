@@ -84,7 +84,7 @@ def test_a_damaged_checkpoint_is_named_and_skipped_for_the_one_before(
 def test_a_run_without_any_whole_checkpoint_is_refused(damaged):
     for path in (damaged / "checkpoints").glob("*.data*"):
         empty(path)
-    with pytest.raises(InputError, match=r"No checkpoint in .* is whole"):
+    with pytest.raises(InputError, match=r"All checkpoints in .* are damaged"):
         Setup(damaged).checkpoints.restore()
 
 

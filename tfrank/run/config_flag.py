@@ -86,8 +86,8 @@ def load(path: str) -> ConfigDict:
         ) from None
     if not isinstance(config, ConfigDict):
         raise InputError(
-            f"The config {_shown(path)} has no function get_config(loss) that returns a ConfigDict. Write one"
-            " as in configs/digits.py, and end it by: return config"
+            f"The config {_shown(path)} has no function get_config(loss) that returns a ConfigDict. See"
+            " tfrank.configs.digits for an example."
         )
     return config
 
@@ -119,7 +119,8 @@ def _check_field(config, field):
             raise InputError(f"`{done}` is one value and has no fields. Write --{done}=VALUE")
         if name not in node and not node.is_locked:
             if not name.isidentifier():
-                raise InputError(f"`{name}` is no word. Write it in quotes: --{done}='{{\"{name}\": VALUE}}'")
+                quoted = f"--{done}='{{\"{name}\": VALUE}}'"
+                raise InputError(f"`{name}` is no Python name. Write it in quotes: {quoted}")
         elif name not in node:
             known = list(node.keys())
             of = f"loss {node.name!r}" if done == "config.loss" and "name" in known else done

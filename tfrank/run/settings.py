@@ -136,7 +136,7 @@ def fitted(config: ConfigDict, labels: np.ndarray) -> ConfigDict:
     if data.classes_per_batch == OPEN:
         most = min(MOST_CLASSES, classes)
         if most < 2:
-            raise InputError(f"It takes at least 2 classes to train on; there is {classes}.")
+            raise InputError(f"Training needs at least 2 classes. The training images have {classes}.")
         # Devices can share a power of two equally.
         data.classes_per_batch = 1 << (most.bit_length() - 1)
         data.examples_per_class = 4 if data.classes_per_batch == MOST_CLASSES else 8
@@ -173,8 +173,8 @@ def _check_data(data):
     checks.number("config.data.label_noise", data.label_noise, at_least=0, below=1)
     if data.sampler == "category_pairs" and (data.merge_classes > 1 or data.label_noise):
         raise InputError(
-            "Merged classes, and false labels, span categories: there are no pairs of them to draw."
-            " Take --config.data.sampler=class_balanced."
+            "Merged classes and false labels span categories, so the sampler category_pairs cannot use them."
+            " Set --config.data.sampler=class_balanced."
         )
     # Splits of another data set may share names without sharing classes.
     common = sorted(set(data.train) & set(data.test)) if not data.test_records else []

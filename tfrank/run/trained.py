@@ -194,7 +194,7 @@ def load_embeddings(path: str) -> tuple[np.ndarray, TestSet]:
             raise ValueError(f"a role is none of {ROLES}")
     except FileNotFoundError:
         raise InputError(
-            f"There is no file {path}. Give that of the embeddings, --embeddings=PATH."
+            f"There is no file {path}. Give the file of the embeddings, --embeddings=PATH."
         ) from None
     except files.NPZ_ERRORS as error:
         raise InputError(
@@ -232,7 +232,8 @@ def config_of_run(workdir: str | None, saved_model: str | None) -> str:
         return f"{of_run.__file__}:{path}"
     if saved_model:
         raise InputError(
-            f"{saved_model} lies in no run, so its images are not known. Give --config or --workdir."
+            f"{saved_model} is not in the folder of a run, so its config is unknown. Give --config or"
+            " --workdir."
         )
     return digits.__file__
 

@@ -133,7 +133,7 @@ def _restore_latest(checkpoint: tf.train.Checkpoint, folder: str) -> bool:
             what = "is damaged" if glob.glob(f"{glob.escape(path)}.data-*") else "lacks a file"
             _LOG.warning("Warning: the checkpoint %s %s (%s), taking the one before it.", path, what, reason)
     if paths:
-        raise InputError(f"No checkpoint in {folder} is whole. Delete the folder to begin anew.")
+        raise InputError(f"All checkpoints in {folder} are damaged. Delete the folder to start over.")
     return False
 
 

@@ -175,8 +175,8 @@ def together(strategy: tf.distribute.Strategy) -> Iterator[None]:
         told = re.search(r"worker \d+: .*?(?=\. Barrier Id| *\[type\.googleapis|$)", str(error), re.MULTILINE)
         reason = told.group() if told else "killed, its connection lost, or for a reason that it says itself"
         raise InputError(
-            f"Another machine of the run has ended ({reason}). Once that is mended, the same command on all"
-            " of them goes on from the last checkpoint."
+            f"Another machine of the run has ended ({reason}). Correct the cause, and run the same command"
+            " on all of them: it goes on from the last checkpoint."
         ) from None
     except BaseException as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
