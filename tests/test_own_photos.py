@@ -228,7 +228,7 @@ def test_the_fast_road_trains_the_head_alone_and_goes_on_where_it_was(photos, tm
     ],
 )
 def test_what_does_not_go_with_a_frozen_backbone_is_refused(changes, message):
-    from tfrank.run.frozen import check_frozen
+    from tfrank.run.frozen_backbone import check_frozen
 
     config = own_images.get_config()
     config.train.frozen_backbone = True

@@ -32,7 +32,7 @@ from tfrank.models.embedding import (
     start_head_as_pca,
 )
 from tfrank.models.weights import check_exists, load_backbone_weights
-from tfrank.run import frozen, inference, settings
+from tfrank.run import frozen_backbone, inference, settings
 from tfrank.run.datasets import FOREIGN, Data, build_batches, build_loader
 from tfrank.run.objective import build_loss, build_objective
 from tfrank.run.workdir import check_model_of, check_path
@@ -102,7 +102,7 @@ def check_config(config: ConfigDict) -> None:
     with checks.as_fields("model", options):
         resolve_options(**{name: config.model[name] for name in options})
     build_loss(config, labels=[0])
-    frozen.check_frozen(config)
+    frozen_backbone.check_frozen(config)
     _build_optimizer(config, max(1, config.train.steps, config.train.warmup_steps))
 
 
@@ -329,15 +329,15 @@ def _inputs(config, training, data, steps):
 
     def store(index, part, views):
         folder = os.path.join(training.workdir, "features", part)
-        return frozen.store_features(config, function, index, folder, views=views, weights=weights)
+        return frozen_backbone.store_features(config, function, index, folder, views=views, weights=weights)
 
     train = store(data.train, "train", config.train.feature_views)
     validation = store(data.validation, "validation", 1) if data.validation else None
-    batches = frozen.feature_batches(config, train, data.train, steps)
+    batches = frozen_backbone.feature_batches(config, train, data.train, steps)
     return (
         batches,
         lambda step: None,
-        lambda: frozen.embed_features(config, head, validation, data.validation),
+        lambda: frozen_backbone.embed_features(config, head, validation, data.validation),
     )
 
 
