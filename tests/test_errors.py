@@ -475,6 +475,11 @@ TRAIN = [
         " one of them with two images. Set a higher config.data.validation_classes, or 0 for none.",
     ),
     (
+        "--config.dry_run --config.data.validation_classes=99",
+        "Holding out 99 classes for validation leaves none of the 16 classes to train on. Lower"
+        " validation_classes.",
+    ),
+    (
         "--config.data.validation_classes=99",
         "Holding out 99 classes for validation leaves none of the 16 classes to train on. Lower"
         " validation_classes.",
