@@ -39,6 +39,9 @@ def fields_text(config: Mapping[str, Any], source: str) -> str:
     >>> print(fields_text({"data": {"size": (8, 9)}}, "    # Pixels.\\n    config.data.size = (28,)"))
     # Pixels.
     --config.data.size=8,9
+    >>> print(fields_text({"data": {"test": ("a", "b"), "top": {}}}, "    config.data.test = ()"))
+    --config.data.test=a
+    --config.data.test=b
     """
     blocks, comment = [], []
     for line in source.splitlines():
@@ -62,12 +65,13 @@ def _value_of(config, field):
 
 def _flags(name, value) -> Iterator[str]:
     if isinstance(value, Mapping) and not all(map(str.isidentifier, value)):
+        # Names that a flag cannot have, as those of published results.
         yield f"--{name}={{...}}"
     elif value and isinstance(value, Mapping):
         for key, of_key in value.items():
             yield from _flags(f"{name}.{key}", of_key)
     elif isinstance(value, tuple) and any(isinstance(item, str) for item in value):
-        # Of texts with commas between, ml_collections makes one text.
+        # One flag an item: ml_collections reads texts with commas between them as one text.
         for item in value:
             yield f"--{name}={item}"
     else:
