@@ -26,7 +26,8 @@ def best_sentence(best: Best, steps: int) -> str:
     'Best: step 150 of 1,000. Its mAP on the validation classes is 0.6300, and that of the start 0.5900.'
     """
     if not best.step:
-        return f"Best: the start. Its mAP on the validation classes is {best.start:.4f}, and no later step has more."
+        value = f"{best.start:.4f}"
+        return f"Best: the start. Its mAP on the validation classes is {value}, and no later step has more."
     return (
         f"Best: step {best.step:,} of {steps:,}. Its mAP on the validation classes is {best.value:.4f}, and"
         f" that of the start {best.start:.4f}."
