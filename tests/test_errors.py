@@ -106,7 +106,7 @@ TRAIN = [
         "--config={bad}/unknown_field.py",
         "The config {bad}/unknown_field.py cannot be loaded: line 6, AttributeError: 'Key"
         ' "stepps" does not exist and cannot be added since the config is locked. Other fields'
-        ' present: ... Did you mean "steps" instead of "stepps"?\'',
+        ' present: ...Did you mean "steps" instead of "stepps"?\'',
     ),
     (
         "--config={bad}/no_function.py",

@@ -19,6 +19,9 @@ from tfrank.common.commands import HELP, flag_errors, parse_flags, usage
 from tfrank.configs import default
 from tfrank.run import config_help
 
+# Characters that are shown of the beginning and of the end of a long error. That of ml_collections for an
+# unknown field begins with the field, has all others with their values, and ends with a suggestion.
+SHOWN = 150
 # The folder that tfrank's own configs are below.
 PACKAGE = os.path.dirname(os.path.dirname(default.__file__))
 
@@ -81,6 +84,8 @@ def load(path: str) -> ConfigDict:
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
         where = f"line {lines[-1]}, " if lines else ""
         words = " ".join(str(error).split())
+        if len(words) > 2 * SHOWN:
+            words = f"{words[:SHOWN]} ... {words[-SHOWN:]}"
         raise InputError(
             f"The config {_shown(path)} cannot be loaded: {where}{type(error).__name__}: {words}"
         ) from None
