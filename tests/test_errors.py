@@ -95,7 +95,8 @@ TRAIN = [
     ),
     (
         "--config={bad}/none.py",
-        "get_config() of the config {bad}/none.py returns no ConfigDict. End it by: return config",
+        "The config {bad}/none.py has no function get_config(loss) that returns a ConfigDict. See"
+        " tfrank.configs.digits for an example.",
     ),
     (
         "--config={bad}/cut_off.py",
@@ -104,13 +105,13 @@ TRAIN = [
     (
         "--config={bad}/unknown_field.py",
         "The config {bad}/unknown_field.py cannot be loaded: line 6, AttributeError: 'Key"
-        ' "stepps" does not exist and cannot be added since the config is locked. Did you mean'
-        ' "steps" instead of "stepps"?\'',
+        ' "stepps" does not exist and cannot be added since the config is locked. Other fields'
+        ' present: ...Did you mean "steps" instead of "stepps"?\'',
     ),
     (
         "--config={bad}/no_function.py",
-        "The config {bad}/no_function.py cannot be loaded: AttributeError: the file has no"
-        " attribute 'get_config'",
+        "The config {bad}/no_function.py has no function get_config(loss) that returns a ConfigDict. See"
+        " tfrank.configs.digits for an example.",
     ),
     (
         "--config={bad}/missing_module.py",
@@ -127,7 +128,7 @@ TRAIN = [
     ),
     (
         "steps",
-        "What is 'steps'? Flags begin with -- and have no spaces around =.",
+        "'steps' is no flag. Flags begin with -- and have no spaces around =.",
     ),
     (
         "--config.train.steps = 5",
@@ -221,8 +222,13 @@ TRAIN = [
     ),
     (
         "--config.train.momentum=0.5",
-        'Invalid value for argument `config.train.momentum`. Expected 0.9, as "adam" has it;'
-        ' another one is for "sgd". Received: config.train.momentum=0.5',
+        'Invalid value for argument `config.train.momentum`. Expected 0.9, the default, as "adam"'
+        " does not use it. Received: config.train.momentum=0.5",
+    ),
+    (
+        "--config.train.optimizer=sgd --config.train.beta_2=0.9",
+        'Invalid value for argument `config.train.beta_2`. Expected 0.999, the default, as "sgd"'
+        " does not use it. Received: config.train.beta_2=0.9",
     ),
     (
         "--config.train.optimizer=sgd --config.train.momentum=2",
@@ -241,8 +247,12 @@ TRAIN = [
     ),
     (
         "--config.train.no_decay=beta,,gamma",
-        "Invalid value for argument `config.train.no_decay`. Expected parts of variables' paths"
-        " with commas between. Received: config.train.no_decay='beta,,gamma'",
+        "--config.train.no_decay=beta,,gamma: Error while parsing string: beta,,gamma as tuple. ....",
+    ),
+    (
+        "--config.train.no_decay=3",
+        "Invalid value for argument `config.train.no_decay`. Expected a list of parts of"
+        " variables' paths. Received: config.train.no_decay=(3,)",
     ),
     (
         "--config.train.no_decay=nothing",
@@ -251,19 +261,19 @@ TRAIN = [
     ),
     (
         "--config.train.learning_rate_multipliers=embedding",
-        "Invalid value for argument `config.train.learning_rate_multipliers`. Expected something"
-        " like embedding=10, gem=0.5. Received: config.train.learning_rate_multipliers='embedding'",
+        "Invalid value for argument `config.train.learning_rate_multipliers`. Expected a dict of"
+        " Python. Received: config.train.learning_rate_multipliers='embedding'",
     ),
     (
-        "--config.train.learning_rate_multipliers=nothing=2",
+        "--config.train.learning_rate_multipliers.nothing=2",
         "Invalid value for argument `config.train.learning_rate_multipliers`. Expected parts of"
         " the paths of variables, which are: .... Received:"
         " config.train.learning_rate_multipliers='nothing'.",
     ),
     (
-        "--config.train.learning_rate_multipliers=embedding=-2",
+        "--config.train.learning_rate_multipliers.embedding=-2",
         "Invalid value for argument `config.train.learning_rate_multipliers`. Expected a finite"
-        " number of at least 0. Received: config.train.learning_rate_multipliers=-2.0",
+        " number of at least 0. Received: config.train.learning_rate_multipliers=-2",
     ),
     (
         "--config.train.micro_batch_size=-1",
@@ -278,7 +288,7 @@ TRAIN = [
     ),
     (
         "--config=configs/digits.py:arc_face --config.train.memory_size=64",
-        "Loss 'arc_face' ranks no gallery that a memory could join. Set"
+        "Loss 'arc_face' ranks no gallery, so it cannot use a memory. Set"
         " config.train.memory_size=0, or take one of pnp, ...",
     ),
     (
@@ -316,7 +326,7 @@ TRAIN = [
     ),
     (
         "--config.train.frozen_backbone=True",
-        "config.train.frozen_backbone trains a head without offset. Set config.model.head=pca;"
+        "config.train.frozen_backbone trains a head without bias. Set config.model.head=pca;"
         " received 'random'.",
     ),
     (
@@ -419,7 +429,7 @@ TRAIN = [
         "--config.data.region=box",
         "config.data.region is box, and 354 of 354 images to test on have no box. Prepare the"
         " records anew, from a source with a box for each image; or take whole images,"
-        " --config.data.region=image, whose results compare with no others of boxes.",
+        " --config.data.region=image, whose results cannot be compared with those of boxes.",
     ),
     (
         "--config.data.region=face",
@@ -438,13 +448,13 @@ TRAIN = [
     ),
     (
         "--config.data.name=folder",
-        "Nothing says where the images of 'folder' are. Give their folder or archive,"
+        "The config names no images of 'folder'. Give their folder or archive,"
         " --config.data.source=PATH, or records that `python -m tfrank.data.prepare` has written,"
         " --config.data.records=PATH.",
     ),
     (
         "--config.data.name=tfrecords",
-        "Nothing says where the records are. Give the folder of the shards, --config.data.records=PATH.",
+        "The config names no records. Give the folder of the shards, --config.data.records=PATH.",
     ),
     (
         "--config.data.name=tfrecords --config.data.records={bad}/shards",
@@ -461,9 +471,13 @@ TRAIN = [
     ),
     (
         "--config.data.validation_classes=1",
-        "The weights cannot be chosen by a validation part of 178 images of 1 class: it takes"
-        " two classes, one of them of two images. Set a higher config.data.validation_classes, or"
-        " 0 for none.",
+        "The validation part has 178 images of 1 class. To choose the best weights, it needs two classes,"
+        " one of them with two images. Set a higher config.data.validation_classes, or 0 for none.",
+    ),
+    (
+        "--config.dry_run --config.data.validation_classes=99",
+        "Holding out 99 classes for validation leaves none of the 16 classes to train on. Lower"
+        " validation_classes.",
     ),
     (
         "--config.data.validation_classes=99",
@@ -491,8 +505,8 @@ TRAIN = [
     ),
     (
         "--config.data.sampler=category_pairs --config.data.merge_classes=2",
-        "Merged classes, and false labels, span categories: there are no pairs of them to draw."
-        " Take --config.data.sampler=class_balanced.",
+        "Merged classes and false labels span categories, so the sampler category_pairs cannot use them."
+        " Set --config.data.sampler=class_balanced.",
     ),
     (
         "--config.data.sampler=all_classes --config.data.examples_per_class=2",
@@ -554,7 +568,7 @@ TRAIN = [
         "--config=configs/sop.py",
         "There is no file resnet50-0676ba61.pth to load weights from. Give its path,"
         " --config.model.weights=PATH, or begin with --config.model.weights=random."
-        " configs/papers.py says where published ones are from.",
+        " The module tfrank.configs.papers says where published ones are from.",
     ),
     (
         "--config=configs/sop.py --config.data.source={bad}/empty --config.model.weights=random",
@@ -575,13 +589,13 @@ TRAIN = [
         "--config=configs/own_records.py",
         "There is no file resnet50-0676ba61.pth to load weights from. Give its path,"
         " --config.model.weights=PATH, or begin with --config.model.weights=random."
-        " configs/papers.py says where published ones are from.",
+        " The module tfrank.configs.papers says where published ones are from.",
     ),
     (
         "--config=configs/own_records.py --config.data.records={bad}/shards --config.data.train=x-*",
         "There is no file resnet50-0676ba61.pth to load weights from. Give its path,"
         " --config.model.weights=PATH, or begin with --config.model.weights=random."
-        " configs/papers.py says where published ones are from.",
+        " The module tfrank.configs.papers says where published ones are from.",
     ),
     (
         "--config=configs/own_records.py --config.data.records={bad}/shards"
@@ -641,20 +655,20 @@ TRAIN = [
     (
         "--config.model.weights=",
         "There is no file '' to load weights from. Give its path, --config.model.weights=PATH,"
-        " or begin with --config.model.weights=random. configs/papers.py says where published"
+        " or begin with --config.model.weights=random. The module tfrank.configs.papers says where published"
         " ones are from.",
     ),
     (
         "--config.model.weights=nowhere.pth",
         "There is no file nowhere.pth to load weights from. Give its path,"
         " --config.model.weights=PATH, or begin with --config.model.weights=random."
-        " configs/papers.py says where published ones are from.",
+        " The module tfrank.configs.papers says where published ones are from.",
     ),
     (
         "--config.model.weights={bad}/empty",
         "There is no file {bad}/empty to load weights from. Give its path,"
         " --config.model.weights=PATH, or begin with --config.model.weights=random."
-        " configs/papers.py says where published ones are from.",
+        " The module tfrank.configs.papers says where published ones are from.",
     ),
     (
         "--config.model.weights={bad}/text.h5",
@@ -823,7 +837,7 @@ TRAIN = [
 EVAL = [
     (
         "--embeddings=nowhere.npz",
-        "There is no file nowhere.npz. Give that of the embeddings, --embeddings=PATH.",
+        "There is no file nowhere.npz. Give the file of the embeddings, --embeddings=PATH.",
     ),
     (
         "--embeddings={bad}/text.npz",
@@ -1001,7 +1015,7 @@ EVAL = [
     ),
     (
         "workdir=runs/digits_pnp",
-        "What is 'workdir=runs/digits_pnp'? Flags begin with -- and have no spaces around =.",
+        "'workdir=runs/digits_pnp' is no flag. Flags begin with -- and have no spaces around =.",
     ),
     (
         "--workdir",
@@ -1051,7 +1065,7 @@ EVAL = [
     ),
     (
         "--workdir={bad}/empty_checkpoint",
-        "No checkpoint in {bad}/empty_checkpoint/checkpoints is whole. Delete the folder to begin anew.",
+        "All checkpoints in {bad}/empty_checkpoint/checkpoints are damaged. Delete the folder to start over.",
     ),
     (
         "--workdir={bad}/empty_shards",
@@ -1120,11 +1134,11 @@ EVAL = [
     ),
     (
         "--saved_model=nowhere",
-        "nowhere lies in no run, so its images are not known. Give --config or --workdir.",
+        "nowhere is not in the folder of a run, so its config is unknown. Give --config or --workdir.",
     ),
     (
         "--saved_model={bad}/empty",
-        "{bad}/empty lies in no run, so its images are not known. Give --config or --workdir.",
+        "{bad}/empty is not in the folder of a run, so its config is unknown. Give --config or --workdir.",
     ),
     (
         "--saved_model={bad}/empty --workdir={bad}/run",
@@ -1185,7 +1199,7 @@ PREPARE_DATA = [
     ),
     (
         "--source=folder --source_dir={bad}/photos --output_dir={new} more",
-        "What is 'more'? Flags begin with -- and have no spaces around =.",
+        "'more' is no flag. Flags begin with -- and have no spaces around =.",
     ),
     (
         "--source=folder --source_dir={bad}/photos --output_dir={new} --sorce=x",

@@ -15,8 +15,16 @@ FILES = sorted(ROOT.rglob("*.py"))
 FOLDERS = sorted(path.name for path in ROOT.iterdir() if (path / "__init__.py").exists())
 # These may import every folder, and no folder imports them.
 TOP = ("run", "search", "callbacks.py", "__init__.py")
-# Both define flags of the same names, so that a process imports one of them.
-PROGRAMS = {"tfrank.run.train", "tfrank.run.evaluate"}
+# What commands show: their own words, those of the data sets that they prepare, and progress.
+PRINTING = (
+    *("run/", "search/", "export/__main__.py", "data/prepare/", "data/sources/", "losses/figures.py"),
+    *("common/commands.py", "common/progress.py"),
+)
+# Some define flags of the same names, so that a process imports one of them.
+PROGRAMS = {
+    *("tfrank.run.train", "tfrank.run.evaluate", "tfrank.data.prepare.__main__", "tfrank.export.__main__"),
+    *("tfrank.search.command", "tfrank.search.server.command"),
+}
 MODULES = sorted({m.name for m in pkgutil.walk_packages([str(ROOT)], "tfrank.")} - PROGRAMS)
 
 
@@ -50,6 +58,16 @@ def test_the_rule_of_imports_can_fail(tmp_path):
     offender = tmp_path / "step.py"
     offender.write_text("from tfrank.data.records import RecordReader\nimport tfrank.losses.pnp\n")
     assert {folder_of(name) for name in imported_by(offender)} == {"data", "losses"}
+
+
+def test_only_commands_print_and_the_library_logs():
+    printing = {
+        str(path.relative_to(ROOT))
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    }
+    assert {name for name in printing if not name.startswith(PRINTING)} == set()
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -137,7 +137,9 @@ def test_help_lists_flags_losses_and_every_field_with_its_value(main, tmp_path):
         assert f"\n  {name} " in output or f"\n  {name}\n" in output
     fields = flatten(digits.get_config("smooth_ap").to_dict())
     listed = dict(re.findall(r"^--config\.([\w.]+)=(.*)$", output, re.MULTILINE))
-    assert set(listed) == set(fields) - {"evaluation.published"}
+    empty = {name for name, value in listed.items() if value == "{}"}
+    assert empty == {"train.learning_rate_multipliers", "evaluation.published"}
+    assert set(listed) - empty == set(fields)
     assert listed["train.steps"] == "300" and listed["data.train"] == "0,1,2,3,4"
     assert "# Probability that an image is mirrored, left for right.\n--config.data.flip=0.0" in output
 
@@ -148,13 +150,6 @@ def test_what_help_lists_is_what_a_run_takes(tmp_path):
     status, output, errors = finish(tmp_path / "run", *listed, "--config.dry_run=True")
     assert status == 0, errors
     assert "7,208 images of 40 classes" in output
-
-
-def test_a_workdir_that_cannot_be_written_is_refused(tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    status, _, errors = finish(tmp_path / "file")
-    assert status == 1
-    assert "Cannot write to" in errors and "Traceback" not in errors
 
 
 def test_an_image_that_does_not_decode_is_named_and_nothing_is_lost(tmp_path):
@@ -233,17 +228,3 @@ def test_a_dry_run_in_micro_batches_estimates_less_memory(tmp_path):
     # 4 images at once instead of 24.
     assert micro["activations"] == pytest.approx(plain["activations"] / 6, abs=0.06)
     assert micro["in all"] < plain["in all"]
-
-
-@pytest.mark.parametrize(
-    "flag, message",
-    [
-        ("--config.train.step=5", 'Did you mean "steps"?'),
-        ("--config.train.micro_batch_size=-1", "config.train.micro_batch_size=-1"),
-        ("--config.data.validation_classes=16", "leaves none of the 16 classes"),
-    ],
-)
-def test_a_dry_run_refuses_what_a_run_refuses(tmp_path, flag, message):
-    status, _, errors = finish(tmp_path / "run", "--config.train.steps=8", "--config.dry_run", flag)
-    assert status == 1
-    assert errors.splitlines()[-1].startswith("Error: ") and message in errors and "Traceback" not in errors

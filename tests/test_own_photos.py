@@ -223,12 +223,12 @@ def test_the_fast_road_trains_the_head_alone_and_goes_on_where_it_was(photos, tm
     [
         ({"model.head": "none", "model.weights": "net.pth"}, r"Set config\.model\.head=pca"),
         ({"model.weights": "random"}, "Give it pretrained weights"),
-        ({"model.weights": "net.pth", "dry_run": True}, "A dry run does not go with"),
+        ({"model.weights": "net.pth", "dry_run": True}, "config.dry_run cannot be combined with"),
         ({"model.weights": "net.pth", "train.strategy": "multi_worker"}, "trains on one machine"),
     ],
 )
 def test_what_does_not_go_with_a_frozen_backbone_is_refused(changes, message):
-    from tfrank.run.frozen import check_frozen
+    from tfrank.run.frozen_backbone import check_frozen
 
     config = own_images.get_config()
     config.train.frozen_backbone = True

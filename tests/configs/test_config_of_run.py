@@ -40,6 +40,8 @@ def test_what_was_changed_on_the_command_line_is_there_again(tmp_path):
     config.loss.ks = (1, 2)
     config.data.update(train=("a", "b"), crop_area=(0.1, 0.9))
     config.evaluation.update(scales=(0.7, 1.0), recall_at=(), protocols=("random_gallery",))
+    config.train.no_decay = ("bias", "gamma")
+    config.train.learning_rate_multipliers = {"embedding": 10.0, "embedding/bias": 0.5}
     again = of_run.get_config(saved(config, tmp_path))
     assert again.to_dict() == config.to_dict()
     assert isinstance(again.loss.ks, tuple) and isinstance(again.evaluation.scales, tuple)

@@ -78,7 +78,7 @@ def test_a_config_adds_no_field_to_the_defaults(name):
         return {key: fields(value) if hasattr(value, "items") else None for key, value in tree.items()}
 
     config = config_of(name)
-    config.evaluation.published = {}
+    config.evaluation.published, config.train.learning_rate_multipliers = {}, {}
     assert fields(config) == fields(default.get_config(config.loss.name))
 
 
@@ -173,7 +173,7 @@ def test_a_config_measures_the_ks_of_the_papers_tables(name):
         ("sop", "rll", "data.crop", "random_resized"),
         ("sop", "rll", "data.crop_area", (0.5, 1.0)),
         ("sop", "rll", "data.crop_ratio", (3 / 4, 4 / 3)),
-        ("sop", "rll", "train.learning_rate_multipliers", "embedding=10"),
+        ("sop", "rll", "train.learning_rate_multipliers.embedding", 10.0),
         ("sop", "rll", "loss.negative_temperature", 10.0),
         ("in_shop", "rll", "loss.negative_temperature", 12.0),
         ("in_shop", "rll", "loss.margin", 0.4),
@@ -189,7 +189,7 @@ def test_a_config_measures_the_ks_of_the_papers_tables(name):
         ("sop", "blackbox_ap", "data.sampler", "category_pairs"),
         ("vehicle_id", "smooth_ap", "data.sampler", "class_balanced"),
         # Smooth-AP's supplement, section 4.
-        ("inaturalist", "", "train.learning_rate_multipliers", "embedding=2"),
+        ("inaturalist", "", "train.learning_rate_multipliers.embedding", 2.0),
         ("inaturalist", "fast_ap", "loss.num_bins", 20),
         ("inaturalist", "blackbox_ap", "loss.interpolation", 4.0),
         ("inaturalist", "blackbox_ap", "loss.margin", 0.02),
@@ -268,7 +268,7 @@ def test_a_value_out_of_its_range_is_refused_by_the_name_of_its_field(field, val
 def test_pairs_of_categories_are_refused_where_classes_span_them(field, value):
     config = config_of("sop", "smooth_ap")
     config.data[field] = value
-    with pytest.raises(InputError, match=r"span categories.* Take --config\.data\.sampler=class_balanced"):
+    with pytest.raises(InputError, match=r"span categories.* Set --config\.data\.sampler=class_balanced"):
         settings.check_ranges(config)
     config.data.sampler = "class_balanced"
     settings.check_ranges(config)

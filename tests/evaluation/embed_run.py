@@ -14,6 +14,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 import tensorflow as tf
 
+from tfrank.common.commands import print_log
 from tfrank.evaluation import embed
 
 IMAGES = np.random.default_rng(0).integers(0, 256, [97, 4, 4, 3], np.uint8)
@@ -31,6 +32,7 @@ def main(folder, seconds):
         time.sleep(float(seconds))
         return tf.reshape(images, [len(images), -1])
 
+    print_log()
     embed.NOTE_EVERY = 2
     embed.embed_into(folder, embed_fn, batches_from, ids=IDS, labels=LABELS, key="key")
 

@@ -152,10 +152,11 @@ def test_a_pass_leaves_embeddings_ids_and_labels_in_the_folder(tmp_path):
     np.testing.assert_array_equal(saved["labels"], LABELS)
 
 
-def test_a_pass_that_was_stopped_goes_on_at_the_image_it_knows_of(stopped, capsys):
+def test_a_pass_that_was_stopped_goes_on_at_the_image_it_knows_of(stopped, caplog):
+    caplog.set_level("INFO")
     folder, whole = stopped
     embedded, rows = run(folder)
-    assert embedded == 3 and "4 of 7 embeddings are there already" in capsys.readouterr().out
+    assert embedded == 3 and "4 of 7 embeddings are there already" in caplog.text
     np.testing.assert_array_equal(rows, np.load(whole / "embeddings.npy"))
     assert contents(folder) == contents(whole)
 

@@ -233,13 +233,13 @@ def test_scann_gives_the_hits_of_exact_search():
         np.testing.assert_array_equal(found.per_query[name], wanted.per_query[name])
 
 
-def test_where_scann_cannot_run_all_is_found_exactly_and_a_note_says_so(monkeypatch, capsys):
+def test_where_scann_cannot_run_all_is_found_exactly_and_a_note_says_so(monkeypatch, caplog):
     monkeypatch.setattr(by_name, "scann_problem", lambda: "ScaNN is away.")
     found, wanted = (evaluate(DISTINCT, LABELS, search=search) for search in ("scann", "exact"))
     assert found.metrics == wanted.metrics and "map" in found.metrics
     np.testing.assert_array_equal(found.ranks.rank, wanted.ranks.rank)
     assert found.notes == ("Searched exactly, not by ScaNN. ScaNN is away.", *wanted.notes)
-    assert not capsys.readouterr().out
+    assert not caplog.text
 
 
 ITSELF = (

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tests import reference
 from tests.data import image_records, write_records
 from tfrank.common.checks import InputError
-from tfrank.configs import digits
+from tfrank.configs import digits, of_run
 from tfrank.data.index import select
 from tfrank.data.records import RecordReader
 from tfrank.evaluation.postprocessing import whitening
@@ -132,42 +132,37 @@ def test_a_damaged_file_is_refused_or_what_it_was(tmp_path, save):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "folder"),
+    ("workdir", "saved_model", "folder"),
     [
-        ([], None),
-        (["--workdir=RUN"], "RUN"),
-        (["-workdir=RUN"], "RUN"),
-        (["--workdir", "RUN"], "RUN"),
-        (["--neighbors=scann", "--workdir=RUN", "--export"], "RUN"),
-        (["--saved_model=RUN/saved_model"], "RUN"),
-        (["--saved_model=RUN/saved_model/"], "RUN"),
-        (["--saved_model", "RUN/saved_model"], "RUN"),
-        (["--saved_model=RUN/evaluation/test/saved_model"], "RUN"),
-        (["--saved_model=EMPTY/saved_model", "--workdir=RUN"], "RUN"),
-        (["--saved_model=OTHER/saved_model", "--workdir=RUN"], "RUN"),
-        (["--workdir=EMPTY"], None),
-        (["--workdir="], None),
-        (["--workdir"], None),
-        (["--embeddings=RUN/e.npz"], None),
-        (["--output_dir=--workdir=RUN"], None),
+        (None, None, None),
+        ("RUN", None, "RUN"),
+        (None, "RUN/saved_model", "RUN"),
+        (None, "RUN/saved_model/", "RUN"),
+        (None, "RUN/evaluation/test/saved_model", "RUN"),
+        ("RUN", "EMPTY/saved_model", "RUN"),
+        ("RUN", "OTHER/saved_model", "RUN"),
+        ("EMPTY", None, None),
+        ("", None, None),
     ],
 )
-def test_the_config_is_that_of_the_run_that_a_command_line_names(tmp_path, monkeypatch, arguments, folder):
+def test_the_config_is_that_of_the_run_that_the_flags_name(
+    tmp_path, monkeypatch, workdir, saved_model, folder
+):
     monkeypatch.chdir(tmp_path)
     for name in ("RUN", "OTHER", "EMPTY"):
         (tmp_path / name).mkdir()
     for name in ("RUN", "OTHER"):
         (tmp_path / name / "config.json").touch()
-    wanted = f"root/configs/of_run.py:{folder}/config.json" if folder else "root/configs/digits.py"
-    assert config_of_run(arguments, "root") == wanted
+    wanted = f"{of_run.__file__}:{folder}/config.json" if folder else digits.__file__
+    assert config_of_run(workdir, saved_model) == wanted
 
 
 @pytest.mark.parametrize("place", ["EMPTY/saved_model", "EMPTY/evaluation/test/saved_model"])
 def test_a_saved_model_of_no_run_is_not_measured_by_any_config(tmp_path, monkeypatch, place):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.json").touch()
-    with pytest.raises(InputError, match=f"{place} lies in no run, so its images are not known"):
-        config_of_run([f"--saved_model={place}"], "root")
+    with pytest.raises(InputError, match=f"{place} is not in the folder of a run, so its config is unknown"):
+        config_of_run(None, place)
 
 
 def test_a_saved_model_lies_in_its_run(tmp_path, monkeypatch):
@@ -328,9 +323,7 @@ np.save("of_bytes.npy", signatures["encoded"](bytes=np.load("encoded.npy"))["emb
 """
 
 
-@pytest.mark.parametrize(
-    ("scales", "whitened"), [((1.0,), True), ((1.0, 0.5), False), ((1.0, 0.5), True), ((0.5,), False)]
-)
+@pytest.mark.parametrize(("scales", "whitened"), [((1.0, 0.5), True), ((0.5,), False)])
 def test_what_is_exported_is_what_is_measured(any_size_run, index, tmp_path, scales, whitened):
     """Alone, in a process without tfrank; and measured again, at one scale."""
     model = open_model(any_size_config(*scales), any_size_run, None)

@@ -86,7 +86,7 @@ def test_a_model_is_evaluated_by_any_config_of_the_same_model(tmp_path):
 
 def test_machines_of_a_run_agree_on_everything_but_paths(tmp_path):
     config = digits.get_config()
-    with pytest.raises(InputError, match="The chief has not been in"):
+    with pytest.raises(InputError, match="Worker 0 has saved no config in"):
         check_same_config(str(tmp_path), config)
     check_config_of(str(tmp_path), config)
     config.data.source = "elsewhere"

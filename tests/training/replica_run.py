@@ -1,6 +1,6 @@
 """A few steps of the real training, on one device or two, in a process of its own.
 
-    python -m tests.training.replica_run STRATEGY FILE.npz LOSS
+    python -m tests.training.replica_run STRATEGY FILE.npz
 
 Writes the weights and the losses of the steps to the file.
 """
@@ -18,7 +18,7 @@ import tensorflow as tf
 BATCH, STEPS = 64, 2
 
 
-def main(strategy, path, loss):
+def main(strategy, path):
     if strategy == "mirrored":
         (cpu,) = tf.config.list_physical_devices("CPU")
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
@@ -44,7 +44,7 @@ def main(strategy, path, loss):
         optimizer = keras.optimizers.SGD(0.01)
         optimizer.build(model.trainable_variables)
     before = {f"before/{v.path}": v.numpy() for v in model.trainable_variables}
-    step = build_step(model, losses.get(loss), optimizer, strategy=strategy, l2=4e-4)
+    step = build_step(model, losses.get("pnp"), optimizer, strategy=strategy, l2=4e-4)
     batches = tf.data.Dataset.from_tensor_slices({"image": images, "label": labels}).batch(BATCH).take(STEPS)
     losses = [float(step(batch).loss) for batch in strategy.experimental_distribute_dataset(batches)]
     after = {f"after/{v.path}": v.numpy() for v in model.variables}

@@ -15,9 +15,10 @@ from tests.programs import ROOT
 from tfrank import PNPLoss
 from tfrank.losses.core.summary import batch_summary
 from tfrank.training.checkpoints import Checkpoints
+from tfrank.training.log import BatchSummary
 from tfrank.training.optimizers import build_optimizer
 from tfrank.training.step import build_step
-from tfrank.training.trainer import Evaluation, Trainer
+from tfrank.training.trainer import Trainer, ValidationResult
 
 # The digits run, cut down until it takes a second.
 SMALL = (
@@ -94,11 +95,11 @@ def event_hashes(workdir) -> dict[str, list[tuple[int, str]]]:
     return {tag: [(step, digest(tensor)) for step, tensor in rows] for tag, rows in events(workdir).items()}
 
 
-def evaluation(recall_at_1: float) -> Evaluation:
+def evaluation(recall_at_1: float) -> ValidationResult:
     """An evaluation that found this."""
     picture = tf.io.encode_png(tf.fill([2, 3, 3], tf.cast(255 * recall_at_1, tf.uint8))).numpy()
     metrics = {"recall_at_1": recall_at_1, "map": recall_at_1, "map_at_r": recall_at_1 / 2}
-    return Evaluation(metrics, picture)
+    return ValidationResult(metrics, picture)
 
 
 class CountingLoss(PNPLoss):
@@ -155,7 +156,7 @@ class Setup:
             str(folder),
             model=self.model,
             step=step,
-            summary=batch_summary,
+            summary=lambda labels, embeddings: BatchSummary(**batch_summary(labels, embeddings)),
             checkpoints=self.checkpoints,
             strategy=strategy,
             batch_size=len(labels),

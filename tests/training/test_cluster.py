@@ -94,16 +94,14 @@ class Waiting:
 
     def __init__(self, workers, *, seconds=20):
         self.workers, self._seconds = workers, seconds
-        self.said = {}
 
     def start(self, index):
         """The future of one of them; it goes to sleep with the process, should it wait forever."""
-        said, future = self.said.setdefault(index, []), concurrent.futures.Future()
+        future = concurrent.futures.Future()
 
         def wait():
             try:
-                cluster = Cluster(self.workers, index)
-                future.set_result(wait_for_workers(cluster, seconds=self._seconds, say=said.append))
+                future.set_result(wait_for_workers(Cluster(self.workers, index), seconds=self._seconds))
             except Exception as error:
                 future.set_exception(error)
 
@@ -156,36 +154,39 @@ def test_those_who_do_not_start_in_time_are_named_and_no_others():
     assert 2 < time.monotonic() - started < 10
 
 
-def test_one_who_comes_late_is_waited_for_with_a_message_that_is_not_repeated_at_once():
+def test_one_who_comes_late_is_waited_for_with_a_message_that_is_not_repeated_at_once(caplog):
+    caplog.set_level("INFO")
     waiting = Waiting(addresses(2))
     first = waiting.start(0)
-    waiting.until(lambda: waiting.said[0])
+    waiting.until(lambda: caplog.messages)
     time.sleep(0.5)
-    assert waiting.said[0] == [f"Waiting for workers 1 ({waiting.workers[1]})"]
+    assert caplog.messages == [f"Waiting for workers 1 ({waiting.workers[1]})"]
     assert not first.done()
     for worker in [first, waiting.start(1)]:
         worker.result(20)
 
 
-def test_one_who_is_heard_but_does_not_listen_is_waited_for():
+def test_one_who_is_heard_but_does_not_listen_is_waited_for(caplog):
     """A firewall in one direction: TensorFlow needs both."""
+    caplog.set_level("INFO")
     waiting = Waiting(addresses(2), seconds=2)
     worker = waiting.start(0)
-    waiting.until(lambda: waiting.said[0])
+    waiting.until(lambda: caplog.messages)
     with connect(waiting.workers[0]) as other:
         other.sendall(b"1\n")
     with pytest.raises(InputError, match="Workers 1 "):
         worker.result(20)
 
 
-def test_one_who_listens_and_says_something_else_is_no_worker():
+def test_one_who_listens_and_says_something_else_is_no_worker(caplog):
+    caplog.set_level("INFO")
     workers = addresses(2)
     with socket.socket() as other:
         other.bind(("localhost", port_of(workers[1])))
         other.listen()
         waiting = Waiting(workers, seconds=2)
         worker = waiting.start(0)
-        waiting.until(lambda: waiting.said[0])
+        waiting.until(lambda: caplog.messages)
         for junk in (b"GET / HTTP/1.1\r\n\r\n", b"\xff\xfe", b"", b"7\n", b"-1\n", b"0\n"):
             with connect(workers[0]) as stray:
                 stray.sendall(junk)

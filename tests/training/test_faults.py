@@ -19,6 +19,7 @@ from tests.training.runs import (
     state_hashes,
 )
 from tfrank.common.checks import InputError
+from tfrank.training.log import TrainingLog
 
 DATA, INDEX = "ckpt-8.data-00000-of-00001", "ckpt-8.index"
 EVALUATIONS = dict(evaluate=lambda: evaluation(0.5), evaluate_every=4)
@@ -71,20 +72,23 @@ def empty(path):
         (empty, [INDEX, "checkpoint"], "is damaged"),
     ],
 )
-def test_a_damaged_checkpoint_is_named_and_skipped_for_the_one_before(
-    damaged, parts, capsys, damage, names, word
-):
+def test_a_damaged_checkpoint_is_named_and_skipped_for_the_one_before(damaged, caplog, damage, names, word):
     for name in names:
         damage(damaged / "checkpoints" / name)
+    assert Setup(damaged).checkpoints.restore() == 4
+    (warning,) = caplog.messages
+    assert f"ckpt-8 {word}" in warning and "the one before it" in warning
+
+
+def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one_as_if_nothing_had_happened(damaged, parts):
+    cut(damaged / "checkpoints" / DATA)
     assert go_on(damaged) == parts[1]
-    warnings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Warning")]
-    assert len(warnings) == 1 and f"ckpt-8 {word}" in warnings[0] and "the one before it" in warnings[0]
 
 
 def test_a_run_without_any_whole_checkpoint_is_refused(damaged):
     for path in (damaged / "checkpoints").glob("*.data*"):
         empty(path)
-    with pytest.raises(InputError, match=r"No checkpoint in .* is whole"):
+    with pytest.raises(InputError, match=r"All checkpoints in .* are damaged"):
         Setup(damaged).checkpoints.restore()
 
 
@@ -96,17 +100,20 @@ def test_checkpoints_are_found_although_their_list_is_lost_or_damaged(damaged, c
 
 
 @pytest.mark.parametrize("junk", [b"1", b"9,0.1,", b"9,0.1,,,\r\n10,", b"junk\r\n,,,,\r\n", b"\0" * 50])
-def test_half_a_row_or_junk_at_the_end_of_the_log_is_dropped(damaged, parts, junk):
+def test_half_a_row_or_junk_at_the_end_of_the_log_is_dropped(damaged, junk):
+    rows = logged_steps(damaged)
     with open(damaged / "training.csv", "ab") as log:
         log.write(junk)
-    assert go_on(damaged) == parts[1]
+    TrainingLog(str(damaged), images_per_step=8).begin(8, "")
+    assert logged_steps(damaged) == rows
 
 
 @pytest.mark.parametrize("junk", [b"\x18\0\0\0", b"junk" * 20, b"\0" * 64])
-def test_half_an_event_or_junk_at_the_end_of_the_events_is_dropped(damaged, parts, junk):
-    (path,) = (damaged / "tensorboard").iterdir()
+def test_half_an_event_or_junk_at_the_end_of_the_events_is_dropped(damaged, junk):
+    (path,), before = (damaged / "tensorboard").iterdir(), event_hashes(damaged)
     path.write_bytes(path.read_bytes() + junk)
-    assert go_on(damaged) == parts[1]
+    TrainingLog(str(damaged), images_per_step=8).begin(8, "")
+    assert event_hashes(damaged) == before
 
 
 def test_events_are_lost_only_behind_a_damaged_one(damaged, parts):

@@ -18,10 +18,10 @@ STEPS = 5
 RATES = [0.125, 0.125, 0.0625, 0.03125, 0.03125]
 NAMES = ("backbone/kernel", "backbone/bias", "embedding/kernel", "embedding/bias")
 BY_PATH = dict(no_decay=("bias", "gamma"), multipliers={"embedding/bias": 0.0, "embedding": 10.0})
-# Keras rounds momentum to float32, in which this one is exact; and Adam's 0.999, which moves the first
-# steps by 6e-6 of themselves.
-MOMENTUM = 0.875
-ROUNDING = {"adam": 1e-4, "adamw": 1e-4, "sgd": 1e-12}
+# Keras rounds these to float32, in which they are exact.
+MOMENTUM, BETA_1, BETA_2, EPSILON = 0.875, 0.75, 0.9375, 2.0**-26
+ADAM = {"beta_1": BETA_1, "beta_2": BETA_2, "epsilon": EPSILON}
+OWN = {"adam": ADAM, "adamw": ADAM, "sgd": {"momentum": MOMENTUM}}
 DECAYED = {"adam": 0.0, "adamw": 0.25, "sgd": 0.25}
 
 
@@ -73,8 +73,8 @@ def train(optimizer, values=None):
 
 def build(name, learning_rate=None, **options):
     rate = schedule() if learning_rate is None else learning_rate
-    options |= {"momentum": MOMENTUM} if name == "sgd" else {}
-    return build_optimizer(name, **{"learning_rate": rate, "decoupled": DECAYED[name], **options})
+    options = {"learning_rate": rate, "decoupled": DECAYED[name], **OWN[name], **options}
+    return build_optimizer(name, **options)
 
 
 def expected(kind, multiplier, decay):
@@ -92,9 +92,9 @@ def expected(kind, multiplier, decay):
                     v = MOMENTUM * v - rate * g
                     w = w + v
                 else:
-                    m = 0.9 * m + 0.1 * g
-                    v = 0.999 * v + 0.001 * g * g
-                    w = w - rate * (1 - 0.999**t) ** 0.5 / (1 - 0.9**t) * m / (v**0.5 + 1e-8)
+                    m = BETA_1 * m + (1 - BETA_1) * g
+                    v = BETA_2 * v + (1 - BETA_2) * g * g
+                    w = w - rate * (1 - BETA_2**t) ** 0.5 / (1 - BETA_1**t) * m / (v**0.5 + EPSILON)
             values[name].append(w)
     return values
 
@@ -107,7 +107,7 @@ def assert_same(values, others, tolerance):
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_step_follows_the_published_formula_at_the_rate_of_its_time(name):
     multiplier, decay = dict.fromkeys(NAMES, 1.0), dict.fromkeys(NAMES, DECAYED[name])
-    assert_same(train(build(name)), expected(name, multiplier, decay), ROUNDING[name])
+    assert_same(train(build(name)), expected(name, multiplier, decay), 1e-6)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -115,7 +115,7 @@ def test_multipliers_scale_rate_and_decay_and_excluded_variables_do_not_decay(na
     multiplier = dict(zip(NAMES, (1.0, 1.0, 10.0, 0.0)))
     decay = dict(zip(NAMES, (DECAYED[name], 0.0, DECAYED[name], 0.0)))
     values = train(build(name, **BY_PATH))
-    assert_same(values, expected(name, multiplier, decay), ROUNDING[name])
+    assert_same(values, expected(name, multiplier, decay), 1e-6)
     np.testing.assert_array_equal(values["embedding/bias"], start()["embedding/bias"])
 
 
@@ -159,6 +159,12 @@ def test_a_restored_optimizer_goes_on_bit_for_bit(name, tmp_path):
 def test_an_optimizer_survives_its_config(name):
     again = keras.optimizers.deserialize(keras.optimizers.serialize(build(name, **BY_PATH)))
     assert_same(train(again), train(build(name, **BY_PATH)), 0)
+
+
+def test_the_defaults_are_those_of_the_papers():
+    adam = build_optimizer("adam", learning_rate=0.1).get_config()
+    assert (adam["beta_1"], adam["beta_2"], adam["epsilon"]) == (0.9, 0.999, 1e-8)
+    assert build_optimizer("sgd", learning_rate=0.1).get_config()["momentum"] == 0.9
 
 
 def two_replicas(path):
@@ -205,7 +211,8 @@ def test_pytorch_takes_the_same_steps(name):
     ]
     decoupled, l2 = (0.25, 0.0) if name == "adamw" else (0.0, 0.25)
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[name]
-    theirs = kind(groups, weight_decay=0.25, **({"momentum": MOMENTUM} if name == "sgd" else {}))
+    options = {"momentum": MOMENTUM} if name == "sgd" else {"betas": (BETA_1, BETA_2), "eps": EPSILON}
+    theirs = kind(groups, weight_decay=0.25, **options)
     variables = make_variables(start())
     ours = build(name, 0.125, no_decay=("bias",), multipliers={"embedding": 10}, decoupled=decoupled)
     ours.build(variables)
@@ -218,7 +225,7 @@ def test_pytorch_takes_the_same_steps(name):
         decays = [0.0 if "bias" in v.path else l2 for v in variables]
         ours.apply_gradients([(gradients[v.path] + d * v, v) for v, d in zip(variables, decays)])
     others = {path: weight.detach().numpy() for path, weight in weights.items()}
-    assert_same({v.path: v.numpy() for v in variables}, others, ROUNDING[name])
+    assert_same({v.path: v.numpy() for v in variables}, others, 1e-4)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +234,14 @@ def test_pytorch_takes_the_same_steps(name):
         (dict(name="adamv"), r"argument `optimizer`.*Did you mean \"adam\w?\"\?"),
         (dict(learning_rate=0), "argument `learning_rate`. Expected a finite number above 0"),
         (dict(name="sgd", momentum=1.5), "argument `momentum`. Expected .* of at most 1"),
-        (dict(momentum=0.8), 'Expected 0.9, as "adam" has it; another one is for "sgd"'),
+        (dict(momentum=0.8), 'argument `momentum`. Expected 0.9, the default, as "adam" does not use it'),
+        (
+            dict(name="sgd", epsilon=1e-7),
+            'argument `epsilon`. Expected 1e-08, the default, as "sgd" does not',
+        ),
+        (dict(beta_1=1), "argument `beta_1`. Expected a finite number of at least 0 and below 1"),
+        (dict(beta_2=-0.1), "argument `beta_2`. Expected a finite number of at least 0 and below 1"),
+        (dict(epsilon=0), "argument `epsilon`. Expected a finite number above 0"),
         (dict(decoupled=-1), "argument `decoupled`. Expected a finite number of at least 0"),
         (dict(decoupled=0.1), 'Expected 0 for "adam"; for decoupled decay use "adamw"'),
         (dict(name="adamw"), 'Expected a number above 0 for "adamw"; without decay use "adam"'),
@@ -246,7 +260,10 @@ def test_a_bad_argument_is_refused(arguments, message):
     "multipliers, message",
     [
         ({"embeding": 10}, r"`multipliers`.* backbone/kernel, .*'embeding'. Did you mean \"embedding\"\?"),
-        ({"embedding": 10, "embedding/bias": 2}, 'Expected "embedding/bias" before the names that match all'),
+        (
+            {"embedding/": 10, "embedding": 2},
+            'Expected no longer names that match all variables of "embedding"',
+        ),
     ],
 )
 def test_a_multiplier_that_applies_to_nothing_is_refused(multipliers, message):

@@ -153,7 +153,7 @@ def test_an_unknown_strategy_is_refused_with_the_likely_one():
 def test_xla_gives_out_no_loss_of_activations():
     model = keras.Sequential([*linear_model().layers, keras.layers.ActivityRegularization(0.1)])
     model.build([None, 2, 2, 3])
-    with pytest.raises(InputError, match="and xla does not give out"):
+    with pytest.raises(InputError, match="which micro_batch_size and xla do not support"):
         one_step(model, xla=True)
 
 

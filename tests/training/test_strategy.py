@@ -9,6 +9,7 @@ trains in a process of its own, and leaves the weights before and after, and wha
 import os
 import subprocess
 import sys
+import types
 
 import keras
 import numpy as np
@@ -16,8 +17,10 @@ import pytest
 import tensorflow as tf
 
 from tests.training.runs import ROOT
+from tfrank.common.checks import InputError
 from tfrank.configs import digits
 from tfrank.run import datasets, experiment
+from tfrank.training.strategy import check_divides
 
 STEPS, DEVICES = 6, 2
 # On the devices at once, and in stages, where images stay on the host.
@@ -93,6 +96,13 @@ def test_two_devices_end_a_run_with_the_weights_of_one_also_in_stages(tmp_path, 
             for micro_batch_size in MICRO_BATCH_SIZES:
                 found = results[f"{micro_batch_size}/{name}"]
                 np.testing.assert_allclose(found, one[f"0/{name}"], rtol=0, atol=1e-5)
+
+
+def test_a_batch_that_does_not_divide_by_the_replicas_is_refused():
+    two = types.SimpleNamespace(num_replicas_in_sync=2)
+    check_divides(8, two)
+    with pytest.raises(InputError, match="A batch of 9 images does not divide by 2 replicas"):
+        check_divides(9, two)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""Start and end of a command: flags, clear errors, exit status."""
+"""Start and end of a command: flags, clear errors, exit status, and the printing of what is logged."""
 
+import contextlib
 import functools
 import logging
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -26,23 +27,17 @@ _LESS_MEMORY = (
 )
 
 
-def run(
-    main: Callable[[Sequence[str]], Any],
-    *,
-    parse: Callable[[list[str]], list[str]] | None = None,
-    words: bool = False,
-) -> None:
+def run(main: Callable[[Any], Any], *, parse: Callable[[list[str]], Any] | None = None) -> None:
     """Parses flags and runs `main`. Bad input prints its message and exits with status 1, Ctrl-C with 130.
 
     Args:
-        main: takes the arguments that remain after the flags.
-        parse: sets the flags from a command line and returns the remaining arguments. None: `parse_flags`,
-            after handling `--help`.
-        words: whether `main` takes words beside the flags, as in `tfrank-index duplicates`.
+        main: takes what `parse` returns.
+        parse: sets the flags from a command line. None: sets absl's flags, handles `--help`, and returns the
+            name of the program in a list.
     """
     try:
-        parse = parse or functools.partial(_parse_with_help, main.__module__)
-        app.run(functools.partial(_main, main, words), flags_parser=parse)
+        parse = parse or functools.partial(parse_with_help, main.__module__)
+        app.run(functools.partial(_main, main), flags_parser=parse)
     except (InputError, OSError) as error:
         # The message of any OSError, such as a full disk, names the file and the reason.
         print(f"Error: {error}", file=sys.stderr)
@@ -56,13 +51,26 @@ def run(
         sys.exit(130)
 
 
-def _main(main, words, argv):
+def _main(main, parsed):
     # At the default level TensorFlow reports every file that it writes.
     absl_logging.set_verbosity(absl_logging.WARNING)
     logging.getLogger("tensorflow").setLevel(logging.WARNING)
-    if argv[1:] and not words:
-        raise InputError(f"What is {argv[1]!r}? Flags begin with -- and have no spaces around =.")
-    return main(argv)
+    print_log()
+    return main(parsed)
+
+
+def print_log() -> None:
+    """Makes this process print what the modules of tfrank log, information too: each message as it is."""
+    logger = logging.getLogger("tfrank")
+    logger.handlers, logger.propagate = [_Printer()], False
+    logger.setLevel(logging.INFO)
+
+
+class _Printer(logging.Handler):
+    """Prints messages to the standard output of the moment, which may have been redirected."""
+
+    def emit(self, record):
+        print(record.getMessage(), flush=True)
 
 
 def usage(program: str) -> str:
@@ -72,31 +80,51 @@ def usage(program: str) -> str:
     return f"\n{sys.modules[program].__doc__}\nflags:\n{flags.FLAGS.module_help(name)}"
 
 
-def _parse_with_help(program, argv):
+def parse_with_help(program: str, argv: list[str], *, words: bool = False) -> list[str]:
+    """Handles `--help` for a program, given by its module name, then does what `parse_flags` does."""
     if HELP & set(argv):
         print(usage(program))
         sys.exit(0)
-    return parse_flags(argv)
+    return parse_flags(argv, words=words)
 
 
-def parse_flags(argv: list[str]) -> list[str]:
-    """Sets the flags from a command line; returns the remaining arguments. InputError if a flag is bad."""
+def parse_flags(argv: list[str], values: flags.FlagValues = flags.FLAGS, *, words: bool = False) -> list[str]:
+    """Sets flags from a command line; returns the name of the program, and the words beside the flags.
+
+    Args:
+        argv: the command line.
+        values: the flags to set.
+        words: whether there may be words, as in `tfrank-index duplicates`.
+
+    Raises:
+        InputError: a flag is unknown or has a bad value, or there is a word and may be none.
+    """
+    with flag_errors(values):
+        program, *rest = values(argv)
+    if rest and not words:
+        raise InputError(f"{rest[0]!r} is no flag. Flags begin with -- and have no spaces around =.")
+    return [program, *rest]
+
+
+@contextlib.contextmanager
+def flag_errors(values: flags.FlagValues) -> Iterator[None]:
+    """Replaces absl's errors in setting these flags by an InputError."""
     try:
-        return flags.FLAGS(argv)
+        yield
     except flags.UnrecognizedFlagError as error:
         hint = did_you_mean(error.flagname, flags.FLAGS)
         raise InputError(f"There is no flag --{error.flagname}.{hint} --help lists them.") from None
     except flags.IllegalFlagValueError as error:
-        raise _illegal_value(error) from None
+        raise _illegal_value(error, values) from None
     except flags.Error as error:
         raise InputError(f"{error}. --help explains the flags.") from None
 
 
-def _illegal_value(error):
+def _illegal_value(error, values):
     """Returns an error of absl as an InputError without Python terms."""
     name, given, reason = re.match(r"flag --(.*?)=(.*?): (.*)", str(error), re.DOTALL).groups()
     if given == "=":
         return InputError(f"Flags have no spaces around =. Write --{name}=VALUE")
-    expected = _TYPES.get(flags.FLAGS[name].flag_type())
+    expected = _TYPES.get(values[name].flag_type())
     field = name if name.startswith("config.") else f"--{name}"
     return checks.invalid(field, expected, given) if expected else InputError(f"--{name}={given}: {reason}.")

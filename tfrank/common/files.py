@@ -98,7 +98,7 @@ def check_reachable(path: str) -> None:
     if asking.is_alive():
         errors.append(f"no answer within {SECONDS_TO_ANSWER} s")
     if errors:
-        raise InputError(f"Cannot reach {path} ({errors[0]}). Look at the network, the name and your access.")
+        raise InputError(f"Cannot reach {path} ({errors[0]}). Check the network, the name and your access.")
 
 
 def check_room(path: str, size: int) -> None:

@@ -3,8 +3,8 @@
     python train_main.py --config=configs/cars.py:rll --config.data.source=cars196
 
 Needs the folder with cars_annos.mat and car_ims/, bn_inception-52deb4733.pth (for other losses than `:rll`
-resnet50-0676ba61.pth), see `configs/papers.py`, and a GPU. The model sees the whole image, as in the papers;
---config.data.region=box crops it to the car.
+resnet50-0676ba61.pth), see `tfrank.configs.papers`, and a GPU. The model sees the whole image, as in the
+papers; --config.data.region=box crops it to the car.
 
 Published Recall@K in %, RLL's Table 3, GoogLeNet V2, 64 dimensions:
 

@@ -3,8 +3,8 @@
     python train_main.py --config=configs/cub.py:rll --config.data.source=CUB_200_2011
 
 Needs the unpacked folder (images/, images.txt and the other lists), bn_inception-52deb4733.pth (for other
-losses than `:rll` resnet50-0676ba61.pth), see `configs/papers.py`, and a GPU. The model sees the whole image,
-as in the papers; --config.data.region=box crops it to the bird.
+losses than `:rll` resnet50-0676ba61.pth), see `tfrank.configs.papers`, and a GPU. The model sees the whole
+image, as in the papers; --config.data.region=box crops it to the bird.
 
 Published Recall@K in %, RLL's Table 4, GoogLeNet V2, 64 dimensions:
 

@@ -208,8 +208,15 @@ def get_config(loss: str = "") -> ConfigDict:
     # Images that a device embeds at once. A batch of any size then needs the memory of this many; its images
     # stay on the host, and each is embedded twice. 0: the device's whole share of the batch.
     config.train.micro_batch_size = 0
-    # Optimizer: "adam", "adamw" (decoupled weight decay), or "sgd"; momentum is for "sgd" only.
+    # Optimizer: "adam", "adamw" (decoupled weight decay), or "sgd".
     config.train.optimizer = "adam"
+    # Only for "adam" and "adamw": decay rates of the running means of gradients and of their squares, from 0
+    # to below 1, and the number added to the denominator, above 0. Other values than these are an error with
+    # "sgd".
+    config.train.beta_1 = 0.9
+    config.train.beta_2 = 0.999
+    config.train.epsilon = 1e-8
+    # Only for "sgd": momentum, from 0 to 1. Another value than this is an error with "adam" and "adamw".
     config.train.momentum = 0.9
     # Learning rate. -1: 3e-5 for pretrained weights, 3e-4 for a head on a frozen backbone, 1e-3 for random
     # weights.
@@ -220,9 +227,11 @@ def get_config(loss: str = "") -> ConfigDict:
     config.train.warmup_steps = 0
     config.train.schedule_steps = ()
     config.train.schedule_factor = 0.1
-    # Learning-rate multipliers for variables whose path contains a text: "embedding=10, gem=0.5". The first
-    # match applies; "" for none.
-    config.train.learning_rate_multipliers = ""
+    # Learning-rate multipliers by parts of variables' paths. If several parts match a path, the longest
+    # counts. On the command line, an entry or all of them (in place of those of the config):
+    # --config.train.learning_rate_multipliers.embedding=10
+    # --config.train.learning_rate_multipliers='{"embedding": 10, "embedding/bias": 20}'
+    config.train.learning_rate_multipliers = ConfigDict()
     # Learning-rate multiplier of the class proxies, if the loss has them.
     config.train.proxy_multiplier = 100.0
     # Cross-batch memory: number of past embeddings that join the gallery of the loss (0: none), and number of
@@ -233,9 +242,9 @@ def get_config(loss: str = "") -> ConfigDict:
     config.train.l2 = 0.0
     # Decoupled weight decay (AdamW), as a fraction of the learning rate.
     config.train.decoupled = 0.0
-    # Variables without weight decay of either kind, by parts of their paths: "bias, gamma, beta"; "" for
-    # none.
-    config.train.no_decay = ""
+    # Parts of the paths of variables without weight decay of either kind. On the command line, repeat the
+    # flag for several: --config.train.no_decay=bias --config.train.no_decay=gamma
+    config.train.no_decay = ()
     # Keep the backbone fixed and train only the head. The features of `feature_views` transforms of each
     # training image are computed once. Minutes become seconds.
     config.train.frozen_backbone = False
@@ -302,9 +311,10 @@ def get_config(loss: str = "") -> ConfigDict:
     config.evaluation.baselines = False
     # Published results to show in the report: {name: {metric: share}}; names contain no dot.
     config.evaluation.published = ConfigDict()
-    # The lock makes a config fail that sets an unknown field; published results may have any names.
+    # The lock makes a config fail that sets an unknown field. These two may have any names.
     config.lock()
     config.evaluation.published.unlock()
+    config.train.learning_rate_multipliers.unlock()
     return config
 
 

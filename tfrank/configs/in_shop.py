@@ -3,7 +3,7 @@
     python train_main.py --config=configs/in_shop.py:rll --config.data.source=In-shop_Clothes
 
 Needs the folder with Eval/list_eval_partition.txt and the images, bn_inception-52deb4733.pth (for other
-losses than `:rll` resnet50-0676ba61.pth), see `configs/papers.py`, and a GPU.
+losses than `:rll` resnet50-0676ba61.pth), see `tfrank.configs.papers`, and a GPU.
 
 The test queries are ranked against the test gallery, as defined by the records and as in the table.
 
@@ -22,7 +22,7 @@ Published Recall@K in %:
 The last row: --config.loss.negative_temperature=4 --config.loss.final_negative_temperature=12
 --config.loss.decay_steps=30000.
 
-Differences between paper and code, apart from those in `configs/papers.py`: batches are of 22 x 3 = 66 in
+Differences between paper and code, apart from those in `tfrank.configs.papers`: batches are of 22 x 3 = 66 in
 section 4.1.6 and in the published network, but of 60 in Table 14. m and T_n are the published solver's, 0.4
 and 12 (its folder says T10); the text has T_n in Table 14 only. PNP, Smooth-AP and mAP_Q publish nothing on
 this data: losses other than `:rll` use the settings of SOP.

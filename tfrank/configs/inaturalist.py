@@ -3,7 +3,7 @@
     python train_main.py --config=configs/inaturalist.py --config.data.source=inaturalist_2018
 
 Needs the folder with train_val2018/ and Inat_dataset_splits/ (Inaturalist_train_set1.txt,
-Inaturalist_test_set1.txt), resnet50-0676ba61.pth, see `configs/papers.py`, and a GPU.
+Inaturalist_test_set1.txt), resnet50-0676ba61.pth, see `tfrank.configs.papers`, and a GPU.
 
 Published Recall@K in %, ResNet-50, 512 dimensions, batches of 56 x 4 = 224:
 
@@ -18,10 +18,10 @@ Published Recall@K in %, ResNet-50, 512 dimensions, batches of 56 x 4 = 224:
 
 The last layer learns at twice the rate (Smooth-AP, supplement, section 4), for every loss but RLL's.
 
-Differences between paper and code, apart from those in `configs/papers.py`: for batch 384 Smooth-AP's text
-says "a further boost of 1.4 % to 66.6", its Table 3 has 67.2, 1.3 above 65.9. Its code has five times the
-rate for the last layer by default. It trains for 90 epochs, as this config does. It multiplies the rate by
-0.3 after 40 and 70 epochs: with batches of 224 that is --config.train.schedule=steps
+Differences between paper and code, apart from those in `tfrank.configs.papers`: for batch 384 Smooth-AP's
+text says "a further boost of 1.4 % to 66.6", its Table 3 has 67.2, 1.3 above 65.9. Its code has five times
+the rate for the last layer by default. It trains for 90 epochs, as this config does. It multiplies the rate
+by 0.3 after 40 and 70 epochs: with batches of 224 that is --config.train.schedule=steps
 --config.train.schedule_factor=0.3 --config.train.schedule_steps=58187,101827. RLL publishes nothing on this
 data: `:rll` uses the settings of `papers.rll_settings`, batches of 22 x 3.
 """
@@ -36,7 +36,7 @@ def get_config(loss: str = ""):
     if loss != "rll":
         config.data.classes_per_batch = 56
         config.train.epochs = 90.0
-        config.train.learning_rate_multipliers = "embedding=2"
+        config.train.learning_rate_multipliers.embedding = 2.0
     if loss == "fast_ap":
         config.loss.num_bins = 20
     config.evaluation.recall_at = (1, 4, 16, 32)

@@ -26,7 +26,7 @@ whitening. As a sanity check of training on other images of the training landmar
 and no test records.
 
 Needs Landmarks-clean's lists and the images downloaded from them, resnet101-63fe2227.pth, see
-`configs/papers.py`, a GPU, and 8 GB of memory for the images of a batch. All losses, `:rll` too, use the
+`tfrank.configs.papers`, a GPU, and 8 GB of memory for the images of a batch. All losses, `:rll` too, use the
 settings of mAP_Q. The default is `map_q`, with all classes of a batch weighted equally, which the paper finds
 better ("Class sampling").
 

@@ -19,7 +19,6 @@ def get_config(path: str = ""):
         with open(path) as file:
             saved = json.load(file)
         config = default.get_config(saved["loss"]["name"])
-        config.evaluation.published = ConfigDict(saved["evaluation"].pop("published", {}))
         _update(config, saved)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(
@@ -33,7 +32,9 @@ def get_config(path: str = ""):
 def _update(config, saved):
     """Copies the saved values into the config. A tuple field turns a saved list into a tuple."""
     for name, value in saved.items():
-        if name in config and isinstance(config[name], ConfigDict):
+        if name not in config and config.is_locked:
+            continue
+        if isinstance(config.get(name), ConfigDict) and config[name].is_locked:
             _update(config[name], value)
-        elif name in config:
+        else:
             config[name] = value

@@ -25,8 +25,8 @@ steps follow from the number of classes and images, and are printed with the rea
         --config.data.image_size=224 --config.data.classes_per_batch=28 --config.train.learning_rate=1e-5 \
         --config.train.steps=5000
 
-`configs/papers.py` says where to get the file. The raw-pixel baseline takes much memory for tens of thousands
-of test photos; --config.evaluation.baselines=False disables it.
+`tfrank.configs.papers` says where to get the file. The raw-pixel baseline takes much memory for tens of
+thousands of test photos; --config.evaluation.baselines=False disables it.
 """
 
 from tfrank.configs import default

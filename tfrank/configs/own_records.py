@@ -7,9 +7,9 @@ The training set is the files train-* of the folder, the test set test-*. For an
 sets, image/encoded and image/class/label; for other names, set --config.data.features.label=my/label. One
 scan indexes the shards and does not change them. Paths may be on Google Cloud Storage (gs://).
 
-Needs resnet50-0676ba61.pth, see `configs/papers.py`, and a GPU. The settings are PNP's, or RLL's with batches
-of 22 x 3 for `:rll`. The length with PNP's settings, 20 epochs, is a guess: nothing is published on your
-records.
+Needs resnet50-0676ba61.pth, see `tfrank.configs.papers`, and a GPU. The settings are PNP's, or RLL's with
+batches of 22 x 3 for `:rll`. The length with PNP's settings, 20 epochs, is a guess: nothing is published on
+your records.
 """
 
 from tfrank.configs import papers

@@ -78,7 +78,7 @@ def rll_settings(config) -> None:
       In-shop, CUB and CARS. Data sets that are not in the paper use 22 x 3 too.
     - m = 0.4 and alpha = 1 + m / 2 = 1.2 are RLL-Simpler's, and the recipe's.
     - Levels: the paper compares RLL-Simpler-H with other losses. For (L,M,H), one embedding and one loss
-      per level: --config.model.levels=LMH --config.train.learning_rate_multipliers=embedding=10,head=10
+      per level: --config.model.levels=LMH --config.train.learning_rate_multipliers.head=10
       (the heads of L and M are pretrained in the paper, but start random here).
     - Batch norm is trained; on CUB and CARS it is frozen.
     - Length and schedule: the text has 30,000 iterations in Table 14 (In-shop); the published In-shop
@@ -104,7 +104,7 @@ def rll_settings(config) -> None:
     config.train.schedule = "steps"
     config.train.schedule_steps = (12_000, 24_000)
     config.train.schedule_factor = 0.2
-    config.train.learning_rate_multipliers = "embedding=10"
+    config.train.learning_rate_multipliers.embedding = 10.0
     config.train.l2 = 2e-5
 
 

@@ -3,7 +3,7 @@
     python train_main.py --config=configs/sop.py --config.data.source=Stanford_Online_Products
 
 Needs the unpacked folder (Ebay_train.txt, Ebay_test.txt and the 12 folders), resnet50-0676ba61.pth (for
-`:rll` bn_inception-52deb4733.pth), see `configs/papers.py`, and a GPU.
+`:rll` bn_inception-52deb4733.pth), see `tfrank.configs.papers`, and a GPU.
 
 Published Recall@K in %, dists@intra, dists@inter and NMI (--config.evaluation.nmi=True measures it by
 k-means, which takes some minutes):
@@ -31,8 +31,8 @@ since merged classes span categories. Batch 384 needs --config.data.classes_per_
 
 RLL's Tables 7 to 13 use plain random crops (--config.data.crop=warp).
 
-Differences between paper and code, apart from those in `configs/papers.py`: PNP's code trains for 400 epochs
-and multiplies the rate by 0.3 after 120, 220, 250 and 280; with batches of 112 that is
+Differences between paper and code, apart from those in `tfrank.configs.papers`: PNP's code trains for 400
+epochs and multiplies the rate by 0.3 after 120, 220, 250 and 280; with batches of 112 that is
 --config.train.schedule=steps --config.train.schedule_factor=0.3
 --config.train.schedule_steps=63805,116975,132926,148878. On this data Smooth-AP mines hard negatives as
 FastAP and Blackbox AP do (section 5.3): batches of two categories. PNP draws classes at random. Table 3 of

@@ -4,8 +4,8 @@
         --output_dir=records/vehicle_id
     python train_main.py --config=configs/vehicle_id.py --config.data.records=records/vehicle_id
 
-Needs the unpacked folder (image/, train_test_split/), resnet50-0676ba61.pth, see `configs/papers.py`, and a
-GPU.
+Needs the unpacked folder (image/, train_test_split/), resnet50-0676ba61.pth, see `tfrank.configs.papers`, and
+a GPU.
 
 These commands test on the small set. To test the same run on the medium set (or on the large one,
 test_2400); the results go to runs/vehicle_id_pnp/evaluation/test_1600:
@@ -36,7 +36,7 @@ The last three rows need --config.data.merge_classes=3. PNP-Ib's b is best at 1 
 --config.loss.variant=ib --config.loss.b=1. Batch 384 needs --config.data.classes_per_batch=96. Table 2 has
 one dists@intra, dists@inter and NMI for each loss but does not name the set: they are left out.
 
-Differences between papers and files, apart from those in `configs/papers.py`: the papers print 13,134
+Differences between papers and files, apart from those in `tfrank.configs.papers`: the papers print 13,134
 training classes of 110,178 images, and test sets of 7,332, 12,995 and 20,038; the lists have 13,164 of
 113,346, and 6,493, 13,377 and 19,777. Smooth-AP's code multiplies the rate by 0.3 after 120, 200, 220, 250,
 280 and twice after 300 of 400 epochs. RLL publishes nothing on this data: `:rll` uses the settings of

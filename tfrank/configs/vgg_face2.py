@@ -3,7 +3,7 @@
     python -m tfrank.data.prepare --source=vgg_face2 --source_dir=VGG-Face2 --output_dir=records/vgg_face2
     python train_main.py --config=configs/vgg_face2.py:smooth_ap --config.data.records=records/vgg_face2
 
-Needs the folder with its lists and bb_landmark/, se_resnet50-ce0d4300.pth, see `configs/papers.py`, and a
+Needs the folder with its lists and bb_landmark/, se_resnet50-ce0d4300.pth, see `tfrank.configs.papers`, and a
 GPU. Faces are cropped to their box, extended by 0.3, and resized to 224 x 224. All losses, `:rll` too, use
 these settings: RLL publishes nothing on faces.
 

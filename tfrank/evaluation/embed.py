@@ -1,6 +1,7 @@
 """Embeddings of all images of a data set, in memory or in a folder. In a folder, a stopped pass resumes."""
 
 import json
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 
@@ -14,6 +15,7 @@ from tfrank.common.progress import Progress
 from tfrank.evaluation.parallel import full_float32
 from tfrank.evaluation.protocols import text_of
 
+_LOG = logging.getLogger(__name__)
 EmbedFn = Callable[[tf.Tensor], tf.Tensor]
 # Batches between two updates of `pass.json`, the progress of a pass.
 NOTE_EVERY = 20
@@ -81,7 +83,7 @@ def embed_into(
     done = _done_before(note, path, key, len(ids))
     rows = np.lib.format.open_memmap(path, "r+") if done else None
     if done:
-        print(f"{done:,} of {len(ids):,} embeddings are there already: {path}")
+        _LOG.info("%s of %s embeddings are there already: %s", f"{done:,}", f"{len(ids):,}", path)
     else:
         # Write the new key first; otherwise an interruption would leave embeddings of two models under the
         # old key.

@@ -143,8 +143,8 @@ def check_exists(weights: str, backbone: str) -> None:
     elif weights != "random" and not os.path.isfile(file := file_of(weights)):
         raise InputError(
             f"There is no file {file or repr(file)} to load weights from. Give its path,"
-            " --config.model.weights=PATH, or begin with --config.model.weights=random. configs/papers.py"
-            " says where published ones are from."
+            " --config.model.weights=PATH, or begin with --config.model.weights=random. The module"
+            " tfrank.configs.papers says where published ones are from."
         )
 
 

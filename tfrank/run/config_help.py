@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _FIELD = re.compile(r"    config\.([\w.]+) = ")
+_GROUP = re.compile(r"    config\.\w+ = ConfigDict\(\)")
 _WIDTH = 100
 
 
@@ -38,12 +39,15 @@ def fields_text(config: Mapping[str, Any], source: str) -> str:
     >>> print(fields_text({"data": {"size": (8, 9)}}, "    # Pixels.\\n    config.data.size = (28,)"))
     # Pixels.
     --config.data.size=8,9
+    >>> print(fields_text({"data": {"test": ("a", "b"), "top": {}}}, "    config.data.test = ()"))
+    --config.data.test=a
+    --config.data.test=b
     """
     blocks, comment = [], []
     for line in source.splitlines():
         if line.startswith("    # "):
             comment.append(line.removeprefix("    # "))
-        elif (field := _FIELD.match(line)) and not line.endswith("ConfigDict()"):
+        elif (field := _FIELD.match(line)) and not _GROUP.match(line):
             words = " ".join(comment)
             blocks += textwrap.wrap(words, _WIDTH, initial_indent="# ", subsequent_indent="# ")
             blocks += _flags(f"config.{field[1]}", _value_of(config, field[1]))
@@ -60,9 +64,16 @@ def _value_of(config, field):
 
 
 def _flags(name, value) -> Iterator[str]:
-    if hasattr(value, "items"):
+    if isinstance(value, Mapping) and not all(map(str.isidentifier, value)):
+        # Names that a flag cannot have, as those of published results.
+        yield f"--{name}={{...}}"
+    elif value and isinstance(value, Mapping):
         for key, of_key in value.items():
             yield from _flags(f"{name}.{key}", of_key)
+    elif isinstance(value, tuple) and any(isinstance(item, str) for item in value):
+        # One flag an item: ml_collections reads texts with commas between them as one text.
+        for item in value:
+            yield f"--{name}={item}"
     else:
         yield f"--{name}={_plain(value)}"
 

@@ -63,7 +63,7 @@ def build_data(config: ConfigDict, workdir: str) -> Data:
     _check_boxes(config.data, "region", train, "train")
     if (train.label == UNKNOWN).any():
         raise InputError(
-            "Records to train on have no class. Name others: --config.data.records=PATH, and those to test"
+            "The training records have no classes. Give others, --config.data.records=PATH, and those to test"
             " on by --config.data.test_records=PATH."
         )
     if config.data.name == FOREIGN and not config.data.test_records:
@@ -95,7 +95,7 @@ def _open_test(data, workdir):
         relevance = load_templates(folder)
     if relevance is None and (test.label == UNKNOWN).any():
         raise InputError(
-            f"Records to test on have no class, and there is no {GROUND_TRUTH} or {TEMPLATES} in {folder}."
+            f"The test records have no classes, and there is no {GROUND_TRUTH} or {TEMPLATES} in {folder}."
         )
     return test, relevance
 
@@ -111,7 +111,7 @@ def _check_boxes(data, field, index, use):
         raise InputError(
             f"config.data.{field} is box, and {missing:,} of {int(looked_for.sum()):,} images to {use} on"
             " have no box. Prepare the records anew, from a source with a box for each image; or take whole"
-            f" images, --config.data.{field}=image, whose results compare with no others of boxes."
+            f" images, --config.data.{field}=image, whose results cannot be compared with those of boxes."
         )
 
 
@@ -163,7 +163,7 @@ def _records_folder(data, workdir):
 def _prepare(data, folder, options):
     if not data.source and data.name != "digits":
         raise InputError(
-            f"Nothing says where the images of {data.name!r} are. Give their folder or archive,"
+            f"The config names no images of {data.name!r}. Give their folder or archive,"
             " --config.data.source=PATH, or records that"
             " `python -m tfrank.data.prepare` has written, --config.data.records=PATH."
         )
@@ -173,7 +173,7 @@ def _prepare(data, folder, options):
 def _open_foreign(data, folder, patterns, workdir):
     if not folder:
         raise InputError(
-            "Nothing says where the records are. Give the folder of the shards, --config.data.records=PATH."
+            "The config names no records. Give the folder of the shards, --config.data.records=PATH."
         )
     for field in ("train", "test"):
         if not all(isinstance(pattern, str) for pattern in data[field]):
@@ -203,10 +203,10 @@ def _relabelled(config: ConfigDict, train: RecordIndex) -> tuple[RecordIndex, Re
         _, sizes = np.unique(validation.label, return_counts=True)
         if len(sizes) < 2 or sizes.max() < 2:
             raise InputError(
-                "The weights cannot be chosen by a validation part of"
-                f" {len(validation)} image{'s' * (len(validation) != 1)} of"
-                f" {len(sizes)} class{'es' * (len(sizes) != 1)}: it takes two classes, one of them of two"
-                " images. Set a higher config.data.validation_classes, or 0 for none."
+                f"The validation part has {len(validation)} image{'s' * (len(validation) != 1)} of"
+                f" {len(sizes)} class{'es' * (len(sizes) != 1)}. To choose the best weights, it needs two"
+                " classes, one of them with two images. Set a higher config.data.validation_classes, or 0 for"
+                " none."
             )
     labels = train.label
     if data.merge_classes > 1:

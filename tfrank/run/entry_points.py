@@ -1,7 +1,8 @@
 """The commands tfrank-train and tfrank-eval."""
 
-import os
+from absl import flags
 
+from tfrank.configs import digits
 from tfrank.run import config_flag, trained
 
 # A program is imported by its own command only: both define flags of the same names.
@@ -11,11 +12,12 @@ def train() -> None:
     """Runs tfrank-train with the command line of this process."""
     from tfrank.run import train as program
 
-    config_flag.run(program.main, os.path.join(config_flag.PACKAGE, "configs", "digits.py"))
+    config_flag.run(program.main, lambda: digits.__file__)
 
 
 def evaluate() -> None:
     """Runs tfrank-eval with the command line of this process."""
     from tfrank.run import evaluate as program
 
-    config_flag.run(program.main, lambda argv: trained.config_of_run(argv, config_flag.PACKAGE))
+    values = flags.FLAGS
+    config_flag.run(program.main, lambda: trained.config_of_run(values.workdir, values.saved_model))

@@ -10,7 +10,6 @@ An interrupted evaluation resumes. Without --config, the run's own config is use
 import os
 
 from absl import flags
-from ml_collections import config_flags
 
 from tfrank.common import files
 from tfrank.common.checks import InputError
@@ -20,7 +19,7 @@ from tfrank.evaluation.search import by_name
 from tfrank.run import comparing, datasets, experiment, measuring, reporting, settings, trained
 from tfrank.run.workdir import default_workdir
 
-_CONFIG = config_flags.DEFINE_config_file("config", None, "The config. Default: that of the run")
+flags.DEFINE_string("config", None, "The config. Default: that of the run")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run. Default: runs/<config>_<data>_<loss>")
 _SAVED_MODEL = flags.DEFINE_string("saved_model", None, "A SavedModel to measure, not the run's checkpoint")
 _TRUST = flags.DEFINE_bool(
@@ -35,9 +34,9 @@ _EXPORT = flags.DEFINE_bool(
 )
 
 
-def main(_):
-    """Measures what the flags name."""
-    config = settings.resolved(_CONFIG.value)
+def main(config):
+    """Measures what the flags name, by a config."""
+    config = settings.resolved(config)
     experiment.check_config(config)
     if _EMBEDDINGS.value:
         if config.evaluation.whitening or len(config.evaluation.scales) > 1 or _EXPORT.value:

@@ -32,7 +32,7 @@ from tfrank.models.embedding import (
     start_head_as_pca,
 )
 from tfrank.models.weights import check_exists, load_backbone_weights
-from tfrank.run import frozen, inference, settings
+from tfrank.run import frozen_backbone, inference, settings
 from tfrank.run.datasets import FOREIGN, Data, build_batches, build_loader
 from tfrank.run.objective import build_loss, build_objective
 from tfrank.run.workdir import check_model_of, check_path
@@ -41,10 +41,11 @@ from tfrank.training.averaging import WeightAverage, averaged_variables
 from tfrank.training.checkpoints import Checkpoints, restore_model, saved_checkpoints
 from tfrank.training.cluster import is_chief
 from tfrank.training.estimate import memory_estimate
+from tfrank.training.log import BatchSummary
 from tfrank.training.optimizers import build_optimizer, check_names
 from tfrank.training.schedules import build_schedule
 from tfrank.training.step import build_step
-from tfrank.training.trainer import Evaluation, Trainer, best_weights_of
+from tfrank.training.trainer import Trainer, ValidationResult, best_weights_of
 
 # Config fields of those arguments of the schedule and the optimizer that have another name.
 OPTIMIZER_FIELDS = types.MappingProxyType(
@@ -101,7 +102,7 @@ def check_config(config: ConfigDict) -> None:
     with checks.as_fields("model", options):
         resolve_options(**{name: config.model[name] for name in options})
     build_loss(config, labels=[0])
-    frozen.check_frozen(config)
+    frozen_backbone.check_frozen(config)
     _build_optimizer(config, max(1, config.train.steps, config.train.warmup_steps))
 
 
@@ -166,8 +167,11 @@ def _build_optimizer(config, steps):
             train.optimizer,
             learning_rate=schedule,
             momentum=train.momentum,
+            beta_1=train.beta_1,
+            beta_2=train.beta_2,
+            epsilon=train.epsilon,
             decoupled=train.decoupled,
-            no_decay=settings.parts("train.no_decay", train.no_decay),
+            no_decay=train.no_decay,
             multipliers=_multipliers(config),
         )
     return keras.optimizers.LossScaleOptimizer(optimizer) if train.precision == "mixed_float16" else optimizer
@@ -175,7 +179,7 @@ def _build_optimizer(config, steps):
 
 def _multipliers(config):
     own = {"proxies": config.train.proxy_multiplier} if config.loss.name in PROXY_LOSSES else {}
-    return own | settings.multipliers(config.train.learning_rate_multipliers)
+    return own | dict(config.train.learning_rate_multipliers)
 
 
 def build_training(
@@ -190,7 +194,6 @@ def build_training(
     train, batch_size = config.train, settings.batch_size(config)
     strategies.check_divides(batch_size, strategy)
     folder = os.path.join(workdir, "checkpoints")
-    no_decay = settings.parts("train.no_decay", train.no_decay)
     copy = build_model(config, any_size=settings.any_size(config))
     # A resumed run needs the initial weights too if they are measured as a baseline.
     if not saved_checkpoints(folder) or config.evaluation.baselines:
@@ -201,7 +204,7 @@ def build_training(
             to.assign(source.numpy())
         part = split_at_head(model)[1] if train.frozen_backbone else model
         objective = build_objective(config, part, images.label, optimizer.iterations)
-        check_names(objective.model.variables, no_decay, "config.train.no_decay")
+        check_names(objective.model.variables, train.no_decay, "config.train.no_decay")
         with checks.as_fields("train", (), **OPTIMIZER_FIELDS):
             optimizer.build(objective.model.trainable_variables)
         average = _build_average(train, model, optimizer, strategy)
@@ -211,7 +214,7 @@ def build_training(
         optimizer,
         strategy=strategy,
         l2=train.l2,
-        no_decay=no_decay,
+        no_decay=train.no_decay,
         clip_norm=train.clip_norm,
         micro_batch_size=train.micro_batch_size,
         xla=train.xla,
@@ -230,7 +233,7 @@ def build_training(
         workdir if chief else tempfile.mkdtemp(),
         model=objective.model,
         step=step,
-        summary=lambda labels, outputs: batch_summary(labels, side_by_side(outputs[0])),
+        summary=lambda labels, outputs: BatchSummary(**batch_summary(labels, side_by_side(outputs[0]))),
         slope=_build_slope(config, objective),
         checkpoints=checkpoints,
         strategy=strategy,
@@ -288,7 +291,8 @@ def train(config: ConfigDict, training: Training, data: Data, steps: int) -> Non
         training.update_copy()
         embeddings, labels = embed_validation()
         metrics = leave_one_out(embeddings, labels, sorted({1, *(config.evaluation.recall_at or DEFAULT_KS)}))
-        return Evaluation(metrics, inference.draw_neighbors(config, embeddings, labels, data.validation))
+        picture = inference.draw_neighbors(config, embeddings, labels, data.validation)
+        return ValidationResult(metrics, picture)
 
     training.trainer.fit(
         batches,
@@ -325,15 +329,15 @@ def _inputs(config, training, data, steps):
 
     def store(index, part, views):
         folder = os.path.join(training.workdir, "features", part)
-        return frozen.store_features(config, function, index, folder, views=views, weights=weights)
+        return frozen_backbone.store_features(config, function, index, folder, views=views, weights=weights)
 
     train = store(data.train, "train", config.train.feature_views)
     validation = store(data.validation, "validation", 1) if data.validation else None
-    batches = frozen.feature_batches(config, train, data.train, steps)
+    batches = frozen_backbone.feature_batches(config, train, data.train, steps)
     return (
         batches,
         lambda step: None,
-        lambda: frozen.embed_features(config, head, validation, data.validation),
+        lambda: frozen_backbone.embed_features(config, head, validation, data.validation),
     )
 
 

@@ -88,7 +88,7 @@ def build_loss(config: ConfigDict, labels: Iterable[int]) -> keras.losses.Loss:
         return losses.CrossBatchMemory(loss, size, warm_up=config.train.memory_warm_up) if size else loss
     if size:
         raise InputError(
-            f"Loss {name!r} ranks no gallery that a memory could join. Set config.train.memory_size=0, or"
+            f"Loss {name!r} ranks no gallery, so it cannot use a memory. Set config.train.memory_size=0, or"
             f" take one of {', '.join(losses.LOSSES)}."
         )
     with checks.as_fields("loss", fields):

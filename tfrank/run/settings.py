@@ -136,7 +136,7 @@ def fitted(config: ConfigDict, labels: np.ndarray) -> ConfigDict:
     if data.classes_per_batch == OPEN:
         most = min(MOST_CLASSES, classes)
         if most < 2:
-            raise InputError(f"It takes at least 2 classes to train on; there is {classes}.")
+            raise InputError(f"Training needs at least 2 classes. The training images have {classes}.")
         # Devices can share a power of two equally.
         data.classes_per_batch = 1 << (most.bit_length() - 1)
         data.examples_per_class = 4 if data.classes_per_batch == MOST_CLASSES else 8
@@ -173,8 +173,8 @@ def _check_data(data):
     checks.number("config.data.label_noise", data.label_noise, at_least=0, below=1)
     if data.sampler == "category_pairs" and (data.merge_classes > 1 or data.label_noise):
         raise InputError(
-            "Merged classes, and false labels, span categories: there are no pairs of them to draw."
-            " Take --config.data.sampler=class_balanced."
+            "Merged classes and false labels span categories, so the sampler category_pairs cannot use them."
+            " Set --config.data.sampler=class_balanced."
         )
     # Splits of another data set may share names without sharing classes.
     common = sorted(set(data.train) & set(data.test)) if not data.test_records else []
@@ -233,30 +233,3 @@ def total_steps(config: ConfigDict, num_images: int) -> int:
 def _steps_of(config, num_images):
     """Returns the configured steps, or the steps that the configured epochs take."""
     return config.train.steps or max(1, round(config.train.epochs * num_images / batch_size(config)))
-
-
-def parts(field: str, text: str) -> list[str]:
-    """Splits a text at commas.
-
-    >>> parts("train.no_decay", "bias, gamma")
-    ['bias', 'gamma']
-    """
-    found = [part.strip() for part in text.split(",")] if text else []
-    if not all(found):
-        raise checks.invalid(f"config.{field}", "parts of variables' paths with commas between", text)
-    return found
-
-
-def multipliers(text: str) -> dict[str, float]:
-    """Parses learning-rate multipliers.
-
-    >>> multipliers("embedding=10, gem=0.5")
-    {'embedding': 10.0, 'gem': 0.5}
-    """
-    pairs = [part.rpartition("=") for part in parts("train.learning_rate_multipliers", text)]
-    try:
-        return {name.strip(): float(factor) for name, _, factor in pairs}
-    except ValueError:
-        raise checks.invalid(
-            "config.train.learning_rate_multipliers", "something like embedding=10, gem=0.5", text
-        ) from None

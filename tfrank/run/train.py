@@ -9,7 +9,6 @@ import contextlib
 import os
 
 from absl import flags
-from ml_collections import config_flags
 
 from tfrank.common import files
 from tfrank.evaluation.report import text
@@ -17,15 +16,13 @@ from tfrank.run import datasets, experiment, inference, measuring, reporting, se
 from tfrank.run.workdir import check_config_of, check_same_config, default_workdir, save_config
 from tfrank.training import cluster, verdict
 
-_CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "The config, and its loss: configs/digits.py:smooth_ap"
-)
+flags.DEFINE_string("config", None, "The config, and its loss: configs/digits.py:smooth_ap")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run. Default: runs/<config>_<data>_<loss>")
 
 
-def main(_):
-    """Trains as the flags say."""
-    config = settings.resolved(_CONFIG.value)
+def main(config):
+    """Trains by a config, as the flags say."""
+    config = settings.resolved(config)
     strategy = experiment.build_strategy(config)
     workdir = _WORKDIR.value or default_workdir(config)
     chief = cluster.is_chief(strategy)

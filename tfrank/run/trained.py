@@ -3,9 +3,8 @@
 import dataclasses
 import hashlib
 import os
-import re
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -14,6 +13,7 @@ from ml_collections import ConfigDict
 
 from tfrank.common import checks, files
 from tfrank.common.checks import InputError
+from tfrank.configs import digits, of_run
 from tfrank.data.index import RecordIndex, select
 from tfrank.data.sources.image import ROLES
 from tfrank.evaluation.embed import EmbedFn, embed_into, on_all_replicas
@@ -194,7 +194,7 @@ def load_embeddings(path: str) -> tuple[np.ndarray, TestSet]:
             raise ValueError(f"a role is none of {ROLES}")
     except FileNotFoundError:
         raise InputError(
-            f"There is no file {path}. Give that of the embeddings, --embeddings=PATH."
+            f"There is no file {path}. Give the file of the embeddings, --embeddings=PATH."
         ) from None
     except files.NPZ_ERRORS as error:
         raise InputError(
@@ -218,22 +218,24 @@ def run_of(saved_model: str | None) -> str | None:
     return os.path.relpath(runs[0]) if runs else None
 
 
-def config_of_run(arguments: Sequence[str], root: str) -> str:
-    """Returns the path of the config of the run that a command line names, or of the digits' config.
+def config_of_run(workdir: str | None, saved_model: str | None) -> str:
+    """Returns the path of the config of a run, of which the folder or a SavedModel is known.
+
+    Where there is no such run, the path is that of the digits' config.
 
     Raises:
-        InputError: the command line names a SavedModel outside any run, so its images are unknown.
+        InputError: the SavedModel lies outside any run, so its images are unknown.
     """
-    flags = dict(re.findall(r"^--?(workdir|saved_model)[=\n](.+)$", "\n".join(arguments), re.MULTILINE))
-    folder = flags.get("workdir") or run_of(flags.get("saved_model"))
+    folder = workdir or run_of(saved_model)
     path = os.path.join(folder or "", "config.json")
     if folder and os.path.exists(path):
-        return f"{os.path.join(root, 'configs', 'of_run.py')}:{path}"
-    if flags.get("saved_model"):
+        return f"{of_run.__file__}:{path}"
+    if saved_model:
         raise InputError(
-            f"{flags['saved_model']} lies in no run, so its images are not known. Give --config or --workdir."
+            f"{saved_model} is not in the folder of a run, so its config is unknown. Give --config or"
+            " --workdir."
         )
-    return os.path.join(root, "configs", "digits.py")
+    return digits.__file__
 
 
 def _shape(array):

@@ -85,8 +85,8 @@ def check_same_config(workdir: str, config: ConfigDict) -> None:
     path = os.path.join(workdir, "config.json")
     if not os.path.exists(path):
         raise InputError(
-            f"The chief has not been in {workdir}. With several machines the workdir has to be on a file"
-            " system that all of them see."
+            f"Worker 0 has saved no config in {workdir}. With several machines, --workdir has to be on a"
+            " file system that all of them share."
         )
     _compare(path, config, lambda field: field not in PATHS)
 

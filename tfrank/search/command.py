@@ -10,6 +10,7 @@ embedded again. A stopped command resumes. Readers see the old index until the n
 """
 
 import csv
+import functools
 from collections.abc import Sequence
 
 from absl import flags
@@ -88,7 +89,8 @@ def _remove():
 
 def command() -> None:
     """The command tfrank-index."""
-    commands.run(main, words=True)
+    parse = functools.partial(commands.parse_with_help, main.__module__, words=True)
+    commands.run(main, parse=parse)
 
 
 if __name__ == "__main__":

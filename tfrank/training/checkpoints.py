@@ -2,6 +2,7 @@
 
 import glob
 import json
+import logging
 import os
 import shutil
 from collections.abc import Sequence
@@ -12,6 +13,8 @@ import tensorflow as tf
 from tfrank.common import files
 from tfrank.common.checks import InputError
 from tfrank.training import machine
+
+_LOG = logging.getLogger(__name__)
 
 
 class _Machine(tf.train.experimental.PythonState):
@@ -85,16 +88,17 @@ class Checkpoints:
     def restore(self) -> int:
         """Restores the latest undamaged checkpoint, if there is one; returns the number of steps taken.
 
-        Prints a warning if this machine sums in another order than the one that saved the state.
+        Logs a warning if this machine sums in another order than the one that saved the state.
         """
         now = machine.describe()
         if not _restore_latest(self._checkpoint, self.folder):
             return 0
         changed = machine.differences(self._machine.description, now)
         if changed:
-            print(
+            _LOG.warning(
                 "Warning: the run goes on, but not bit for bit as it would have: this machine adds numbers up"
-                f" in another order ({changed})."
+                " in another order (%s).",
+                changed,
             )
         self._machine.description = now
         self._saved_step = int(self.step)
@@ -127,9 +131,9 @@ def _restore_latest(checkpoint: tf.train.Checkpoint, folder: str) -> bool:
         except (tf.errors.OpError, AssertionError, IndexError, ValueError) as error:
             reason = str(error).strip().splitlines()[0]
             what = "is damaged" if glob.glob(f"{glob.escape(path)}.data-*") else "lacks a file"
-            print(f"Warning: the checkpoint {path} {what} ({reason}), taking the one before it.")
+            _LOG.warning("Warning: the checkpoint %s %s (%s), taking the one before it.", path, what, reason)
     if paths:
-        raise InputError(f"No checkpoint in {folder} is whole. Delete the folder to begin anew.")
+        raise InputError(f"All checkpoints in {folder} are damaged. Delete the folder to start over.")
     return False
 
 

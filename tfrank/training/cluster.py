@@ -7,11 +7,12 @@ each other before TensorFlow starts.
 
 import contextlib
 import json
+import logging
 import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -21,6 +22,7 @@ from tensorflow.python.eager import context as tf_context
 
 from tfrank.common.checks import InputError
 
+_LOG = logging.getLogger(__name__)
 # Time limits for a machine to start, and for the chief to write the records.
 START_SECONDS = 600
 BARRIER_SECONDS = 24 * 3600
@@ -86,16 +88,7 @@ def _bad_config(what):
     )
 
 
-def _say(message):
-    print(message, flush=True)
-
-
-def wait_for_workers(
-    cluster: Cluster,
-    *,
-    seconds: float = START_SECONDS,
-    say: Callable[[str], None] = _say,
-) -> None:
+def wait_for_workers(cluster: Cluster, *, seconds: float = START_SECONDS) -> None:
     """Waits until this machine has reached and heard every other; raises InputError naming missing ones."""
     own = cluster.workers[cluster.index]
     unreached = set(range(len(cluster.workers))) - {cluster.index}
@@ -120,7 +113,7 @@ def wait_for_workers(
             if names and waited > seconds:
                 raise InputError(f"Workers {names} did not start within {seconds:.0f} s.")
             if names and waited > told + SECONDS_BETWEEN_MESSAGES:
-                say(f"Waiting for workers {names}")
+                _LOG.info("Waiting for workers %s", names)
                 told = waited
 
 
@@ -174,7 +167,7 @@ def together(strategy: tf.distribute.Strategy) -> Iterator[None]:
     try:
         with contextlib.ExitStack() as stack:
             if worker:
-                print(f"Worker {worker}: the chief, worker 0, shows progress.", flush=True)
+                _LOG.info("Worker %d: the chief, worker 0, shows progress.", worker)
                 silence = stack.enter_context(open(os.devnull, "w"))
                 stack.enter_context(contextlib.redirect_stdout(silence))
             yield
@@ -182,8 +175,8 @@ def together(strategy: tf.distribute.Strategy) -> Iterator[None]:
         told = re.search(r"worker \d+: .*?(?=\. Barrier Id| *\[type\.googleapis|$)", str(error), re.MULTILINE)
         reason = told.group() if told else "killed, its connection lost, or for a reason that it says itself"
         raise InputError(
-            f"Another machine of the run has ended ({reason}). Once that is mended, the same command on all"
-            " of them goes on from the last checkpoint."
+            f"Another machine of the run has ended ({reason}). Correct the cause, and run the same command"
+            " on all of them: it goes on from the last checkpoint."
         ) from None
     except BaseException as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]

@@ -9,13 +9,35 @@ import glob
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tfrank.common import files
 
 COLUMNS = ("step", "loss", "batch_recall_at_1", "counting", "validation_recall_at_1")
+
+
+class BatchSummary(NamedTuple):
+    """Statistics of a batch, see `tfrank.losses.core.summary.batch_summary`: scalars, and two histograms."""
+
+    batch_recall_at_1: Any
+    counting: Any
+    positive_similarity: Any
+    negative_similarity: Any
+    spread: Any
+    positive_histogram: Any
+    negative_histogram: Any
+
+
+class Cost(NamedTuple):
+    """The cost of a run: the columns of Table 1 of Revaud et al. (arXiv 1906.07589)."""
+
+    forward_images: int
+    backward_images: int
+    updates: int
+    wall_seconds: float
 
 
 class TrainingLog:
@@ -55,7 +77,15 @@ class TrainingLog:
         """Adds values of a step. `flush` writes all to TensorBoard, and those with a column to the CSV."""
         self._rows.setdefault(step, {}).update(values)
 
-    def histogram(self, step: int, name: str, counts: Sequence[float]) -> None:
+    def add_summary(self, step: int, summary: BatchSummary) -> None:
+        """Adds the statistics of a step's batch, given as NumPy arrays."""
+        values = summary._asdict()
+        self.add(step, {name: float(value) for name, value in values.items() if value.ndim == 0})
+        for name, value in values.items():
+            if value.ndim:
+                self._histogram(step, name, value)
+
+    def _histogram(self, step, name, counts):
         """Logs a histogram, given the counts of equal bins from -1 to 1."""
         from tensorboard.plugins.histogram import metadata
 
@@ -81,15 +111,15 @@ class TrainingLog:
                     tf.summary.scalar(name, value, step=step)
         self._rows.clear()
 
-    def save_cost(self, step: int) -> dict[str, float]:
-        """Writes and returns the cost of `step` steps: the columns of Table 1 of Revaud et al."""
-        cost = {
-            "forward_images": step * self._images * self._forward_passes,
-            "backward_images": step * self._images,
-            "updates": step,
-            "wall_seconds": round(self._seconds + time.monotonic() - self._start, 1),
-        }
-        files.write_json(self._cost, cost)
+    def save_cost(self, step: int) -> Cost:
+        """Writes and returns the cost of `step` steps."""
+        cost = Cost(
+            forward_images=step * self._images * self._forward_passes,
+            backward_images=step * self._images,
+            updates=step,
+            wall_seconds=round(self._seconds + time.monotonic() - self._start, 1),
+        )
+        files.write_json(self._cost, cost._asdict())
         return cost
 
     def draw(self) -> str:

@@ -16,6 +16,9 @@ def build_optimizer(
     *,
     learning_rate: float | keras.optimizers.schedules.LearningRateSchedule,
     momentum: float = 0.9,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-8,
     decoupled: float = 0.0,
     no_decay: Sequence[str] = (),
     multipliers: Mapping[str, float] = types.MappingProxyType({}),
@@ -29,15 +32,15 @@ def build_optimizer(
 
     a step is, after w <- w - rate decay w,
 
-        adam, adamw  m <- 0.9 m + 0.1 g,  v <- 0.999 v + 0.001 g^2
-                     w <- w - rate sqrt(1 - 0.999^t) / (1 - 0.9^t)  m / (sqrt(v) + 1e-8)
+        adam, adamw  m <- beta_1 m + (1 - beta_1) g,  v <- beta_2 v + (1 - beta_2) g^2
+                     w <- w - rate sqrt(1 - beta_2^t) / (1 - beta_1^t)  m / (sqrt(v) + epsilon)
         sgd          v <- momentum v - rate g
                      w <- w + v
 
-    Adam is that of Kingma and Ba (arXiv 1412.6980), in the form at the end of their section 2; its 1e-8 is
-    their epsilon hat. PyTorch's 1e-8 is the epsilon of their Algorithm 1. In terms of that epsilon, ours is
-    1e-8 / sqrt(1 - 0.999^t): 3e-7 in the first step, 1e-8 in the limit. For gradients far above that, both
-    take the same steps, to 1e-5 of a step.
+    Adam is that of Kingma and Ba (arXiv 1412.6980), in the form at the end of their section 2; `epsilon` is
+    their epsilon hat. PyTorch's is the epsilon of their Algorithm 1. In terms of that epsilon, ours is
+    epsilon / sqrt(1 - beta_2^t). With the defaults, it is 3e-7 in the first step and 1e-8 in the limit. For
+    gradients far above that, both take the same steps, to 1e-5 of a step.
 
     SGD is that of Caffe: v accumulates steps. In PyTorch v accumulates gradients: v <- momentum v + g and
     w <- w - rate v. Both agree while the rate is constant. When the rate falls, earlier gradients in v keep
@@ -49,18 +52,20 @@ def build_optimizer(
     Args:
         name: one of `OPTIMIZERS`; "adamw" is "adam" with decoupled decay.
         learning_rate: above 0, or a schedule, see `build_schedule`.
-        momentum: from 0 to 1. "adam" and "adamw" only accept 0.9, their own value.
+        momentum: for "sgd" only, from 0 to 1.
+        beta_1, beta_2: for "adam" and "adamw" only, from 0 to below 1.
+        epsilon: for "adam" and "adamw" only, above 0.
         decoupled: decoupled weight decay; above 0 for "adamw", 0 for "adam", at least 0 for "sgd".
         no_decay: parts of the paths of variables without decoupled decay, such as "bias".
         multipliers: maps a part of variables' paths to a factor, at least 0, of their learning rate. It
             scales decoupled decay too, as with PyTorch's parameter groups. If several parts match a variable,
-            the first counts. It scales the rate, not the gradient, which Adam would undo. 10 for the new
+            the longest counts. It scales the rate, not the gradient, which Adam would undo. 10 for the new
             layers in RLL (arXiv 1903.03238, section 4.1.3); 2 for the last linear layer in Smooth-AP on
             INaturalist (arXiv 2007.12163, supplement).
 
     Raises:
-        InputError: an argument is out of its range; or, when the optimizer is built, a multiplier applies
-            to none of its variables.
+        InputError: an argument is out of its range; an argument that the optimizer does not use has another
+            value than its default; or, when the optimizer is built, a multiplier applies to no variable.
 
     >>> weight = keras.Variable([2.0], name="weight")
     >>> optimizer = build_optimizer("sgd", learning_rate=0.1, multipliers={"weight": 10})
@@ -72,7 +77,7 @@ def build_optimizer(
     checks.one_of("optimizer", name, OPTIMIZERS)
     if not isinstance(learning_rate, keras.optimizers.schedules.LearningRateSchedule):
         learning_rate = checks.number("learning_rate", learning_rate, above=0)
-    momentum = checks.number("momentum", momentum, at_least=0, at_most=1)
+    _check_unused(name, momentum=momentum, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon)
     decoupled = checks.number("decoupled", decoupled, at_least=0)
     if name == "adam" and decoupled:
         raise checks.invalid("decoupled", '0 for "adam"; for decoupled decay use "adamw"', decoupled)
@@ -82,10 +87,22 @@ def build_optimizer(
         learning_rate=learning_rate, decoupled=decoupled, no_decay=no_decay, multipliers=multipliers
     )
     if name == "sgd":
-        return SGD(momentum=momentum, **by_path)
-    if momentum != 0.9:
-        raise checks.invalid("momentum", f'0.9, as "{name}" has it; another one is for "sgd"', momentum)
-    return Adam(epsilon=1e-8, **by_path)
+        return SGD(momentum=checks.number("momentum", momentum, at_least=0, at_most=1), **by_path)
+    return Adam(
+        beta_1=checks.number("beta_1", beta_1, at_least=0, below=1),
+        beta_2=checks.number("beta_2", beta_2, at_least=0, below=1),
+        epsilon=checks.number("epsilon", epsilon, above=0),
+        **by_path,
+    )
+
+
+def _check_unused(name, **arguments):
+    """Raises InputError if an argument that the optimizer does not use differs from its default."""
+    used = ("momentum",) if name == "sgd" else ("beta_1", "beta_2", "epsilon")
+    for argument, value in arguments.items():
+        default = build_optimizer.__kwdefaults__[argument]
+        if argument not in used and value != default:
+            raise checks.invalid(argument, f'{default}, the default, as "{name}" does not use it', value)
 
 
 def matches(path: str, names: Iterable[str]) -> bool:
@@ -135,13 +152,13 @@ class _ByPath:
             return
         check_names(variables, [name for name, _ in self.multipliers], "multipliers")
         matching = [[pair for pair in self.multipliers if pair[0] in v.path] for v in variables]
-        first = {pairs[0] for pairs in matching if pairs}
+        longest = [max(pairs, key=lambda pair: (len(pair[0]), pair), default=None) for pairs in matching]
         for name, factor in self.multipliers:
-            if (name, factor) not in first:
-                expected = f'"{name}" before the names that match all of its variables: the first counts'
+            if (name, factor) not in longest:
+                expected = f'no longer names that match all variables of "{name}": the longest counts'
                 raise checks.invalid("multipliers", expected, dict(self.multipliers))
         super().build(variables)
-        self._multiplier = tuple(pairs[0][1] if pairs else 1.0 for pairs in matching)
+        self._multiplier = tuple(pair[1] if pair else 1.0 for pair in longest)
         self._decay = tuple(0.0 if matches(v.path, self.no_decay) else self.decoupled for v in variables)
 
     def update_step(self, gradient, variable, learning_rate):

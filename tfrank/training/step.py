@@ -126,7 +126,7 @@ def check_combination(model: keras.Model, replicas: int, micro_batch_size: int, 
         )
     if xla and replicas > 1:
         raise checks.InputError(
-            "xla works on one device only: TensorFlow does not compile what devices tell each other."
+            "xla works on one device only: TensorFlow cannot compile communication between devices."
         )
 
 
@@ -235,9 +235,8 @@ def _weight_penalties(model):
     regularised = [v for v in model.trainable_variables if v.regularizer is not None]
     if len(model.losses) > len(regularised):
         raise checks.InputError(
-            "A layer adds a loss of its activations (an activity regulariser, or add_loss), which a batch in"
-            " stages does not have all at once, and xla does not give out. Leave it out, or train without"
-            " micro_batch_size and xla."
+            "A layer adds a loss of its activations (an activity regulariser, or add_loss), which"
+            " micro_batch_size and xla do not support. Remove it, or train without both."
         )
     return [variable.regularizer(variable) for variable in regularised]
 

@@ -1,6 +1,7 @@
 """Distribution strategies: the devices on which a model is trained."""
 
 import faulthandler
+import logging
 import os
 
 import tensorflow as tf
@@ -9,6 +10,7 @@ from tfrank.common import checks
 from tfrank.common.checks import InputError
 from tfrank.training.cluster import read_cluster, wait_for_workers
 
+_LOG = logging.getLogger(__name__)
 STRATEGIES = ("one_device", "mirrored", "multi_worker")
 # Time limit for TensorFlow to join machines that have all started; it usually takes seconds.
 JOIN_SECONDS = 120
@@ -50,7 +52,7 @@ def check_divides(batch_size: int, strategy: tf.distribute.Strategy) -> None:
 def _join_workers():
     cluster = read_cluster()
     wait_for_workers(cluster)
-    print(f"Worker {cluster.index} of {len(cluster.workers)}: all are there.", flush=True)
+    _LOG.info("Worker %d of %d: all are there.", cluster.index, len(cluster.workers))
     # Set a timeout: if a machine dies during the join, TensorFlow waits for it forever and ignores signals.
     with open(os.devnull, "w") as silence:
         faulthandler.dump_traceback_later(JOIN_SECONDS, exit=True, file=silence)

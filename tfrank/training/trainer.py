@@ -17,7 +17,7 @@ from tfrank.common import files
 from tfrank.common.checks import InputError
 from tfrank.common.progress import Progress
 from tfrank.training.checkpoints import Checkpoints, saved_checkpoints
-from tfrank.training.log import TrainingLog
+from tfrank.training.log import BatchSummary, TrainingLog
 from tfrank.training.step import Step
 
 # Below this spread all embeddings of a batch are nearly one point; similarities are above 0.9999.
@@ -32,8 +32,8 @@ class Interrupted(KeyboardInterrupt):
     """Raised after Ctrl-C or SIGTERM, once the state is saved."""
 
 
-class Evaluation(NamedTuple):
-    """The result of an evaluation during training.
+class ValidationResult(NamedTuple):
+    """The result of an evaluation of the validation part during training.
 
     Attributes:
         metrics: values by name; the one named `CHOSEN_BY` decides which weights are best.
@@ -74,7 +74,7 @@ class Trainer:
         model: the model to train.
         step: takes one step on a batch, see `build_step`.
         summary: computes batch statistics from labels and embeddings, in replica context, equal on every
-            replica; see `batch_summary`.
+            replica.
         slope: computes the slope of the loss from the same arguments, see `loss_slope`; called once, at the
             start of a run. None: not computed.
         checkpoints: the checkpoints of the model's and the optimizer's state.
@@ -93,7 +93,7 @@ class Trainer:
         *,
         model: keras.Model,
         step: Step,
-        summary: Callable[..., dict[str, tf.Tensor]],
+        summary: Callable[..., BatchSummary],
         slope: Callable[..., tf.Tensor] | None = None,
         checkpoints: Checkpoints,
         strategy: tf.distribute.Strategy,
@@ -130,7 +130,7 @@ class Trainer:
         checkpoint_every: int,
         log_every: int,
         explain: Callable[[int], None],
-        evaluate: Callable[[], Evaluation] | None = None,
+        evaluate: Callable[[], ValidationResult] | None = None,
         evaluate_every: int = 0,
         patience: int = 0,
         save_best: Callable[[str], None] | None = None,
@@ -218,10 +218,10 @@ class Trainer:
     def report(self) -> str:
         """Reports the cost of the steps so far (as in Revaud et al., Table 1) and the path of the curves."""
         cost = self._log.save_cost(self.done)
-        time_taken = datetime.timedelta(seconds=round(cost["wall_seconds"]))
+        time_taken = datetime.timedelta(seconds=round(cost.wall_seconds))
         return (
-            f"{cost['updates']:,} updates, {cost['forward_images']:,} images forward,"
-            f" {cost['backward_images']:,} backward, {time_taken} of training; curves: {self._log.draw()}"
+            f"{cost.updates:,} updates, {cost.forward_images:,} images forward,"
+            f" {cost.backward_images:,} backward, {time_taken} of training; curves: {self._log.draw()}"
         )
 
     def _distribute(self, batches_of):
@@ -262,20 +262,16 @@ class Trainer:
     def _look(self, labels, embeddings, step, progress):
         """Logs pending losses and batch statistics; returns the text for the progress line."""
         loss = self._fetch()
-        summary = {name: value.numpy() for name, value in self._summarize(labels, embeddings).items()}
-        numbers = {name: float(value) for name, value in summary.items() if value.ndim == 0}
-        self._log.add(step, numbers)
-        for name, value in summary.items():
-            if value.ndim:
-                self._log.histogram(step, name, value)
-        self._warn(numbers, progress)
+        summary = BatchSummary(*(value.numpy() for value in self._summarize(labels, embeddings)))
+        self._log.add_summary(step, summary)
+        self._warn(summary, progress)
         # Checked only at the start: at the end of a good run the loss is flat too.
         if self._slope and not self._looked:
             self._warn_of_flat_loss(float(self._slope(labels, embeddings)), progress)
         self._looked = True
         return (
-            f"loss {loss:.4f}  batch R@1 {numbers['batch_recall_at_1']:.3f}"
-            f"  valid queries {numbers['counting']:.0%}  "
+            f"loss {loss:.4f}  batch R@1 {summary.batch_recall_at_1:.3f}"
+            f"  valid queries {summary.counting:.0%}  "
         )
 
     def _fetch(self) -> float:
@@ -291,19 +287,19 @@ class Trainer:
                 self._diverged(f"The loss is {loss} at step {step}")
         return losses[-1] if losses else math.nan
 
-    def _warn(self, numbers, progress):
+    def _warn(self, summary, progress):
         """Prints a warning, once each, if the batch statistics show that nothing is learnt."""
-        if numbers["counting"] == 0 and "counting" not in self._said:
+        if summary.counting == 0 and "counting" not in self._said:
             self._said.add("counting")
             progress.say(
                 "Warning: no image of this batch has another of its class, so nothing is learnt from it."
                 " Raise examples_per_class, or drop short classes (data.short_classes=drop)."
             )
-        if numbers["spread"] < COLLAPSED_SPREAD and "spread" not in self._said:
+        if summary.spread < COLLAPSED_SPREAD and "spread" not in self._said:
             self._said.add("spread")
             progress.say(
                 f"Warning: the model has collapsed: all embeddings of this batch are nearly one point (spread"
-                f" {numbers['spread']:.1e}; 1 is the most). Try a lower learning rate, warm-up, other initial"
+                f" {summary.spread:.1e}; 1 is the most). Try a lower learning rate, warm-up, other initial"
                 " weights, or a higher temperature of the loss."
             )
 
@@ -333,15 +329,15 @@ class Trainer:
             " temperature of the loss, or a lower alpha, in another --workdir."
         )
 
-    def _keep_best(self, evaluation, step, progress, save_best):
-        value, best = evaluation.metrics[CHOSEN_BY], float(self._checkpoints.best)
+    def _keep_best(self, result, step, progress, save_best):
+        value, best = result.metrics[CHOSEN_BY], float(self._checkpoints.best)
         before = (
             f" (best before: {best:.4f} at step {int(self._checkpoints.best_step):,})" if best >= 0 else ""
         )
-        recall = evaluation.metrics["recall_at_1"]
+        recall = result.metrics["recall_at_1"]
         progress.say(f"step {step:,}: validation Recall@1 {recall:.4f}, mAP {value:.4f}{before}")
-        self._log.add(step, {f"validation_{name}": value for name, value in evaluation.metrics.items()})
-        self._log.picture(step, "validation_neighbors", evaluation.picture)
+        self._log.add(step, {f"validation_{name}": value for name, value in result.metrics.items()})
+        self._log.picture(step, "validation_neighbors", result.picture)
         if value > best:
             temporary = self.best_weights.replace(".weights.h5", ".tmp.weights.h5")
             # Without free space, HDF5 may kill the process.

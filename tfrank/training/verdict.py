@@ -23,15 +23,14 @@ def best_sentence(best: Best, steps: int) -> str:
     """A sentence on which weights are evaluated and exported.
 
     >>> best_sentence(Best(150, 0.63, 0.59), 1000)
-    'Best: step 150 of 1,000. By mAP on the validation classes the start had 0.5900, it has 0.6300.'
+    'Best: step 150 of 1,000. Its mAP on the validation classes is 0.6300, and that of the start 0.5900.'
     """
     if not best.step:
-        return (
-            f"Best: the start. By mAP on the validation classes it had {best.start:.4f}, no later step more."
-        )
+        value = f"{best.start:.4f}"
+        return f"Best: the start. Its mAP on the validation classes is {value}, and no later step has more."
     return (
-        f"Best: step {best.step:,} of {steps:,}. By mAP on the validation classes the start had"
-        f" {best.start:.4f}, it has {best.value:.4f}."
+        f"Best: step {best.step:,} of {steps:,}. Its mAP on the validation classes is {best.value:.4f}, and"
+        f" that of the start {best.start:.4f}."
     )
 
 

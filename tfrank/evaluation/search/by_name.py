@@ -1,6 +1,7 @@
 """The searches by name, with a common signature."""
 
 import functools
+import logging
 from collections.abc import Callable
 
 import numpy as np
@@ -10,6 +11,8 @@ from tfrank.evaluation.search.exhaustive import exact
 from tfrank.evaluation.search.neighbors import Neighbors
 from tfrank.evaluation.search.scann_index import ScannIndex
 from tfrank.evaluation.search.scann_probe import scann_problem
+
+_LOG = logging.getLogger(__name__)
 
 
 def scann(
@@ -30,11 +33,11 @@ SEARCHES: dict[str, Callable[..., Neighbors]] = {"exact": exact, "scann": scann}
 def search(name: str, *, target_recall: float = 0.99) -> Callable[..., Neighbors]:
     """The search function of that name: "exact", or "scann" built to a recall.
 
-    If ScaNN cannot run, prints one line and returns exact search.
+    If ScaNN cannot run, logs one line and returns exact search.
     """
     name, why = usable(name)
     if why:
-        _say_once(why)
+        _warn_once(why)
     chosen = SEARCHES[name]
     return functools.partial(scann, target_recall=target_recall) if chosen is scann else chosen
 
@@ -57,6 +60,6 @@ def usable(name: str) -> tuple[str, str]:
 
 
 @functools.cache
-def _say_once(line: str) -> None:
-    """Prints a line; repeated lines are not printed again."""
-    print(line, flush=True)
+def _warn_once(line: str) -> None:
+    """Logs a line; repeated lines are not logged again."""
+    _LOG.warning(line)

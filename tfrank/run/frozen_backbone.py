@@ -21,7 +21,7 @@ def check_frozen(config: ConfigDict) -> None:
         return
     if config.model.head != "pca":
         raise InputError(
-            "config.train.frozen_backbone trains a head without offset. Set config.model.head=pca; received"
+            "config.train.frozen_backbone trains a head without bias. Set config.model.head=pca; received"
             f" {config.model.head!r}."
         )
     if config.model.weights == "random":
@@ -32,7 +32,7 @@ def check_frozen(config: ConfigDict) -> None:
     if config.train.strategy == "multi_worker":
         raise InputError("config.train.frozen_backbone trains on one machine. Set config.train.strategy.")
     if config.dry_run:
-        raise InputError("A dry run does not go with config.train.frozen_backbone, which embeds all images.")
+        raise InputError("config.dry_run cannot be combined with config.train.frozen_backbone.")
 
 
 def store_features(
