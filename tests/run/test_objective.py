@@ -41,6 +41,15 @@ def test_each_embedding_has_proxies_of_its_own_which_follow_the_seed():
     assert len(objective_of("proxy_nca").state) == 2
 
 
+def test_an_additional_class_loss_is_added_with_its_weight():
+    objective = objective_of("pnp", class_loss_weight=0.5)
+    outputs = objective.model(tf.random.stateless_normal([4, 6], [0, 1]))
+    ranking = sum(loss(LABELS, e) for loss, e in zip(objective.losses[:2], outputs[0]))
+    softmax = sum(loss(LABELS, cosines) for loss, cosines in zip(objective.losses[2:], outputs[1][2:]))
+    np.testing.assert_allclose(objective.loss(LABELS, outputs), ranking + 0.5 * softmax, rtol=1e-6)
+    assert len(first_proxies(objective)) == 2 and float(softmax) > 0
+
+
 def test_each_embedding_has_a_memory_of_its_own():
     objective = objective_of("pnp", memory_size=8)
     memories = {id(loss.embeddings) for loss in objective.losses}

@@ -232,7 +232,10 @@ def get_config(loss: str = "") -> ConfigDict:
     # --config.train.learning_rate_multipliers.embedding=10
     # --config.train.learning_rate_multipliers='{"embedding": 10, "embedding/bias": 20}'
     config.train.learning_rate_multipliers = ConfigDict()
-    # Learning-rate multiplier of the class proxies, if the loss has them.
+    # Weight of an additional loss, a normalized softmax with a proxy of each training class; 0: none. From
+    # random weights it helps much.
+    config.train.class_loss_weight = 0.0
+    # Learning-rate multiplier of the class proxies, if there are any.
     config.train.proxy_multiplier = 100.0
     # Cross-batch memory: number of past embeddings that join the gallery of the loss (0: none), and number of
     # batches before they do.

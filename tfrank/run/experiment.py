@@ -178,7 +178,8 @@ def _build_optimizer(config, steps):
 
 
 def _multipliers(config):
-    own = {"proxies": config.train.proxy_multiplier} if config.loss.name in PROXY_LOSSES else {}
+    has_proxies = config.loss.name in PROXY_LOSSES or config.train.class_loss_weight
+    own = {"proxies": config.train.proxy_multiplier} if has_proxies else {}
     return own | dict(config.train.learning_rate_multipliers)
 
 

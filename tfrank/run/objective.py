@@ -1,4 +1,4 @@
-"""The objective of a run: one loss per embedding, with the losses' proxies and memories."""
+"""The objective of a run: the losses of each embedding, with their proxies and memories."""
 
 import dataclasses
 import inspect
@@ -24,17 +24,20 @@ class Objective:
     Attributes:
         model: maps images to (embeddings, inputs of the losses). It is the embedding model, followed by
             layers of proxies if the losses have them.
-        losses: one for each embedding.
+        losses: the loss of each embedding, then its additional class loss if there is one.
+        weights: the weight of each of them.
         state: variables other than the embedding model's, for checkpoints: proxies and memories.
     """
 
     model: keras.Model
     losses: list[keras.losses.Loss]
+    weights: list[float]
     state: list[tf.Variable]
 
     def loss(self, labels: tf.Tensor, outputs: tuple[Any, Any]) -> tf.Tensor:
-        """Returns the sum of the losses of all embeddings."""
-        return tf.add_n([loss(labels, output) for loss, output in zip(self.losses, outputs[1])])
+        """Returns the weighted sum of the losses of all embeddings."""
+        parts = zip(self.losses, self.weights, outputs[1])
+        return tf.add_n([weight * loss(labels, output) for loss, weight, output in parts])
 
 
 def build_objective(
@@ -48,17 +51,21 @@ def build_objective(
         labels: labels of the training images.
         iterations: counter of the training steps.
     """
-    parts = [build_loss(config, labels) for _ in model.outputs]
+    parts, outputs, weights = [build_loss(config, labels) for _ in model.outputs], model.outputs, [1.0]
+    if weight := config.train.class_loss_weight:
+        parts += [losses.get("normalized_softmax", labels=labels) for _ in model.outputs]
+        outputs, weights = outputs * 2, [1.0, weight]
     for loss in parts:
         loss.iteration = iterations
         loss.warns = False  # The trainer warns instead.
     # Different seeds, so that the proxies of each embedding start differently.
     seeds = [(config.seed + place) % 2**32 for place in range(len(parts))]
     heads = [loss.proxies(seed=s) if isinstance(loss, ProxyLoss) else None for loss, s in zip(parts, seeds)]
-    asked = [head(output) if head else output for head, output in zip(heads, model.outputs)]
+    asked = [head(output) if head else output for head, output in zip(heads, outputs)]
     state = [variable for loss in parts for variable in loss.variables]
     state += [variable.value for head in heads if head for variable in head.variables]
-    return Objective(keras.Model(model.inputs, (model.outputs, asked)), parts, state)
+    weights = [weight for weight in weights for _ in model.outputs]
+    return Objective(keras.Model(model.inputs, (model.outputs, asked)), parts, weights, state)
 
 
 def build_loss(config: ConfigDict, labels: Iterable[int]) -> keras.losses.Loss:

@@ -46,6 +46,8 @@ BY_WEIGHTS = types.MappingProxyType(
         "data.image_size": (160, 32),
         "train.learning_rate": (3e-5, 1e-3),
         "train.start_share": (0.5, 0.0),
+        "train.class_loss_weight": (0.0, 1.0),
+        "train.proxy_multiplier": (100.0, 1.0),
     }
 )
 # Fields that follow from the training images if they are left open.
@@ -76,7 +78,13 @@ def check_ranges(config: ConfigDict) -> None:
     for field, least in LEAST.items():
         if field not in BY_DATA or flat[field] != OPEN:
             checks.integer(f"config.{field}", flat[field], at_least=least)
-    for field in ("train.epochs", "train.l2", "train.clip_norm", "train.proxy_multiplier"):
+    for field in (
+        "train.epochs",
+        "train.l2",
+        "train.clip_norm",
+        "train.class_loss_weight",
+        "train.proxy_multiplier",
+    ):
         checks.number(f"config.{field}", flat[field], at_least=0)
     checks.number("config.train.weight_average", config.train.weight_average, at_least=0, below=1)
     checks.one_of("config.train.precision", config.train.precision, PRECISIONS)
