@@ -30,7 +30,7 @@ from tfrank.data.images import ImageLoader
 from tfrank.data.pipeline import train_batches
 from tfrank.data.records import ImageRecord, RecordReader, write_shard
 from tfrank.data.samplers import ClassBalancedSampler
-from tfrank.data.views import View
+from tfrank.data.transforms import Transform
 
 _PEER = flags.DEFINE_bool("peer", False, "Measure PyTorch's DataLoader too.")
 _BATCHES = flags.DEFINE_integer("batches", 10, "Batches of a stretch.", lower_bound=1)
@@ -68,7 +68,7 @@ def ours(files: list[bytes], labels: np.ndarray, folder: str) -> Iterator:
     sampler = ClassBalancedSampler(
         labels, classes_per_batch=CLASSES_PER_BATCH, examples_per_class=EXAMPLES_PER_CLASS
     )
-    loader = ImageLoader(view=View(size=SIZE, resize=RESIZE, flip=0.5))
+    loader = ImageLoader(transform=Transform(size=SIZE, resize=RESIZE, flip=0.5))
     return iter(train_batches(reader, sampler, loader, stop=10**6))
 
 

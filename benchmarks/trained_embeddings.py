@@ -16,7 +16,7 @@ import PIL.Image
 import tensorflow as tf
 
 from tfrank.common.normalize import l2_normalize
-from tfrank.data.prepare.preparation import open_split
+from tfrank.data.record_folder import open_split
 from tfrank.data.records import RecordReader
 from tfrank.evaluation.parallel import in_parallel
 

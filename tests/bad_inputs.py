@@ -1,4 +1,4 @@
-"""Bad input of every kind, made in a folder: what `test_errors.py` gives to the commands."""
+"""Bad input of every kind, made in a folder: what `refusals.py` gives to the commands."""
 
 import gzip
 import json
@@ -204,7 +204,7 @@ def damage_runs(folder: pathlib.Path) -> None:
         path.write_text("")
     for path in (copy("no_shards") / "records").glob("test-*"):
         path.unlink()
-    _write(copy("no_index") / "records" / "test.index.npz", "no index")
+    _write(copy("no_index") / "records" / "test.index" / "index.json", "no index")
     _write(copy("no_records") / "records" / "prepared.json", "no json")
     shard = copy("flipped_record") / "records" / "test-00000-of-00004.tfrecord"
     whole = shard.read_bytes()

@@ -6,5 +6,35 @@ that XLA compiled, and by default each takes a hundred.
 
 import os
 
+import pytest
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_parallel_codegen_split_count=1"
+
+
+@pytest.fixture(scope="session")
+def commands():
+    """Runs command lines in forked children of one process."""
+    from tests.command_lines import command_lines
+
+    with command_lines() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def bad(commands, tmp_path_factory):
+    """A folder of bad input of every kind, and of prepared records."""
+    from tests.refusals import make_bad_inputs
+
+    folder = tmp_path_factory.mktemp("bad")
+    make_bad_inputs(folder, commands)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def bad_runs(bad, commands):
+    """The same folder with a run and an evaluation, and damaged copies of both."""
+    from tests.refusals import make_bad_runs
+
+    make_bad_runs(bad, commands)
+    return bad

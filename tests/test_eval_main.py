@@ -14,7 +14,7 @@ import pytest
 from tests.programs import ROOT, printed_json
 from tests.training.runs import finish
 from tfrank.common.files import locked
-from tfrank.data.prepare.preparation import open_split
+from tfrank.data.record_folder import open_split
 from tfrank.data.records import RecordReader
 from tfrank.evaluation.postprocessing.whitening import load_whitening, whiten
 from tfrank.evaluation.report.files import load_metrics, load_per_query

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tests.data.sources.test_faces import HEADER, face
 from tests.data.sources.trees import write
 from tests.programs import ROOT
-from tfrank.data.prepare.preparation import prepare
+from tfrank.data.prepare.builder import prepare
 from tfrank.data.regions import ARCFACE_POINTS
 from tfrank.run import datasets, inference, measuring
 

@@ -1,16 +1,17 @@
-"""train_main, end to end, as a user runs it; eval_main: see test_eval_main.py; errors: see test_errors.py."""
+"""train_main, end to end, as a user runs it. See test_eval_main.py too; errors: run/test_refusals.py."""
 
 import inspect
 import json
 import os
 import re
+import shutil
 
 import pytest
 
 from tests.data import write_records
 from tests.training.runs import event_hashes, finish, logged_steps, start, state_hashes
 from tfrank.configs import default, digits
-from tfrank.data.prepare.preparation import open_split
+from tfrank.data.record_folder import open_split
 from tfrank.data.records import ImageRecord
 from tfrank.run import config_help
 from tfrank.run.workdir import flatten
@@ -64,7 +65,7 @@ def test_the_same_command_again_trains_no_more_and_gives_the_same_numbers(run):
 
 def test_a_lost_index_is_built_again_and_the_run_goes_on(run):
     workdir, flags, _ = run
-    (workdir / "records" / "train.index.npz").unlink()
+    shutil.rmtree(workdir / "records" / "train.index")
     status, output, errors = finish(workdir, *flags)
     assert status == 0, errors
     assert "Going on from step 8" in output

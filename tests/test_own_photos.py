@@ -12,7 +12,7 @@ from PIL import Image
 from tests.programs import ROOT
 from tfrank.common.checks import InputError
 from tfrank.configs import default, own_images
-from tfrank.models.embedding import embedding_model, split_at_head, start_head_as_pca
+from tfrank.models.embedding import embedding_model, initialize_head_with_pca, split_at_head
 from tfrank.run import settings
 from tfrank.training.trainer import Best
 from tfrank.training.verdict import best_sentence, warnings_of
@@ -81,7 +81,7 @@ def test_a_head_on_a_frozen_backbone_learns_faster_and_longer():
 
 
 def test_one_class_is_too_few_to_train_on():
-    with pytest.raises(InputError, match="Training needs at least 2 classes. The training images have 1"):
+    with pytest.raises(InputError, match=r"Training needs at least 2 classes. The training images have 1"):
         settings.fitted(settings.resolved(own_images.get_config()), labels_of(1, 9))
 
 
@@ -109,7 +109,7 @@ def test_a_head_that_begins_as_pca_keeps_what_the_features_say():
     features_of, head = split_at_head(model)
     images = np.random.default_rng(0).uniform(0, 255, [30, 8, 8, 3]).astype("float32")
     features = np.asarray(features_of(images), np.float64)
-    start_head_as_pca(model, features)
+    initialize_head_with_pca(model, features)
     left, values, _ = np.linalg.svd(features, full_matrices=False)
     wanted = (left[:, :6] * values[:6] ** 2) @ left[:, :6].T
     embeddings = np.asarray(model(images), np.float64)

@@ -51,7 +51,7 @@ def test_json_is_written_whole_or_not_at_all(tmp_path):
 
 ASKING = """
 from tfrank.common import commands, files
-from tfrank.data.prepare.{module} import {function}
+from tfrank.data.{module} import {function}
 files.SECONDS_TO_ANSWER = 2
 commands.run(lambda _: {call})
 """
@@ -60,9 +60,9 @@ commands.run(lambda _: {call})
 @pytest.mark.parametrize(
     "module, function, call",
     [
-        ("preparation", "prepared", "prepared('gs://bucket/records')"),
+        ("record_folder", "load_summary", "load_summary('gs://bucket/records')"),
         (
-            "scan",
+            "prepare.scan",
             "Features, open_foreign_records",
             "open_foreign_records(['*'], 'gs://bucket/records', features=Features(), cache='', processes=1)",
         ),

@@ -1,13 +1,15 @@
 """What the tests of data share: small pictures, and records of them."""
 
+import dataclasses
 import functools
+import glob
 import os
 
 import numpy as np
 import tensorflow as tf
 
 from tfrank.data.index import concatenate, index_path, load_index
-from tfrank.data.records import ImageRecord, write_shard
+from tfrank.data.records import ImageRecord, RecordReader, write_shard
 
 # Classes of 4, 3, 2, 1 and 1 images; labels of any size and sign.
 LABELS = [3, 1, 3, 2, 1, 3, 2**40, 1, 3, -5, 2]
@@ -65,3 +67,24 @@ def write_records(records, folder, split, *, num_shards=4):
     index = concatenate([write_shard(records[k::num_shards], name) for k, name in enumerate(names)])
     index.save(index_path(folder, split))
     return load_index(index_path(folder, split))
+
+
+def copy_to_memory(folder, store):
+    """Copies a folder to TensorFlow's store in memory, as `gsutil cp -r` copies one to gs://."""
+    for path in filter(os.path.isfile, glob.glob(f"{folder}/**", recursive=True)):
+        there = f"{store}/{os.path.relpath(path, folder)}"
+        tf.io.gfile.makedirs(os.path.dirname(there))
+        tf.io.gfile.copy(path, there, overwrite=True)
+
+
+def read_all(index):
+    return RecordReader(index).read(range(len(index)))
+
+
+def names_in(folder):
+    return sorted(os.listdir(folder))
+
+
+def of_equal_length(record):
+    """Another image in as many bytes, as all are that have one size and no compression."""
+    return dataclasses.replace(record, encoded=record.encoded[::-1])

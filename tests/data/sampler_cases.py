@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import assume
 from hypothesis import strategies as st
 
+from tfrank.data.draws import permutation
 from tfrank.data.samplers import AllClassesSampler, CategoryPairsSampler, ClassBalancedSampler, UniformSampler
-from tfrank.data.sampling import permutation
 
 NAMES = [-(2**62), -7, 0, 1, 2, 30, 400, 2**24 + 1, 2**62]
 seeds = st.integers(0, 2**32)

@@ -13,10 +13,11 @@ import tensorflow as tf
 import tfrank
 from tests.programs import make_two_cpus, printed_json
 from tfrank.common.checks import InputError
-from tfrank.data import balanced_batches, views
+from tfrank.data import balanced_batches
 from tfrank.data.images import decode
 from tfrank.data.prepare.image_files import checked_image
 from tfrank.data.samplers import ClassBalancedSampler
+from tfrank.data.transforms import Transform, evaluation_transform
 
 # Classes of 7, 5, 4, 4 and 3 images; an image is its number.
 LABELS = np.repeat([9, -2, 2**40, 5, 7], [7, 5, 4, 4, 3])
@@ -176,7 +177,7 @@ def test_files_are_seen_as_tfrank_prepares_and_evaluates_them(photos, form):
     for image, number in zip(images, numbers):
         encoded = checked_image(paths[number].read_bytes()).encoded
         np.testing.assert_array_equal(
-            image, views.test_view(decode(tf.constant(encoded)), views.View(size=12))
+            image, evaluation_transform(decode(tf.constant(encoded)), Transform(size=12))
         )
 
 
@@ -225,13 +226,14 @@ def test_bad_arguments_are_refused(given, message):
         balanced_batches(given.pop("images"), given.pop("labels"), **given)
 
 
-def replicas(strategy):
-    """Losses of a fit on one device or two, in a process of its own."""
-    if strategy == "mirrored":
-        make_two_cpus()
-        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    else:
-        strategy = tf.distribute.get_strategy()
+def mirrored_losses():
+    """Prints the losses of a fit on two devices, in a process of its own."""
+    make_two_cpus()
+    print(json.dumps(losses_of_fit(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))))
+
+
+def losses_of_fit(strategy):
+    """The losses of a fit under a strategy."""
     keras.utils.set_random_seed(0)
     images = np.random.default_rng(0).normal(size=[len(LABELS), 5]).astype("float32")
     batches = balanced_batches(images, LABELS, classes_per_batch=4, examples_per_class=3, steps_per_epoch=3)
@@ -240,13 +242,11 @@ def replicas(strategy):
     with strategy.scope():
         model = keras.Sequential([keras.Input([5]), keras.layers.Dense(4)])
         model.compile(keras.optimizers.SGD(0.1), loss=tfrank.PNPLoss("dq"))
-    print(json.dumps(model.fit(batches, epochs=3, shuffle=False, verbose=0).history["loss"]))
+    return model.fit(batches, epochs=3, shuffle=False, verbose=0).history["loss"]
 
 
 @pytest.mark.slow
 def test_two_replicas_share_each_batch():
-    def run(strategy):
-        return printed_json("-c", f"from tests.data.test_batches import replicas; replicas({strategy!r})")
-
-    one, two = run("one_device"), run("mirrored")
+    one = losses_of_fit(tf.distribute.get_strategy())
+    two = printed_json("-c", "from tests.data.test_batches import mirrored_losses; mirrored_losses()")
     assert two == pytest.approx(one, rel=1e-5) and len(set(one)) == 3

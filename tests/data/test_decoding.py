@@ -9,11 +9,10 @@ import tensorflow as tf
 from PIL import ExifTags, Image, ImageOps
 from sklearn.datasets import load_sample_images
 
-from tfrank.data.decoding import RATIOS, SPARE, decode, decode_reduced, exif_orientation, upright, whole
+from tfrank.data.decoding import RATIOS, SPARE, decode, decode_reduced, exif_orientation, full_extent, upright
 from tfrank.data.images import ImageLoader
 from tfrank.data.prepare.image_files import checked_image
-from tfrank.data.views import View, training_view
-from tfrank.data.views import test_view as central_view
+from tfrank.data.transforms import Transform, evaluation_transform, training_transform
 
 # A temple and a flower, 640 x 427 pixels.
 PHOTOS = [Image.fromarray(pixels) for pixels in load_sample_images().images]
@@ -64,34 +63,36 @@ def test_a_png_is_decoded_whole():
     np.testing.assert_array_equal(decode_reduced(file.getvalue(), 1).pixels, np.asarray(PHOTO))
 
 
-VIEWS = {
-    "warp": View(size=48, resize=52),
-    "random_resized": View(size=40, resize=48, crop="random_resized", flip=0.5),
-    "scaled": View(size=30, resize=40, crop="scaled", rotation=20, scale=(0.9, 1.2)),
+TRANSFORMS = {
+    "warp": Transform(size=48, resize=52),
+    "random_resized": Transform(size=40, resize=48, crop="random_resized", flip=0.5),
+    "scaled": Transform(size=30, resize=40, crop="scaled", rotation=20, scale=(0.9, 1.2)),
 }
 
 
 @pytest.mark.parametrize("photo", range(len(PHOTOS)))
-@pytest.mark.parametrize("kind", VIEWS)
+@pytest.mark.parametrize("kind", TRANSFORMS)
 @pytest.mark.parametrize("ratio", RATIOS[1:])
 @pytest.mark.parametrize("cut", [0, 3, 5])
-def test_views_of_a_shrunk_jpeg_are_those_of_the_whole_within_two_of_255(photo, kind, ratio, cut):
-    view, photo = VIEWS[kind], PHOTOS[photo]
+def test_transforms_of_a_shrunk_jpeg_are_those_of_the_whole_within_two_of_255(photo, kind, ratio, cut):
+    transform, photo = TRANSFORMS[kind], PHOTOS[photo]
     # As large as this ratio just takes, with sides that it does not divide.
-    side = SPARE * ratio * view.training_side() + cut
+    side = SPARE * ratio * transform.training_side() + cut
     size = [max(side, round(side * length / 427)) for length in photo.size]
     encoded = jpeg(photo.resize(size, Image.Resampling.LANCZOS))
-    picture, all_of_it = decode_reduced(encoded, view.training_side()), decode(tf.constant(encoded))
+    picture, all_of_it = decode_reduced(encoded, transform.training_side()), decode(tf.constant(encoded))
     assert picture.pixels.shape[0] == -(-all_of_it.shape[0] // ratio)
-    assert_looks_the_same(central_view(picture, view), central_view(all_of_it, view))
+    got, wanted = (evaluation_transform(image, transform) for image in (picture, all_of_it))
+    assert_looks_the_same(got, wanted)
     for number in range(3):
         seed = tf.constant([0, number])
-        assert_looks_the_same(training_view(picture, view, seed), training_view(all_of_it, view, seed))
+        got, wanted = (training_transform(image, transform, seed) for image in (picture, all_of_it))
+        assert_looks_the_same(got, wanted)
 
 
 def test_an_image_that_training_leaves_at_its_size_and_one_at_full_size_are_decoded_whole():
-    assert View(size=30, crop="scaled").training_side() is None
-    full = ImageLoader(view=View(size=30), full_size=True)
+    assert Transform(size=30, crop="scaled").training_side() is None
+    full = ImageLoader(transform=Transform(size=30), full_size=True)
     assert full.serve(tf.constant(jpeg(PHOTO))).shape == (427, 640, 3)
 
 
@@ -105,21 +106,20 @@ def test_a_turned_photo_is_served_as_pillow_turns_it(orientation, least_side):
     decoded = Image.fromarray(decode(tf.constant(encoded)).numpy())
     decoded.getexif()[ExifTags.Base.Orientation] = orientation
     wanted = np.asarray(ImageOps.exif_transpose(decoded))
-    picture = upright(whole(tf.constant(np.asarray(decoded))), exif_orientation(encoded))
+    picture = upright(full_extent(tf.constant(np.asarray(decoded))), exif_orientation(encoded))
     np.testing.assert_array_equal(picture.pixels, wanted)
-    view = View(size=least_side - 3, resize=least_side)
-    served = ImageLoader(view=view).serve(tf.constant(encoded))
-    assert_looks_the_same(served, central_view(tf.constant(wanted), view))
+    transform = Transform(size=least_side - 3, resize=least_side)
+    served = ImageLoader(transform=transform).serve(tf.constant(encoded))
+    assert_looks_the_same(served, evaluation_transform(tf.constant(wanted), transform))
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("shorter_side", [0, 300])
 def test_a_turned_photo_is_served_as_its_record_is_tested(orientation, shorter_side):
-    encoded, loader = jpeg(PHOTO, orientation), ImageLoader(view=View(size=64, resize=72))
+    encoded, loader = jpeg(PHOTO, orientation), ImageLoader(transform=Transform(size=64, resize=72))
     record = checked_image(encoded, shorter_side=shorter_side).encoded
-    assert_looks_the_same(
-        loader.serve(tf.constant(encoded)), central_view(decode(tf.constant(record)), loader.view)
-    )
+    wanted = evaluation_transform(decode(tf.constant(record)), loader.transform)
+    assert_looks_the_same(loader.serve(tf.constant(encoded)), wanted)
 
 
 def segment(marker, content):
@@ -195,12 +195,13 @@ def test_png_is_served_as_it_is_whatever_its_metadata_say():
     file, tags = io.BytesIO(), Image.Exif()
     tags[ExifTags.Base.Orientation] = 6
     PHOTO.save(file, "PNG", exif=tags.tobytes())
-    loader = ImageLoader(view=View(size=30), full_size=True)
+    loader = ImageLoader(transform=Transform(size=30), full_size=True)
     np.testing.assert_array_equal(loader.serve(tf.constant(file.getvalue())), np.asarray(PHOTO))
 
 
 @pytest.mark.parametrize("data", [b"", b"no image", b"\xff\xd8\xff", PLAIN[:100]])
 def test_what_is_no_image_is_refused_as_before(data):
-    for loader in (ImageLoader(view=View(size=4)), ImageLoader(view=View(size=4), full_size=True)):
+    for full_size in (False, True):
+        loader = ImageLoader(transform=Transform(size=4), full_size=full_size)
         with pytest.raises(tf.errors.InvalidArgumentError):
             loader.serve(tf.constant(data))

@@ -12,11 +12,11 @@ from tfrank.data.images import ImageLoader, shift_images
 from tfrank.data.pipeline import check_batch, evaluation_batches, naming_bad_images, train_batches
 from tfrank.data.records import RecordReader
 from tfrank.data.samplers import ClassBalancedSampler
-from tfrank.data.views import View
+from tfrank.data.transforms import Transform
 
 RECORDS = image_records([1, 2, 3, 1, 2, 3, 1, 2, 1, 1])
 SIZE = 4
-LOADER = ImageLoader(view=View(size=SIZE))
+LOADER = ImageLoader(transform=Transform(size=SIZE))
 PICTURES = {record.id: picture(number, SIZE) for number, record in enumerate(RECORDS)}
 
 
@@ -102,7 +102,7 @@ def test_evaluation_batches_hold_every_record_once_in_order(reader, batch_size):
 
 # Decoding.
 
-LOADER_OF_5 = ImageLoader(view=View(size=5))
+LOADER_OF_5 = ImageLoader(transform=Transform(size=5))
 
 
 @pytest.mark.parametrize("kind", ["png", "jpeg", "gif", "bmp"])
@@ -142,7 +142,7 @@ def test_shift_of_at_most_zero_leaves_images_alone():
 
 # Augmentation.
 
-CROPPED = ImageLoader(view=View(size=2, resize=4, flip=0.5))
+CROPPED = ImageLoader(transform=Transform(size=2, resize=4, flip=0.5))
 
 
 @pytest.mark.parametrize("start", [1, 5])
@@ -156,9 +156,9 @@ def test_the_same_image_is_seen_otherwise_at_other_places_and_steps(tmp_path):
     """One class of one image, which is repeated."""
     sampler = ClassBalancedSampler(np.array([1]), classes_per_batch=1, examples_per_class=40, seed=3)
     reader = reader_of([RECORDS[0]], tmp_path)
-    views = [batch["image"] for batch in train_batches(reader, sampler, CROPPED, stop=2).as_numpy_iterator()]
-    assert all(len({view.tobytes() for view in step}) > 10 for step in views)
-    assert not np.array_equal(*views)
+    crops = [batch["image"] for batch in train_batches(reader, sampler, CROPPED, stop=2).as_numpy_iterator()]
+    assert all(len({crop.tobytes() for crop in step}) > 10 for step in crops)
+    assert not np.array_equal(*crops)
 
 
 def test_labels_are_those_of_the_index(reader):
@@ -174,7 +174,7 @@ def test_at_full_size_every_image_is_a_batch_of_its_own_size(tmp_path):
     records = [
         dataclasses.replace(RECORDS[0], encoded=png(size, size=size), id=str(size)) for size in (3, 5, 8)
     ]
-    loader = ImageLoader(view=View(size=SIZE), full_size=True)
+    loader = ImageLoader(transform=Transform(size=SIZE), full_size=True)
     got = list(evaluation_batches(reader_of(records, tmp_path), loader, batch_size=2).as_numpy_iterator())
     assert sorted(batch["image"].shape for batch in got) == [(1, n, n, 3) for n in (3, 5, 8)]
 
@@ -189,7 +189,7 @@ def test_the_box_is_cut_out_and_an_image_without_one_is_whole(tmp_path):
         dataclasses.replace(RECORDS[0], encoded=png(3, size=8), id=str(n), box=box)
         for n, box in enumerate([(0.25, 0.5, 0.75, 1.0), None])
     ]
-    loader = ImageLoader(view=View(size=4), test_region="box", full_size=True)
+    loader = ImageLoader(transform=Transform(size=4), test_region="box", full_size=True)
     reader = reader_of(records, tmp_path)
     cut, whole = (loader.test(data).numpy() for data in reader.read([0, 1]))
     np.testing.assert_array_equal(cut, picture(3, size=8)[4:8, 2:6])
@@ -200,7 +200,7 @@ def test_the_box_is_cut_out_and_an_image_without_one_is_whole(tmp_path):
 def test_a_box_that_is_none_is_named(tmp_path, box):
     """As in pixels, of which nothing but a corner would be left, or with its ends exchanged."""
     reader = reader_of([dataclasses.replace(RECORDS[0], box=box)], tmp_path)
-    loader = ImageLoader(view=View(size=4), region="box", test_region="image")
+    loader = ImageLoader(transform=Transform(size=4), region="box", test_region="image")
     check_batch(reader, [0], LOADER)
     with pytest.raises(InputError, match=r"image id '.*'\): .*the record's box is not xmin < xmax"):
         check_batch(reader, [0], loader)
@@ -211,7 +211,7 @@ def test_a_face_is_aligned_and_a_record_without_landmarks_is_named(tmp_path):
         dataclasses.replace(RECORDS[0], encoded=png(3, size=112), landmarks=FACE),
         dataclasses.replace(RECORDS[1], id="no-face"),
     ]
-    loader = ImageLoader(view=View(size=112), region="face", test_region="face")
+    loader = ImageLoader(transform=Transform(size=112), region="face", test_region="face")
     reader = reader_of(records, tmp_path)
     assert loader.test(reader.read([0])[0]).shape == (112, 112, 3)
     with pytest.raises(InputError, match=r"image id 'no-face'\): .*no five landmarks of a face"):

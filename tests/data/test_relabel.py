@@ -85,7 +85,7 @@ def test_seeds_differ_and_the_same_seed_does_not(function, argument):
 @pytest.mark.parametrize(
     "function, argument, message",
     [
-        (merge_classes, 11, "Merging every size=11 classes takes as many, but there are only 10"),
+        (merge_classes, 11, "Merging size=11 classes into one needs 11, but there are only 10"),
         (merge_classes, 0, "argument `size`. Expected an integer of at least 1"),
         (add_label_noise, 1.5, "argument `rate`. Expected a finite number of at least 0 and of at most 1"),
         (hold_out, 10, "Holding out 10 classes for validation leaves none of the 10 classes to train on"),
@@ -100,5 +100,5 @@ def test_what_cannot_be_done_is_refused(function, argument, message):
 
 
 def test_label_noise_among_one_class_is_refused():
-    with pytest.raises(InputError, match="all images are of one"):
+    with pytest.raises(InputError, match="all images have the same class"):
         add_label_noise(np.array([3, 3, 3]), 0.5)

@@ -139,7 +139,7 @@ def test_a_pickle_that_would_run_something_is_refused_by_name_and_runs_nothing(l
     assert marker.exists()  # The attack is real.
     marker.unlink()
     with pytest.raises(
-        InputError, match=rf"gnd\.pkl asks for {re.escape(name)}, which no data needs"
+        InputError, match=rf"gnd\.pkl names {re.escape(name)}, which data does not need"
     ) as error:
         load(data)
     assert "Nothing of it was run" in str(error.value)
@@ -177,7 +177,7 @@ FIELDS = np.dtype([("a", "O"), ("b", "i8")])
     ],
 )
 def test_what_is_no_plain_data_is_refused(load, tree, reason):
-    with pytest.raises(InputError, match=rf"gnd\.pkl asks for {reason}"):
+    with pytest.raises(InputError, match=rf"gnd\.pkl names {reason}"):
         load(pickle.dumps(tree, 4))
 
 
@@ -202,12 +202,12 @@ def test_a_pickle_leaves_no_mark_on_the_next(load):
     ids=["empty", "a page", "cut off", "no dtype", "more elements than bytes", "deep", "persistent"],
 )
 def test_what_is_no_whole_pickle_is_refused(load, data):
-    with pytest.raises(InputError, match=r"gnd\.pkl is damaged, or no pickle \(.*\)\. Download it again"):
+    with pytest.raises(InputError, match=r"gnd\.pkl is damaged, or not a pickle \(.*\)\. Download it again"):
         load(data)
 
 
 def test_a_web_page_in_place_of_a_pickle_is_called_one(load):
-    with pytest.raises(InputError, match=r"gnd\.pkl is damaged, or no pickle .it is a web page in HTML"):
+    with pytest.raises(InputError, match=r"gnd\.pkl is damaged, or not a pickle .it is a web page in HTML"):
         load(b"<html>404 Not Found</html>")
 
 

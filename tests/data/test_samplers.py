@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.data.sampler_cases import any_sampler, balanced, of_all_classes, paired, uniform, walk
 from tfrank.common.checks import InputError
+from tfrank.data.draws import CLASSES, CLASSES_OF_CATEGORY, epoch_order, permutation
 from tfrank.data.samplers import (
     AllClassesSampler,
     CategoryPairsSampler,
@@ -20,7 +21,6 @@ from tfrank.data.samplers import (
     UniformSampler,
     class_quotas,
 )
-from tfrank.data.sampling import CLASSES, CLASSES_OF_CATEGORY, epoch_order, permutation
 
 quick = settings(deadline=None, max_examples=40, derandomize=True)
 
@@ -353,9 +353,9 @@ def test_a_batch_of_384_from_a_hundred_thousand_classes_takes_under_two_millisec
         (
             "pairs",
             {"examples_per_class": 5, "short_classes": "drop"},
-            r"Half a batch takes 2 classes .* category 0 has only 1 with at least 5 images\. Lower",
+            r"Half a batch needs 2 classes .* category 0 has only 1 with at least 5 images\. Lower",
         ),
-        ("all", {"batch_size": 23}, "all 12 classes takes at least 24 images, .* batch_size=23"),
+        ("all", {"batch_size": 23}, "all 12 classes needs at least 24 images, .* batch_size=23"),
         ("all", {"batch_size": 49}, "batch_size=49 distinct images, but there are only 48"),
         ("all", {"batch_size": 1.5}, "argument `batch_size`. Expected an integer of at least 1"),
         ("all", {"seed": -1}, "argument `seed`. Expected an integer of at least 0"),
@@ -375,7 +375,7 @@ def test_what_cannot_be_promised_is_refused(name, arguments, message):
         (np.where(np.arange(48) == 20, 7, LABELS // 3), "Class 5 is in categories 1 and 7, but a class must"),
         (
             LABELS // 8,
-            r"Category 0 has 8 of 12 classes and would be in 67% of all half batches, .* Sample cl",
+            r"Category 0 has 8 of 12 classes and would be in 67% of all half batches, .* Choose an",
         ),
         (LABELS * 0, "Category 0 has 12 of 12 classes and would be in 100% of all half batches"),
     ],

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.data.prepare.test_prepare import picture
+from tests.data.prepare import picture
 from tests.data.sources.test_faces import write
 from tfrank.common.checks import InputError
 from tfrank.configs import vgg_face2
 from tfrank.data.prepare.__main__ import next_command, table
-from tfrank.data.prepare.preparation import open_split, prepare, prepared
+from tfrank.data.prepare.builder import prepare
+from tfrank.data.record_folder import load_summary, open_split
 from tfrank.data.templates import load_templates
 from tfrank.run import datasets, measuring
 
@@ -51,7 +52,8 @@ def test_templates_and_pairs_lie_beside_the_records_and_are_mapped(ijbc, capsys)
         **{"templates": 6, "pairs": 4, "positive_pairs": 2},
     }
     assert "\n6 templates to compare in 4 pairs, 2 of one person" in table(summary)
-    assert next_command("ijb_c", output, summary).endswith(f"={output} --config.data.test_region=face")
+    command = next_command("ijb_c", output, summary, installed=True)
+    assert command.endswith(f"={output} --config.data.test_region=face")
 
 
 def test_other_records_have_no_templates(tmp_path):
@@ -100,7 +102,7 @@ def test_a_template_of_which_one_image_is_left_is_compared_and_one_without_any_i
         f" images). {output}/skipped.csv says what is wrong with them. Put good ones in their place and give"
         " the same command again."
     )
-    assert prepared(output) is None and load_templates(output) is None
+    assert load_summary(output) is None and load_templates(output) is None
     bad[0].write_bytes(picture(10))
     prepare_ijbc(ijbc, max_skipped=0.2)
     found = load_templates(output).of(open_split(output, "test").id)
@@ -108,9 +110,9 @@ def test_a_template_of_which_one_image_is_left_is_compared_and_one_without_any_i
 
 
 def test_bad_lists_of_pairs_stop_before_any_image_is_written(ijbc, monkeypatch):
-    monkeypatch.setattr("tfrank.data.prepare.preparation.shards.write", None)
+    monkeypatch.setattr("tfrank.data.prepare.builder.shards.write", None)
     write(ijbc / "meta" / "ijbc_template_pair_label.txt", *PAIRS, "0 6 0")
-    with pytest.raises(InputError, match="the pair 0 6 0 has template 6, of which"):
+    with pytest.raises(InputError, match="the pair 0 6 0 has template 6, which has no image"):
         prepare_ijbc(ijbc)
 
 

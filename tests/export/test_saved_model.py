@@ -18,7 +18,7 @@ from tfrank.common.checks import InputError
 from tfrank.common.normalize import l2_normalize
 from tfrank.data.images import ImageLoader
 from tfrank.data.prepare.image_files import checked_image
-from tfrank.data.views import View
+from tfrank.data.transforms import Transform
 from tfrank.evaluation.postprocessing.multi_scale import multi_scale
 from tfrank.evaluation.postprocessing.whitening import learn_whitening, whiten, whitening_layer
 from tfrank.export.saved_model import export_saved_model
@@ -53,7 +53,7 @@ np.savez("results.npz", **results)
 
 
 def serve(encoded):
-    return ImageLoader(view=View(size=SIZE)).serve(encoded)
+    return ImageLoader(transform=Transform(size=SIZE)).serve(encoded)
 
 
 def small_model(seed):
@@ -180,7 +180,7 @@ def any_size():
     """A model of images of any size, and the loader that leaves them theirs."""
     keras.utils.set_random_seed(0)
     options = dict(preprocessing="rgb", blocks=2, filters=4, pooling="average", embedding_dim=5)
-    loader = ImageLoader(view=View(size=SIZE), full_size=True)
+    loader = ImageLoader(transform=Transform(size=SIZE), full_size=True)
     return embedding_model(image_size=None, **options), loader
 
 

@@ -11,7 +11,7 @@ from tests.models import recorded
 from tfrank.common.checks import InputError
 from tfrank.models import applications, weights
 from tfrank.models.applications import APPLICATIONS, preprocessing_of
-from tfrank.models.backbones import BACKBONES, NETWORKS, network, own_preprocessing
+from tfrank.models.backbones import BACKBONES, NETWORKS, default_preprocessing, network
 from tfrank.models.bn_inception import check_size
 from tfrank.models.convolution import conv, max_pool
 from tfrank.models.embedding import embedding_model
@@ -245,6 +245,6 @@ def test_the_sizes_of_bn_inception_are_those_that_pytorch_can_run():
 
 
 def test_what_a_backbone_expects_is_known_without_building_it():
-    assert own_preprocessing("keras/VGG16") == "caffe_bgr"
-    assert own_preprocessing("keras/DenseNet121") == "imagenet_rgb" == own_preprocessing("resnet101")
+    assert default_preprocessing("keras/VGG16") == "caffe_bgr"
+    assert default_preprocessing("keras/DenseNet121") == "imagenet_rgb" == default_preprocessing("resnet101")
     assert applications.preprocessing_of("ConvNeXtTiny") == "raw"

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tfrank.common.checks import InputError
-from tfrank.models.embedding import concatenated, embedding_model, resolve_options
+from tfrank.models.embedding import concatenate_embeddings, embedding_model, resolve_options
 from tfrank.models.pooling import MODES as POOLINGS
 from tfrank.models.preprocessing import MODES, preprocess
 
@@ -207,7 +207,7 @@ def test_the_heads_are_the_auxiliary_branches():
 @pytest.mark.parametrize("levels", ["ML", "H"])
 def test_concatenated_is_the_normalized_levels_side_by_side_after_saving_too(levels, tmp_path):
     model = levels_model(levels)
-    joined = concatenated(model)
+    joined = concatenate_embeddings(model)
     embeddings = tf.nest.flatten(model(PICTURES))
     if len(levels) == 1:
         assert joined is model

@@ -93,9 +93,7 @@ def test_a_file_that_calls_something_is_refused_and_nothing_is_run(function, nam
     call = pickle.dumps(Calls(function, *arguments), protocol=2)[2:-1]
     save = pth.write_legacy if legacy else pth.write_zip
     save(tmp_path / "evil.pth", pth.mapping({"conv1.weight": call}), {})
-    with pytest.raises(
-        InputError, match=f"evil.pth asks for the Python object {named}.*nothing of it was run"
-    ):
+    with pytest.raises(InputError, match=f"evil.pth names the Python object {named}.*nothing of it was run"):
         read_state_dict(str(tmp_path / "evil.pth"))
     assert not mark.exists()
 
@@ -122,7 +120,7 @@ def test_a_file_cut_off_anywhere_is_refused(legacy, tmp_path):
 )
 def test_other_files_are_refused(content, tmp_path):
     (tmp_path / "net.pth").write_bytes(content)
-    with pytest.raises(InputError, match=r"net\.pth is no PyTorch file"):
+    with pytest.raises(InputError, match=r"net\.pth is not a PyTorch file"):
         read_state_dict(str(tmp_path / "net.pth"))
 
 
@@ -130,7 +128,7 @@ def test_a_missing_file_and_a_file_without_tensors_are_named(tmp_path):
     with pytest.raises(InputError, match=r"net\.pth cannot be read \(No such file"):
         read_state_dict(str(tmp_path / "net.pth"))
     pth.write_zip(tmp_path / "net.pth", pth.mapping({"epoch": pth.text("3")}), {})
-    with pytest.raises(InputError, match=r"holds no state dict.*Save model\.state_dict\(\)"):
+    with pytest.raises(InputError, match=r"contains no state dict.*Save model\.state_dict\(\)"):
         read_state_dict(str(tmp_path / "net.pth"))
 
 

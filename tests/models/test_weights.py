@@ -194,7 +194,7 @@ def test_imagenet_without_a_network_says_what_to_do(monkeypatch):
         )
 
     monkeypatch.setitem(APPLICATIONS, "MobileNet", offline)
-    ways = r"\(unreachable\).*\(1\) fetch https://storage/mobilenet_\S*no_top\.h5.*\(2\).*\(3\).*=random"
+    ways = r"\(unreachable\).*\(1\) download https://storage/mobilenet_\S*no_top\.h5.*\(2\).*\(3\).*=random"
     with pytest.raises(InputError, match=f"keras/MobileNet are not in .*{ways}") as caught:
         load_backbone_weights(model, "imagenet")
     assert "\n" not in str(caught.value)
@@ -217,14 +217,14 @@ def test_imagenet_of_a_network_without_download_names_the_published_file(name, s
         ("convnet", "imagenet", "`weights`.*'random' for the convnet"),
         ("resnet50", "net.onnx", r"`weights`.*'imagenet' or a file \.pth"),
         ("resnet50", "imagenett", "`weights`.*'imagenet'"),
-        ("resnet50", "nowhere.pth", "no file .*nowhere.pth"),
+        ("resnet50", "nowhere.pth", r"does not exist: .*nowhere\.pth"),
         ("resnet50", "some.h5", "some.h5: for resnet50 give a PyTorch file"),
         ("keras/MobileNet", "some.pth", "PyTorch files are read for resnet50.*not for keras/MobileNet"),
-        ("resnet50", "some.pth", "some.pth is no PyTorch file"),
-        ("resnet50", "some.keras", "some.keras is no file of weights"),
-        ("resnet50", "some.weights.h5", "some.weights.h5 is no file of weights"),
-        ("resnet50", "some.npz", "some.npz is no file of weights"),
-        ("keras/MobileNet", "some.h5", "some.h5 is no file of weights"),
+        ("resnet50", "some.pth", "some.pth is not a PyTorch file"),
+        ("resnet50", "some.keras", "some.keras is not a file of weights"),
+        ("resnet50", "some.weights.h5", "some.weights.h5 is not a file of weights"),
+        ("resnet50", "some.npz", "some.npz is not a file of weights"),
+        ("keras/MobileNet", "some.h5", "some.h5 is not a file of weights"),
     ],
 )
 def test_what_cannot_be_loaded_is_refused_with_what_to_do(name, file, message, small_networks, tmp_path):
@@ -249,7 +249,7 @@ def test_files_of_another_network_are_refused(mobilenet, small_networks, tmp_pat
         with pytest.raises(InputError, match="do not fit the backbone"):
             load_backbone_weights(model_of(name), str(tmp_path / file))
     for name, file in [("keras/MobileNet", "other.h5"), ("resnet50", "zip.keras")]:
-        with pytest.raises(InputError, match="no file of weights"):
+        with pytest.raises(InputError, match="not a file of weights"):
             load_backbone_weights(model_of(name), str(tmp_path / file))
 
 
@@ -292,7 +292,9 @@ def test_weights_are_read_from_no_other_file(kind, suffix, mobilenet, tmp_path):
             archive.write(inner, "model.weights.h5")
     model = model_of("keras/MobileNet")
     before = model.get_weights()
-    with pytest.raises(InputError, match=rf"some{suffix} is no .*(lies in another file|is a link)") as caught:
+    with pytest.raises(
+        InputError, match=rf"some{suffix} is not a file of weights.*(lies in another file|is a link)"
+    ) as caught:
         load_backbone_weights(model, str(path))
     assert "\n" not in str(caught.value)
     for one, other in zip(before, model.get_weights()):
@@ -301,5 +303,5 @@ def test_weights_are_read_from_no_other_file(kind, suffix, mobilenet, tmp_path):
 
 def test_an_npz_that_holds_pickles_is_refused(small_networks, tmp_path):
     np.savez(tmp_path / "evil.npz", x=np.array([{"a": 1}], object))
-    with pytest.raises(InputError, match="no file of weights"):
+    with pytest.raises(InputError, match="not a file of weights"):
         load_backbone_weights(model_of("resnet50"), str(tmp_path / "evil.npz"))

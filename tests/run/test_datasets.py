@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.data.prepare.test_prepare import picture, write_images
+from tests.data.prepare import picture, write_images
 from tests.programs import ROOT
 from tfrank.common.checks import InputError
 from tfrank.configs import default, digits
-from tfrank.data.prepare.preparation import prepare
+from tfrank.data.prepare.builder import prepare
 from tfrank.data.records import RecordReader
 from tfrank.data.sources import SOURCES
 from tfrank.data.sources.csv_manifest import read_csv

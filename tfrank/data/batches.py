@@ -12,7 +12,7 @@ from tfrank.common.checks import InputError
 from tfrank.data.images import decode
 from tfrank.data.prepare.image_files import BadImage, checked_image
 from tfrank.data.samplers import ClassBalancedSampler
-from tfrank.data.views import View, test_view
+from tfrank.data.transforms import Transform, evaluation_transform
 
 IMAGES = "an array [n, ...] of numbers, n at least 1, or a list of n paths of image files"
 LABELS = "n integers or n texts, one for each of {} images"
@@ -89,9 +89,9 @@ def balanced_batches(
     if paths is None:
         batches = _gathered(steps, sampler, rows, numbers_of_classes)
     else:
-        view = View(size=checks.integer("image_size", image_size, at_least=1))
+        transform = Transform(size=checks.integer("image_size", image_size, at_least=1))
         _check_files(paths)
-        batches = _decoded(steps, sampler, paths, numbers_of_classes, view)
+        batches = _decoded(steps, sampler, paths, numbers_of_classes, transform)
     return batches.prefetch(tf.data.AUTOTUNE)
 
 
@@ -123,7 +123,7 @@ def _gathered(steps, sampler, images, labels):
     return steps.map(batch_of, num_parallel_calls=2, deterministic=True)
 
 
-def _decoded(steps, sampler, paths, labels, view):
+def _decoded(steps, sampler, paths, labels, transform):
     """Batches of decoded files."""
 
     def choose(step):
@@ -136,7 +136,7 @@ def _decoded(steps, sampler, paths, labels, view):
 
     def load(path, label):
         encoded = tf.numpy_function(_checked, [path, tf.io.read_file(path)], tf.string, stateful=False)
-        return test_view(decode(tf.ensure_shape(encoded, [])), view), label
+        return evaluation_transform(decode(tf.ensure_shape(encoded, [])), transform), label
 
     images = steps.map(files_of).unbatch()
     images = images.map(load, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)

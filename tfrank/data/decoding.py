@@ -19,8 +19,8 @@ _PIXELS = 0xFFDA
 _ORIENTATION_TAG, _SHORT, _LONG = 0x0112, 3, 4
 
 
-class Picture(NamedTuple):
-    """An image that may cover only a part of its pixel array, at fractional positions.
+class DecodedImage(NamedTuple):
+    """A decoded image, which may cover only a part of its pixel array, at fractional positions.
 
     For example, 13 pixels shrunk to 1/8 have an extent of 1.625, and the decoder returns 2.
 
@@ -35,9 +35,9 @@ class Picture(NamedTuple):
     extent: tf.Tensor
 
 
-def whole(pixels: tf.Tensor) -> Picture:
-    """The picture that covers a whole array."""
-    return Picture(pixels, tf.zeros([2]), tf.cast(tf.shape(pixels)[:2], tf.float32))
+def full_extent(pixels: tf.Tensor) -> DecodedImage:
+    """The decoded image that covers a whole array."""
+    return DecodedImage(pixels, tf.zeros([2]), tf.cast(tf.shape(pixels)[:2], tf.float32))
 
 
 def decode(encoded: tf.Tensor) -> tf.Tensor:
@@ -51,12 +51,12 @@ def decode(encoded: tf.Tensor) -> tf.Tensor:
     return tf.ensure_shape(image, [None, None, 3])
 
 
-def decode_reduced(encoded: tf.Tensor, least_side: int) -> Picture:
+def decode_reduced(encoded: tf.Tensor, least_side: int) -> DecodedImage:
     """Decodes as `decode` does, but shrinks a JPEG by 2, 4 or 8 while decoding if it has far more pixels.
 
     Args:
         encoded: the bytes of a file, a scalar string.
-        least_side: the length in pixels that the shorter side will be resized to. The picture keeps at least
+        least_side: the length in pixels that the shorter side will be resized to. The image keeps at least
             `SPARE` times that.
     """
 
@@ -65,30 +65,30 @@ def decode_reduced(encoded: tf.Tensor, least_side: int) -> Picture:
         enough = tf.reduce_min(size) // tf.constant(RATIOS[1:]) >= SPARE * least_side
         power = tf.reduce_sum(tf.cast(enough, tf.int32))
         pixels = tf.switch_case(power, [_decoder(encoded, ratio) for ratio in RATIOS])
-        return Picture(pixels, tf.zeros([2]), tf.cast(size, tf.float32) / tf.cast(2**power, tf.float32))
+        return DecodedImage(pixels, tf.zeros([2]), tf.cast(size, tf.float32) / tf.cast(2**power, tf.float32))
 
-    picture = tf.cond(tf.io.is_jpeg(encoded), reduced, lambda: whole(decode(encoded)))
-    return picture._replace(pixels=tf.ensure_shape(picture.pixels, [None, None, 3]))
+    image = tf.cond(tf.io.is_jpeg(encoded), reduced, lambda: full_extent(decode(encoded)))
+    return image._replace(pixels=tf.ensure_shape(image.pixels, [None, None, 3]))
 
 
 def _decoder(encoded: tf.Tensor, ratio: int) -> Callable[[], tf.Tensor]:
     return lambda: tf.io.decode_jpeg(encoded, channels=3, ratio=ratio)
 
 
-def upright(picture: Picture, orientation: tf.Tensor) -> Picture:
-    """Turns a picture upright, as image viewers do, by its EXIF orientation, 1 to 8."""
-    pixels, first, extent = picture
+def upright(image: DecodedImage, orientation: tf.Tensor) -> DecodedImage:
+    """Turns an image upright, as image viewers do, by its EXIF orientation, 1 to 8."""
+    pixels, first, extent = image
     pixels, first, extent = tf.cond(
         orientation > 4,
-        lambda: Picture(tf.transpose(pixels, [1, 0, 2]), first[::-1], extent[::-1]),
-        lambda: Picture(pixels, first, extent),
+        lambda: DecodedImage(tf.transpose(pixels, [1, 0, 2]), first[::-1], extent[::-1]),
+        lambda: DecodedImage(pixels, first, extent),
     )
     for axis, mirrored in enumerate(((3, 4, 7, 8), (2, 3, 6, 7))):
         turn = tf.reduce_any(orientation == tf.constant(mirrored))
         beyond = tf.cast(tf.shape(pixels)[axis], tf.float32) - extent[axis] - first[axis]
         first = tf.where((tf.range(2) == axis) & turn, beyond, first)
         pixels = tf.cond(turn, _mirrored(pixels, axis), _same(pixels))
-    return Picture(tf.ensure_shape(pixels, [None, None, 3]), first, extent)
+    return DecodedImage(tf.ensure_shape(pixels, [None, None, 3]), first, extent)
 
 
 def _mirrored(pixels, axis):

@@ -5,10 +5,10 @@ import dataclasses
 import tensorflow as tf
 
 from tfrank.common import checks
-from tfrank.data.decoding import decode, decode_reduced, exif_orientation, upright, whole
+from tfrank.data.decoding import decode, decode_reduced, exif_orientation, full_extent, upright
 from tfrank.data.records import BOX_FEATURES
 from tfrank.data.regions import align_face, crop_to_box
-from tfrank.data.views import View, test_view, training_view
+from tfrank.data.transforms import Transform, evaluation_transform, training_transform
 
 REGIONS = ("image", "box", "face")
 _LANDMARKS = 5
@@ -19,7 +19,7 @@ class ImageLoader:
     """Turns a record into the model's input image.
 
     Attributes:
-        view: the transform, see `views.View`.
+        transform: the transform, see `transforms.Transform`.
         region: part of the image that training uses: "image", the whole image; "box", its box, or the whole
             image if it has none; "face", the face aligned by its landmarks.
         test_region: the same for tests.
@@ -28,7 +28,7 @@ class ImageLoader:
         encoded: the name of the feature with the image's bytes.
     """
 
-    view: View
+    transform: Transform
     region: str = "image"
     test_region: str = "image"
     box_margin: float = 0.0
@@ -44,21 +44,21 @@ class ImageLoader:
 
     def train(self, serialized: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         """Randomly augments a serialised example to `[size, size, 3]` uint8; the seed is `[2]` int64."""
-        picture = self._look(serialized, self.region, self.view.training_side())
-        return training_view(picture, self.view, seed)
+        image = self._look(serialized, self.region, self.transform.training_side())
+        return training_transform(image, self.transform, seed)
 
     def test(self, serialized: tf.Tensor) -> tf.Tensor:
         """Returns `[size, size, 3]` uint8 of a serialised example; `[height, width, 3]` at full size."""
-        picture = self._look(serialized, self.test_region, self._test_side())
-        return picture.pixels if self.full_size else test_view(picture, self.view)
+        image = self._look(serialized, self.test_region, self._test_side())
+        return image.pixels if self.full_size else evaluation_transform(image, self.transform)
 
     def serve(self, encoded: tf.Tensor) -> tf.Tensor:
         """Returns the same for the bytes of an image file: the whole image, turned upright by its EXIF."""
-        picture = upright(_decoded(encoded, self._test_side()), exif_orientation(encoded))
-        return picture.pixels if self.full_size else test_view(picture, self.view)
+        image = upright(_decoded(encoded, self._test_side()), exif_orientation(encoded))
+        return image.pixels if self.full_size else evaluation_transform(image, self.transform)
 
     def _test_side(self):
-        return None if self.full_size else self.view.test_side()
+        return None if self.full_size else self.transform.test_side()
 
     def _look(self, serialized, region, least_side):
         floats = tf.io.FixedLenSequenceFeature([], tf.float32, allow_missing=True)
@@ -77,7 +77,8 @@ class ImageLoader:
             box = tf.stack([tf.concat([features[name], [float("nan")]], 0)[0] for name in names])
             message = "the record's box is not xmin < xmax, ymin < ymax in shares of the image"
             with tf.control_dependencies([tf.debugging.Assert(_is_box(box), [message])]):
-                return whole(crop_to_box(image, box, margin=self.box_margin, min_aspect=self.box_min_aspect))
+                cropped = crop_to_box(image, box, margin=self.box_margin, min_aspect=self.box_min_aspect)
+                return full_extent(cropped)
         landmarks = tf.stack([features[name] for name in names], axis=1)
         count, message = (
             tf.shape(landmarks)[0],
@@ -85,12 +86,12 @@ class ImageLoader:
         )
         with tf.control_dependencies([tf.debugging.assert_equal(count, _LANDMARKS, message)]):
             landmarks = tf.ensure_shape(landmarks, [_LANDMARKS, 2])
-            return whole(align_face(image, landmarks, size=self.view.size))
+            return full_extent(align_face(image, landmarks, size=self.transform.size))
 
 
 def _decoded(encoded, least_side):
     """Decodes a file for a shorter side of `least_side` pixels; None decodes all pixels."""
-    return whole(decode(encoded)) if least_side is None else decode_reduced(encoded, least_side)
+    return full_extent(decode(encoded)) if least_side is None else decode_reduced(encoded, least_side)
 
 
 def _is_box(box):

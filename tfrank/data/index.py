@@ -1,13 +1,22 @@
-"""The index of a set of records: position and class of each record. It is stored beside the shards."""
+"""The index of a set of records: position and class of each record. It is stored beside the shards.
 
+A stored index is a folder: one .npy file for each column, and `index.json` with the version of this format,
+the shards and their sizes, and the CRC32C checksums of the columns' files.
+"""
+
+import contextlib
 import dataclasses
+import errno
 import hashlib
 import io
+import json
 import os
-import struct
-import zipfile
+import shutil
+import uuid
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+import google_crc32c
 import numpy as np
 import tensorflow as tf
 
@@ -30,9 +39,12 @@ COLUMN_TYPES = {
 COLUMNS = tuple(COLUMN_TYPES)
 # Maximum length of an id, and of a class given as a word. In an array each entry takes as much room as the
 # longest.
-MOST_NAME_BYTES = 1024
-# The fixed part of a zip member's header. It ends with the lengths of the name and extra field after it.
-_ZIP_HEADER = struct.Struct("<26xHH")
+MAX_NAME_BYTES = 1024
+# Increase it when the format of a stored index changes.
+VERSION = 1
+HEADER = "index.json"
+_BYTES_AT_A_TIME = 2**20
+_RECORDS_AT_A_TIME = 2**18
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,103 +102,173 @@ class RecordIndex:
         """A hash of the content of the index; it does not depend on the folder of the shards."""
         digest = hashlib.sha256(" ".join(map(os.path.basename, self.shards)).encode())
         for name, column in self.columns().items():
-            if name != "has_box":  # The checksums imply it, and indexes of earlier versions lack it.
+            if name != "has_box":  # The checksums imply it.
                 digest.update(np.ascontiguousarray(column))
         return digest.hexdigest()
 
     def save(self, path: str) -> None:
-        """Writes the index, whole or not at all. Paths of local shards are relative to its folder."""
-        folder = os.path.dirname(os.path.abspath(path))
-        shards = [s if files.is_remote(s) else os.path.relpath(s, folder) for s in self.shards]
-        with files.atomic_write(path) as file:
-            np.savez(file, shards=np.array(shards), size=self.size, **self.columns())
+        """Writes the index, a folder, whole or not at all. Paths of local shards are relative to that."""
+        parent = os.path.dirname(os.path.abspath(path))
+        shards = [s if files.is_remote(s) else os.path.relpath(s, parent) for s in self.shards]
+        with _atomic_folder(path) as folder:
+            checksums = {}
+            for name, column in self.columns().items():
+                file = _column_path(folder, name)
+                np.save(file, np.asarray(column, COLUMN_TYPES[name]), allow_pickle=False)
+                checksums[name] = _checksum(file)
+            header = {"version": VERSION, "shards": shards, "sizes": self.size.tolist(), "crc32c": checksums}
+            files.write_json(os.path.join(folder, HEADER), header)
 
 
 def check_name(what: str, name: bytes, where: str) -> bytes:
-    """Returns the name; raises InputError if it is longer than `MOST_NAME_BYTES`.
+    """Returns the name; raises InputError if it is longer than `MAX_NAME_BYTES`.
 
     Args:
         what: "id", or "class" for a class given as a word.
         name: its bytes.
         where: the image or record that has it.
     """
-    if len(name) > MOST_NAME_BYTES:
+    if len(name) > MAX_NAME_BYTES:
         raise InputError(
-            f"The {what} of {where} has {len(name):,} bytes, and may have {MOST_NAME_BYTES:,}. It begins"
-            f" {name[:40].decode(errors='replace')!r}. Give it a shorter one."
+            f"The {what} of {where} has {len(name):,} bytes; at most {MAX_NAME_BYTES:,} are allowed. It"
+            f" begins with {name[:40].decode(errors='replace')!r}. Shorten it."
         )
     return name
 
 
 def index_path(folder: str, split: str) -> str:
-    """The path of a split's index."""
-    return os.path.join(folder, f"{split}.index.npz")
+    """The path of a split's index, a folder."""
+    return os.path.join(folder, f"{split}.index")
 
 
 def load_index(path: str) -> RecordIndex:
     """Opens an index that `RecordIndex.save` wrote. A local index is memory-mapped, not read into memory.
 
     Raises:
-        InputError: the index is missing or damaged, or a shard is missing or has a different size than when
-            it was indexed.
+        InputError: the index is missing, damaged or of another version, or a shard is missing or has a
+            different size than when it was indexed.
     """
+    header = _load_header(path)
     try:
-        values = dict(_mapped_arrays(path) if not files.is_remote(path) else _downloaded_arrays(path))
-        shards, size = values.pop("shards"), values.pop("size")
-        index = RecordIndex(
-            shards=tuple(_join(path, str(shard)) for shard in shards),
-            size=size,
-            **{name: values[name] for name in COLUMNS},
-        )
-        for name, column in index.columns().items():
-            if (
-                column.dtype.kind != np.dtype(COLUMN_TYPES[name]).kind
-                or column.shape != index.label.shape[:1]
-            ):
-                raise ValueError(f"{name} is {column.dtype} {column.shape}")
-        _check_places(index)
-    except (FileNotFoundError, tf.errors.NotFoundError):
-        raise InputError(f"No record index at {path}.") from None
+        _check_files(path, header)
+        _check_records(_open(path, header))
+        # Open again: pages of a memory-mapped file that were read stay in memory until it is closed.
+        index = _open(path, header)
     # A damaged file can make parsers raise almost any exception.
     except Exception as error:
+        raise _damaged(path, error) from None
+    _check_shards(path, index)
+    return index
+
+
+def _load_header(path: str) -> dict[str, Any]:
+    """Loads `index.json`; raises InputError if it is missing, damaged or of another version."""
+    try:
+        header = json.loads(_read(os.path.join(path, HEADER)))
+        version = header["version"]
+    except (FileNotFoundError, tf.errors.NotFoundError):
+        raise InputError(f"There is no record index at {path}.") from None
+    except NotADirectoryError:
+        version = 0  # The index was one file.
+    except Exception as error:
+        raise _damaged(path, error) from None
+    if version != VERSION:
         raise InputError(
-            f"The record index {path} is damaged, or of an earlier version ({error}). Delete it to have it"
-            " rebuilt."
-        ) from None
+            f"The record index {path} was written by another version of tfrank. Delete it and run prepare"
+            " again."
+        )
+    return header
+
+
+def _damaged(path, error):
+    reason = " ".join(str(error).split())
+    return InputError(f"The record index {path} is damaged ({reason}). Delete it to have it rebuilt.")
+
+
+def _check_shards(path: str, index: RecordIndex) -> None:
+    """Raises InputError unless every shard exists and has the size that the index gives."""
     for shard, indexed in zip(index.shards, index.size):
         try:
             now = tf.io.gfile.stat(shard).length
         except tf.errors.NotFoundError:
             raise InputError(
-                f"The record index {path} names the shard {shard}, which does not exist. Bring it"
-                " back, or prepare the records anew."
+                f"The record index {path} lists the shard {shard}, which does not exist. Restore"
+                " it, or prepare the records again."
             ) from None
         except (tf.errors.OpError, ValueError) as error:
             raise InputError(
-                f"The record index {path} names the shard {shard!r}, which cannot be read ({error})."
+                f"The record index {path} lists the shard {shard!r}, which cannot be read ({error})."
             ) from None
         if now != indexed:
             raise InputError(
-                f"The shard {shard} has {now:,} bytes, and had {indexed:,} when the record index {path} was"
-                " made. If the shard is right, delete the index to have it rebuilt."
+                f"The shard {shard} has {now:,} bytes, but the record index {path} expects {indexed:,}. If"
+                " the shard is right, delete the index to have it rebuilt."
             )
-    return index
 
 
-def _check_places(index: RecordIndex) -> None:
-    """Raises ValueError unless each record lies within one of the shards and has a known role."""
-    if index.size.shape != (len(index.shards),) or index.size.dtype.kind != "i":
-        raise ValueError(f"size is {index.size.dtype} {index.size.shape} for {len(index.shards)} shards")
-    if not len(index):
-        return
-    if index.shard.min() < 0 or index.shard.max() >= len(index.shards):
-        raise ValueError("a record lies in a shard that is not named")
-    # Subtract: offset + length could overflow 64 bits.
-    room = index.size[index.shard] - index.offset
-    if index.offset.min() < 0 or index.length.min() < 0 or (index.length > room).any():
-        raise ValueError("a record lies outside of its shard")
-    if index.role.min() < 0 or index.role.max() >= len(ROLES):
-        raise ValueError("a record's role is none")
+def _check_files(path: str, header: dict[str, Any]) -> None:
+    """Raises ValueError unless the checksums of the columns' files are those of the header."""
+    for name in COLUMNS:
+        if _checksum(_column_path(path, name)) != header["crc32c"][name]:
+            raise ValueError(f"checksum of {name}.npy")
+
+
+def _check_records(index: RecordIndex) -> None:
+    """Raises ValueError unless all columns fit, and each record lies in a shard and has a known role."""
+    if index.size.shape != (len(index.shards),):
+        raise ValueError(f"sizes of {index.size.shape} for {len(index.shards)} shards")
+    for name, column in index.columns().items():
+        expected = column.dtype.type if name == "id" else column.dtype
+        if expected != COLUMN_TYPES[name] or column.shape != index.label.shape[:1]:
+            raise ValueError(f"{name} is {column.dtype} {column.shape}")
+    # In parts, to keep the use of memory low.
+    for start in range(0, len(index), _RECORDS_AT_A_TIME):
+        part = slice(start, start + _RECORDS_AT_A_TIME)
+        shard, offset, length, role = (c[part] for c in (index.shard, index.offset, index.length, index.role))
+        if shard.min() < 0 or shard.max() >= len(index.shards):
+            raise ValueError("a record lies in a shard that is not listed")
+        # Subtract: offset + length could overflow 64 bits.
+        if offset.min() < 0 or length.min() < 0 or (length > index.size[shard] - offset).any():
+            raise ValueError("a record lies outside of its shard")
+        if role.min() < 0 or role.max() >= len(ROLES):
+            raise ValueError("a record has an unknown role")
+
+
+def _open(path: str, header: dict[str, Any]) -> RecordIndex:
+    """Opens the columns without checking them; those of a local index are memory-mapped."""
+    return RecordIndex(
+        shards=tuple(_join(path, shard) for shard in header["shards"]),
+        size=np.array(header["sizes"], np.int64),
+        **{name: _open_column(_column_path(path, name)) for name in COLUMNS},
+    )
+
+
+def _open_column(path):
+    if files.is_remote(path):
+        return np.load(io.BytesIO(_read(path)), allow_pickle=False)
+    return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+
+
+def _column_path(folder, name):
+    return os.path.join(folder, f"{name}.npy")
+
+
+def _checksum(path: str) -> int:
+    """Computes the CRC32C checksum of a file, local or remote."""
+    checksum = 0
+    with _open_file(path) as file:
+        while block := file.read(_BYTES_AT_A_TIME):
+            checksum = google_crc32c.extend(checksum, block)
+    return checksum
+
+
+def _open_file(path):
+    return tf.io.gfile.GFile(path, "rb") if files.is_remote(path) else open(path, "rb")
+
+
+def _read(path):
+    with _open_file(path) as file:
+        return file.read()
 
 
 def _join(path, shard):
@@ -195,30 +277,32 @@ def _join(path, shard):
     return shard if files.is_remote(shard) else os.path.join(folder, shard)
 
 
-def _downloaded_arrays(path: str) -> Iterator[tuple[str, np.ndarray]]:
-    with (
-        tf.io.gfile.GFile(path, "rb") as file,
-        np.load(io.BytesIO(file.read()), allow_pickle=False) as arrays,
-    ):
-        yield from arrays.items()
+@contextlib.contextmanager
+def _atomic_folder(path: str) -> Iterator[str]:
+    """Yields a temporary folder; puts it in the place of `path` if the block ends without an error."""
+    # A unique name, since another process may be writing the same folder.
+    temporary = f"{path}.{uuid.uuid4().hex[:8]}.tmp"
+    try:
+        with files.naming(path):
+            os.mkdir(temporary)
+            yield temporary
+            while not _renamed(temporary, path):
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(path, f"{temporary}.old")
+                    files.remove(f"{temporary}.old")
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _mapped_arrays(path: str) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields the arrays of an uncompressed .npz file, memory-mapped at their position in it."""
-    with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
-        if damaged := archive.testzip():
-            raise ValueError(f"checksum of {damaged}")
-        for member in archive.infolist():
-            file.seek(member.header_offset)
-            file.seek(sum(_ZIP_HEADER.unpack(file.read(_ZIP_HEADER.size))), os.SEEK_CUR)
-            version = np.lib.format.read_magic(file)
-            read_header = getattr(np.lib.format, f"read_array_header_{version[0]}_{version[1]}")
-            shape, _, dtype = read_header(file)
-            if dtype.hasobject or member.compress_type != zipfile.ZIP_STORED:
-                raise ValueError(f"{member.filename} is of another kind")
-            empty = 0 in shape
-            array = np.empty(shape, dtype) if empty else np.memmap(path, dtype, "r", file.tell(), shape)
-            yield member.filename.removesuffix(".npy"), np.asarray(array)
+def _renamed(folder, path):
+    """Renames a folder; returns False if there is a file or a folder with content at the new path."""
+    try:
+        os.rename(folder, path)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+        return False
+    return True
 
 
 def select(index: RecordIndex, rows: np.ndarray) -> RecordIndex:

@@ -86,16 +86,16 @@ def evaluation_batches(reader: RecordReader, loader: ImageLoader, *, batch_size:
     return images.batch(1 if loader.full_size else batch_size).prefetch(2)
 
 
-def view_batches(
-    reader: RecordReader, loader: ImageLoader, *, views: int, seed: int, batch_size: int, start: int = 0
+def augmented_passes(
+    reader: RecordReader, loader: ImageLoader, *, passes: int, seed: int, batch_size: int, start: int = 0
 ) -> tf.data.Dataset:
-    """Returns `views` passes over all records, in order, from image number `start` of the whole sequence on.
+    """Returns `passes` passes over all records, in order, from image number `start` of the whole sequence on.
 
     The first pass uses the test transform. Each other pass uses random training augmentation, which depends
     on (seed, pass, record). Elements are as in `train_batches`; the last batch may be smaller.
     """
     count = len(reader.index)
-    total = count * views
+    total = count * passes
     steps = tf.data.Dataset.range(-(-(total - start) // batch_size))
 
     def places_of(step):

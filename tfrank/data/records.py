@@ -133,15 +133,15 @@ def masked_crc(data: bytes) -> int:
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def checked(block: bytes, length: int, where: str) -> bytes:
+def verified_data(block: bytes, length: int, where: str) -> bytes:
     """Returns the data of a block of data and footer; raises InputError if it is cut off or damaged."""
     if len(block) < length + FOOTER.size:
-        raise InputError(f"{where}: the shard ends inside this record. It was cut off; write it again.")
+        raise InputError(f"{where}: the shard ends inside this record. Write or download the shard again.")
     data = block[:length]
     if masked_crc(data) != FOOTER.unpack(block[length:])[0]:
         raise InputError(
             f"{where}: the bytes of this record changed since they were written (checksum)."
-            " Prepare the records anew, or fetch the shard again."
+            " Prepare the records again, or download the shard again."
         )
     return data
 
@@ -182,11 +182,11 @@ class RecordReader(contextlib.AbstractContextManager):
         index, length = self.index, int(self.index.length[number])
         shard, offset = index.shards[index.shard[number]], int(index.offset[number])
         block = self._bytes(shard, offset, length + FOOTER.size)
-        data = checked(block, length, index.describe(number))
+        data = verified_data(block, length, index.describe(number))
         if FOOTER.unpack(block[length:])[0] != index.checksum[number]:
             raise InputError(
-                f"{index.describe(number)}: another record stands there than was indexed. The shard was"
-                " replaced; delete the index to have it rebuilt."
+                f"{index.describe(number)}: this is not the record that was indexed. The shard was replaced;"
+                " delete the index to have it rebuilt."
             )
         return data
 

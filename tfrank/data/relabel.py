@@ -26,7 +26,9 @@ def merge_classes(labels: np.ndarray, size: int, *, seed: int = 0) -> np.ndarray
     checks.integer("size", size, at_least=1)
     names, old = np.unique(labels, return_inverse=True)
     if size > len(names):
-        raise InputError(f"Merging every size={size} classes takes as many, but there are only {len(names)}.")
+        raise InputError(
+            f"Merging size={size} classes into one needs {size}, but there are only {len(names)}."
+        )
     places = _generator(seed).permutation(len(names))
     return np.minimum(places // size, len(names) // size - 1)[old]
 
@@ -47,7 +49,7 @@ def add_label_noise(labels: np.ndarray, rate: float, *, seed: int = 0) -> np.nda
     count = round(checks.number("rate", rate, at_least=0, at_most=1) * len(labels))
     names, old = np.unique(labels, return_inverse=True)
     if len(names) < 2:
-        raise InputError("Label noise takes the label of another class, but all images are of one.")
+        raise InputError("Label noise needs at least two classes, but all images have the same class.")
     generator = _generator(seed)
     rows = generator.permutation(len(labels))[:count]
     steps = generator.integers(1, len(names), size=count)

@@ -33,13 +33,13 @@ def load(path: str) -> Any:
         raise InputError(f"Cannot read {path} ({error.strerror}).") from None
     except _Refused as error:
         raise InputError(
-            f"{path} asks for {error}, which no data needs: a pickle can run any program. Nothing of it was"
-            " run. Get the file again from where it was published."
+            f"{path} names {error}, which data does not need; a pickle can run any program. Nothing of it was"
+            " run. Download the file again from its publisher."
         ) from None
     # Bytes that are not a pickle can cause any exception.
     except Exception as error:
         why = reason_of_damage(path, " ".join([f"{type(error).__name__}:", *str(error).split()]))
-        raise InputError(f"{path} is damaged, or no pickle ({why}). Download it again.") from None
+        raise InputError(f"{path} is damaged, or not a pickle ({why}). Download it again.") from None
 
 
 class _Refused(Exception):

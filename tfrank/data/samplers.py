@@ -6,8 +6,8 @@ import numpy as np
 
 from tfrank.common import checks
 from tfrank.common.checks import InputError
+from tfrank.data.draws import CLASSES, CLASSES_OF_CATEGORY, category_pairs, draw
 from tfrank.data.index import UNKNOWN
-from tfrank.data.sampling import CLASSES, CLASSES_OF_CATEGORY, category_pairs, draw
 
 SHORT_CLASSES = ("repeat", "drop")
 
@@ -60,7 +60,7 @@ class ClassBalancedSampler:
         self._members = [images for images in _members(labels) if len(images) >= least]
         if len(self._members) < classes_per_batch:
             raise InputError(
-                f"A batch takes classes_per_batch={classes_per_batch} distinct classes, but there are only"
+                f"A batch needs classes_per_batch={classes_per_batch} distinct classes, but there are only"
                 f" {len(self._members)}{_of_enough(least)} to train on. Lower classes_per_batch."
             )
 
@@ -117,7 +117,7 @@ class CategoryPairsSampler:
         for name, count in zip(names, counts):
             if count < self._half:
                 raise InputError(
-                    f"Half a batch takes {self._half} classes of one category (classes_per_batch="
+                    f"Half a batch needs {self._half} classes of one category (classes_per_batch="
                     f"{classes_per_batch}), but category {name} has only {count}{_of_enough(least)}."
                     f" Lower classes_per_batch, or leave the records of that category out."
                 )
@@ -216,7 +216,7 @@ def class_quotas(sizes: np.ndarray, batch_size: int) -> np.ndarray:
     quotas = np.minimum(2, sizes)
     if batch_size < quotas.sum():
         raise InputError(
-            f"A batch of all {len(sizes)} classes takes at least {quotas.sum()} images, two of each class"
+            f"A batch of all {len(sizes)} classes needs at least {quotas.sum()} images, two of each class"
             f" (one of a class of one), but batch_size={batch_size}. Raise the batch size, or sample classes."
         )
     free = sizes > 0
@@ -256,7 +256,7 @@ def _draw_images(seed, members, classes, visits, take):
 def _batch_size_of(count, batch_size):
     if checks.integer("batch_size", batch_size, at_least=1) > count:
         raise InputError(
-            f"A batch takes batch_size={batch_size} distinct images, but there are only {count}."
+            f"A batch needs batch_size={batch_size} distinct images, but there are only {count}."
             " Lower the batch size."
         )
     return int(batch_size)
@@ -272,7 +272,7 @@ def _category_of_classes(labels, categories, members):
     if missing:
         raise InputError(
             f"{missing:,} of {len(categories):,} records have no category. Pairs of categories need one for"
-            " every record: prepare the records with categories, or sample classes whatever their category."
+            " every record. Prepare the records with categories, or choose another sampler."
         )
     of_classes = np.array([categories[images[0]] for images in members], np.int64)
     by_class = np.concatenate(members)
@@ -296,7 +296,7 @@ def _half_batches(names, counts, half):
         raise InputError(
             f"Category {names[largest]} has {counts[largest]:,} of {counts.sum():,} classes and would be in"
             f" {halves[largest] / halves.sum():.0%} of all half batches, but only half of them can be paired"
-            " with other categories. Sample classes whatever their category."
+            " with other categories. Choose another sampler."
         )
     if halves.sum() % 2:
         halves = 2 * halves

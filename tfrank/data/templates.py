@@ -15,7 +15,6 @@ from tfrank.common import files
 from tfrank.common.checks import InputError
 
 TEMPLATES, PAIRS = "templates.npz", "template_pairs.npy"
-SKIPPED = "skipped.csv"
 
 
 class Templates(NamedTuple):
@@ -47,8 +46,8 @@ class Templates(NamedTuple):
         if len(unknown):
             image = ids[unknown[0]].decode(errors="backslashreplace")
             raise InputError(
-                f"The image {image!r} has no template in {TEMPLATES}, which belongs to other records. Prepare"
-                " them again."
+                f"The image {image!r} has no template in {TEMPLATES}: that file belongs to other records."
+                " Prepare the records again."
             )
         return np.stack([self.template[rows], self.media[rows]], axis=1)
 
@@ -60,8 +59,8 @@ class Templates(NamedTuple):
             raise InputError(
                 f"No image of template {missing[0]} can be used, so its pairs cannot be compared"
                 f" ({len(missing):,} such template{'s' * (len(missing) > 1)}, this one of {images:,} images)."
-                f" {os.path.join(folder, SKIPPED)} says what is wrong with them. Put good ones in their place"
-                " and give the same command again."
+                f" {os.path.join(folder, 'skipped.csv')} says what is wrong with them. Put good ones in their"
+                " place and give the same command again."
             )
 
     def counts(self) -> dict[str, int]:

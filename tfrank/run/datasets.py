@@ -15,8 +15,9 @@ from tfrank.common.checks import InputError
 from tfrank.data import pipeline
 from tfrank.data.images import ImageLoader
 from tfrank.data.index import UNKNOWN, RecordIndex, concatenate, select
-from tfrank.data.prepare.preparation import GROUND_TRUTH, load_ground_truth, open_split, prepare, prepared
+from tfrank.data.prepare.builder import prepare
 from tfrank.data.prepare.scan import Features, open_foreign_records
+from tfrank.data.record_folder import GROUND_TRUTH, load_ground_truth, load_summary, open_split
 from tfrank.data.records import RecordReader
 from tfrank.data.relabel import add_label_noise, hold_out, merge_classes
 from tfrank.data.samplers import (
@@ -28,7 +29,7 @@ from tfrank.data.samplers import (
 )
 from tfrank.data.sources.image import ROLES
 from tfrank.data.templates import TEMPLATES, Templates, load_templates
-from tfrank.data.views import View
+from tfrank.data.transforms import Transform
 from tfrank.run import settings
 from tfrank.run.workdir import check_records_of
 
@@ -148,7 +149,7 @@ def _records_folder(data, workdir):
         options = {"train": list(data.train), "test": list(data.test)}
     elif data.records:
         return folder
-    before = prepared(folder)
+    before = load_summary(folder)
     if before is None:
         if not data.records:
             _prepare(data, folder, options)
@@ -221,7 +222,7 @@ def _relabelled(config: ConfigDict, train: RecordIndex) -> tuple[RecordIndex, Re
 def build_loader(config: ConfigDict) -> ImageLoader:
     """Builds the loader, which turns a record into the image that the model sees."""
     data = config.data
-    view = View(
+    transform = Transform(
         size=data.image_size,
         resize=data.resize,
         crop=data.crop,
@@ -233,7 +234,7 @@ def build_loader(config: ConfigDict) -> ImageLoader:
         scale=data.scale,
     )
     return ImageLoader(
-        view=view,
+        transform=transform,
         region=data.region,
         test_region=data.test_region or data.region,
         box_margin=data.box_margin,

@@ -25,11 +25,11 @@ from tfrank.evaluation.protocols import PROTOCOLS
 from tfrank.losses.core.summary import batch_summary, loss_slope
 from tfrank.losses.proxies import PROXY_LOSSES
 from tfrank.models.embedding import (
-    concatenated,
+    concatenate_embeddings,
     embedding_model,
+    initialize_head_with_pca,
     resolve_options,
     split_at_head,
-    start_head_as_pca,
 )
 from tfrank.models.weights import check_exists, load_backbone_weights
 from tfrank.run import frozen_backbone, inference, settings
@@ -78,7 +78,7 @@ class Training:
     @functools.cached_property
     def serving(self) -> keras.Model:
         """The copy with one embedding per image: several levels are concatenated."""
-        return concatenated(self.copy)
+        return concatenate_embeddings(self.copy)
 
     def update_copy(self) -> None:
         """Copies the current weights into the copy, or their average if one is kept."""
@@ -278,7 +278,7 @@ def _load_start(config, model, images):
     rows = np.sort(np.random.default_rng(config.seed).permutation(len(images))[:PCA_IMAGES])
     print(f"The head begins as the PCA of the features of {len(rows):,} training images.", flush=True)
     function = inference.embed_fn(split_at_head(model)[0])
-    start_head_as_pca(model, inference.embed_all(config, function, select(images, rows))[0])
+    initialize_head_with_pca(model, inference.embed_all(config, function, select(images, rows))[0])
 
 
 def train(config: ConfigDict, training: Training, data: Data, steps: int) -> None:
@@ -385,4 +385,4 @@ def load_trained(config: ConfigDict, workdir: str) -> keras.Model:
         raise InputError(f"There is no checkpoint in {workdir} yet. Train it first, by train_main.py.")
     print(f"Checkpoint of step {step:,}")
     inference.load_best(model, best_weights_of(workdir))
-    return concatenated(model)
+    return concatenate_embeddings(model)

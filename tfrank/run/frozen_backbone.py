@@ -63,10 +63,10 @@ def store_features(
 
     def batches_from(start):
         with records.RecordReader(index) as reader:
-            batches = pipeline.view_batches(
+            batches = pipeline.augmented_passes(
                 reader,
                 loader,
-                views=views,
+                passes=views,
                 seed=config.seed,
                 batch_size=config.evaluation.batch_size,
                 start=start,

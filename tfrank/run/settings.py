@@ -9,7 +9,7 @@ from tfrank.common import checks
 from tfrank.common.checks import InputError
 from tfrank.run.workdir import flatten
 
-# Smallest value of each integer field. Fields of the augmentation are missing: `View` checks its own.
+# Smallest value of each integer field. Fields of the augmentation are missing: `Transform` checks its own.
 LEAST = {
     "seed": 0,
     "data.validation_classes": 0,

@@ -78,5 +78,5 @@ def test_whatever_is_accepted_decodes(kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FUZZED)
-def test_whatever_is_accepted_of_thousands_decodes(kind):
-    fuzz(kind, 4000)
+def test_whatever_is_accepted_of_many_decodes(kind):
+    fuzz(kind, 1500)

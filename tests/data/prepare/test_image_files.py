@@ -412,6 +412,7 @@ print((peak() - before) // 1024)
 """
 
 
+@pytest.mark.slow
 def test_a_decompression_bomb_costs_no_memory(tmp_path):
     (tmp_path / "bombs").mkdir()
     frame = b"WEBPVP8X\x0a\0\0\0\x10\0\0\0" + b"\xfe\x3f\0" * 2 + b"ALPH\0\0\0\0"

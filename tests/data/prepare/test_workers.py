@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from tfrank.data.prepare.workers import Counts, run
+from tfrank.data.prepare.workers import Counts, run_tasks
 
-SECONDS = 20
+SECONDS = 60
 
 
 def work(task, counts):
@@ -32,19 +32,19 @@ def servers():
     return found
 
 
+@pytest.mark.slow
 def test_several_processes_do_all_tasks_and_their_server_ends():
     counts, during = Counts(), []
-    results = sorted(run(work, range(9), counts=counts, processes=2, watch=lambda: during.append(servers())))
-    assert results == [2 * task for task in range(9)] and counts.done == 9
+    done = run_tasks(work, range(9), counts=counts, processes=2, watch=lambda: during.append(servers()))
+    assert sorted(done) == [2 * task for task in range(9)] and counts.done == 9
     assert any(during) and not servers()
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_after_an_error_no_more_is_done(processes):
     counts = Counts()
-    list(run(work, range(2), counts=Counts(), processes=processes, watch=lambda: None))
     begun = time.monotonic()
     with pytest.raises(ValueError, match="no such task"):
-        list(run(work, [-1, *[-2] * 40], counts=counts, processes=processes, watch=lambda: None))
+        list(run_tasks(work, [-1, *[-2] * 40], counts=counts, processes=processes, watch=lambda: None))
     assert time.monotonic() - begun < SECONDS and counts.done <= 2 + processes
     assert not servers()

@@ -121,6 +121,26 @@ def test_without_the_column_split_classes_are_divided_as_folders_are(tmp_path, c
     assert said[0] == f"{path} has no column split: 4 of 9 classes, drawn at random, are tested on."
 
 
+@pytest.mark.parametrize(
+    "splits, note",
+    [
+        (["train", "test", "train"], None),
+        (["train", "tran", "train", "test"], 'test (1), train (2), tran (1), .* Did you mean "train"?'),
+        (["train", "test_800"], "test_800 (1), train (1), .* name others."),
+    ],
+)
+def test_splits_other_than_train_and_test_are_listed_with_their_counts(tmp_path, capsys, splits, note):
+    lines = "".join(f"{n}.jpg,a{n},{split}\n" for n, split in enumerate(splits))
+    assert [image.split for image in read_csv(write(tmp_path, "path,label,split\n" + lines))] == splits
+    said = capsys.readouterr().out
+    if note is None:
+        assert not said
+    else:
+        begin, end = note.split(".*")
+        assert said.startswith(f"Note: {tmp_path}/images.csv has the splits {begin}")
+        assert said.endswith(f"{end}\n")
+
+
 def test_labels_that_look_the_same_are_one_class(tmp_path, capsys):
     one, other = (unicodedata.normalize(form, "café") for form in ("NFC", "NFD"))
     images = list(
@@ -153,7 +173,7 @@ SPLIT = "a split of letters, digits and _ alone"
         ),
         ("path,label,spilt\n1.jpg,a,train\n", 1, r"the column split, but .* Did you mean \"split\"\?$"),
         ("", 1, r"the column path, but the line is ''\.$"),
-        ("path,label,split,path\n1.jpg,a,train,2.jpg\n", 1, "each column once, and path is there 2 times"),
+        ("path,label,split,path\n1.jpg,a,train,2.jpg\n", 1, "each column once, and path occurs 2 times"),
         ("path,label,split,x,y\n1.jpg,a,train,1,2\n", 2, BOX),
         (
             HEADER + "1.jpg,a,train,,,,,\n2.jpg,a\n",
@@ -197,7 +217,7 @@ def test_what_is_wrong_is_named_by_line_before_any_image_comes(tmp_path, manifes
 
 @pytest.mark.parametrize("names, held", [([], "none"), (["b.csv", "a.csv"], "a.csv, b.csv")])
 def test_a_folder_without_exactly_one_manifest_is_refused(tmp_path, names, held):
-    with pytest.raises(InputError, match=f"should hold one .csv file, and holds {held}. Give the path of"):
+    with pytest.raises(InputError, match=rf"should contain one \.csv file, but contains {held}\. Give"):
         list(read_csv(str(touch(tmp_path, *names))))
 
 

@@ -166,7 +166,7 @@ def test_a_quote_that_is_not_closed_is_named(vgg):
 def test_a_missing_list_is_named_at_once(vgg, name):
     (vgg / name).unlink()
     with pytest.raises(
-        InputError, match=rf"There is no list {vgg / name}\. The folder should be that of train"
+        InputError, match=rf"The list {vgg / name} does not exist\. Give the folder with train"
     ):
         next(read_vgg_face2(str(vgg)))
 
@@ -324,9 +324,7 @@ def test_a_missing_column_or_file_is_named(ijb):
     ):
         next(read_ijb_c(str(ijb)))
     path.unlink()
-    with pytest.raises(
-        InputError, match=rf"There is no list {path}\. The folder should be that of IJB-C, with"
-    ):
+    with pytest.raises(InputError, match=rf"The list {path} does not exist\. Give the folder of IJB-C, with"):
         next(read_ijb_c(str(ijb)))
 
 

@@ -61,7 +61,7 @@ def test_query_and_gallery_are_roles_of_the_split_test(tmp_path):
 @pytest.mark.parametrize("parts", [["train"], ["query", "gallery"], ["train", "query"], ["train", "val"]])
 def test_half_a_division_is_refused(tmp_path, parts):
     touch(tmp_path, *(f"{part}/a/1.jpg" for part in parts))
-    with pytest.raises(InputError, match=rf"has the folders {', '.join(sorted(parts))}\. Is it divided\?"):
+    with pytest.raises(InputError, match=rf"has the folders {', '.join(sorted(parts))}\. If they are splits"):
         list(read_folder(str(tmp_path)))
 
 
@@ -243,14 +243,14 @@ def test_the_order_of_the_file_system_does_not_matter(tmp_path, monkeypatch):
     assert [image.path for image in orders[0]] == [f"{a}/{n}.jpg" for a in "abc" for n in (1, 10, 2)]
 
 
-LOOSE = "2 images and no folder with images. It takes one a class"
+LOOSE = "2 images but no folder with images. Each class needs a folder"
 
 
 @pytest.mark.parametrize(
     "names, has",
     [
         ([], "no images"),
-        (["1.jpg"], "1 image and no folder with images. It takes one a class"),
+        (["1.jpg"], "1 image but no folder with images. Each class needs a folder"),
         (["a/notes.txt"], "no images"),
         (["train/1.jpg", "test/2.jpg"], LOOSE),
         (["1.jpg", "2.jpg"], LOOSE),

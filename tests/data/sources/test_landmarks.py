@@ -86,7 +86,7 @@ def test_a_line_that_is_not_as_published_is_named(landmarks, line, message):
 def test_a_missing_list_is_named(landmarks):
     (landmarks / "annotations_landmarks" / "annotation_clean_val.txt").unlink()
     with pytest.raises(
-        InputError, match=r"There is no list .*annotations_landmarks/annotation_clean_val\.txt"
+        InputError, match=r"The list .*annotations_landmarks/annotation_clean_val\.txt does not exist"
     ):
         next(read_landmarks_clean(str(landmarks)))
 
@@ -188,7 +188,7 @@ def test_distractors_are_all_images_of_a_folder_with_paths_from_the_source(write
 
 
 def test_a_missing_folder_of_distractors_is_refused_before_the_first_image(write, tmp_path):
-    with pytest.raises(InputError, match=r"There is no folder .*/r1m of distractors"):
+    with pytest.raises(InputError, match=r"The folder of distractors does not exist: .*/r1m\."):
         next(read_roxford5k(write(truth()), distractors=str(tmp_path / "r1m")))
 
 
@@ -196,8 +196,8 @@ def test_a_missing_folder_of_distractors_is_refused_before_the_first_image(write
     "change, reason",
     [
         ({"gnd": truth()["gnd"][:1]}, "2 queries, 1 entries"),
-        ({"gnd": [{**truth()["gnd"][0], "hard": [4]}] * 2}, "hard has a place that imlist has not"),
-        ({"gnd": [{**truth()["gnd"][0], "junk": [-1]}] * 2}, "junk has a place that imlist has not"),
+        ({"gnd": [{**truth()["gnd"][0], "hard": [4]}] * 2}, "hard has a position outside of imlist"),
+        ({"gnd": [{**truth()["gnd"][0], "junk": [-1]}] * 2}, "junk has a position outside of imlist"),
         ({"gnd": [{**truth()["gnd"][0], "bbx": [1, 2, 3]}] * 2}, r"bbx=\[1\.0, 2\.0, 3\.0\]"),
         ({"gnd": [{**truth()["gnd"][0], "bbx": [1, 2, 1, 4]}] * 2}, r"bbx=\[1\.0, 2\.0, 1\.0, 4\.0\]"),
         ({"gnd": [{**truth()["gnd"][0], "bbx": [1, 2, np.nan, 4]}] * 2}, r"bbx=\[1\.0, 2\.0, nan, 4\.0\]"),
@@ -221,7 +221,7 @@ def test_a_pickle_that_is_a_list_is_named(write):
 
 
 def test_the_ground_truth_is_read_by_the_restricted_unpickler(write):
-    with pytest.raises(InputError, match=r"gnd_roxford5k\.pkl asks for \w+\.print, which no data needs"):
+    with pytest.raises(InputError, match=r"gnd_roxford5k\.pkl names \w+\.print, which data does not need"):
         next(read_roxford5k(write({**truth(), "imlist": print})))
 
 
@@ -229,6 +229,6 @@ def test_an_unknown_name_or_a_missing_pickle_is_refused(write):
     with pytest.raises(InputError, match=r'argument `name`.* Did you mean "roxford5k"\?'):
         ground_truth(write(truth()), "oxford5k")
     with pytest.raises(
-        InputError, match=r"There is no list .*roxford5k/gnd_rparis6k\.pkl\. The folder should be that of"
+        InputError, match=r"The list .*roxford5k/gnd_rparis6k\.pkl does not exist\. Give the folder with"
     ):
         next(read_rparis6k(write(truth())))

@@ -67,7 +67,7 @@ def test_a_missing_list_is_named_with_what_the_folder_should_be(tmp_path, key, n
             folder.mkdir()
     with pytest.raises(InputError) as error:
         read(key, folder)
-    assert str(error.value).startswith(f"There is no list {folder / name}. The folder should be ")
+    assert str(error.value).startswith(f"The list {folder / name} does not exist. Give the folder ")
 
 
 BAD_LINES = [
@@ -138,12 +138,12 @@ def test_an_empty_list_is_refused(tmp_path, key, name, content):
     path = write(lay_out(tmp_path, key), name, content)
     with pytest.raises(InputError) as error:
         read(key, tmp_path)
-    assert str(error.value) == f"{path} is cut off: it has 0 lines. Unpack or download it again."
+    assert str(error.value) == f"{path} is truncated: it has 0 lines. Unpack or download it again."
 
 
 def test_a_list_of_a_header_alone_is_refused(tmp_path):
     write(lay_out(tmp_path, "sop"), "Ebay_test.txt", "image_id class_id super_class_id path\n")
-    with pytest.raises(InputError, match=r"Ebay_test\.txt is cut off: it has 1 lines"):
+    with pytest.raises(InputError, match=r"Ebay_test\.txt is truncated: it has 1 lines"):
         read("sop", tmp_path)
 
 
@@ -192,7 +192,7 @@ def test_images_of_in_shop_are_found_where_the_archive_unpacks_them(tmp_path):
 def test_a_list_of_in_shop_with_another_count_than_its_first_line_is_refused(tmp_path, count):
     text = LISTS["in_shop"]["Eval/list_eval_partition.txt"]
     write(tmp_path, "Eval/list_eval_partition.txt", count + text[1:])
-    message = rf"is cut off or changed: it names 4 images, and {count} by its first line"
+    message = rf"is truncated or changed: it lists 4 images, but its first line says {count}"
     with pytest.raises(InputError, match=message):
         next(SOURCES["in_shop"].read(str(tmp_path)))
 
@@ -280,7 +280,7 @@ def test_the_devkit_of_cars_without_the_classes_of_its_test_part_is_told_of_the_
     write_cars_devkit(tmp_path)
     (tmp_path / "devkit" / "cars_test_annos_withlabels.mat").unlink()
     with pytest.raises(
-        InputError, match=r"no cars_test_annos_withlabels\.mat in .*devkit: .* Fetch that file"
+        InputError, match=r"devkit has no cars_test_annos_withlabels\.mat\. .* Download that file"
     ):
         read("cars", tmp_path)
 
@@ -321,7 +321,7 @@ def test_the_option_for_the_test_lists_that_are_there_is_named(tmp_path):
     lay_out(tmp_path, "vehicle_id")
     for number in (1600, 2400):
         (tmp_path / "train_test_split" / f"test_list_{number}.txt").unlink()
-    with pytest.raises(InputError, match=r"no list .*test_list_1600\.txt\..* --option=lists=800,6000$"):
+    with pytest.raises(InputError, match=r"The list .*test_list_1600\.txt does.* --option=lists=800,6000$"):
         next(read_vehicle_id(str(tmp_path)))
 
 

@@ -8,10 +8,11 @@ import pytest
 
 from tfrank.common.checks import InputError
 from tfrank.data.images import ImageLoader
-from tfrank.data.prepare.preparation import open_split, prepare
+from tfrank.data.prepare.builder import prepare
+from tfrank.data.record_folder import open_split
 from tfrank.data.records import RecordReader
 from tfrank.data.sources.omniglot import read_omniglot
-from tfrank.data.views import View
+from tfrank.data.transforms import Transform
 
 REAL_ARCHIVE = pathlib.Path(__file__).parents[4] / "shared" / "data" / "omniglot_background_small1.zip"
 ALPHABETS = {"Balinese": 2, "Early_Aramaic": 3, "Greek": 1}
@@ -96,7 +97,7 @@ def test_what_is_no_name_of_an_alphabet_is_refused(folder):
 
 
 def test_a_folder_without_drawings_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"has no drawings .* Is it an Omniglot archive\?"):
+    with pytest.raises(InputError, match=r"has no drawings .* Give the folder of an Omniglot archive\."):
         read(tmp_path)
 
 
@@ -108,6 +109,6 @@ def test_the_official_archive_has_136_characters_of_20_drawings(tmp_path):
     train, test = (open_split(str(tmp_path), split) for split in ("train", "test"))
     images = collections.Counter([*train.label, *test.label])
     assert collections.Counter(images.values()) == {20: 136}
-    loader = ImageLoader(view=View(size=105))
+    loader = ImageLoader(transform=Transform(size=105))
     for data in RecordReader(train).read(range(0, len(train), 200)):
         assert set(np.unique(loader.test(data))) == {0, 255}

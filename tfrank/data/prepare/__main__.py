@@ -15,34 +15,27 @@ from absl import flags
 
 from tfrank.common import checks, commands
 from tfrank.common.checks import InputError
-from tfrank.data.prepare.preparation import FEWEST_SHARDS, IMAGES_IN_A_SHARD, SKIPPED, prepare, prepared
+from tfrank.data.prepare.builder import IMAGES_PER_SHARD, MIN_SHARDS, prepare
+from tfrank.data.record_folder import SKIPPED, load_summary
 from tfrank.data.sources import SOURCES
 
 _SOURCE = flags.DEFINE_enum("source", None, sorted(SOURCES), "The data set's layout.")
 _SOURCE_DIR = flags.DEFINE_string("source_dir", None, "The data set's folder, archive or manifest.")
-_OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Where records, index and skipped.csv go.")
+_OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Folder for the records, their index and skipped.csv.")
 _SHARDS = flags.DEFINE_integer(
-    "shards", 0, f"Of each split; 0: one for each {IMAGES_IN_A_SHARD:,} images, at least {FEWEST_SHARDS}."
+    "shards", 0, f"Shards of each split; 0: one for each {IMAGES_PER_SHARD:,} images, at least {MIN_SHARDS}."
 )
-_PROCESSES = flags.DEFINE_integer("processes", 0, "That work at once; 0: one a core.")
-_MAX_SKIPPED = flags.DEFINE_float("max_skipped", 0.01, "The share of images that may be left out as bad.")
+_PROCESSES = flags.DEFINE_integer("processes", 0, "Number of worker processes; 0: one per core.")
+_MAX_SKIPPED = flags.DEFINE_float(
+    "max_skipped", 0.01, "Share of images that may be skipped because they cannot be used."
+)
 _ALLOW_COMMON = flags.DEFINE_bool(
-    "allow_common_classes", False, "Whether classes to train on may be among those to test on."
+    "allow_common_classes", False, "Whether train and test may have classes in common."
 )
 _OPTION = flags.DEFINE_multi_string(
-    "option", [], "Of the source, as in --option=test_share=0.2; its function's docstring has them."
+    "option", [], "Option of the source, such as --option=test_share=0.2; see the docstring of its function."
 )
 
-
-# Config and extra flags of a source, if its config does not have its name.
-TRAINED_BY = {
-    "folder": ("own_images.py",),
-    "csv": ("own_images.py",),
-    "landmarks_clean": ("landmarks.py", "--config.data.test_records=records/roxford5k"),
-    "vgg_face2": ("vgg_face2.py:smooth_ap",),
-}
-# The run to evaluate on a source that has no training images.
-RUNS = {"ijb_c": "vgg_face2_smooth_ap", "roxford5k": "landmarks_map_q", "rparis6k": "landmarks_map_q"}
 _ROLES = {"query": "queries", "gallery": "in the gallery", "distractor": "distractors"}
 
 
@@ -89,20 +82,31 @@ def changes(summary: Mapping[str, Any]) -> str:
     return ", ".join(f"{images[name]:,} {said}" for name, said in words.items() if name in images)
 
 
-def next_command(source: str, folder: str, summary: Mapping[str, Any]) -> str:
+def next_command(source: str, folder: str, summary: Mapping[str, Any], *, installed: bool) -> str:
     """Returns the next command: train on the records, or evaluate a run on them if they are for tests only.
 
-    >>> next_command("sop", "records/sop", {"splits": {"train": {"classes": 11_318}, "test": {}}})
+    Args:
+        source: name of the source.
+        folder: folder of the records.
+        summary: content of its `prepared.json`.
+        installed: whether to name the installed commands, not train_main.py and eval_main.py.
+
+    >>> summary = {"splits": {"train": {"classes": 11_318}, "test": {}}}
+    >>> next_command("sop", "records/sop", summary, installed=True)
+    'tfrank-train --config=configs/sop.py --config.data.records=records/sop'
+    >>> next_command("sop", "records/sop", summary, installed=False)
     'python train_main.py --config=configs/sop.py --config.data.records=records/sop'
     """
+    train, evaluate = (
+        ("tfrank-train", "tfrank-eval") if installed else ("python train_main.py", "python eval_main.py")
+    )
     folder, splits = shlex.quote(folder), summary["splits"]
     if "train" not in splits:
-        run = f"runs/{RUNS[source]}" if source in RUNS else "RUN"
-        command = f"python eval_main.py --workdir={run} --config.data.test_records={folder}"
+        command = f"{evaluate} --workdir={SOURCES[source].run} --config.data.test_records={folder}"
         # Loose crops have face landmarks but no boxes.
         return command + " --config.data.test_region=face" * ("templates" in summary)
-    config, *flags = TRAINED_BY.get(source, (f"{source}.py",))
-    command = f"python train_main.py --config=configs/{config} --config.data.records={folder}"
+    config, *flags = SOURCES[source].config or (f"{source}.py",)
+    command = f"{train} --config=configs/{config} --config.data.records={folder}"
     return " ".join([command, *flags])
 
 
@@ -129,7 +133,7 @@ def main(_: Sequence[str]) -> None:
     source_dir, output_dir = _SOURCE_DIR.value, _OUTPUT_DIR.value
     if not (_SOURCE.value and source_dir and output_dir):
         raise InputError("Give --source, --source_dir and --output_dir. --help explains them.")
-    before = prepared(output_dir)
+    before = load_summary(output_dir)
     if before and before["source_dir"] != os.path.realpath(source_dir):
         raise InputError(f"{output_dir} has records of {before['source_dir']}. Choose another --output_dir.")
     flags_of = {"num_shards": "--shards", "processes": "--processes", "max_skipped": "--max_skipped"}
@@ -148,11 +152,15 @@ def main(_: Sequence[str]) -> None:
     if any(row["skipped"] for row in summary["splits"].values()):
         print(f"Skipped: {os.path.join(output_dir, SKIPPED)}")
     if before:
-        print(f"All of it was there before, nothing was written. To prepare it anew delete {output_dir}.")
+        print(
+            f"The records exist already, so nothing was written. To prepare them again, delete {output_dir}."
+        )
     else:
         print(f"Images: {changes(summary)}")
         print(f"Records: {os.path.abspath(output_dir)}")
-    print(f"Next: {next_command(_SOURCE.value, output_dir, summary)}")
+    # Who works in a copy of the repository need not have installed the commands.
+    installed = not os.path.isfile("train_main.py")
+    print(f"Next: {next_command(_SOURCE.value, output_dir, summary, installed=installed)}")
 
 
 def command() -> None:

@@ -57,7 +57,7 @@ def unpack(archive: str, folder: str) -> str:
             they point.
     """
     if not is_archive(archive):
-        raise InputError(f"{archive} is no file that ends with {', '.join(ZIPS + TARS)}.")
+        raise InputError(f"{archive} is not an archive. Its name must end with {', '.join(ZIPS + TARS)}.")
     folder = os.path.abspath(folder)
     if os.path.isdir(folder) and os.listdir(folder):
         return folder
@@ -119,7 +119,7 @@ def _untar(archive: str, folder: str) -> None:
         # `tarfile` takes a damaged or truncated header for the end. The true end is a block of zeros.
         file.fileobj.seek(file.offset)
         if file.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-            raise _damaged(archive, f"after {name}", "there is no end")
+            raise _damaged(archive, f"after {name}", "the end is missing")
         while file.fileobj.read(2**16):
             pass  # Read to the end: the checksum of compressed data is there.
 
@@ -161,7 +161,7 @@ def _placing(archive, name, folder):
         with _reading(archive, name):
             yield path
     except (FileExistsError, NotADirectoryError):
-        raise _refused(archive, name, "is there twice") from None
+        raise _refused(archive, name, "occurs twice") from None
 
 
 def _is_of_a_mac(name):
@@ -172,14 +172,14 @@ def _check_name(archive, name):
     """Raises InputError if a name leads out of the folder, also by the rules of Windows."""
     parts = name.replace("\\", "/").split("/")
     if parts[0] == "" or parts[0].endswith(":") or ".." in parts:
-        raise _refused(archive, name, "leads out of the folder")
+        raise _refused(archive, name, "would be written outside the folder")
 
 
 def _refused(archive, name, why):
-    return InputError(f"{archive}: {name} {why}. Nothing was unpacked. Is it the archive that you meant?")
+    return InputError(f"{archive}: {name} {why}. Nothing was unpacked. Check that this is the right archive.")
 
 
 def _damaged(archive, member, reason):
     what = f"{archive}: {member}" if member else archive
     why = str(reason_of_damage(archive, reason)).partition("\n")[0].rstrip(":") or type(reason).__name__
-    return InputError(f"{what} is damaged or cut off ({why}). Download the archive again.")
+    return InputError(f"{what} is damaged or truncated ({why}). Download the archive again.")

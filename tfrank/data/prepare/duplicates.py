@@ -18,21 +18,21 @@ class Duplicate(NamedTuple):
     split: str
     label: int
     same_as: str
-    split_of_that: str
-    label_of_that: int
+    same_as_split: str
+    same_as_label: int
 
 
 class Duplicates(NamedTuple):
     """Photos that occur more than once, each with its first occurrence; training images come first.
 
     Attributes:
-        divided: photos in test whose first occurrence is in train.
-        mixed: other photos whose first occurrence has another class, where both classes are known.
+        across_splits: photos in test whose first occurrence is in train.
+        across_classes: other photos whose first occurrence has another class, where both classes are known.
         repeated: number of other photos in the same split as their first occurrence.
     """
 
-    divided: list[Duplicate]
-    mixed: list[Duplicate]
+    across_splits: list[Duplicate]
+    across_classes: list[Duplicate]
     repeated: int
 
 
@@ -56,50 +56,50 @@ def find_duplicates(indexes: Mapping[str, RecordIndex], hashes: Mapping[str, np.
         row = number - starts[split_of[number]]
         return indexes[split].id[row].decode(errors="surrogateescape"), split, int(label[number])
 
-    divided, mixed, repeated = [], [], 0
+    across_splits, across_classes, repeated = [], [], 0
     for image in np.flatnonzero(first != np.arange(len(first))):
         one = first[image]
         if splits[split_of[one]] == "train" and splits[split_of[image]].startswith("test"):
-            divided.append(Duplicate(*described(image), *described(one)))
+            across_splits.append(Duplicate(*described(image), *described(one)))
         elif label[image] != label[one] and UNKNOWN not in (label[image], label[one]):
-            mixed.append(Duplicate(*described(image), *described(one)))
+            across_classes.append(Duplicate(*described(image), *described(one)))
         else:
             repeated += int(split_of[image] == split_of[one])
-    return Duplicates(divided, mixed, repeated)
+    return Duplicates(across_splits, across_classes, repeated)
 
 
 def sentences(found: Duplicates, path: str) -> list[str]:
     """Returns the messages about duplicates, which `path` lists."""
     said = []
     for pairs, where, why in (
-        (found.divided, "in train and in test", "The test asks for what was trained on."),
-        (found.mixed, "in two classes", "One of the two is wrong."),
+        (found.across_splits, "in train and in test", "Testing on training images gives wrong results."),
+        (found.across_classes, "in two classes", "One of the two is wrong."),
     ):
         if pairs:
             one = pairs[0]
             count = f"{len(pairs):,} photos are" if len(pairs) > 1 else "1 photo is"
             said.append(
-                f"Warning: {count} both {where}, byte for byte: {one.image} is {one.same_as}. {why} Delete"
-                f" one of each, then the records, and prepare them again; {path} lists them."
+                f"Warning: {count} both {where}, byte for byte, such as {one.image} and {one.same_as}. {why}"
+                f" Delete one of each, then the records, and prepare them again. {path} lists them."
             )
     if found.repeated:
         count = f"{found.repeated:,} photos are" if found.repeated > 1 else "1 photo is"
-        said.append(f"Note: {count} there again in the same class, byte for byte.")
+        said.append(f"Note: {count} repeated in the same class, byte for byte.")
     # A file name may hold bytes that are not valid text and cannot be printed.
     return [sentence.encode(errors="backslashreplace").decode() for sentence in said]
 
 
-def say_duplicates(found: Duplicates, path: str) -> None:
+def report_duplicates(found: Duplicates, path: str) -> None:
     """Prints messages about duplicates, and writes a list of them if the user has to act."""
     for sentence in sentences(found, path):
         print(sentence, flush=True)
-    if found.divided or found.mixed:
+    if found.across_splits or found.across_classes:
         write_duplicates(found, path)
 
 
 def write_duplicates(found: Duplicates, path: str) -> None:
     """Writes a CSV file of the photos that are in train and in test, or in two classes."""
     rows = io.StringIO(newline="")
-    csv.writer(rows).writerows([Duplicate._fields, *found.divided, *found.mixed])
+    csv.writer(rows).writerows([Duplicate._fields, *found.across_splits, *found.across_classes])
     with files.atomic_write(path) as file:
         file.write(rows.getvalue().encode(errors="surrogateescape"))

@@ -19,7 +19,7 @@ from tfrank.data.index import UNKNOWN, check_name
 from tfrank.data.sources.image import Count, SourceImage
 
 # Two to train on and two to test on, so that there are negatives.
-FEWEST_CLASSES = 4
+MIN_CLASSES = 4
 _IMAGES_BETWEEN_LINES = 500_000
 
 
@@ -81,7 +81,7 @@ def list_images(images: Iterable[SourceImage], folder: str, *, root: str | None 
             if number and number % _IMAGES_BETWEEN_LINES == 0:
                 print(f"{number:,} images listed so far", flush=True)
     if not writers:
-        raise InputError(f"The source has no images{f' in {root}' if root else ''}. Give another.")
+        raise InputError(f"The source has no images{f' in {root}' if root else ''}. Give another one.")
     return {split: writer.listing() for split, writer in writers.items()}
 
 
@@ -129,7 +129,7 @@ def _as_text(encoded: bytes) -> str:
     return base64.b64encode(encoded).decode()
 
 
-def read_lines(path: str, starts: Iterable[int]) -> Iterator[bytes]:
+def lines_at(path: str, starts: Iterable[int]) -> Iterator[bytes]:
     """Yields the lines of a list that begin at these bytes."""
     with open(path, "rb") as file:
         for start in starts:
@@ -139,7 +139,7 @@ def read_lines(path: str, starts: Iterable[int]) -> Iterator[bytes]:
 
 def read_images(path: str, starts: Iterable[int]) -> Iterator[SourceImage]:
     """Yields the images of the lines of a list that begin at these bytes."""
-    return map(image_of, read_lines(path, starts))
+    return map(image_of, lines_at(path, starts))
 
 
 def image_of(line: bytes) -> SourceImage:
@@ -159,17 +159,17 @@ def check_enough(listings: dict[str, Listing], where: str) -> None:
         return
     classes = {split: len(_classes(listing).keys() - {UNKNOWN}) for split, listing in listings.items()}
     total = len(set().union(*map(_classes, listings.values())) - {UNKNOWN})
-    if total < FEWEST_CLASSES:
+    if total < MIN_CLASSES:
         images = sum(map(len, listings.values()))
         raise InputError(
-            f"It takes {FEWEST_CLASSES} classes, two to train on and two to test on. {where} has {total}, of"
-            f" {images:,} image{'s' * (images != 1)}. Add classes."
+            f"{where} has {total} class{'es' * (total != 1)} of {images:,} image{'s' * (images != 1)}. At"
+            f" least {MIN_CLASSES} classes are needed, two to train on and two to test on. Add classes."
         )
     for split, listing in listings.items():
         if len(listing) <= classes[split]:
             raise InputError(
-                f"The {classes[split]:,} classes of {split} in {where} have one image each. It takes two of a"
-                " class to learn or to measure what is alike. Add images."
+                f"All classes of {split} in {where} have only one image ({classes[split]:,} classes)."
+                " Training and testing need classes of two or more images. Add images."
             )
 
 
@@ -183,8 +183,8 @@ def check_disjoint(listings: dict[str, Listing]) -> None:
         if common:
             some = ", ".join(repr(train[label]) for label in sorted(common)[:5]) + ", ..." * (len(common) > 5)
             raise InputError(
-                f"Both in train and in {split}: {len(common):,} class{'es' * (len(common) > 1)}, {some}. A"
-                " retrieval model is tested on classes that it was not trained on. Where this is meant, give"
+                f"Classes in both train and {split}: {len(common):,} ({some}). A retrieval model is tested on"
+                " classes that it was not trained on. To allow common classes, give"
                 " `python -m tfrank.data.prepare` --allow_common_classes."
             )
 
@@ -202,11 +202,10 @@ def check_images_apart(listings: dict[str, Listing]) -> None:
                 next(read_images(of.path, of.starts[place[first : first + 1]])).id
                 for of, place in zip((train, listing), places)
             )
-            name = repr(one) if one == other else f"{one!r}, there as {other!r}"
-            count = f"{len(common):,} image{'s' * (len(common) > 1)}"
+            name = repr(one) if one == other else f"{one!r}, in {split} {other!r}"
             raise InputError(
-                f"Both in train and in {split}: {count}, such as {name}."
-                " A model is not tested on what it was trained on. Take each out of one of the two."
+                f"Images in both train and {split}: {len(common):,}, such as {name}. Testing on training"
+                " images gives wrong results. Remove each image from one of the two splits."
             )
 
 

@@ -18,13 +18,21 @@ from tfrank.common import files
 from tfrank.common.checks import InputError
 from tfrank.common.progress import Progress
 from tfrank.data.index import UNKNOWN, RecordIndex, check_name, concatenate, load_index
-from tfrank.data.prepare.workers import Counts, run
-from tfrank.data.records import BOX_FEATURES, FOOTER, HEADER, checked, index_of_rows, masked_crc, open_shard
+from tfrank.data.prepare.workers import Counts, run_tasks
+from tfrank.data.records import (
+    BOX_FEATURES,
+    FOOTER,
+    HEADER,
+    index_of_rows,
+    masked_crc,
+    open_shard,
+    verified_data,
+)
 from tfrank.data.sources.image import ROLES
 
 _GZIP = b"\x1f\x8b"
 # With less data, starting processes takes longer than it saves.
-_FEW_MEGABYTES = 300
+_MIN_MEGABYTES_FOR_WORKERS = 300
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,9 +73,11 @@ def open_foreign_records(
     """
     files.check_reachable(folder)
     shards = sorted({shard for pattern in patterns for shard in _matching(folder, pattern)})
-    shards = [shard for shard in shards if not shard.endswith((".npz", ".tmp"))]
+    shards = [shard for shard in shards if not shard.endswith((".index", ".tmp"))]
     if not shards:
-        raise InputError(f"There are no shards {', '.join(patterns)} in {folder}.")
+        raise InputError(
+            f"No file in {folder} matches {', '.join(patterns)}. Correct the patterns of the shards."
+        )
     name = _index_name(patterns, features)
     writable = not files.is_remote(folder) and os.access(folder, os.W_OK)
     for place in (folder, cache):
@@ -77,7 +87,7 @@ def open_foreign_records(
     path = os.path.join(folder if writable else cache, name)
     index = scan(shards, features=features, processes=processes)
     index.save(path)
-    print(f"The index of {len(index):,} records is kept in {path}")
+    print(f"The index of {len(index):,} records is stored in {path}")
     return load_index(path)
 
 
@@ -91,7 +101,7 @@ def _index_name(patterns, features):
     """Returns a file name for the index, unique to these patterns and features."""
     described = json.dumps([list(patterns), dataclasses.asdict(features)])
     readable = re.sub(r"\W+", "_", "_".join(patterns)).strip("_")[:80]
-    return f"{readable}.{zlib.crc32(described.encode()):08x}.index.npz"
+    return f"{readable}.{zlib.crc32(described.encode()):08x}.index"
 
 
 def _current(path, shards):
@@ -99,14 +109,14 @@ def _current(path, shards):
     try:
         index = load_index(path)
     except InputError:
-        print(f"The record index {path} is damaged, or not of the shards as they are now. It is made anew.")
+        print(f"The record index {path} is damaged or does not fit the shards. It is built again.")
         return None
     made = os.stat(path).st_mtime_ns
     newer = [s for s in shards if tf.io.gfile.stat(s).mtime_nsec > made]
     same = list(map(os.path.abspath, index.shards)) == list(map(os.path.abspath, shards))
     if newer or not same:
         reason = f"older than {newer[0]}" if newer else "of other shards"
-        print(f"The record index {path} is {reason}. It is made anew.")
+        print(f"The record index {path} is {reason}. It is built again.")
     return index if same and not newer else None
 
 
@@ -122,11 +132,11 @@ def scan(shards: Sequence[str], *, features: Features = Features(), processes: i
     progress = Progress("MB", max(1, round(megabytes)), rate="MB")
     counts = Counts()
     found = dict(
-        run(
+        run_tasks(
             _scan_shard,
             [(shard, features) for shard in shards],
             counts=counts,
-            processes=min(processes, len(shards)) if megabytes > _FEW_MEGABYTES else 1,
+            processes=min(processes, len(shards)) if megabytes > _MIN_MEGABYTES_FOR_WORKERS else 1,
             watch=lambda: progress.show(round(counts.done / 1e6)),
         )
     )
@@ -136,7 +146,9 @@ def scan(shards: Sequence[str], *, features: Features = Features(), processes: i
         raise InputError(f"There are no records in {', '.join(shards)}.")
     if labels.dtype.kind != "i":
         if any(part.dtype.kind == "i" for part, _ in parts if len(part)):
-            raise InputError(f"The feature {features.label} is a number in some shards and a word in others.")
+            raise InputError(
+                f"The feature {features.label} is a number in some shards and a word in others. Use one kind."
+            )
         words, places = np.unique(labels, return_inverse=True)
         labels = np.array([_number_of(word) for word in words])[places]
     index = concatenate([index for _, index in parts])
@@ -170,7 +182,8 @@ def _scan_shard(task: tuple[str, Features], counts: Counts) -> tuple[str, tuple[
             break
     if len({type(label) for label in labels}) > 1:
         raise InputError(
-            f"{shard}: the feature {features.label} is a number in some records, in others a word."
+            f"{shard}: the feature {features.label} is a number in some records and a word in others. Use one"
+            " kind."
         )
     return shard, (np.array(labels), index_of_rows((shard,), [size], rows))
 
@@ -183,14 +196,16 @@ def _records(shard: str, size: int) -> Iterator[tuple[int, bytes, int]]:
             offset = end + HEADER.size
             where = f"{shard} at byte {offset}"
             if header.startswith(_GZIP):
-                raise InputError(f"{shard} is compressed by gzip, and records are read by place: unpack it.")
+                raise InputError(
+                    f"{shard} is compressed with gzip. Unpack it, since records are read by position."
+                )
             if len(header) < HEADER.size or masked_crc(header[:8]) != HEADER.unpack(header)[1]:
                 raise InputError(
-                    f"{where}: not the start of a TFRecord. The file is damaged or of another kind."
+                    f"{where}: no TFRecord starts here. The file is damaged or of another format."
                 )
             length = HEADER.unpack(header)[0]
             block = file.read(min(length, size) + FOOTER.size)
-            yield offset, checked(block, length, where), FOOTER.unpack(block[length:])[0]
+            yield offset, verified_data(block, length, where), FOOTER.unpack(block[length:])[0]
             end = offset + len(block)
 
 
@@ -199,13 +214,13 @@ def _described(data: bytes, features: Features, where: str, name: str) -> tuple:
     try:
         found = tf.train.Example.FromString(data).features.feature
     except DecodeError:
-        raise InputError(f"{where}: the record is no `tf.train.Example`.") from None
+        raise InputError(f"{where}: the record is not a `tf.train.Example`.") from None
     values = {key: _values(found[key]) for key in found}
     label = values.get(features.label)
     if not label or not isinstance((values.get(features.encoded) or [None])[0], bytes):
         raise InputError(
-            f"{where}: the record lacks the bytes `{features.encoded}` or the integer or word"
-            f" `{features.label}`. It has {', '.join(sorted(found))}: name them by config.data.features."
+            f"{where}: the record needs the features `{features.encoded}` (bytes) and `{features.label}` (an"
+            f" integer or a word). It has {', '.join(sorted(found))}. Set the names in config.data.features."
         )
 
     def one(feature, kind, default):

@@ -15,7 +15,7 @@ import numpy as np
 from tfrank.common import files
 from tfrank.data.index import RecordIndex, concatenate, load_index
 from tfrank.data.prepare.image_files import BadImage, ImageFile, checked_image
-from tfrank.data.prepare.listing import Listing, image_of, read_images, read_lines
+from tfrank.data.prepare.listing import Listing, image_of, lines_at, read_images
 from tfrank.data.prepare.workers import Counts
 from tfrank.data.records import ImageRecord, write_shard
 from tfrank.data.sources.image import SourceImage
@@ -23,7 +23,7 @@ from tfrank.data.sources.image import SourceImage
 # Increase it when the same image is written differently.
 FORMAT = 2
 # Maximum size of an image file; a record of 2 GB cannot be written.
-MOST_BYTES = 2**30
+MAX_FILE_BYTES = 2**30
 
 
 class Skipped(NamedTuple):
@@ -71,7 +71,7 @@ class ShardTask:
         """Hashes what determines the shard's content; of image files, only size and modification time."""
         about = f"{FORMAT} {self.shorter_side} {sorted(self.repeated)} {os.path.abspath(self.folder)}"
         digest = hashlib.sha256(about.encode(errors="surrogateescape"))
-        for line in read_lines(self.listing, self.starts):
+        for line in lines_at(self.listing, self.starts):
             digest.update(line)
             with contextlib.suppress(OSError, ValueError):
                 status = os.stat(os.path.join(self.folder, image_of(line).path))
@@ -106,7 +106,7 @@ def write(task: ShardTask, counts: Counts) -> Written:
         index = write_shard(_records(task, counts, skipped, changes, hashes), task.path)
     except _Stopped:
         return Written(skipped, changes)
-    index.save(index_path(task))
+    index.save(shard_index_path(task))
     with files.atomic_write(_hashes_path(task)) as file:
         np.save(file, np.array(hashes, np.int64))
     files.write_json(_done_path(task), {"digest": digest, "skipped": skipped, "changes": changes})
@@ -120,7 +120,7 @@ def finished(task: ShardTask) -> Written | None:
             note = json.load(file)
         if note["digest"] != task.digest():
             return None
-        if len(load_index(index_path(task))) != len(load_hashes(task)):
+        if len(load_index(shard_index_path(task))) != len(load_hashes(task)):
             return None
         return Written([Skipped(*row) for row in note["skipped"]], dict(note["changes"]))
     except (OSError, ValueError, KeyError, TypeError):
@@ -134,12 +134,12 @@ def load_hashes(task: ShardTask) -> np.ndarray:
 
 def joined(tasks: Iterable[ShardTask]) -> RecordIndex:
     """Returns one index of several written shards."""
-    return concatenate([load_index(index_path(task)) for task in tasks])
+    return concatenate([load_index(shard_index_path(task)) for task in tasks])
 
 
-def index_path(task: ShardTask) -> str:
+def shard_index_path(task: ShardTask) -> str:
     """Returns the path of a shard's own index, which is used until there is one of all shards."""
-    return f"{task.path}.index.npz"
+    return f"{task.path}.index"
 
 
 def _hashes_path(task):
@@ -192,10 +192,10 @@ def _read(image: SourceImage, folder: str) -> bytes:
             raise ValueError("it is a pipe or a device")  # Reading it may never end.
         with open(path, "rb") as file:
             before = os.fstat(file.fileno())
-            data = file.read(MOST_BYTES + 1)
+            data = file.read(MAX_FILE_BYTES + 1)
             after = os.fstat(file.fileno())
-        if len(data) > MOST_BYTES:
-            raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
+        if len(data) > MAX_FILE_BYTES:
+            raise ValueError(f"it has more than {MAX_FILE_BYTES:,} bytes")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise BadImage(f"cannot be read ({reason})") from None

@@ -53,7 +53,7 @@ class Counts:
         self._stopped.set()
 
 
-def run(
+def run_tasks(
     function: Callable[[Any, Counts], Any],
     tasks: Iterable[Any],
     *,

@@ -22,8 +22,8 @@ from tfrank.data.sources.vgg_face2 import read_vgg_face2
 SOURCES: dict[str, Source] = {
     "digits": Source(read_digits),
     "omniglot": Source(read_omniglot),
-    "folder": Source(read_folder, own=True),
-    "csv": Source(read_csv, own=True),
+    "folder": Source(read_folder, config=("own_images.py",), own=True),
+    "csv": Source(read_csv, config=("own_images.py",), own=True),
     "sop": Source(read_sop, {"train": Count(11_318, 59_551), "test": Count(11_316, 60_502)}),
     "in_shop": Source(
         read_in_shop,
@@ -52,33 +52,38 @@ SOURCES: dict[str, Source] = {
         {"train": Count(586, 42_410), "val": Count(None, 6_382)},
         "Papers count the train list alone.",
         "The web keeps changing: of the 48,792 images listed 31,365 could still be downloaded.",
+        config=("landmarks.py", "--config.data.test_records=records/roxford5k"),
     ),
     "roxford5k": Source(
         read_roxford5k,
         {"test query": Count(None, 70), "test gallery": Count(None, 4_993)},
         ground_truth=functools.partial(ground_truth, name="roxford5k"),
+        run="runs/landmarks_map_q",
     ),
     "rparis6k": Source(
         read_rparis6k,
         {"test query": Count(None, 70), "test gallery": Count(None, 6_322)},
         ground_truth=functools.partial(ground_truth, name="rparis6k"),
+        run="runs/landmarks_map_q",
     ),
     "vgg_face2": Source(
         read_vgg_face2,
         {"train": Count(8_631, 3_141_890), "test": Count(500, 169_396)},
         "The 3.31 million images that papers print for train are those of train and test together.",
+        config=("vgg_face2.py:smooth_ap",),
     ),
     "ijb_c": Source(
         read_ijb_c,
         {"test": Count(3_531, 148_824)},
         "Smooth-AP's numbers, from the subjects before those of fewer than 5 instances are left out: the"
         " data set has 3,531 in all.",
-        found=has_metadata,
-        other=Source(
+        run="runs/vgg_face2_smooth_ap",
+        matches=has_metadata,
+        alternative=Source(
             read_ijb_c_templates,
             {"test": Count(None, 469_375)},
             templates=templates,
-            found=has_templates,
+            matches=has_templates,
         ),
     ),
 }

@@ -59,7 +59,7 @@ def read_cars(folder: str) -> Iterator[SourceImage]:
 
 
 def _of_one_list(folder):
-    expected = f"that of {LIST} and car_ims, or of {', '.join(LISTS.values())} and devkit"
+    expected = f"with {LIST} and car_ims, or with {', '.join(LISTS.values())} and devkit"
     part, (path,) = locate(folder, [LIST], expected)
     for row in _annotations(path, _names(path), "relative_im_path"):
         yield part, *row
@@ -67,14 +67,14 @@ def _of_one_list(folder):
 
 def _of_devkit(folder):
     train, test = LISTS
-    expected = "that of cars_train, cars_test and devkit"
+    expected = "with cars_train, cars_test and devkit"
     part, (first, named) = locate(folder, [train, NAMES], expected, places=DEVKIT)
     places = [os.path.dirname(first), *(os.path.join(folder, part, place) for place in DEVKIT)]
     second = next(filter(os.path.isfile, (os.path.join(place, test) for place in places)), None)
     if second is None:
         raise InputError(
-            f"There is no {test} in {places[0]}: the devkit's own cars_test_annos.mat does not say which"
-            " car an image shows. Fetch that file too, and put it there."
+            f"{places[0]} has no {test}. The devkit's own cars_test_annos.mat has no classes. Download that"
+            " file too, and put it there."
         )
     names = _names(named)
     for path, images in zip((first, second), LISTS.values()):

@@ -9,7 +9,7 @@ import numpy as np
 from tfrank.common import checks
 
 
-def drawn_to_test(classes: Iterable[str], *, test_share: float, seed: int) -> set[str]:
+def draw_test_classes(classes: Iterable[str], *, test_share: float, seed: int) -> set[str]:
     """Returns the classes that are randomly drawn for "test"; the others are trained on.
 
     Args:
@@ -17,7 +17,7 @@ def drawn_to_test(classes: Iterable[str], *, test_share: float, seed: int) -> se
         test_share: share of the classes that are drawn, 0 to 1; at least one is left to train on.
         seed: seed of the draw, at least 0. The same names and seed give the same classes.
 
-    >>> sorted(drawn_to_test(["duck", "owl", "robin", "wren"], test_share=0.5, seed=0))
+    >>> sorted(draw_test_classes(["duck", "owl", "robin", "wren"], test_share=0.5, seed=0))
     ['duck', 'robin']
     """
     checks.number("test_share", test_share, at_least=0, at_most=1)
@@ -27,13 +27,13 @@ def drawn_to_test(classes: Iterable[str], *, test_share: float, seed: int) -> se
     return {names[number] for number in order[: min(round(test_share * len(names)), len(names) - 1)]}
 
 
-def unified(names: Iterable[str]) -> dict[str, str]:
+def merge_spellings(names: Iterable[str]) -> dict[str, str]:
     """Returns the class of each name; names that differ only in Unicode normalisation are one class.
 
     A Mac may write é as two characters (NFD); other systems write one (NFC). Prints a note for each class
     with several names.
 
-    >>> unified(["caf\\u00e9", "owl"]) == {"caf\\u00e9": "caf\\u00e9", "owl": "owl"}
+    >>> merge_spellings(["caf\\u00e9", "owl"]) == {"caf\\u00e9": "caf\\u00e9", "owl": "owl"}
     True
     """
     classes = {name: unicodedata.normalize("NFC", name) for name in names}

@@ -15,6 +15,7 @@ are optional, and other columns are ignored.
   EXIF orientation, as viewers show it. It may be empty.
 """
 
+import collections
 import glob
 import os
 import re
@@ -22,11 +23,12 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from tfrank.common.checks import InputError, did_you_mean
-from tfrank.data.sources.classes import drawn_to_test, unified
+from tfrank.data.sources.classes import draw_test_classes, merge_spellings
 from tfrank.data.sources.image import ROLES, UNKNOWN, SourceImage
 from tfrank.data.sources.lists import Line, coordinate, decode_lines, read_table, size
 
 NEEDED = ("path", "label")
+SPLITS = ("train", "test")
 # Excel writes ; in locales with a decimal comma.
 DELIMITERS = ",;\t"
 BOX = {"x": coordinate, "y": coordinate, "w": size, "h": size}
@@ -61,15 +63,16 @@ def read_csv(manifest: str, *, test_share: float = 0.5, seed: int = 0) -> Iterat
             and height.
     """
     path = _find(manifest)
-    labels, categories, divided = set(), set(), True
+    labels, categories, splits = set(), set(), collections.Counter()
     for row in _rows(path):
         labels.add(row.label)
         categories.add(row.category)
-        divided = bool(row.split)
-    classes = unified(labels)
+        splits[row.split] += 1
+    _report_other_splits(path, splits)
+    classes = merge_spellings(labels)
     label_numbers, category_numbers = _numbers(set(classes.values())), _numbers(categories - {""})
-    tests = drawn_to_test(label_numbers, test_share=test_share, seed=seed)
-    if not divided:
+    tests = draw_test_classes(label_numbers, test_share=test_share, seed=seed)
+    if "" in splits:
         print(
             f"{path} has no column split: {len(tests):,} of {len(label_numbers):,} classes, drawn at random,"
             " are tested on.",
@@ -89,6 +92,19 @@ def read_csv(manifest: str, *, test_share: float = 0.5, seed: int = 0) -> Iterat
         )
 
 
+def _report_other_splits(path: str, splits: Mapping[str, int]) -> None:
+    """Prints all splits with their number of images if one is neither train nor test; it may be a typo."""
+    others = [split for split in splits if split not in ("", *SPLITS)]
+    if others:
+        counts = ", ".join(f"{split} ({count:,})" for split, count in sorted(splits.items()))
+        hints = (did_you_mean(split, SPLITS) for split in others if not split.startswith(SPLITS))
+        print(
+            f"Note: {path} has the splits {counts}, each with its number of images. Only train and test are"
+            f" used unless --config.data.train or --config.data.test name others.{''.join(hints)}",
+            flush=True,
+        )
+
+
 def _find(manifest: str) -> str:
     """Returns the path of the manifest; given a folder, that of the only .csv file in it."""
     if not os.path.isdir(manifest):
@@ -96,8 +112,8 @@ def _find(manifest: str) -> str:
     names = sorted(name for name in glob.glob("*", root_dir=manifest) if name.lower().endswith(".csv"))
     if len(names) != 1:
         raise InputError(
-            f"{manifest} should hold one .csv file, and holds {', '.join(names) or 'none'}. Give the path of"
-            " the manifest itself."
+            f"{manifest} should contain one .csv file, but contains {', '.join(names) or 'none'}. Give the"
+            " path of the manifest itself."
         )
     return os.path.join(manifest, names[0])
 

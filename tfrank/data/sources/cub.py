@@ -14,7 +14,7 @@ import posixpath
 from collections.abc import Callable, Iterator
 
 from tfrank.data.sources.image import SourceImage
-from tfrank.data.sources.lists import coordinate, locate, read_lines, size, whole
+from tfrank.data.sources.lists import coordinate, integer, locate, read_lines, size
 
 LISTS = ("images.txt", "image_class_labels.txt", "bounding_boxes.txt", "classes.txt")
 TRAIN_CLASSES = 100
@@ -34,11 +34,11 @@ def read_cub(folder: str) -> Iterator[SourceImage]:
             name or no box.
     """
     part, paths = locate(folder, LISTS, f"CUB_200_2011, with images and {', '.join(LISTS)}")
-    classes = _table(paths[1], image_id=whole, class_id=whole)
-    boxes = _table(paths[2], image_id=whole, x=coordinate, y=coordinate, width=size, height=size)
-    names = _table(paths[3], class_id=whole, class_name=str)
+    classes = _table(paths[1], image_id=integer, class_id=integer)
+    boxes = _table(paths[2], image_id=integer, x=coordinate, y=coordinate, width=size, height=size)
+    names = _table(paths[3], class_id=integer, class_name=str)
     for line in read_lines(paths[0]):
-        image, path = line.fields(image_id=whole, image_name=str)
+        image, path = line.fields(image_id=integer, image_name=str)
         try:
             (number,), box = classes[image], boxes[image]
             (name,) = names[number]

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 
 from tfrank.common.checks import InputError
-from tfrank.data.sources.classes import drawn_to_test, unified
+from tfrank.data.sources.classes import draw_test_classes, merge_spellings
 from tfrank.data.sources.image import SourceImage
 
 JPEG = (".jpg", ".jpeg", ".jpe", ".jfif")
@@ -56,14 +56,14 @@ def read_folder(folder: str, *, test_share: float = 0.5, seed: int = 0) -> Itera
     loose = [path for part in sorted({"", *layout}) for path in _loose(folder, part, left_out)]
     if layout is UNDIVIDED and (parts := PARTS & set(names[""])):
         raise InputError(
-            f"{folder} has the folders {', '.join(sorted(parts))}. Is it divided? A division is train and"
-            " test, or train, query and gallery; all of them, and named so. Else rename those classes."
+            f"{folder} has the folders {', '.join(sorted(parts))}. If they are splits, name them train and"
+            " test, or train, query and gallery. If they are classes, rename them."
         )
-    classes = unified(itertools.chain(*names.values()))
+    classes = merge_spellings(itertools.chain(*names.values()))
     labels = {name: label for label, name in enumerate(sorted(set(classes.values())))}
     if not labels:
         raise InputError(_nothing(folder, loose, left_out))
-    tests = drawn_to_test(labels, test_share=test_share, seed=seed)
+    tests = draw_test_classes(labels, test_share=test_share, seed=seed)
     for part, (split, role) in layout.items():
         for name in names[part]:
             text = classes[name]
@@ -81,7 +81,8 @@ def _nothing(folder, loose, left_out):
     """The message for a folder without classes."""
     has = "no images"
     if loose:
-        has = f"{len(loose):,} image{'s' * (len(loose) > 1)} and no folder with images. It takes one a class"
+        count = f"{len(loose):,} image{'s' * (len(loose) > 1)}"
+        has = f"{count} but no folder with images. Each class needs a folder"
     expected = (
         f"{folder} has {has}. Expected {folder}/<class>/<image>, or the same inside its folders train and"
         f" test, or train, query and gallery, where an image ends in {', '.join(SUFFIXES)}."

@@ -17,12 +17,12 @@ import posixpath
 from collections.abc import Iterator
 
 from tfrank.data.sources.image import SourceImage
-from tfrank.data.sources.lists import coordinate, find, locate, read_table, whole
+from tfrank.data.sources.lists import coordinate, find, integer, locate, read_table
 
 LIST = "ijbc_metadata.csv"
-FACE = {"SUBJECT_ID": whole, "FILENAME": str, "SIGHTING_ID": whole}
+FACE = {"SUBJECT_ID": integer, "FILENAME": str, "SIGHTING_ID": integer}
 BOX = {"FACE_X": coordinate, "FACE_Y": coordinate, "FACE_WIDTH": coordinate, "FACE_HEIGHT": coordinate}
-FEWEST_INSTANCES = 5
+MIN_INSTANCES = 5
 _PLACES = ("protocols", "protocol", "")
 
 
@@ -44,13 +44,13 @@ def read_ijb_c(folder: str) -> Iterator[SourceImage]:
     Raises:
         InputError: the file or a column is missing, or a line is not as published.
     """
-    expected = f"that of IJB-C, with images and protocols/{LIST}, or InsightFace's, with loose_crop and meta"
+    expected = f"of IJB-C, with images and protocols/{LIST}, or InsightFace's, with loose_crop and meta"
     part, (path,) = locate(folder, [LIST], expected, places=_PLACES)
     images = "images" if os.path.isdir(os.path.join(folder, part, "images")) else ""
     stills, videos = _instances(path)
     groups: dict[tuple[int, int], int] = {}
     for subject, name, sighting, box in _faces(path):
-        if stills[subject] + len(videos[subject]) < FEWEST_INSTANCES:
+        if stills[subject] + len(videos[subject]) < MIN_INSTANCES:
             continue
         group = groups.setdefault((subject, sighting), len(groups)) if _is_frame(name) else None
         yield SourceImage(

@@ -26,7 +26,7 @@ import numpy as np
 
 from tfrank.common.checks import InputError
 from tfrank.data.sources.image import SourceImage
-from tfrank.data.sources.lists import Line, coordinate, find, locate, read_lines, whole
+from tfrank.data.sources.lists import Line, coordinate, find, integer, locate, read_lines
 from tfrank.data.templates import Templates
 
 IMAGES, POINTS, PAIRS = (
@@ -40,7 +40,7 @@ _BLOCK_LINES = 2**16
 
 def _number(word: str) -> int:
     """Returns a word of digits as a 32-bit integer; raises ValueError otherwise."""
-    if (number := whole(word)) > np.iinfo(np.int32).max:
+    if (number := integer(word)) > np.iinfo(np.int32).max:
         raise ValueError(word)
     return number
 
@@ -110,8 +110,8 @@ def templates(folder: str) -> Templates:
     if len(unknown):
         row = int(np.argmax((pairs[:, :2] == unknown[0]).any(axis=1)))
         raise InputError(
-            f"{paired}: the pair {' '.join(map(str, pairs[row]))} has template {unknown[0]}, of which"
-            f" {listed} has no image. Take both lists of the same release."
+            f"{paired}: the pair {' '.join(map(str, pairs[row]))} has template {unknown[0]}, which has no"
+            f" image in {listed}. Use both lists of the same release."
         )
     return found
 
@@ -136,7 +136,7 @@ def read_pairs(path: str) -> np.ndarray:
     except OSError as error:
         raise InputError(f"Cannot read {path} ({error.strerror}).") from None
     if not count:
-        raise InputError(f"{path} is cut off: it has no pairs. Unpack or download it again.")
+        raise InputError(f"{path} is truncated: it has no pairs. Unpack or download it again.")
     return pairs[:count]
 
 
@@ -164,11 +164,11 @@ def _located(folder):
     present = [name for name in (IMAGES, POINTS, PAIRS) if find(folder, name, _PLACES)]
     # Locate by a list that exists, so that missing ones are looked for beside it.
     ordered = sorted((IMAGES, POINTS, PAIRS), key=lambda name: name not in present)
-    expected = f"InsightFace's of IJB-C, with loose_crop and meta/{IMAGES}"
+    expected = f"of InsightFace's IJB-C, with loose_crop and meta/{IMAGES}"
     part, paths = locate(folder, ordered, expected, places=_PLACES)
     path = dict(zip(ordered, paths))
     return part, path[IMAGES], path[POINTS], path[PAIRS]
 
 
 def _disorder(line, expected):
-    return line.error(expected, " Take lists of the same release, in their order.")
+    return line.error(expected, " Use lists of the same release, in their order.")

@@ -62,11 +62,13 @@ class Source(NamedTuple):
         missing: how many of the listed images are no longer available.
         ground_truth: a function of the folder that returns the relevance that labels cannot express, as JSON,
             by id of the query.
+        config: the config file that trains on it, and extra flags; () for the file `<name of the source>.py`.
+        run: the run to evaluate on it, if it has no training images.
         own: whether these are a user's own images, which may be too few, or larger than useful.
         templates: a function of the folder that returns `data.templates.Templates`, if templates are
             compared.
-        found: returns whether a folder has the layout of this source; None for sources with one layout.
-        other: the same data set in another layout.
+        matches: returns whether a folder has the layout of this source; None for sources with one layout.
+        alternative: the same data set in another layout.
     """
 
     read: Callable[..., Iterator[SourceImage]]
@@ -74,13 +76,15 @@ class Source(NamedTuple):
     remark: str = ""
     missing: str = ""
     ground_truth: Callable[[str], dict] | None = None
+    config: tuple[str, ...] = ()
+    run: str = "RUN"
     own: bool = False
     templates: Callable[[str], Any] | None = None
-    found: Callable[[str], bool] | None = None
-    other: "Source | None" = None
+    matches: Callable[[str], bool] | None = None
+    alternative: "Source | None" = None
 
     def in_layout_of(self, folder: str) -> "Source":
-        """Returns the source itself, or `other` if the folder has only the layout of that."""
-        if self.other and self.other.found(folder) and not self.found(folder):
-            return self.other
+        """Returns the source itself, or `alternative` if the folder has only the layout of that."""
+        if self.alternative and self.alternative.matches(folder) and not self.matches(folder):
+            return self.alternative
         return self

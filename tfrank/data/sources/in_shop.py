@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from tfrank.common.checks import InputError
 from tfrank.data.sources.image import SourceImage
-from tfrank.data.sources.lists import locate, read_lines, whole
+from tfrank.data.sources.lists import integer, locate, read_lines
 
 LIST = "list_eval_partition.txt"
 HEADER = "image_name item_id evaluation_status"
@@ -30,17 +30,17 @@ def read_in_shop(folder: str) -> Iterator[SourceImage]:
     Raises:
         InputError: the list is missing or cut off, or a line is not of the form above.
     """
-    expected = "that of In-shop Clothes Retrieval, with Eval and the images"
+    expected = "of In-shop Clothes Retrieval, with Eval and the images"
     part, (path,) = locate(folder, [LIST], expected, places=("Eval", "Anno", ""))
     # Hold the whole list, 52,712 lines, so that a truncated one is refused before any image is read.
     count, header, *lines = read_lines(path, at_least=3)
-    (expected,) = count.fields(number_of_images=whole)
+    (expected,) = count.fields(number_of_images=integer)
     if header.text.split() != HEADER.split():
         raise header.error(f"the header {HEADER!r}")
     if len(lines) != expected:
         raise InputError(
-            f"{path} is cut off or changed: it names {len(lines):,} images, and {expected:,} by its first"
-            " line. Unpack or download it again."
+            f"{path} is truncated or changed: it lists {len(lines):,} images, but its first line says"
+            f" {expected:,}. Unpack or download it again."
         )
     unpacked = "Img" if os.path.isdir(os.path.join(folder, part, "Img", "img")) else ""
     for line in lines:
@@ -62,4 +62,4 @@ def _item_number(word):
     """Converts id_00000002 to 2; raises ValueError for another form."""
     if not word.startswith("id_"):
         raise ValueError(word)
-    return whole(word.removeprefix("id_"))
+    return integer(word.removeprefix("id_"))

@@ -10,7 +10,7 @@ import posixpath
 from collections.abc import Iterator
 
 from tfrank.data.sources.image import SourceImage
-from tfrank.data.sources.lists import locate, read_lines, whole
+from tfrank.data.sources.lists import integer, locate, read_lines
 
 LISTS = {split: f"Inat_dataset_splits/Inaturalist_{split}_set1.txt" for split in ("train", "test")}
 
@@ -25,12 +25,12 @@ def read_inaturalist(folder: str) -> Iterator[SourceImage]:
     Raises:
         InputError: a list is missing, or a line is not of the form above.
     """
-    part, paths = locate(folder, list(LISTS.values()), "that of Inat_dataset_splits and train_val2018")
+    part, paths = locate(folder, list(LISTS.values()), "with Inat_dataset_splits and train_val2018")
     for split, path in zip(LISTS, paths):
         for line in read_lines(path):
             try:
                 _, group, species, _ = line.text.split("/")
-                label = whole(species)
+                label = integer(species)
             except ValueError:
                 raise line.error("a path train_val2018/<group>/<number of a species>/<image>.jpg") from None
             yield SourceImage(

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator
 
 from tfrank.data.sources.image import SourceImage
-from tfrank.data.sources.lists import coordinate, locate, read_lines, whole
+from tfrank.data.sources.lists import coordinate, integer, locate, read_lines
 
 LISTS = {split: f"annotation_clean_{split}.txt" for split in ("train", "val")}
 
@@ -33,12 +33,12 @@ def read_landmarks_clean(folder: str) -> Iterator[SourceImage]:
     Raises:
         InputError: a list is missing, or a line is not as published.
     """
-    expected = "that of the images, with the lists in it or in its annotations_landmarks"
+    expected = "with the images, and the lists in it or in its annotations_landmarks"
     part, paths = locate(folder, list(LISTS.values()), expected, places=("annotations_landmarks", ""))
     for split, path in zip(LISTS, paths):
         for line in read_lines(path):
             place, label, x1, x2, y1, y2 = line.fields(
-                url_or_path=str, landmark=whole, x1=coordinate, x2=coordinate, y1=coordinate, y2=coordinate
+                url_or_path=str, landmark=integer, x1=coordinate, x2=coordinate, y1=coordinate, y2=coordinate
             )
             box = (x1, y1, x2 - x1, y2 - y1)
             name = local_path(place)

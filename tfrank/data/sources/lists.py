@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from tfrank.common.checks import InputError, did_you_mean
 
-# Converts a word to its value, or raises ValueError.
-Kind = Callable[[str], Any]
+# Converts a word to its value; raises ValueError for a word of another type.
+Converter = Callable[[str], Any]
 
 
 class Line(NamedTuple):
@@ -27,28 +27,28 @@ class Line(NamedTuple):
             f"{self.path}, line {self.number}: expected {expected}, but the line is {self.text!r}.{hint}"
         )
 
-    def fields(self, **columns: Kind) -> list:
+    def fields(self, **columns: Converter) -> list:
         """Returns the words of the line, converted by their columns' kinds; the first word may hold blanks.
 
         Raises:
             InputError: there are too few words, or a word is not of its kind.
 
-        >>> Line("test_list_800.txt", 1, "0279029 23781").fields(image_id=str, vehicle_id=whole)
+        >>> Line("test_list_800.txt", 1, "0279029 23781").fields(image_id=str, vehicle_id=integer)
         ['0279029', 23781]
         """
         return self.convert(self.text.rsplit(maxsplit=len(columns) - 1), columns)
 
-    def convert(self, words: Sequence[str], columns: Mapping[str, Kind]) -> list:
-        """Converts words of the line by their columns' kinds, such as str, `whole`, `coordinate`, `size`."""
+    def convert(self, words: Sequence[str], columns: Mapping[str, Converter]) -> list:
+        """Converts words of the line, each by the converter of its column: str, `integer`, `size` ..."""
         try:
             return [kind(word) for kind, word in zip(columns.values(), words, strict=True)]
         except ValueError:
-            kinds = {whole: " (a whole number)", coordinate: " (a number)", size: " (a positive number)"}
+            kinds = {integer: " (a whole number)", coordinate: " (a number)", size: " (a positive number)"}
             names = ", ".join(name + kinds.get(kind, "") for name, kind in columns.items())
             raise self.error(f"the column{'s' * (len(columns) > 1)} {names}") from None
 
 
-def whole(word: str) -> int:
+def integer(word: str) -> int:
     """Returns a word of at most 18 digits, so below 2^63, as an integer; raises ValueError otherwise."""
     if not re.fullmatch("[0-9]{1,18}", word):
         raise ValueError(word)
@@ -81,7 +81,7 @@ def locate(
     Args:
         folder: path.
         lists: names of files, all of which must exist.
-        expected: what the folder should be, for the message.
+        expected: the contents of the data set's folder, for the message.
         places: folders within the data set's folder where the lists may lie, all of them in the same one.
 
     Returns:
@@ -93,12 +93,12 @@ def locate(
     found = find(folder, lists[0], places)
     if len(found) > 1:
         parts = ", ".join(found)
-        raise InputError(f"{folder} holds {lists[0]} in several folders: {parts}. Give one of them.")
+        raise InputError(f"{folder} contains {lists[0]} in several folders: {parts}. Give one of them.")
     part, place = next(iter(found.items()), ("", places[0]))
     paths = [os.path.join(folder, part, place, name) for name in lists]
     for path in paths:
         if not os.path.isfile(path):
-            raise InputError(f"There is no list {path}. The folder should be {expected}.")
+            raise InputError(f"The list {path} does not exist. Give the folder {expected}.")
     return part, paths
 
 
@@ -149,8 +149,8 @@ def read_table(
             number = rows.line_num + 1
     except csv.Error as error:
         raise InputError(
-            f"{path}, line {number}: the CSV is damaged ({error}). Quotes have to be closed, and doubled"
-            " where they stand in quotes."
+            f"{path}, line {number}: the CSV is damaged ({error}). Close every quote, and double quotes"
+            " inside quotes."
         ) from None
 
 
@@ -163,7 +163,7 @@ def _header(path, cells, needed, delimiter):
             raise line.error(f"a header with the column {name}", "".join(hints))
     for name in filter(None, names):
         if names.count(name) > 1:
-            raise line.error(f"each column once, and {name} is there {names.count(name)} times")
+            raise line.error(f"each column once, and {name} occurs {names.count(name)} times")
     return names
 
 
@@ -179,7 +179,7 @@ def read_lines(path: str, *, at_least: int = 1) -> Iterator[Line]:
             count += 1
             yield Line(path, number, text)
     if count < at_least:
-        raise InputError(f"{path} is cut off: it has {count} lines. Unpack or download it again.")
+        raise InputError(f"{path} is truncated: it has {count} lines. Unpack or download it again.")
 
 
 def decode_lines(path: str) -> Iterator[str]:

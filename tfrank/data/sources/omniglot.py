@@ -28,7 +28,8 @@ def read_omniglot(folder: str, *, train: Sequence[str], test: Sequence[str]) -> 
     drawings = sorted(_drawings(folder))
     if not drawings:
         raise InputError(
-            f"{folder} has no drawings <alphabet>/<character>/<drawing>.png. Is it an Omniglot archive?"
+            f"{folder} has no drawings <alphabet>/<character>/<drawing>.png. Give the folder of an Omniglot"
+            " archive."
         )
     known = sorted({path.split("/")[-3] for path in drawings})
     for alphabet in (*train, *test):

@@ -67,7 +67,9 @@ def ground_truth(folder: str, name: str) -> dict[str, dict[str, list[str]]]:
 def _read(folder, name, distractors):
     part, gallery, queries = _load(folder, name)
     if distractors and not os.path.isdir(distractors):
-        raise InputError(f"There is no folder {distractors} of distractors.")
+        raise InputError(
+            f"The folder of distractors does not exist: {distractors}. Correct --option=distractors."
+        )
     for query, entry in queries.items():
         yield _image("query", posixpath.join(part, f"jpg/{query}.jpg"), query, box=entry["box"])
     for image in gallery:
@@ -99,7 +101,7 @@ def _walk(folder):
 def _load(folder, name):
     """Returns the part of `folder` with the data, the gallery's names, and {query: box, places by grade}."""
     checks.one_of("name", name, NAMES)
-    part, (path,) = locate(folder, [f"gnd_{name}.pkl"], f"that of gnd_{name}.pkl and jpg")
+    part, (path,) = locate(folder, [f"gnd_{name}.pkl"], f"with gnd_{name}.pkl and jpg")
     tree = restricted_pickle.load(path)
     try:
         gallery, names = [str(image) for image in tree["imlist"]], [str(query) for query in tree["qimlist"]]
@@ -124,5 +126,5 @@ def _entry(entry, images):
     places = {grade: np.asarray(entry[grade]).ravel().astype(int).tolist() for grade in GRADES}
     for grade, numbers in places.items():
         if not all(0 <= number < images for number in numbers):
-            raise ValueError(f"{grade} has a place that imlist has not")
+            raise ValueError(f"{grade} has a position outside of imlist")
     return {"box": box, **places}

@@ -12,7 +12,7 @@ import posixpath
 from collections.abc import Iterator
 
 from tfrank.data.sources.image import SourceImage
-from tfrank.data.sources.lists import locate, read_lines, whole
+from tfrank.data.sources.lists import integer, locate, read_lines
 
 LISTS = {"train": "Ebay_train.txt", "test": "Ebay_test.txt"}
 HEADER = "image_id class_id super_class_id path"
@@ -38,7 +38,7 @@ def read_sop(folder: str) -> Iterator[SourceImage]:
             raise header.error(f"the header {HEADER!r}")
         for line in lines:
             _, product, category, path = line.fields(
-                image_id=whole, class_id=whole, super_class_id=whole, path=str
+                image_id=integer, class_id=integer, super_class_id=integer, path=str
             )
             yield SourceImage(
                 split=split,

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from tfrank.common import checks
 from tfrank.common.checks import InputError
 from tfrank.data.sources.image import SourceImage
-from tfrank.data.sources.lists import locate, read_lines, whole
+from tfrank.data.sources.lists import integer, locate, read_lines
 
 TEST_LISTS = (800, 1600, 2400, 3200, 6000, 13164)
 
@@ -42,11 +42,11 @@ def read_vehicle_id(folder: str, *, lists: int | Sequence[int] = (800, 1600, 240
     paths = {"train": train} | {f"test_{number}": tests[number] for number in TEST_LISTS if number in lists}
     for path in paths.values():
         if not os.path.isfile(path):
-            hint = f" To read those that are there: --option=lists={','.join(there)}" if there else ""
-            raise InputError(f"There is no list {path}. The folder should be {expected}.{hint}")
+            hint = f" To read the existing ones: --option=lists={','.join(there)}" if there else ""
+            raise InputError(f"The list {path} does not exist. Give the folder {expected}.{hint}")
     for split, path in paths.items():
         for line in read_lines(path):
-            image, vehicle = line.fields(image_id=whole, vehicle_id=whole)
+            image, vehicle = line.fields(image_id=integer, vehicle_id=integer)
             yield SourceImage(
                 split=split,
                 path=posixpath.join(part, f"image/{image:07d}.jpg"),

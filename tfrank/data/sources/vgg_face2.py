@@ -46,7 +46,7 @@ def read_vgg_face2(folder: str) -> Iterator[SourceImage]:
     Raises:
         InputError: a list is missing, a line is not as published, or the orders differ.
     """
-    expected = "that of train and test, with the lists in it or in its meta"
+    expected = "with train and test, and the lists in it or in its meta"
     part, lists = locate(folder, list(LISTS.values()), expected, places=("", "meta"))
     places = [os.path.join(folder, part, name) for name in ("bb_landmark", "meta/bb_landmark")]
     place = next(filter(os.path.isdir, places), None)
@@ -96,4 +96,4 @@ def _face(line, name, path, face, columns):
 
 
 def _disorder(line, expected):
-    return line.error(expected, " Take lists and boxes of the same release, in their order.")
+    return line.error(expected, " Use lists and boxes of the same release, in their order.")

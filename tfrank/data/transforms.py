@@ -1,8 +1,8 @@
-"""Views: training augmentation and test transform of an image, as published in the papers.
+"""Training augmentation and test transform of an image, as published in the papers.
 
 The order is geometry, colour jitter (brightness, contrast, saturation, hue), flip. Values stay floats in
-[0, 255] and are rounded once, after the jitter. All random numbers of a view come from one stateless draw, so
-a seed always gives the same view.
+[0, 255] and are rounded once, after the jitter. All random numbers of an image come from one stateless draw.
+A seed therefore always gives the same result.
 """
 
 import dataclasses
@@ -11,21 +11,21 @@ import math
 import tensorflow as tf
 
 from tfrank.common import checks
-from tfrank.data.decoding import Picture, whole
+from tfrank.data.decoding import DecodedImage, full_extent
 
 CROPS = ("warp", "random_resized", "scaled")
 # Random windows to try; if none fits, the largest central window is used, as is usual.
 TRIES = 10
-# Positions of a view's random numbers: flip; four for colour; row and column of the window; then its shape.
+# Positions of the random numbers: flip; four for colour; row and column of the window; then its shape.
 _FLIP, _COLOR, _PLACE, _SHAPE = 0, slice(1, 5), slice(5, 7), slice(7, None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class View:
+class Transform:
     """The transform that makes an image a square of `size` pixels.
 
     Attributes:
-        size: side of the view, in pixels.
+        size: side of the result, in pixels.
         resize: side in pixels that the image is resized to before a window is cropped; 0 means `size`.
         crop: "warp": the image is warped to a square of `resize`, and a window of `size` is cropped: at
                 random in training, central at test. PNP and Smooth-AP: resize 256, size 224, flip 0.5; RLL's
@@ -99,49 +99,49 @@ def _check_range(name, value, **bounds):
         raise checks.invalid(name, "two numbers, the lesser first", value)
 
 
-def training_view(image: tf.Tensor | Picture, view: View, seed: tf.Tensor) -> tf.Tensor:
+def training_transform(image: tf.Tensor | DecodedImage, transform: Transform, seed: tf.Tensor) -> tf.Tensor:
     """Returns a randomly augmented image.
 
     Args:
-        image: `[height, width, 3]` uint8, of any size, or a picture in such an array.
-        view: the transform.
-        seed: `[2]` int64 or int32; the same seed gives the same view.
+        image: `[height, width, 3]` uint8, of any size, or a decoded image.
+        transform: the transform.
+        seed: `[2]` int64 or int32; the same seed gives the same result.
 
     Returns:
         `[size, size, 3]` uint8.
 
-    >>> view = View(size=224, resize=256, flip=0.5)
-    >>> training_view(tf.zeros([300, 400, 3], tf.uint8), view, tf.constant([0, 7])).shape
+    >>> transform = Transform(size=224, resize=256, flip=0.5)
+    >>> training_transform(tf.zeros([300, 400, 3], tf.uint8), transform, tf.constant([0, 7])).shape
     TensorShape([224, 224, 3])
     """
-    image = image if isinstance(image, Picture) else whole(image)
+    image = image if isinstance(image, DecodedImage) else full_extent(image)
     numbers = tf.random.stateless_uniform([7 + 2 * TRIES], seed)
-    if view.crop == "warp":
-        result = _warped(image, view, numbers[_PLACE])
-    elif view.crop == "random_resized":
-        result = _random_part(image, view, numbers[_PLACE], numbers[_SHAPE])
+    if transform.crop == "warp":
+        result = _warped(image, transform, numbers[_PLACE])
+    elif transform.crop == "random_resized":
+        result = _random_part(image, transform, numbers[_PLACE], numbers[_SHAPE])
     else:
-        result = _scaled(image, view, numbers[_PLACE], numbers[_SHAPE])
-    if any(view.color_jitter):
-        result = _jittered(result, view.color_jitter, tf.unstack(numbers[_COLOR]))
-    result = _to_uint8(result, view.size)
-    return _mirrored(result, numbers[_FLIP] < view.flip) if view.flip else result
+        result = _scaled(image, transform, numbers[_PLACE], numbers[_SHAPE])
+    if any(transform.color_jitter):
+        result = _jittered(result, transform.color_jitter, tf.unstack(numbers[_COLOR]))
+    result = _to_uint8(result, transform.size)
+    return _mirrored(result, numbers[_FLIP] < transform.flip) if transform.flip else result
 
 
-def test_view(image: tf.Tensor | Picture, view: View) -> tf.Tensor:
-    """Returns the deterministic, central view for tests; shapes are as in `training_view`.
+def evaluation_transform(image: tf.Tensor | DecodedImage, transform: Transform) -> tf.Tensor:
+    """Returns the central crop that tests use, without randomness; shapes are as in `training_transform`.
 
-    >>> test_view(tf.zeros([300, 400, 3], tf.uint8), View(size=227, resize=256)).shape
+    >>> evaluation_transform(tf.zeros([300, 400, 3], tf.uint8), Transform(size=227, resize=256)).shape
     TensorShape([227, 227, 3])
     """
-    image = image if isinstance(image, Picture) else whole(image)
-    resize = view.test_side()
-    if view.crop == "scaled":
+    image = image if isinstance(image, DecodedImage) else full_extent(image)
+    resize = transform.test_side()
+    if transform.crop == "scaled":
         resized = _enlarged(image, resize / tf.reduce_min(image.extent))
     else:
         resized = tf.constant([resize, resize])
-    window = _window(image, resized, (resized - view.size) // 2, [view.size, view.size])
-    return _to_uint8(window, view.size)
+    window = _window(image, resized, (resized - transform.size) // 2, [transform.size, transform.size])
+    return _to_uint8(window, transform.size)
 
 
 def _window(image, resized, offset, size):
@@ -167,43 +167,43 @@ def _place(place, free):
     return tf.cast(place * tf.cast(free + 1, tf.float32), tf.int32)
 
 
-def _warped(image, view, place):
-    resize = view.test_side()
-    offset = _place(place, tf.constant(resize - view.size))
-    return _window(image, tf.constant([resize, resize]), offset, [view.size, view.size])
+def _warped(image, transform, place):
+    resize = transform.test_side()
+    offset = _place(place, tf.constant(resize - transform.size))
+    return _window(image, tf.constant([resize, resize]), offset, [transform.size, transform.size])
 
 
-def _random_part(image, view, place, shape):
-    resize = view.test_side()
-    area = _between(view.crop_area, shape[:TRIES]) * resize**2
-    ratio = tf.exp(_between([math.log(end) for end in view.crop_ratio], shape[TRIES:]))
+def _random_part(image, transform, place, shape):
+    resize = transform.test_side()
+    area = _between(transform.crop_area, shape[:TRIES]) * resize**2
+    ratio = tf.exp(_between([math.log(end) for end in transform.crop_ratio], shape[TRIES:]))
     tries = tf.round(tf.sqrt(tf.stack([area / ratio, area * ratio], axis=1)))
     fits = tf.reduce_all((tries >= 1) & (tries <= resize), axis=1)
     # The largest part of the square that has an allowed ratio.
-    nearest = min(max(1.0, view.crop_ratio[0]), view.crop_ratio[1])
+    nearest = min(max(1.0, transform.crop_ratio[0]), transform.crop_ratio[1])
     central = [max(1.0, round(resize * min(1.0, share))) for share in (1 / nearest, nearest)]
     first = tf.argmax(tf.concat([fits, [True]], axis=0))
     part = tf.cast(tf.concat([tries, [central]], axis=0)[first], tf.int32)
     offset = tf.where(first < TRIES, _place(place, resize - part), (resize - part) // 2)
     window = _window(image, tf.constant([resize, resize]), offset, part)
-    return tf.image.resize(window, [view.size, view.size], antialias=True)
+    return tf.image.resize(window, [transform.size, transform.size], antialias=True)
 
 
-def _scaled(image, view, place, shape):
+def _scaled(image, transform, place, shape):
     shorter = tf.reduce_min(image.extent)
-    factor = _between(view.scale, shape[0])
-    if view.resize:
-        factor *= view.resize / shorter
-    side, angle = tf.constant(view.size), 0.0
-    if view.rotation:
-        angle = _between([-math.radians(view.rotation), math.radians(view.rotation)], shape[1])
+    factor = _between(transform.scale, shape[0])
+    if transform.resize:
+        factor *= transform.resize / shorter
+    side, angle = tf.constant(transform.size), 0.0
+    if transform.rotation:
+        angle = _between([-math.radians(transform.rotation), math.radians(transform.rotation)], shape[1])
         # Side of the axis-aligned square around the rotated one.
         extent = tf.abs(tf.cos(angle)) + tf.abs(tf.sin(angle))
-        side = tf.cast(tf.math.ceil(view.size * extent), tf.int32)
+        side = tf.cast(tf.math.ceil(transform.size * extent), tf.int32)
     factor = tf.maximum(factor, tf.cast(side, tf.float32) / shorter)
     resized = _enlarged(image, factor)
     window = _window(image, resized, _place(place, resized - side), tf.stack([side, side]))
-    return _turned(window, angle, view.size) if view.rotation else window
+    return _turned(window, angle, transform.size) if transform.rotation else window
 
 
 def _enlarged(image, factor):

@@ -21,37 +21,33 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 import tfrank
 from tfrank.common import checks, files
 from tfrank.common.checks import InputError
 from tfrank.common.files import locked
 from tfrank.common.progress import Progress
-from tfrank.data.index import UNKNOWN, RecordIndex, index_path, load_index
+from tfrank.data.index import UNKNOWN, index_path
 from tfrank.data.prepare import shards
 from tfrank.data.prepare.archives import is_archive, unpack
-from tfrank.data.prepare.duplicates import find_duplicates, say_duplicates
+from tfrank.data.prepare.duplicates import find_duplicates, report_duplicates
 from tfrank.data.prepare.image_files import JPEG_QUALITY
 from tfrank.data.prepare.listing import check_disjoint, check_enough, check_images_apart, list_images
-from tfrank.data.prepare.scan import scan
 from tfrank.data.prepare.shards import Skipped
-from tfrank.data.prepare.workers import Counts, run
+from tfrank.data.prepare.workers import Counts, run_tasks
+from tfrank.data.record_folder import DUPLICATES, GROUND_TRUTH, SKIPPED, SUMMARY, load_summary, open_split
 from tfrank.data.sources import SOURCES
 from tfrank.data.sources.counts import compare_counts
 from tfrank.data.sources.image import ROLES
 from tfrank.data.templates import save_templates
 
-# Files in a folder of records beside shards and their index.
-PREPARED, SKIPPED, GROUND_TRUTH = "prepared.json", "skipped.csv", "ground_truth.json"
-DUPLICATES = "duplicates.csv"
 UNFINISHED = ".unfinished"
 # Shorter side in pixels to which users' own photos are shrunk: twice the usual input size of networks.
 SHORTER_SIDE = 512
-IMAGES_IN_A_SHARD = 10_000
-FEWEST_SHARDS = 4
+IMAGES_PER_SHARD = 10_000
+MIN_SHARDS = 4
 # With fewer images, starting processes takes longer than it saves.
-_FEW_IMAGES = 4_000
+_MIN_IMAGES_FOR_WORKERS = 4_000
 
 
 def prepare(
@@ -74,7 +70,7 @@ def prepare(
         name: one of `SOURCES`.
         source_dir: the data set's folder, or an archive (zip, tar), which is unpacked for the time of the
             preparation; "" if the data is part of a package.
-        output_dir: gets `<split>-00000-of-00004.tfrecord` and so on, `<split>.index.npz`, `skipped.csv` and
+        output_dir: gets `<split>-00000-of-00004.tfrecord` and so on, `<split>.index`, `skipped.csv` and
             `prepared.json`; and `duplicates.csv` if photos are in train and in test, or in two classes.
         options: options of the source's function; and `shorter_side` in pixels, to which larger images are
             shrunk. 0 keeps their size. The default is 512 for folders and CSV files, 0 for published data.
@@ -103,11 +99,11 @@ def prepare(
     about = {"source": name, "options": options, "shorter_side": shorter_side}
     about = json.loads(json.dumps(about, default=list))
     if source_dir and os.path.realpath(source_dir) == os.path.realpath(output_dir):
-        raise InputError(f"{output_dir} is the source itself. Choose another folder for the records.")
+        raise InputError(f"{output_dir} is the folder of the source. Choose another folder for the records.")
     if files.is_remote(output_dir):
         raise InputError(f"Records are written to local folders; copy them to {output_dir} afterwards.")
     with locked(output_dir), _naming_a_full_disk(output_dir):
-        summary = prepared(output_dir)
+        summary = load_summary(output_dir)
         if summary is None:
             work = files.make_folder(os.path.join(output_dir, UNFINISHED))
             source = source.in_layout_of(folder := _unpacked(source_dir, work))
@@ -122,7 +118,7 @@ def prepare(
             if templates:
                 save_templates(output_dir, templates, shards.joined(itertools.chain(*tasks.values())).id)
             if source.own:
-                _say_duplicates(tasks, os.path.join(output_dir, DUPLICATES))
+                _report_duplicates(tasks, os.path.join(output_dir, DUPLICATES))
             splits = {split: _join(split, tasks[split], skipped, output_dir) for split in listings}
             if source.ground_truth:
                 files.write_json(os.path.join(output_dir, GROUND_TRUTH), source.ground_truth(folder))
@@ -134,19 +130,21 @@ def prepare(
                 "splits": splits,
                 **(templates.counts() if templates else {}),
             }
-            files.write_json(os.path.join(output_dir, PREPARED), summary)
+            files.write_json(os.path.join(output_dir, SUMMARY), summary)
         else:
-            _check_same(summary, about, output_dir)
+            _check_existing(summary, about, output_dir)
         shutil.rmtree(os.path.join(output_dir, UNFINISHED), ignore_errors=True)
     return summary
 
 
-def _check_same(summary, about, output_dir):
-    """Raises InputError if the records were prepared from another source or with other options."""
+def _check_existing(summary, about, output_dir):
+    """Rebuilds missing indexes; raises InputError if the records are of another source or other options."""
     before = {"shorter_side": 0} | summary  # Earlier versions did not shrink, and did not write this key.
     if {key: before[key] for key in about} != about:
         of, now = (f"{one['source']} with options {_all_options(one)}" for one in (before, about))
         raise InputError(f"{output_dir} has records of {of}, not of {now}. Choose another folder.")
+    for split in summary["splits"]:
+        open_split(output_dir, split)
 
 
 def _all_options(about):
@@ -162,8 +160,8 @@ def _naming_a_full_disk(output_dir):
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise InputError(
-            f"The disk of {output_dir} is full. Make room and give the same command again: it goes on with"
-            " what is missing."
+            f"The disk of {output_dir} is full. Make room and run the same command again: it resumes with the"
+            " missing shards."
         ) from None
 
 
@@ -174,53 +172,6 @@ def _naming_the_archive(folder, source_dir):
         yield
     except InputError as error:
         raise InputError(str(error).replace(folder, source_dir) if folder else str(error)) from None
-
-
-def prepared(folder: str) -> dict[str, Any] | None:
-    """Reads `prepared.json` of a folder of records, local or remote; None if the folder is not complete."""
-    return _load_json(os.path.join(folder, PREPARED))
-
-
-def load_ground_truth(folder: str) -> dict[str, dict[str, list[str]]] | None:
-    """Reads the graded relevance of records, {query id: {grade: gallery ids}}; None if they have none."""
-    return _load_json(os.path.join(folder, GROUND_TRUTH))
-
-
-def open_split(folder: str, split: str) -> RecordIndex:
-    """Opens the index of a split of prepared records; rebuilds it from the shards if it is missing.
-
-    Raises:
-        InputError: there is no such split, or its records or index are damaged.
-    """
-    splits = (prepared(folder) or {}).get("splits", {})
-    if split not in splits:
-        known = sorted(splits)
-        raise InputError(
-            f"{folder} has no records of a split {split!r}.{checks.did_you_mean(str(split), known)}"
-            + (
-                f" It has {', '.join(known)}."
-                if known
-                else " Prepare it: python -m tfrank.data.prepare --help"
-            )
-        )
-    path = index_path(folder, split)
-    if not tf.io.gfile.exists(path):
-        print(f"The record index {path} is lost. It is made anew.")
-        paths = [os.path.join(folder, name) for name in splits[split]["shards"]]
-        scan(paths, processes=os.cpu_count()).save(path)
-    return load_index(path)
-
-
-def _load_json(path):
-    """Reads a dict from a JSON file; None if the file does not exist."""
-    files.check_reachable(path)
-    if not tf.io.gfile.exists(path):
-        return None
-    try:
-        with tf.io.gfile.GFile(path) as file:
-            return dict(json.load(file))
-    except (OSError, ValueError, TypeError, tf.errors.OpError) as error:
-        raise InputError(f"{path} is damaged ({error}). Delete the folder and prepare it again.") from None
 
 
 def _source(name, options):
@@ -234,7 +185,8 @@ def _source(name, options):
     needed = [option for option, about in known.items() if about.default is about.empty]
     if not options.keys() >= set(needed):
         raise InputError(
-            f"Source {name!r} takes the options {', '.join(needed)}, as in --option={needed[0]}=A,B"
+            f"Source {name!r} needs the options {', '.join(needed)}. Give each, as in"
+            f" --option={needed[0]}=A,B"
         )
     return SOURCES[name]
 
@@ -244,7 +196,7 @@ def _unpacked(source_dir, work):
         print(f"Reading {os.path.abspath(source_dir)}", flush=True)
     if source_dir and not os.path.exists(source_dir):
         raise InputError(
-            f"There is nothing at {source_dir}. Give the path of the data set's folder or archive."
+            f"The source does not exist: {source_dir}. Give the path of the data set's folder or archive."
         )
     if not is_archive(source_dir):
         return source_dir
@@ -282,14 +234,14 @@ def _check_missing(source, listings, root, max_skipped):
     looked_for = os.path.join(os.path.abspath(root), path)
     relative = "" if os.path.isabs(path) else f", since paths are relative to {os.path.abspath(root)}"
     message = (
-        f"{missing:,} of {total:,} images are not where the list says. The first, {path}, was looked for at"
+        f"{missing:,} of {total:,} listed images do not exist. The first, {path}, was expected at"
         f" {looked_for}{relative}. Correct the paths"
     )
     if "\\" in path:
-        message += ", with / in place of \\"
+        message += ", with / instead of \\"
     if unusable < total:
         message += (
-            ", or leave those images out: `python -m tfrank.data.prepare`"
+            ", or skip those images: `python -m tfrank.data.prepare`"
             f" --max_skipped={_enough(unusable, total)}"
         )
     raise InputError(f"{message}.{source.missing and ' '}{source.missing}")
@@ -307,7 +259,7 @@ def _tasks(listings, folder, work, num_shards, shorter_side):
             split,
             folder,
             work,
-            num_shards=num_shards or max(FEWEST_SHARDS, math.ceil(len(listing) / IMAGES_IN_A_SHARD)),
+            num_shards=num_shards or max(MIN_SHARDS, math.ceil(len(listing) / IMAGES_PER_SHARD)),
             shorter_side=shorter_side,
         )
         for split, listing in listings.items()
@@ -341,8 +293,8 @@ def _write_shards(tasks, output_dir, processes, max_skipped):
         elif progress:
             progress.show(counts.done + counts.bad, f"{counts.bad} skipped  " * (counts.bad > 0))
 
-    processes = min(processes, len(left)) if total >= _FEW_IMAGES else 1
-    results += run(shards.write, left, counts=counts, processes=processes, watch=show)
+    processes = min(processes, len(left)) if total >= _MIN_IMAGES_FOR_WORKERS else 1
+    results += run_tasks(shards.write, left, counts=counts, processes=processes, watch=show)
     skipped = sorted(one for result in results for one in result.skipped)
     _write_skipped(skipped, total, os.path.join(output_dir, SKIPPED), max_skipped)
     changes = collections.Counter()
@@ -359,27 +311,28 @@ def _write_skipped(skipped, total, path, max_skipped):
         file.write(rows.getvalue().encode(errors="surrogateescape"))
     most = math.ceil(max_skipped * total)
     if len(skipped) > most:
-        remedy = (
-            f" To leave them out give --max_skipped={_enough(len(skipped), total)}; what is done is kept."
-        )
+        remedy = f" To skip them give --max_skipped={_enough(len(skipped), total)}; finished shards are kept."
         raise InputError(
-            f"{len(skipped):,} of {total:,} images cannot be used, and {most:,} may be left out."
-            f"{remedy * (len(skipped) < total)} {path} lists them: {skipped[0].path}: {skipped[0].reason}"
+            f"{len(skipped):,} of {total:,} images cannot be used; at most {most:,} may be skipped."
+            f"{remedy * (len(skipped) < total)} {path} lists them. The first is {skipped[0].path}:"
+            f" {skipped[0].reason}"
         )
 
 
-def _say_duplicates(tasks, path):
+def _report_duplicates(tasks, path):
     """Finds and reports photos that occur more than once."""
     indexes = {split: shards.joined(some) for split, some in tasks.items()}
     hashes = {split: np.concatenate(list(map(shards.load_hashes, some))) for split, some in tasks.items()}
-    say_duplicates(find_duplicates(indexes, hashes), path)
+    report_duplicates(find_duplicates(indexes, hashes), path)
 
 
 def _join(split, tasks, skipped, output_dir):
     """Moves a split's shards to the output folder and saves one index; returns its part of the summary."""
     index = shards.joined(tasks)
     if not len(index):
-        raise InputError(f"None of the images of {split!r} can be used: see {SKIPPED} in {output_dir}.")
+        raise InputError(
+            f"No image of the split {split!r} can be used. {os.path.join(output_dir, SKIPPED)} says why."
+        )
     names = [os.path.basename(shard) for shard in index.shards]
     index = dataclasses.replace(index, shards=tuple(os.path.join(output_dir, name) for name in names))
     for task, path in zip(tasks, index.shards):

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data.sampler_cases import walk
-from tfrank.data import sampling
-from tfrank.data.sampling import CLASSES, category_pairs, draw, permutation
+from tfrank.data import draws
+from tfrank.data.draws import CLASSES, category_pairs, draw, permutation
 
 quick = settings(deadline=None, max_examples=60, derandomize=True)
 
@@ -45,10 +45,10 @@ def test_epochs_and_classes_have_orders_of_their_own():
 
 def test_a_long_order_is_made_once_an_epoch_and_old_ones_are_forgotten(monkeypatch):
     """Two orders of four million are 64 MiB, of the plain kind and of the visited one."""
-    made, key_of = [], sampling._Key
-    monkeypatch.setattr(sampling, "_Key", lambda *words: made.append(words) or key_of(*words))
+    made, key_of = [], draws._Key
+    monkeypatch.setattr(draws, "_Key", lambda *words: made.append(words) or key_of(*words))
     size, take, epochs = 2**22, 1000, 5
-    permutation.cache_clear(), sampling.epoch_order.cache_clear()
+    permutation.cache_clear(), draws.epoch_order.cache_clear()
     tracemalloc.start()
     for epoch in range(epochs):
         # Two batches are drawn at once, so a later one may come first.
@@ -56,7 +56,7 @@ def test_a_long_order_is_made_once_an_epoch_and_old_ones_are_forgotten(monkeypat
             draw(9, 0, epoch * size // take + later, size, take)
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    permutation.cache_clear(), sampling.epoch_order.cache_clear()
+    permutation.cache_clear(), draws.epoch_order.cache_clear()
     assert len(made) == epochs
     assert kept < 140 * 2**20
 

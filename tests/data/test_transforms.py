@@ -1,4 +1,4 @@
-"""Views against plain NumPy; where a random window lies is read off a picture of coordinates."""
+"""Transforms against plain NumPy; where a random window lies is read off a picture of coordinates."""
 
 import colorsys
 import functools
@@ -11,16 +11,16 @@ import scipy.stats
 import tensorflow as tf
 
 from tfrank.common.checks import InputError
-from tfrank.data import views
-from tfrank.data.decoding import whole
-from tfrank.data.views import View, training_view
+from tfrank.data import transforms
+from tfrank.data.decoding import full_extent
+from tfrank.data.transforms import Transform, evaluation_transform, training_transform
 
 rng = np.random.default_rng(0)
 NOISE = rng.integers(0, 256, [61, 83, 3], np.uint8)
 RANDOM = [
-    View(size=24, resize=32, flip=0.5, color_jitter=(0.4, 0.4, 0.4, 0.1)),
-    View(size=24, resize=32, crop="random_resized", flip=0.5),
-    View(size=24, crop="scaled", scale=(0.5, 2), rotation=30, flip=0.5),
+    Transform(size=24, resize=32, flip=0.5, color_jitter=(0.4, 0.4, 0.4, 0.1)),
+    Transform(size=24, resize=32, crop="random_resized", flip=0.5),
+    Transform(size=24, crop="scaled", scale=(0.5, 2), rotation=30, flip=0.5),
 ]
 
 
@@ -48,30 +48,33 @@ def coordinates(height, width, step=1):
     return np.dstack([rows, columns, rows * 0]).astype(np.uint8)
 
 
-def many(image, view, count=300):
-    """`count` views, seeds (7, 0) and on."""
-    return traced(view)(image, tf.range(count, dtype=tf.int64)).numpy().astype(int)
+def many(image, transform, count=300):
+    """`count` augmented images, seeds (7, 0) and on."""
+    return traced(transform)(image, tf.range(count, dtype=tf.int64)).numpy().astype(int)
 
 
 @functools.cache
-def traced(view):
-    """From an image of any size, and the second numbers of seeds, to views."""
+def traced(transform):
+    """From an image of any size, and the second numbers of seeds, to augmented images."""
 
-    def views_of(image, numbers):
-        return tf.map_fn(lambda n: training_view(image, view, [7, n]), numbers, fn_output_signature=tf.uint8)
+    def transforms_of(image, numbers):
+        def augmented(number):
+            return training_transform(image, transform, [7, number])
+
+        return tf.map_fn(augmented, numbers, fn_output_signature=tf.uint8)
 
     return tf.function(
-        views_of,
+        transforms_of,
         input_signature=[tf.TensorSpec([None, None, 3], tf.uint8), tf.TensorSpec([None], tf.int64)],
     )
 
 
-def affine(view, step=1):
-    """`[2, 3]`: row and column of the picture of `coordinates` by (y, x, 1) of its view."""
-    margin = len(view) // 6
-    y, x = np.mgrid[margin : len(view) - margin, margin : len(view) - margin]
+def affine(crop, step=1):
+    """`[2, 3]`: row and column of the picture of `coordinates` by (y, x, 1) of its crop."""
+    margin = len(crop) // 6
+    y, x = np.mgrid[margin : len(crop) - margin, margin : len(crop) - margin]
     known = np.stack([y.ravel(), x.ravel(), np.ones(y.size)], axis=1)
-    return np.linalg.lstsq(known, view[y.ravel(), x.ravel(), :2] / step, rcond=None)[0].T
+    return np.linalg.lstsq(known, crop[y.ravel(), x.ravel(), :2] / step, rcond=None)[0].T
 
 
 def assert_uniform(values, low, high):
@@ -83,10 +86,10 @@ def assert_uniform(values, low, high):
 @pytest.mark.parametrize("resize", [0, 32])
 def test_without_a_crop_a_warped_view_is_the_whole_image_resized(shape, resize):
     image = rng.integers(0, 256, [*shape, 3], np.uint8)
-    view = View(size=32, resize=resize)
+    transform = Transform(size=32, resize=resize)
     expected = tf.cast(tf.round(tf.image.resize(image, [32, 32], antialias=True)), tf.uint8)
-    np.testing.assert_array_equal(views.test_view(image, view), expected)
-    np.testing.assert_array_equal(training_view(image, view, [3, 4]), expected)
+    np.testing.assert_array_equal(evaluation_transform(image, transform), expected)
+    np.testing.assert_array_equal(training_transform(image, transform, [3, 4]), expected)
 
 
 @pytest.mark.parametrize("crop", ["warp", "random_resized", "scaled"])
@@ -95,7 +98,7 @@ def test_at_test_the_centre_is_seen(crop, size):
     sides = {"scaled": (20, round(83 * 20 / 61))}.get(crop, (20, 20))
     top, left = ((side - size) // 2 for side in sides)
     expected = resized(NOISE, *sides)[top : top + size, left : left + size]
-    got = views.test_view(NOISE, View(size=size, resize=20, crop=crop))
+    got = evaluation_transform(NOISE, Transform(size=size, resize=20, crop=crop))
     np.testing.assert_allclose(got, expected, atol=0.51)
 
 
@@ -104,33 +107,33 @@ def test_a_window_is_what_warping_all_and_slicing_gives():
         image = rng.integers(0, 256, [*rng.integers(1, 500, 2), 3], np.uint8)
         y, x = rng.integers(0, 33, 2)
         all_of_it = tf.image.resize(image, [256, 256], antialias=True)
-        got = views._window(
-            whole(tf.constant(image)), tf.constant([256, 256]), tf.constant([y, x]), [224, 224]
+        got = transforms._window(
+            full_extent(tf.constant(image)), tf.constant([256, 256]), tf.constant([y, x]), [224, 224]
         )
         np.testing.assert_allclose(got, all_of_it[y : y + 224, x : x + 224], atol=0.002)
 
 
-def test_a_training_view_is_one_of_the_windows_mirrored_or_not():
+def test_a_training_crop_is_one_of_the_windows_mirrored_or_not():
     picture = resized(NOISE, 20, 20)
-    for got in many(NOISE, View(size=16, resize=20, flip=0.5), 10):
+    for got in many(NOISE, Transform(size=16, resize=20, flip=0.5), 10):
         windows = [picture[y : y + 16, x : x + 16] for y in range(5) for x in range(5)]
         assert min(np.abs(got - w[:, ::turn]).max() for w in windows for turn in (1, -1)) < 0.51
 
 
 @pytest.mark.parametrize(
-    "view", [View(size=32, resize=40), View(size=32, crop="scaled")], ids=lambda view: view.crop
+    "transform", [Transform(size=32, resize=40), Transform(size=32, crop="scaled")], ids=lambda one: one.crop
 )
-def test_windows_are_uniform_from_the_first_place_to_the_last(view):
-    corners = many(coordinates(40, 40), view, 1000)[:, 0, 0, :2]
+def test_windows_are_uniform_from_the_first_place_to_the_last(transform):
+    corners = many(coordinates(40, 40), transform, 1000)[:, 0, 0, :2]
     places = np.zeros([9, 9], int)
     np.add.at(places, tuple(corners.T), 1)
     assert scipy.stats.chisquare(places.ravel()).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("flip", [0.0, 0.25, 1.0])
-def test_views_are_mirrored_with_the_probability_asked_for(flip):
-    for crop in views.CROPS:
-        seen = many(coordinates(40, 40), View(size=32, resize=40, crop=crop, flip=flip))
+def test_images_are_mirrored_with_the_probability_asked_for(flip):
+    for crop in transforms.CROPS:
+        seen = many(coordinates(40, 40), Transform(size=32, resize=40, crop=crop, flip=flip))
         mirrored = np.mean(seen[:, 0, 0, 1] > seen[:, 0, -1, 1])
         assert abs(mirrored - flip) <= 4 * math.sqrt(flip * (1 - flip) / 300)
 
@@ -149,8 +152,8 @@ def drawn_part(side, area, ratio):
     "area, ratio", [((0.5, 1), (0.75, 4 / 3)), ((0.16, 0.3), (0.5, 1.5)), ((0.1, 0.15), (0.2, 5))]
 )
 def test_random_parts_have_the_areas_the_ratios_and_the_places_of_the_usual_loop(area, ratio):
-    view = View(size=50, resize=64, crop="random_resized", crop_area=area, crop_ratio=ratio)
-    maps = np.array([affine(seen, 4) for seen in many(coordinates(64, 64, 4), view, 500)])
+    transform = Transform(size=50, resize=64, crop="random_resized", crop_area=area, crop_ratio=ratio)
+    maps = np.array([affine(seen, 4) for seen in many(coordinates(64, 64, 4), transform, 500)])
     height, width = maps[:, 0, 0] * 50, maps[:, 1, 1] * 50
     row, column = (maps[:, i, 2] - maps[:, i, i] / 2 + 0.5 for i in range(2))
     expected = np.array([drawn_part(64, area, ratio) for _ in range(4000)]).T
@@ -168,12 +171,12 @@ def test_random_parts_have_the_areas_the_ratios_and_the_places_of_the_usual_loop
 
 
 def test_a_random_part_is_cut_out_of_the_warped_image_and_resized():
-    view = View(size=24, resize=32, crop="random_resized", crop_area=(0.2, 1))
+    transform = Transform(size=24, resize=32, crop="random_resized", crop_area=(0.2, 1))
     picture = resized(NOISE, 32, 32)
     near = np.array(
         [(h, w, y, x) for h in (-1, 0, 1) for w in (-1, 0, 1) for y in (-1, 0, 1) for x in (-1, 0, 1)]
     )
-    for where, got in zip(many(coordinates(32, 32, 8), view, 8), many(NOISE, view, 8)):
+    for where, got in zip(many(coordinates(32, 32, 8), transform, 8), many(NOISE, transform, 8)):
         found = affine(where, 8)
         sides = found[[0, 1], [0, 1]] * 24
         part = np.round([*sides, *(found[:, 2] - sides / 48 + 0.5)]).astype(int)
@@ -184,43 +187,44 @@ def test_a_random_part_is_cut_out_of_the_warped_image_and_resized():
 
 @pytest.mark.parametrize("ratio, rows, columns", [(2, (8, 24), (0, 32)), (0.5, (0, 32), (8, 24))])
 def test_where_no_part_fits_the_largest_central_one_is_taken(ratio, rows, columns):
-    view = View(size=24, resize=32, crop="random_resized", crop_area=(1, 1), crop_ratio=(ratio, ratio))
+    ratios = (ratio, ratio)
+    transform = Transform(size=24, resize=32, crop="random_resized", crop_area=(1, 1), crop_ratio=ratios)
     expected = resized(resized(NOISE, 32, 32)[slice(*rows), slice(*columns)], 24, 24)
-    np.testing.assert_allclose(many(NOISE, view, 3), [expected] * 3, atol=0.51)
+    np.testing.assert_allclose(many(NOISE, transform, 3), [expected] * 3, atol=0.51)
 
 
 def test_a_part_of_less_than_a_pixel_does_not_fit():
-    view = View(size=24, resize=32, crop="random_resized", crop_area=(1e-5, 1e-5))
+    transform = Transform(size=24, resize=32, crop="random_resized", crop_area=(1e-5, 1e-5))
     expected = resized(resized(NOISE, 32, 32), 24, 24)
-    np.testing.assert_allclose(many(NOISE, view, 3), [expected] * 3, atol=0.51)
+    np.testing.assert_allclose(many(NOISE, transform, 3), [expected] * 3, atol=0.51)
 
 
-def test_scaled_views_have_random_factors():
-    seen = many(coordinates(100, 120, 2), View(size=48, crop="scaled", scale=(0.8, 1.6)))
-    factors = [1 / affine(view, 2).diagonal() for view in seen]
+def test_scaled_crops_have_random_factors():
+    seen = many(coordinates(100, 120, 2), Transform(size=48, crop="scaled", scale=(0.8, 1.6)))
+    factors = [1 / affine(crop, 2).diagonal() for crop in seen]
     assert_uniform(np.clip([down for down, _ in factors], 0.8, 1.6), 0.8, 1.6)
     np.testing.assert_allclose(*np.transpose(factors), rtol=0.03)
 
 
 def test_with_resize_factors_are_of_the_image_brought_to_it():
-    seen = many(coordinates(100, 120, 2), View(size=48, resize=60, crop="scaled", scale=(1, 1.2)), 100)
-    factors = [1 / affine(view, 2)[0, 0] for view in seen]
+    seen = many(coordinates(100, 120, 2), Transform(size=48, resize=60, crop="scaled", scale=(1, 1.2)), 100)
+    factors = [1 / affine(crop, 2)[0, 0] for crop in seen]
     assert 0.595 < min(factors) < 0.61 and 0.71 < max(factors) < 0.725
 
 
-def test_turned_views_have_uniform_angles_and_keep_the_scale():
-    seen = many(coordinates(120, 110, 2), View(size=60, crop="scaled", rotation=40))
-    maps = np.array([affine(view, 2)[:, :2] for view in seen])
+def test_turned_crops_have_uniform_angles_and_keep_the_scale():
+    seen = many(coordinates(120, 110, 2), Transform(size=60, crop="scaled", rotation=40))
+    maps = np.array([affine(crop, 2)[:, :2] for crop in seen])
     angles = np.degrees(np.arctan2(maps[:, 0, 1], maps[:, 0, 0]))
     assert_uniform(np.clip(angles, -40, 40), -40, 40)
     np.testing.assert_allclose(np.linalg.det(maps), 1, atol=0.01)
 
 
 def test_a_turned_view_shows_the_image_where_the_picture_of_coordinates_says():
-    view = View(size=60, crop="scaled", rotation=40)
+    transform = Transform(size=60, crop="scaled", rotation=40)
     image = scipy.ndimage.gaussian_filter(rng.integers(0, 256, [120, 110, 3]) * 2 - 128.0, [2, 2, 0])
     image = np.clip(image, 0, 255).astype(np.uint8)
-    for where, got in zip(many(coordinates(120, 110, 2), view, 8), many(image, view, 8)):
+    for where, got in zip(many(coordinates(120, 110, 2), transform, 8), many(image, transform, 8)):
         y, x = np.mgrid[:60, :60]
         down, across = np.einsum("ij,jyx->iyx", affine(where, 2), np.stack([y, x, np.ones_like(x)]))
         for channel in range(3):
@@ -232,14 +236,14 @@ def test_a_turned_view_shows_the_image_where_the_picture_of_coordinates_says():
 
 @pytest.mark.parametrize("shape", [(68, 68), (49, 120), (10, 10), (1, 9), (200, 300)])
 def test_a_scaled_view_shows_nothing_beyond_the_image(shape):
-    view = View(size=48, crop="scaled", scale=(0.2, 1.5), rotation=180)
-    assert many(np.full([*shape, 3], 255, np.uint8), view, 100).min() == 255
+    transform = Transform(size=48, crop="scaled", scale=(0.2, 1.5), rotation=180)
+    assert many(np.full([*shape, 3], 255, np.uint8), transform, 100).min() == 255
 
 
 @pytest.mark.parametrize("rotation", [0, 45])
 def test_an_image_too_small_is_enlarged_just_enough(rotation):
-    for view in many(coordinates(30, 50, 5), View(size=48, crop="scaled", rotation=rotation), 40):
-        (down, aside), (across, right) = affine(view, 5)[:, :2]
+    for crop in many(coordinates(30, 50, 5), Transform(size=48, crop="scaled", rotation=rotation), 40):
+        (down, aside), (across, right) = affine(crop, 5)[:, :2]
         extent = (abs(down) + abs(aside)) * 48
         assert 29 < extent < 30.5 and abs(down - right) < 0.02 and abs(aside + across) < 0.02
 
@@ -269,44 +273,47 @@ def test_colours_are_jittered_as_torchvision_defines_it(numbers):
     """From numbers in [0, 1) to factors in [1 - strength, 1 + strength], not below 0."""
     b, c, s, h = numbers
     expected = jittered(NOISE, 0.5 + b, 0.7 + 0.6 * c, 0.8 + 0.4 * s, -0.1 + 0.2 * h)
-    got = views._jittered(tf.cast(NOISE, tf.float32), (0.5, 0.3, 0.2, 0.1), numbers)
+    got = transforms._jittered(tf.cast(NOISE, tf.float32), (0.5, 0.3, 0.2, 0.1), numbers)
     np.testing.assert_allclose(got, expected, atol=0.05)
 
 
 @pytest.mark.parametrize("strength, low, high", [(0.4, 0.6, 1.4), (1.5, 0.0, 2.5)])
 def test_factors_of_brightness_are_uniform(strength, low, high):
-    view = View(size=1, color_jitter=(strength, 0, 0, 0))
-    seen = many(np.full([2, 2, 3], 100, np.uint8), view, 500)[:, 0, 0, 0]
+    transform = Transform(size=1, color_jitter=(strength, 0, 0, 0))
+    seen = many(np.full([2, 2, 3], 100, np.uint8), transform, 500)[:, 0, 0, 0]
     assert_uniform((seen + rng.uniform(-0.5, 0.5, 500)).clip(100 * low, 100 * high), 100 * low, 100 * high)
 
 
-@pytest.mark.parametrize("view", RANDOM, ids=lambda view: view.crop)
-def test_a_view_depends_on_its_seed_only(view):
-    seen = tf.data.Dataset.range(20).map(lambda n: training_view(NOISE, view, [7, n]), num_parallel_calls=2)
+@pytest.mark.parametrize("transform", RANDOM, ids=lambda transform: transform.crop)
+def test_an_augmentation_depends_on_its_seed_only(transform):
+    def augmented(number):
+        return training_transform(NOISE, transform, [7, number])
+
+    seen = tf.data.Dataset.range(20).map(augmented, num_parallel_calls=2)
     in_pipeline = list(seen.as_numpy_iterator())
-    alone = [training_view(NOISE, view, [7, number]) for number in reversed(range(20))]
+    alone = [training_transform(NOISE, transform, [7, number]) for number in reversed(range(20))]
     np.testing.assert_array_equal(in_pipeline, alone[::-1])
     assert len({one.tobytes() for one in in_pipeline}) == 20
-    assert (training_view(NOISE, view, [8, 0]) != in_pipeline[0]).numpy().any()
+    assert (training_transform(NOISE, transform, [8, 0]) != in_pipeline[0]).numpy().any()
 
 
-@pytest.mark.parametrize("view", RANDOM, ids=lambda view: view.crop)
+@pytest.mark.parametrize("transform", RANDOM, ids=lambda transform: transform.crop)
 @pytest.mark.parametrize("shape", [(1, 1), (1, 300), (300, 1), (5000, 1), (1, 5000), (23, 25), (2, 2)])
-def test_every_image_has_views(view, shape):
+def test_every_image_can_be_transformed(transform, shape):
     image = tf.fill([*shape, 3], tf.constant(77, tf.uint8))
-    plain = View(**{**vars(view), "color_jitter": (0, 0, 0, 0)})
-    for one in [views.test_view(image, view), *many(image.numpy(), plain, 20)]:
+    plain = Transform(**{**vars(transform), "color_jitter": (0, 0, 0, 0)})
+    for one in [evaluation_transform(image, transform), *many(image.numpy(), plain, 20)]:
         np.testing.assert_array_equal(one, np.full([24, 24, 3], 77))
 
 
-@pytest.mark.parametrize("view", RANDOM, ids=lambda view: view.crop)
-def test_shapes_are_known_where_those_of_the_images_are_not(view):
+@pytest.mark.parametrize("transform", RANDOM, ids=lambda transform: transform.crop)
+def test_shapes_are_known_where_those_of_the_images_are_not(transform):
     image = tf.TensorSpec([None, None, 3], tf.uint8)
     seed = tf.TensorSpec([2], tf.int64)
-    train = tf.function(lambda image, seed: training_view(image, view, seed)).get_concrete_function(
+    train = tf.function(lambda image, seed: training_transform(image, transform, seed)).get_concrete_function(
         image, seed
     )
-    test = tf.function(lambda image: views.test_view(image, view)).get_concrete_function(image)
+    test = tf.function(lambda image: evaluation_transform(image, transform)).get_concrete_function(image)
     for output in (*train.outputs, *test.outputs):
         assert output.shape == [24, 24, 3] and output.dtype == tf.uint8
 
@@ -336,4 +343,4 @@ def test_shapes_are_known_where_those_of_the_images_are_not(view):
 )
 def test_a_field_out_of_range_is_refused(fields, message):
     with pytest.raises(InputError, match=message):
-        View(**{"size": 24, **fields})
+        Transform(**{"size": 24, **fields})

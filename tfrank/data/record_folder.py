@@ -1,0 +1,70 @@
+"""A folder of prepared records: the names of its files, its summary, ground truth and splits."""
+
+import json
+import logging
+import os
+from typing import Any
+
+import tensorflow as tf
+
+from tfrank.common import checks, files
+from tfrank.common.checks import InputError
+from tfrank.data.index import HEADER, RecordIndex, index_path, load_index
+from tfrank.data.prepare.scan import scan
+
+_LOG = logging.getLogger(__name__)
+
+# Files in a folder of records beside shards and their index.
+SUMMARY, SKIPPED, GROUND_TRUTH = "prepared.json", "skipped.csv", "ground_truth.json"
+DUPLICATES = "duplicates.csv"
+
+
+def load_summary(folder: str) -> dict[str, Any] | None:
+    """Loads `prepared.json` of a folder of records, local or remote; None if the folder is not complete.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    return _load_json(os.path.join(folder, SUMMARY))
+
+
+def load_ground_truth(folder: str) -> dict[str, dict[str, list[str]]] | None:
+    """Loads the graded relevance of records, {query id: {grade: gallery ids}}; None if they have none.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    return _load_json(os.path.join(folder, GROUND_TRUTH))
+
+
+def open_split(folder: str, split: str) -> RecordIndex:
+    """Opens the index of a split of prepared records; rebuilds it from the shards if it is missing.
+
+    Raises:
+        InputError: there is no such split, or its records or index are damaged.
+    """
+    splits = (load_summary(folder) or {}).get("splits", {})
+    if split not in splits:
+        known = sorted(splits)
+        counts = ", ".join(f"{name} ({splits[name]['images']:,} images)" for name in known)
+        remedy = f"It has {counts}." if known else "Prepare it: python -m tfrank.data.prepare --help"
+        hint = checks.did_you_mean(str(split), known)
+        raise InputError(f"{folder} has no records of a split {split!r}.{hint} {remedy}")
+    path = index_path(folder, split)
+    if not tf.io.gfile.exists(os.path.join(path, HEADER)):
+        _LOG.info(f"The record index {path} is missing. It is built again from the records.")
+        paths = [os.path.join(folder, name) for name in splits[split]["shards"]]
+        scan(paths, processes=os.cpu_count()).save(path)
+    return load_index(path)
+
+
+def _load_json(path):
+    """Loads a dict from a JSON file; None if the file does not exist."""
+    files.check_reachable(path)
+    if not tf.io.gfile.exists(path):
+        return None
+    try:
+        with tf.io.gfile.GFile(path) as file:
+            return dict(json.load(file))
+    except (OSError, ValueError, TypeError, tf.errors.OpError) as error:
+        raise InputError(f"{path} is damaged ({error}). Delete the folder and prepare it again.") from None
