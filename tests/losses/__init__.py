@@ -97,7 +97,7 @@ class Recipe(NamedTuple):
         return {key: value for key, value in self.settings.items() if key not in OF_THE_GRADIENT}
 
     def oracle(self, *pairs):
-        """(loss per query, which queries count) of the paper's formula in plain loops."""
+        """(loss per query, which queries are valid) of the paper's formula in plain loops."""
         return reference.LOSSES[self.name](*pairs, **self.of_the_value())
 
     def embeddings(self, dtype="float64", seed=0):

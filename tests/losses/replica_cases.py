@@ -21,8 +21,8 @@ from tfrank import losses
 BATCHES = {
     "ordinary": ([0, 1, 0, 2, 1, 0, 2, 2], [1] * 8),
     "lone queries on one replica": ([0, 0, 1, 1, 0, 7, 8, 1], [1] * 8),
-    "a replica without counting queries": ([0, 0, 1, 1, 5, 6, 7, 8], [1] * 8),
-    "no counting query": (range(8), [1] * 8),
+    "a replica without valid queries": ([0, 0, 1, 1, 5, 6, 7, 8], [1] * 8),
+    "no valid query": (range(8), [1] * 8),
     "unequal sample weights": ([0, 1, 0, 2, 1, 0, 2, 2], [0, 0.5, 3, 1, 0.1, 2, 0, 1]),
     "uneven replicas": ([0, 1, 0, 2, 1, 0, 2], [1] * 7),  # Four rows and three.
 }

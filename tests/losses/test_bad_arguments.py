@@ -159,5 +159,5 @@ def test_score_refuses_what_a_call_refuses():
     loss, rows = losses.get("pnp"), embeddings("float32")
     with pytest.raises(InputError, match=r"argument `labels`. Expected integers. Received: labels='float32'"):
         loss.score(LABELS, rows, LABELS.astype("float32"), rows.copy(), np.arange(ROWS))
-    with pytest.raises(InputError, match=r"argument `gallery_embeddings`. Expected 3 numbers each"):
+    with pytest.raises(InputError, match=r"argument `gallery_embeddings`. Expected 3 dimensions"):
         loss.score(LABELS, rows, LABELS, rows[:, :2], np.arange(ROWS))

@@ -165,9 +165,9 @@ def test_sample_weights_of_zero_give_zero_loss_and_zero_gradient(recipe):
 def test_reduction_none_gives_the_weighted_loss_of_each_query(recipe):
     weights = np.arange(ROWS)
     values = recipe.loss(reduction=None)(LABELS, recipe.embeddings(), sample_weight=weights)
-    losses_by_hand, counts = recipe.oracle(*reference.one_batch(LABELS, recipe.embeddings()))
+    losses_by_hand, valid = recipe.oracle(*reference.one_batch(LABELS, recipe.embeddings()))
     assert values.shape == [ROWS]
-    np.testing.assert_allclose(values, weights * losses_by_hand * counts, rtol=1e-10)
+    np.testing.assert_allclose(values, weights * losses_by_hand * valid, rtol=1e-10)
 
 
 # Degenerate batches.

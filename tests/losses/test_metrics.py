@@ -55,7 +55,7 @@ def operating_region(labels, rows, temperature=0.01, least_slope=0.005):
     return shares
 
 
-def counting(labels, rows):
+def valid_queries(labels, rows):
     return [float(len(positives) > 0) for _, positives, _ in queries(labels, rows)]
 
 
@@ -80,7 +80,7 @@ PAIRS = {
     "BatchAveragePrecision": (metrics.average_precision, average_precision),
     "APApproximationError": (metrics.ap_approximation_error, ap_approximation_error),
     "OperatingRegion": (metrics.operating_region, operating_region),
-    "CountingQueries": (metrics.counting, counting),
+    "ValidQueries": (metrics.valid_queries, valid_queries),
     "PositiveSimilarity": (metrics.positive_similarity, positive_similarity),
     "NegativeSimilarity": (metrics.negative_similarity, negative_similarity),
     "EmbeddingSpread": (metrics.embedding_spread, embedding_spread),
@@ -133,11 +133,11 @@ def test_value_of_each_query_is_the_oracles(recipe, labels, rows):
     function, oracle = PAIRS[recipe.metric]
     by_hand = oracle(labels, rows, **recipe.settings)
     unit = tf.constant(reference.unit(rows))
-    values, counts = function(tf.constant(labels, tf.int64), unit, **recipe.settings)
-    assert counts.numpy().tolist() == [value is not None for value in by_hand]
+    values, valid = function(tf.constant(labels, tf.int64), unit, **recipe.settings)
+    assert valid.numpy().tolist() == [value is not None for value in by_hand]
     assert np.all(np.isfinite(values))
     by_hand = [value for value in by_hand if value is not None]
-    np.testing.assert_allclose(values[counts], by_hand, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(values[valid], by_hand, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
@@ -164,7 +164,7 @@ def test_batch_without_a_counting_query_gives_zero(recipe):
     metric = recipe.make()
     metric.update_state(*batch)
     np.testing.assert_allclose(metric.result(), expected(recipe, batch), atol=1e-6)
-    if recipe.metric in ("BatchRecallAt1", "BatchAveragePrecision", "PositiveSimilarity", "CountingQueries"):
+    if recipe.metric in ("BatchRecallAt1", "BatchAveragePrecision", "PositiveSimilarity", "ValidQueries"):
         assert metric.result() == 0
 
 
@@ -242,10 +242,10 @@ def test_spread_is_0_of_one_point_and_grows_to_1(rows, spread):
         (lambda: metrics.OperatingRegion(temperature=0.0), "temperature"),
         (lambda: metrics.OperatingRegion(least_slope=-1), "least_slope"),
         (lambda: metrics.OperatingRegion(least_slope="0.005"), "least_slope"),
-        (lambda: metrics.CountingQueries().update_state([0.0, 1.0], [[1.0], [1.0]]), "labels"),
-        (lambda: metrics.CountingQueries().update_state([0, 1], [[1], [1]]), "embeddings"),
-        (lambda: metrics.CountingQueries().update_state([0, 1], [1.0, 1.0]), "embeddings"),
-        (lambda: metrics.CountingQueries().update_state([0, 1, 2], [[1.0], [1.0]]), "labels"),
+        (lambda: metrics.ValidQueries().update_state([0.0, 1.0], [[1.0], [1.0]]), "labels"),
+        (lambda: metrics.ValidQueries().update_state([0, 1], [[1], [1]]), "embeddings"),
+        (lambda: metrics.ValidQueries().update_state([0, 1], [1.0, 1.0]), "embeddings"),
+        (lambda: metrics.ValidQueries().update_state([0, 1, 2], [[1.0], [1.0]]), "labels"),
     ],
 )
 def test_bad_argument_is_refused_by_its_name(make, argument):

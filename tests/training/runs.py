@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tests.programs import ROOT
 from tfrank import PNPLoss
-from tfrank.losses.core.summary import batch_summary
+from tfrank.losses.core.batch_statistics import batch_statistics
 from tfrank.training.checkpoints import Checkpoints
 from tfrank.training.optimizers import build_optimizer
 from tfrank.training.step import build_step
@@ -155,7 +155,7 @@ class Setup:
             str(folder),
             model=self.model,
             step=step,
-            summary=batch_summary,
+            summary=batch_statistics,
             checkpoints=self.checkpoints,
             strategy=strategy,
             batch_size=len(labels),

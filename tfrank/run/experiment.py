@@ -22,7 +22,7 @@ from tfrank.data.sources import SOURCES
 from tfrank.evaluation.measure import leave_one_out
 from tfrank.evaluation.metrics import DEFAULT_KS
 from tfrank.evaluation.protocols import PROTOCOLS
-from tfrank.losses.core.summary import batch_summary, loss_slope
+from tfrank.losses.core.batch_statistics import batch_statistics, loss_slope
 from tfrank.losses.proxies import PROXY_LOSSES
 from tfrank.models.embedding import (
     concatenated,
@@ -230,7 +230,7 @@ def build_training(
         workdir if chief else tempfile.mkdtemp(),
         model=objective.model,
         step=step,
-        summary=lambda labels, outputs: batch_summary(labels, side_by_side(outputs[0])),
+        summary=lambda labels, outputs: batch_statistics(labels, side_by_side(outputs[0])),
         slope=_build_slope(config, objective),
         checkpoints=checkpoints,
         strategy=strategy,

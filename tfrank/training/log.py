@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfrank.common import files
 
-COLUMNS = ("step", "loss", "batch_recall_at_1", "counting", "validation_recall_at_1")
+COLUMNS = ("step", "loss", "batch_recall_at_1", "valid_queries", "validation_recall_at_1")
 
 
 class TrainingLog:

@@ -74,7 +74,7 @@ class Trainer:
         model: the model to train.
         step: takes one step on a batch, see `build_step`.
         summary: computes batch statistics from labels and embeddings, in replica context, equal on every
-            replica; see `batch_summary`.
+            replica; see `batch_statistics`.
         slope: computes the slope of the loss from the same arguments, see `loss_slope`; called once, at the
             start of a run. None: not computed.
         checkpoints: the checkpoints of the model's and the optimizer's state.
@@ -275,7 +275,7 @@ class Trainer:
         self._looked = True
         return (
             f"loss {loss:.4f}  batch R@1 {numbers['batch_recall_at_1']:.3f}"
-            f"  valid queries {numbers['counting']:.0%}  "
+            f"  valid queries {numbers['valid_queries']:.0%}  "
         )
 
     def _fetch(self) -> float:
@@ -293,8 +293,8 @@ class Trainer:
 
     def _warn(self, numbers, progress):
         """Prints a warning, once each, if the batch statistics show that nothing is learnt."""
-        if numbers["counting"] == 0 and "counting" not in self._said:
-            self._said.add("counting")
+        if numbers["valid_queries"] == 0 and "valid_queries" not in self._said:
+            self._said.add("valid_queries")
             progress.say(
                 "Warning: no image of this batch has another of its class, so nothing is learnt from it."
                 " Raise examples_per_class, or drop short classes (data.short_classes=drop)."

@@ -97,7 +97,7 @@ def rows_for(recipe, queries, gallery):
 
 
 def values_and_gradients(function, core, recipe=None):
-    """Losses, counts, and the gradients of a sum of the losses with unequal weights.
+    """Losses, valid queries, and the gradients of a sum of the losses with unequal weights.
 
     The function sees rows divided by their norms, unless it is of a loss that takes them as they are.
     """
@@ -105,10 +105,10 @@ def values_and_gradients(function, core, recipe=None):
     with tf.GradientTape() as tape:
         tape.watch([queries, gallery])
         seen, seen_gallery = rows_for(recipe, queries, gallery)
-        values, counts = function(query_labels, seen, gallery_labels, seen_gallery, self_index)
+        values, valid = function(query_labels, seen, gallery_labels, seen_gallery, self_index)
     weights = tf.linspace(tf.constant(1.0, tf.float64), 2, values.shape[0])
     gradients = tape.gradient(values, [queries, gallery], weights, unconnected_gradients="zero")
-    return values, counts, *gradients
+    return values, valid, *gradients
 
 
 def assert_same(got, wanted):
@@ -126,9 +126,9 @@ def test_rectangular_core_of_every_loss_is_the_papers(recipe, case):
     if recipe.normalizes:
         queries, gallery = reference.unit(queries), reference.unit(gallery)
     core = (query_labels, queries, gallery_labels, gallery, self_index)
-    values, counts = recipe.loss().score(*tensors(core))
-    wanted, wanted_counts = recipe.oracle(*core)
-    np.testing.assert_array_equal(counts, wanted_counts)
+    values, valid = recipe.loss().score(*tensors(core))
+    wanted, wanted_valid = recipe.oracle(*core)
+    np.testing.assert_array_equal(valid, wanted_valid)
     np.testing.assert_allclose(values, wanted, rtol=1e-10, atol=1e-12)
 
 

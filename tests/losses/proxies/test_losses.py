@@ -282,7 +282,7 @@ def test_cosines_that_are_not_of_the_proxies_are_refused_with_what_to_do(shape):
 
 
 @pytest.mark.parametrize("mode", ["eager", "graph"])
-def test_embeddings_of_as_many_numbers_as_there_are_proxies_are_refused(mode):
+def test_embeddings_of_as_many_dimensions_as_there_are_proxies_are_refused(mode):
     loss = losses.get("proxy_nca", labels=CLASSES)
     embeddings = tf.constant(np.full([ROWS, 5], 3.0, "float32"))
     call, error = (

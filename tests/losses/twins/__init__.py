@@ -2,7 +2,7 @@
 
 Each takes `(query_labels, queries, gallery_labels, gallery, self_index)`, of unit rows unless its loss
 takes them as they are, and the settings of its loss, and gives what `RankingLoss.score` gives: (loss per
-query, which queries count).
+query, which queries are valid).
 """
 
 from tests.losses.twins import pairs, ranking, tuples

@@ -7,12 +7,12 @@ from tests import reference
 
 
 def whole(query_labels, queries, gallery_labels, gallery, self_index, include_self=False):
-    """`[queries, gallery]` similarities, positives and negatives (bool), and which queries count."""
+    """`[queries, gallery]` similarities, positives and negatives (bool), and which queries are valid."""
     own = tf.range(tf.size(gallery_labels)) == self_index[:, None]
     same = gallery_labels == query_labels[:, None]
-    counts = tf.reduce_any(same & ~own, axis=1)
-    positives = (same if include_self else same & ~own) & counts[:, None]
-    return tf.matmul(queries, gallery, transpose_b=True), positives, ~same, counts
+    valid = tf.reduce_any(same & ~own, axis=1)
+    positives = (same if include_self else same & ~own) & valid[:, None]
+    return tf.matmul(queries, gallery, transpose_b=True), positives, ~same, valid
 
 
 def total(values, mask, axis=1):
@@ -36,19 +36,19 @@ def ranks(step, s, rows):
 
 def mean_penalty(penalty, negative_step, positive_step, *rows, include_self=False):
     """The mean over the positives of penalty(R(i, S_N), R(i, S_P))."""
-    s, positives, negatives, counts = whole(*rows, include_self)
+    s, positives, negatives, valid = whole(*rows, include_self)
     terms = penalty(ranks(negative_step, s, negatives), ranks(positive_step, s, positives))
-    return mean(terms, positives), counts
+    return mean(terms, positives), valid
 
 
 def sigmoid_step(temperature):
     return lambda x: tf.sigmoid(x / temperature)
 
 
-def gradient_of_mean(slopes, counts, embeddings, constant_gallery):
+def gradient_of_mean(slopes, valid, embeddings, constant_gallery):
     """dL/d embeddings of one batch's mean loss, from dL_q/ds, through the normalisation."""
     unit = reference.unit(embeddings)
-    slopes = slopes / counts.sum()
+    slopes = slopes / valid.sum()
     pull = slopes @ unit
     if not constant_gallery:
         pull = pull + slopes.T @ unit

@@ -47,12 +47,12 @@ def sup_ap(
     def hard(x):
         return tf.cast(x > 0, x.dtype)
 
-    ranking, counts = mean_penalty(one_minus_precision, upper_bound, hard, *rows, include_self=include_self)
+    ranking, valid = mean_penalty(one_minus_precision, upper_bound, hard, *rows, include_self=include_self)
     s, positives, negatives, _ = whole(*rows, include_self)
     too_far, too_near = tf.maximum(positive_margin - s, 0), tf.maximum(s - negative_margin, 0)
     calibration = mean(too_far, positives) + mean(too_near, negatives)
     losses = (1 - calibration_weight) * ranking + calibration_weight * calibration
-    return tf.where(counts, losses, tf.zeros_like(losses)), counts
+    return tf.where(valid, losses, tf.zeros_like(losses)), valid
 
 
 def quantized_ap(values, centers, width, positives, negatives, tie_aware=False):
@@ -70,19 +70,19 @@ def quantized_ap(values, centers, width, positives, negatives, tie_aware=False):
 
 
 def map_q(*rows, num_bins=20, tie_aware=False, include_self=False):
-    s, positives, negatives, counts = whole(*rows, include_self)
+    s, positives, negatives, valid = whole(*rows, include_self)
     centers = np.linspace(1, -1, num_bins)
     s = tf.clip_by_value(s, -1, 1)
     losses = quantized_ap(s, centers, 2 / (num_bins - 1), positives, negatives, tie_aware)
-    return tf.where(counts, losses, tf.zeros_like(losses)), counts
+    return tf.where(valid, losses, tf.zeros_like(losses)), valid
 
 
 def fast_ap(*rows, num_bins=10):
-    s, positives, negatives, counts = whole(*rows)
+    s, positives, negatives, valid = whole(*rows)
     squared_distance = tf.clip_by_value(2 - 2 * s, 0, 4)
     centers = np.linspace(0, 4, num_bins + 1)
     losses = quantized_ap(squared_distance, centers, 4 / num_bins, positives, negatives)
-    return tf.where(counts, losses, tf.zeros_like(losses)), counts
+    return tf.where(valid, losses, tf.zeros_like(losses)), valid
 
 
 def rll(
@@ -100,7 +100,7 @@ def rll(
 ):
     if constant_gallery:
         gallery = tf.stop_gradient(gallery)
-    s, positives, negatives, counts = whole(query_labels, queries, gallery_labels, gallery, self_index)
+    s, positives, negatives, valid = whole(query_labels, queries, gallery_labels, gallery, self_index)
     # Of a row and itself the root has no slope; neither is a candidate.
     candidates = positives | negatives
     distance = tf.sqrt(tf.where(candidates, 2 - 2 * s, tf.ones_like(s)))
@@ -113,28 +113,28 @@ def rll(
     far = weighted(distance - (alpha - margin), positives, positive_temperature)
     near = weighted(alpha - distance, negatives, negative_temperature)
     losses = (1 - negative_weight) * far + negative_weight * near
-    return tf.where(counts, losses, tf.zeros_like(losses)), counts
+    return tf.where(valid, losses, tf.zeros_like(losses)), valid
 
 
 def blackbox_ap(*rows, interpolation=4.0, margin=0.02):
     """The value and the slopes of the oracle, whose ranks are whole: autodiff only chains them."""
     arrays = [column.numpy() for column in rows]
     options = {"interpolation": interpolation, "margin": margin}
-    losses, counts = reference.ranking.blackbox_ap(*arrays, **options)
+    losses, valid = reference.ranking.blackbox_ap(*arrays, **options)
     s = whole(*rows)[0]
     chained = tf.reduce_sum(reference.ranking.blackbox_ap_slopes(*arrays, **options) * s, axis=1)
-    return losses + chained - tf.stop_gradient(chained), tf.constant(counts)
+    return losses + chained - tf.stop_gradient(chained), tf.constant(valid)
 
 
 def recall_at_k(*rows, ks=(1, 2, 4, 8, 16), temperature=0.01, k_temperatures=(1.0, 2.0, 4.0, 8.0, 16.0)):
-    s, positives, negatives, counts = whole(*rows)
+    s, positives, negatives, valid = whole(*rows)
     rank = 1 + ranks(sigmoid_step(temperature), s, positives | negatives)
     recalls = []
     for k, k_temperature in zip(ks, k_temperatures):
         found = total(tf.sigmoid((k - rank) / k_temperature), positives)
         recalls.append(tf.minimum(found, k) / tf.maximum(tf.minimum(number(positives), k), 1))
     losses = 1 - tf.add_n(recalls) / len(ks)
-    return tf.where(counts, losses, tf.zeros_like(losses)), counts
+    return tf.where(valid, losses, tf.zeros_like(losses)), valid
 
 
 # Of losses whose gradient is not the slope of their value: dL_q/ds `[queries, gallery]`, in plain loops.

@@ -118,7 +118,7 @@ class RankingLoss(keras.losses.Loss):
         else:
             gallery_labels, gallery = self._checked_rows(gallery_labels, gallery_embeddings)
         if not queries.shape[1:].is_compatible_with(gallery.shape[1:]):
-            expected = f"{queries.shape[1]} numbers each, as of the queries"
+            expected = f"{queries.shape[1]} dimensions, as those of the queries"
             raise checks.invalid("gallery_embeddings", expected, str(gallery.shape))
         if queries.dtype != gallery.dtype:
             queries, gallery = tf.cast(queries, tf.float64), tf.cast(gallery, tf.float64)
@@ -141,9 +141,9 @@ class RankingLoss(keras.losses.Loss):
         rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
         return self._core(*rows, **self.hyper_parameters)
 
-    def weigh(self, labels: tf.Tensor, counts: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    def weigh(self, labels: tf.Tensor, valid: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
         """w_q of this replica's queries, `[queries]`: the sample weight, or 0 if the query is not valid."""
-        return tf.where(counts, weights, tf.zeros_like(weights))
+        return tf.where(valid, weights, tf.zeros_like(weights))
 
     def steps_taken(self) -> tf.Tensor:
         """The number of training steps taken, an int64 scalar, read from `iteration` inside the graph.
@@ -164,14 +164,14 @@ class RankingLoss(keras.losses.Loss):
             labels, embeddings, weights = checked_batch(y_true, y_pred, sample_weight)
             queries = l2_normalize(embeddings) if self.normalize else embeddings
             own_row = distributed.first_row(labels) + tf.range(tf.size(labels))
-            losses, counts = self._score(
+            losses, valid = self._score(
                 labels,
                 queries,
                 distributed.gather_rows(labels),
                 distributed.gather_rows(queries),
                 own_row,
             )
-            weights = self.weigh(labels, counts, weights)
+            weights = self.weigh(labels, valid, weights)
             return global_mean(losses, weights, self.reduction, self._warn if self.warns else None)
 
     def _warn(self):
@@ -189,7 +189,7 @@ def global_mean(
     losses: tf.Tensor,
     weights: tf.Tensor,
     reduction: str | None,
-    of_nothing: Callable[[], None] | None = None,
+    on_zero_weight: Callable[[], None] | None = None,
 ) -> tf.Tensor:
     """This replica's share of the mean loss of the global batch; its parts are summed over replicas.
 
@@ -199,15 +199,15 @@ def global_mean(
         losses: `[queries]`.
         weights: `[queries]`, 0 for queries that are not valid.
         reduction: "mean", or None for the `[queries]` terms w_q L_q.
-        of_nothing: function called if the mean is 0 / 0, unless XLA compiles the program.
+        on_zero_weight: function called if the mean is 0 / 0, unless XLA compiles the program.
     """
     losses = weights * losses
     if reduction is None:
         return losses
     # The divisor covers the global batch, so the sum over replicas needs no further factor 1/R.
     divisor = distributed.sum_over_replicas(tf.reduce_sum(weights))
-    if of_nothing and not GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
-        tf.cond(divisor > 0, tf.no_op, lambda: tf.numpy_function(of_nothing, [], []))
+    if on_zero_weight and not GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        tf.cond(divisor > 0, tf.no_op, lambda: tf.numpy_function(on_zero_weight, [], []))
     return tf.math.divide_no_nan(tf.reduce_sum(losses), divisor)
 
 
