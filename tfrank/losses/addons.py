@@ -19,6 +19,7 @@ import tensorflow as tf
 from tfrank.common import checks, distributed
 from tfrank.common.normalize import l2_normalize
 from tfrank.losses.core.first_order import first_derivative
+from tfrank.losses.core.loss import Loss
 from tfrank.losses.core.permutation import permute
 from tfrank.losses.core.ranking_loss import checked_batch
 
@@ -117,7 +118,7 @@ _CHECKS = {
 
 
 @keras.saving.register_keras_serializable("tfrank")
-class AddonsLoss(keras.losses.Loss):
+class AddonsLoss(Loss):
     """A loss of TensorFlow Addons, of integer labels and embeddings, over the whole global batch.
 
         addons/triplet_semi_hard: mean over positive pairs of [margin + d_ap - d_an]_+, where n is the
@@ -179,8 +180,6 @@ class AddonsLoss(keras.losses.Loss):
             losses to use instead.
     """
 
-    iteration: tf.Variable | keras.Variable | None = None
-
     def __init__(
         self, loss: str, *, reduction: str = "mean", name: str | None = None, **hyper_parameters: Any
     ):
@@ -214,11 +213,6 @@ class AddonsLoss(keras.losses.Loss):
 
     def _one_value(self):
         return f"{self.loss!r} is one value of the whole batch. Ours has one for each row: {self._native()}"
-
-    @property
-    def variables(self) -> list[tf.Variable]:
-        """The state to store in checkpoints: none."""
-        return []
 
     # Overrides `__call__`, not `call`; see `RankingLoss`.
     def __call__(self, y_true, y_pred, sample_weight=None):

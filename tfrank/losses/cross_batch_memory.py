@@ -185,6 +185,9 @@ class CrossBatchMemory(RankingLoss):
             "name": self.name,
         }
 
+    def _shown_arguments(self):
+        return {**super()._shown_arguments(), "loss": repr(self.loss)}
+
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "CrossBatchMemory":
         """Creates the loss from its `get_config`."""

@@ -132,7 +132,8 @@ class MarginLoss(RankingLoss):
     Draws are a pure function of the seed, the step and the positions in the global batch. N replicas thus
     draw what one device does, and a resumed run draws the same again. The step is read from `loss.iteration`;
     set it to `optimizer.iterations`. If it is not set, a hash of the labels of the global batch replaces the
-    step: draws change with the labels, and are the same for the same labels in the same order.
+    step: draws change with the labels, and are the same for the same labels in the same order. A step that is
+    not an integer of at least 0 raises InputError.
 
     Args:
         margin: alpha, on each side of the boundary, at least 0. Default 0.2.

@@ -7,7 +7,8 @@ import tensorflow as tf
 
 from tests import reference
 from tests.losses import LABELS, embeddings, value_and_gradient
-from tfrank.losses import CircleLoss, HistogramLoss, MarginLoss, MultiSimilarityLoss
+from tfrank.common.checks import InputError
+from tfrank.losses import CircleLoss, HistogramLoss, MarginLoss, MultiSimilarityLoss, RankedListLoss
 from tfrank.losses.core.log_sum_exp import log_sum_exp
 
 BALANCED = np.arange(24) % 6
@@ -162,6 +163,22 @@ def test_without_a_step_draws_go_by_the_labels_of_the_batch():
     # The labels say nothing else: without draws they give the same value.
     expected = [MarginLoss(**WIDE, sampled=False)(labels, ROWS) for labels in (BALANCED, BALANCED * 7)]
     assert expected[0] == expected[1]
+
+
+@pytest.mark.parametrize("step, received", [(-1, "-1"), (0.0, "float"), (True, "bool"), ([0], "int32")])
+def test_a_step_that_is_not_one_is_refused(step, received):
+    for loss in (MarginLoss(), RankedListLoss(decay_steps=2)):
+        loss.iteration = step
+        for call in (loss, tf.function(loss)):
+            with pytest.raises(InputError, match=rf"`iteration`. Expected an integer of at.*{received}"):
+                call(BALANCED, ROWS)
+
+
+def test_a_variable_below_0_is_refused_as_a_step_when_the_graph_runs():
+    loss = MarginLoss()
+    loss.iteration = tf.Variable(-1)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="iteration: expected an integer of at least 0"):
+        tf.function(loss)(BALANCED, ROWS)
 
 
 @pytest.mark.parametrize("sampled", [True, False])

@@ -11,6 +11,7 @@ from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 from tfrank.common import checks, distributed
 from tfrank.common.normalize import l2_normalize
 from tfrank.losses.core import scalars
+from tfrank.losses.core.loss import Loss
 
 NO_POSITIVES = (
     "No image of this batch has another of its class, so its loss is 0 and nothing is learnt from it. That"
@@ -19,7 +20,7 @@ NO_POSITIVES = (
 )
 
 
-class RankingLoss(keras.losses.Loss):
+class RankingLoss(Loss):
     """A loss of integer labels and embeddings, computed over the whole global batch.
 
         loss = sum_q w_q L_q / sum_q w_q        over the valid queries q
@@ -71,7 +72,6 @@ class RankingLoss(keras.losses.Loss):
 
     normalize: bool = True
     warns: bool = True
-    iteration: tf.Variable | keras.Variable | None = None
 
     def __init__(
         self,
@@ -81,7 +81,6 @@ class RankingLoss(keras.losses.Loss):
         reduction: str | None = "mean",
         name: str | None = None,
     ):
-        checks.one_of("reduction", reduction, ["mean", None])
         super().__init__(reduction=reduction, name=name)
         self._core = core
         self.hyper_parameters = hyper_parameters
@@ -149,14 +148,24 @@ class RankingLoss(keras.losses.Loss):
         """The number of training steps taken, an int64 scalar, read from `iteration` inside the graph.
 
         Raises:
-            InputError: `iteration` is not set.
+            InputError: `iteration` is not set, or not an integer of at least 0. In a graph a negative value
+                raises TensorFlow's InvalidArgumentError instead; XLA leaves such checks out.
         """
         if self.iteration is None:
             raise checks.InputError(
                 f"The loss {self.name!r} changes with the training step, but does not know it. Set"
                 " loss.iteration = optimizer.iterations, and compile the model again if it has been used."
             )
-        return tf.cast(tf.convert_to_tensor(self.iteration), tf.int64)
+        step = tf.convert_to_tensor(self.iteration)
+        expected = "an integer of at least 0, such as optimizer.iterations"
+        if not step.dtype.is_integer or step.shape.rank != 0:
+            raise checks.invalid("iteration", expected, f"{step.dtype.name} {tuple(step.shape)}")
+        known = tf.get_static_value(step)
+        if known is not None and known < 0:
+            raise checks.invalid("iteration", expected, int(known))
+        message = [f"iteration: expected {expected}, received", step]
+        with tf.control_dependencies([tf.debugging.Assert(step >= 0, message)]):
+            return tf.cast(step, tf.int64)
 
     # Overrides `__call__`, as Keras casts labels to float before `call`: 2^24 and 2^24 + 1 would be equal.
     def __call__(self, y_true, y_pred, sample_weight=None):

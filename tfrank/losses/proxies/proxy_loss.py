@@ -1,5 +1,6 @@
 """ProxyLoss: the base class of losses with learned proxies of classes, a `keras.losses.Loss`."""
 
+import reprlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -8,11 +9,12 @@ import numpy as np
 import tensorflow as tf
 
 from tfrank.common import checks
+from tfrank.losses.core.loss import Loss
 from tfrank.losses.core.ranking_loss import checked_batch, global_mean
 from tfrank.losses.proxies.layer import Proxies
 
 
-class ProxyLoss(keras.losses.Loss):
+class ProxyLoss(Loss):
     """A loss of integer labels and the cosines of embeddings with proxies of all training classes.
 
         loss = sum_q w_q L_q / sum_q w_q        over the rows q of the global batch
@@ -47,6 +49,7 @@ class ProxyLoss(keras.losses.Loss):
         proxies_per_class: 1 unless a loss states otherwise. The proxies of a class are adjacent.
         regularizer: regulariser of the proxies; None unless a loss states otherwise.
         iteration: see `RankingLoss`; not read, as none of these losses changes with the step.
+        variables: none, as the proxies belong to the layer.
 
     >>> import tfrank
     >>> images, labels = tf.random.stateless_normal([64, 8], [0, 1]), tf.range(64) // 4
@@ -59,7 +62,6 @@ class ProxyLoss(keras.losses.Loss):
     (36, 100)
     """
 
-    iteration: tf.Variable | keras.Variable | None = None
     proxies_per_class: int = 1
     regularizer: keras.regularizers.Regularizer | None = None
 
@@ -72,7 +74,6 @@ class ProxyLoss(keras.losses.Loss):
         reduction: str | None = "mean",
         name: str | None = None,
     ):
-        checks.one_of("reduction", reduction, ["mean", None])
         super().__init__(reduction=reduction, name=name)
         self._core = core
         self.hyper_parameters = hyper_parameters
@@ -82,11 +83,6 @@ class ProxyLoss(keras.losses.Loss):
     def num_proxies(self) -> int:
         """The number of proxies of all classes."""
         return self.labels.size * self.proxies_per_class
-
-    @property
-    def variables(self) -> list[tf.Variable]:
-        """The state to store in checkpoints: none, as the proxies belong to the layer."""
-        return []
 
     def proxies(self, *, seed: int = 0, **options: Any) -> Proxies:
         """A new layer of proxies for this loss, to follow the embedding model in training."""
@@ -103,6 +99,9 @@ class ProxyLoss(keras.losses.Loss):
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor."""
         return {**super().get_config(), **self.hyper_parameters, "labels": self.labels.tolist()}
+
+    def _shown_arguments(self):
+        return {**super()._shown_arguments(), "labels": reprlib.repr(self.labels.tolist())}
 
     def _checked_cosines(self, cosines):
         cosines, shape = tf.convert_to_tensor(cosines), [None, self.num_proxies]
