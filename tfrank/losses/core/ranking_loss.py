@@ -62,6 +62,26 @@ class RankingLoss(Loss):
     The loss pads each batch to the next of `padding.SIZES`, so that many batch sizes need few programs. Value
     and gradient are those of the batch itself. Common sizes, such as powers of two, are not padded.
 
+    A loss of your own needs a kernel and a class; here, a smooth hinge over pairs. A kernel maps similarities
+    to the loss of each query and its slope by each similarity, see `tfrank.losses.core.rows`.
+
+    >>> import tfrank
+    >>> from tfrank.losses.core.rows import score_rows
+    >>> def kernel(block, margin):
+    ...     share = tf.where(block.positive_mask, -1 / block.positives[:, None], 0)
+    ...     share = tf.where(block.negative_mask, 1 / block.negatives[:, None], share)
+    ...     violation = tf.sign(share) * (block.s - margin)
+    ...     losses = tf.reduce_sum(tf.abs(share) * tf.math.softplus(violation), axis=1)
+    ...     return losses, share * tf.sigmoid(violation)
+    >>> def smooth_hinge_loss(*rows, margin):
+    ...     return score_rows(kernel, *rows, margin)
+    >>> class SmoothHingeLoss(tfrank.RankingLoss):
+    ...     def __init__(self, margin=0.5, *, reduction="mean", name="smooth_hinge"):
+    ...         super().__init__(smooth_hinge_loss, {"margin": margin}, reduction=reduction, name=name)
+    >>> loss = SmoothHingeLoss(0.5)
+    >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)
+    1.6524
+
     Attributes:
         normalize: whether embeddings are L2-normalised first. True unless a loss states otherwise.
         iteration: the variable that counts training steps, such as `optimizer.iterations`, for losses that
