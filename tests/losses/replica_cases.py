@@ -63,10 +63,13 @@ class Case(NamedTuple):
 
 
 def _cases():
-    """PNP and Smooth-AP in every way on every batch; of the rest, what they do not share with those two."""
+    """PNP and Smooth-AP in every way on every batch; of the rest, what they do not share with those two.
+
+    Losses that score rows share how they gather the batch, so that one batch is enough for each.
+    """
     for loss, batch in itertools.product(MAKERS, BATCHES):
         in_full = loss in ("pnp", "smooth_ap")
-        if in_full or loss in SETTINGS or batch != "uneven replicas":
+        if in_full or loss in SETTINGS or batch == "unequal sample weights":
             yield Case(loss, "step", "float32", batch)
         if in_full or loss == "map_q, class weights":
             yield Case(loss, "step without reduction", "float32", batch)

@@ -128,7 +128,7 @@ some_batches = pytest.mark.parametrize(
 @some_batches
 @every_recipe
 def test_value_is_the_formulas(name, settings, labels):
-    rows = embeddings(ties=False)[: len(labels)]
+    rows = embeddings()[: len(labels)]
     value = losses.get(name, **settings)(labels, rows)
     assert value.dtype == tf.float32
     np.testing.assert_allclose(value, ORACLES[name](labels, rows, **settings), rtol=1e-5)
@@ -138,7 +138,7 @@ def test_value_is_the_formulas(name, settings, labels):
 @every_recipe
 def test_gradient_is_the_slope_of_the_formula(name, settings, labels):
     """Central differences of the plain loops, in float64."""
-    rows, step = embeddings(ties=False)[: len(labels)], 1e-6
+    rows, step = embeddings()[: len(labels)], 1e-6
     slopes = np.zeros_like(rows)
     for place in np.ndindex(slopes.shape):
         moved = np.zeros_like(slopes)

@@ -112,17 +112,17 @@ def axis_rows():
 
 def with_zeros():
     """Rows of zeros: of one class, of two, and of one that is alone in its class."""
-    rows = embeddings(ties=False).copy()
+    rows = embeddings().copy()
     rows[[0, 1, 5, 6]] = 0
     return rows
 
 
 BATCHES = {
-    "unequal classes and lone queries": (LABELS, embeddings(ties=False)),
+    "unequal classes and lone queries": (LABELS, embeddings()),
     "ties": (LABELS, axis_rows()),
     "zero rows": (LABELS, with_zeros()),
-    "one class": (np.zeros(11, int), embeddings(ties=False)),
-    "lone queries only": (np.arange(11), embeddings(ties=False)),
+    "one class": (np.zeros(11, int), embeddings()),
+    "lone queries only": (np.arange(11), embeddings()),
     "one row": (LABELS[:1], embeddings()[:1]),
 }
 
@@ -146,7 +146,7 @@ def test_result_is_the_weighted_mean_over_the_queries_of_all_batches(recipe, dty
     """Not over batches: they have 11, 6 and 3 rows, of any norm. The last has lone queries only."""
     batches = []
     for seed, size in enumerate([11, 6, 3]):
-        rows = tf.cast(embeddings(seed=seed, ties=False)[:size], dtype)
+        rows = tf.cast(embeddings(seed=seed)[:size], dtype)
         labels = np.arange(3) if size == 3 else LABELS[:size]
         batches.append((labels, rows, np.linspace(0, 2, size)))
     metric = recipe.make()
@@ -160,7 +160,7 @@ def test_result_is_the_weighted_mean_over_the_queries_of_all_batches(recipe, dty
 
 @every_metric
 def test_batch_without_a_counting_query_gives_zero(recipe):
-    batch = np.arange(11), embeddings(ties=False)
+    batch = np.arange(11), embeddings()
     metric = recipe.make()
     metric.update_state(*batch)
     np.testing.assert_allclose(metric.result(), expected(recipe, batch), atol=1e-6)
@@ -207,7 +207,7 @@ def test_difference_at_the_edge_of_the_operating_region_is_outside():
 def test_operating_region_has_an_edge_however_small_the_least_slope(least_slope):
     """At temperature 0.01 it is at differences of 0.32, 0.41 and 0.74."""
     recipe = Recipe("OperatingRegion", {"least_slope": least_slope})
-    batch = LABELS, embeddings(ties=False)
+    batch = LABELS, embeddings()
     np.testing.assert_allclose(value_of(recipe, batch), expected(recipe, batch), rtol=1e-6)
 
 

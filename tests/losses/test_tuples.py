@@ -125,7 +125,7 @@ def test_a_query_without_a_negative_has_no_triplet_and_does_not_count(mining, ha
 @pytest.mark.parametrize("mining", ["semi_hard", "hard", "all"])
 @pytest.mark.parametrize("number", [1, 3, 8])
 def test_only_the_queries_of_the_largest_losses_count(mining, number):
-    rows = embeddings(ties=False)
+    rows = embeddings()
     settings = {"margin": 1.0, "mining": mining}
     of_all = TripletLoss(**settings, reduction=None)(LABELS, rows).numpy()
     largest = np.sort(of_all)[::-1][:number]
@@ -150,13 +150,13 @@ def test_of_queries_of_one_loss_the_first_in_the_batch_count():
 def test_where_fewer_queries_count_than_the_hardest_all_of_them_do(hardest):
     """Nine of the batch have another row of their class."""
     by_all, by_hardest = (TripletLoss(1.0, hardest=number) for number in (0, hardest))
-    rows = embeddings(ties=False)
+    rows = embeddings()
     for got, wanted in zip(*(value_and_gradient(loss, LABELS, rows) for loss in (by_hardest, by_all))):
         np.testing.assert_allclose(got, wanted, atol=1e-12)
 
 
 def test_sample_weights_weigh_the_hardest_queries_and_do_not_choose_them():
-    rows, weights = embeddings(ties=False), np.linspace(3, 0, len(LABELS))
+    rows, weights = embeddings(), np.linspace(3, 0, len(LABELS))
     of_all = TripletLoss(1.0, mining="hard", reduction=None)(LABELS, rows).numpy()
     chosen = np.argsort(-of_all)[:4]
     value = TripletLoss(1.0, mining="hard", hardest=4)(LABELS, rows, weights)
@@ -282,5 +282,5 @@ def test_gradient_at_distance_0_is_0_and_negatives_of_both_rows_have_their_part(
 
 @pytest.mark.parametrize("hardest", [100, 2**31, 2**62])
 def test_hardest_may_be_more_than_the_batch(hardest):
-    rows = embeddings(ties=False)
+    rows = embeddings()
     assert TripletLoss(hardest=hardest)(LABELS, rows) == TripletLoss()(LABELS, rows) > 0

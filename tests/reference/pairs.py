@@ -139,3 +139,38 @@ def histogram(*pairs, num_bins=201):  # arXiv 1611.00822
         return sum(h * phi for h, phi in zip(h_negative, Phi))
 
     return by_query_with_negatives(loss, *pairs)
+
+
+# dL_q/ds `[queries, gallery]` of losses whose gradient is not the slope of their value.
+
+
+def circle_slopes(*pairs, margin=0.4, gamma=80.0):
+    """Of L_circle with the weights a as constants."""
+    slopes = []
+    for s, positives, negatives in each_query(*pairs):
+        slopes.append([0.0] * len(s))
+        if not (positives and negatives):
+            continue
+        a, pull, push = circle_terms(s, positives, negatives, margin, gamma)
+        product = sum(pull.values()) * sum(push.values())
+        # d log(1 + A B) / dA = B / (1 + A B), dA / ds_p = -gamma a_p times its exponential
+        for p in positives:
+            slopes[-1][p] = product / (1 + product) * -gamma * a[p] * pull[p] / sum(pull.values())
+        for n in negatives:
+            slopes[-1][n] = product / (1 + product) * gamma * a[n] * push[n] / sum(push.values())
+    return np.array(slopes)
+
+
+def margin_slopes(*pairs, margin=0.2, boundary=1.2, **draw):
+    """Of L_margin with what is drawn, or the probabilities, as constants."""
+    shares, slopes = negative_shares(*pairs, **draw), []
+    for q, (s, positives, negatives) in enumerate(each_query(*pairs)):
+        slopes.append([0.0] * len(s))
+        d = [math.sqrt(max(2 - 2 * s_j, 0)) for s_j in s]
+        for p in positives:
+            if margin + d[p] - boundary > 0:
+                slopes[-1][p] = 1 / len(positives) * -1 / d[p]  # dd/ds = -1/d
+        for n in negatives if positives else []:
+            if margin + boundary - d[n] > 0 and shares[q, n]:
+                slopes[-1][n] = -shares[q, n] * -1 / d[n]
+    return np.array(slopes)

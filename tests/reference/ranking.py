@@ -198,3 +198,28 @@ def sup_ap(
         return (1 - calibration_weight) * sum(terms) / len(terms) + calibration_weight * calibration
 
     return by_query(loss, *pairs, include_self=include_self)
+
+
+def rll_slopes(
+    *pairs,
+    margin=0.4,
+    alpha=1.2,
+    negative_temperature=10.0,
+    positive_temperature=0.0,
+    negative_weight=0.5,
+):
+    """Of L_RLL (eq. 13) with the weights of eq. 9 and 10 as constants."""
+    slopes = []
+    for s, positives, negatives in each_query(*pairs):
+        slopes.append([0.0] * len(s))
+        d = [math.sqrt(max(2 - 2 * s_j, 0)) for s_j in s]
+        far = {j: d[j] - (alpha - margin) for j in positives if d[j] > alpha - margin}
+        near = {j: alpha - d[j] for j in negatives if positives and d[j] < alpha}
+        for mined, temperature, share in (
+            (far, positive_temperature, 1 - negative_weight),
+            (near, negative_temperature, -negative_weight),
+        ):
+            w = {j: math.exp(temperature * violation) for j, violation in mined.items()}
+            for j in mined:
+                slopes[-1][j] = share * w[j] / sum(w.values()) * -1 / d[j]  # dd/ds = -1/d
+    return np.array(slopes)

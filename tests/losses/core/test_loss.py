@@ -4,7 +4,8 @@ import tensorflow as tf
 
 from tests.losses import RECIPES
 from tfrank import losses
-from tfrank.losses import CrossBatchMemory, NPairsLoss, PNPLoss, SmoothAPLoss, SoftTripleLoss, WeightedSum
+from tfrank.losses import CrossBatchMemory, NPairsLoss, PNPLoss, SmoothAPLoss, WeightedSum
+from tfrank.losses.proxies import SoftTripleLoss
 
 
 def test_repr_is_the_call_that_makes_the_loss():

@@ -238,7 +238,7 @@ def test_mean_over_queries_is_the_papers_loss_of_all_pairs_where_classes_are_of_
 def test_the_loss_of_one_query_moves_the_positive_pairs_of_others():
     weights = np.zeros(len(LABELS))
     weights[0] = 1
-    rows = embeddings(ties=False)
+    rows = embeddings()
     _, gradient = value_and_gradient(HistogramLoss(9), LABELS, rows, weights)
     # Every row is pushed off the query as its negative; positives of other queries pull besides.
     unit = tf.math.l2_normalize(rows, axis=1)
