@@ -67,12 +67,46 @@ OPTIONS = {
     "histogram": [{"num_bins": 2}, {"num_bins": 8}],
 }
 
+# Settings under which many pairs have gradient, for comparisons of gradients. A loss without a row has its
+# defaults.
+SOFT = {
+    "pnp": [{"variant": "ib", "temperature": 0.1, "include_self": True}],
+    "smooth_ap": [{"temperature": 0.1}, {"temperature": 0.1, "include_self": True}],
+    "map_q": [{"num_bins": 5}, {"num_bins": 7, "tie_aware": True, "include_self": True}],
+    "fast_ap": [{"num_bins": 3}],
+    "rll": [
+        {"negative_temperature": 2.0, "positive_temperature": -1.0},
+        {"negative_temperature": 2.0, "positive_temperature": 3.0, "constant_gallery": False},
+    ],
+    "blackbox_ap": [{"interpolation": 0.5}],
+    # Of three positives and more the first sum is past k = 1, where it is cut off.
+    "recall_at_k": [{"ks": (1, 3), "k_temperatures": (4.0, 2.0), "temperature": 0.1}],
+    "sup_ap": [
+        {"temperature": 0.1, "rho": 10.0, "delta": 0.2},
+        {"temperature": 0.1, "rho": 10.0, "delta": 0.2, "include_self": True},
+    ],
+    "triplet": [
+        *({"margin": 1.0, "mining": mining} for mining in ("semi_hard", "hard", "all")),
+        {"margin": 1.0, "mining": "hard", "hardest": 4},
+    ],
+    "contrastive": [{"margin": 1.5}],
+    "n_pairs": [{"normalize": False}, {"normalize": True}],
+    "lifted_structure": [{"normalize": False}, {"normalize": True, "squared": True}],
+    "multi_similarity": [{"alpha": 2.0, "beta": 3.0, "threshold": 0.0, "epsilon": 0.5}],
+    "circle": [{"gamma": 2.0}],
+    "margin": [
+        {"sampled": False, "margin": 0.8, "nonzero_cutoff": 1.9},
+        {"sampled": True, "margin": 0.8, "nonzero_cutoff": 1.9},
+    ],
+    "histogram": [{"num_bins": 7}],
+}
+
+# One loss of each kind, for what the base class and `core` do for all: of pairs, of soft ranks, of bins, and
+# two of whole matrices, in which queries share a histogram or rows are not normalised.
+KINDS = ("contrastive", "smooth_ap", "map_q", "histogram", "lifted_structure")
+
 # Settings that change the gradient only: the papers' values know nothing of them.
 OF_THE_GRADIENT = {"constant_gallery"}
-
-# Losses that jump where two similarities are equal, or whose slope does at distance 0: there rounding
-# would decide. `test_value_is_the_papers_at_exact_ties` has ties that no rounding can break.
-JUMPS_AT_TIES = {"blackbox_ap", "rll", "sup_ap", "triplet", "contrastive", "lifted_structure", "margin"}
 
 
 class Recipe(NamedTuple):
@@ -87,6 +121,10 @@ class Recipe(NamedTuple):
         loss.iteration = 0
         return loss
 
+    def normalized(self):
+        """The loss with normalisation, if it leaves it out by default."""
+        return self if self.normalizes else Recipe(self.name, {**self.settings, "normalize": True})
+
     @property
     def normalizes(self):
         """Whether the loss normalises; else its formula, and its core, have embeddings as they are."""
@@ -97,12 +135,23 @@ class Recipe(NamedTuple):
         return {key: value for key, value in self.settings.items() if key not in OF_THE_GRADIENT}
 
     def oracle(self, *pairs):
-        """(loss per query, which queries count) of the paper's formula in plain loops."""
+        """(loss per query, which queries are valid) of the paper's formula in plain loops."""
         return reference.LOSSES[self.name](*pairs, **self.of_the_value())
 
-    def embeddings(self, dtype="float64", seed=0):
-        """The batch, with ties if the loss is continuous there."""
-        return embeddings(dtype, seed, ties=self.name not in JUMPS_AT_TIES)
+    def gradients(self, pairs, weights):
+        """The gradients of the weighted sum of the losses by queries and gallery, as the paper defines them.
+
+        Only of losses whose gradient is not the slope of their value. A gallery that is the queries, the very
+        same array, is one batch: both gradients are that of the batch.
+        """
+        _, queries, _, gallery, _ = pairs
+        slopes = weights[:, None] * reference.DEFINED_SLOPES[self.name](*pairs, **self.of_the_value())
+        constant = self.settings.get("constant_gallery", self.name == "rll")
+        of_queries = slopes @ reference.unit(gallery)
+        of_gallery = (0 if constant else 1) * slopes.T @ reference.unit(queries)
+        if gallery is queries:
+            of_queries = of_gallery = of_queries + of_gallery
+        return _of_rows(of_queries, queries), _of_rows(of_gallery, gallery)
 
     def __str__(self):
         return "-".join([self.name, *(f"{key}={value}" for key, value in self.settings.items())])
@@ -113,9 +162,12 @@ RECIPES_WITH_OPTIONS = RECIPES + [
     Recipe(name, variant | options) for name, variant in RECIPES for options in OPTIONS.get(name, [])
 ]
 
+SOFT_RECIPES = [Recipe(name, soft) for name in losses.LOSSES for soft in SOFT.get(name, [{}])]
+
 every_loss = pytest.mark.parametrize("recipe", RECIPES, ids=str)
-every_loss_that_normalizes = pytest.mark.parametrize(
-    "recipe", [recipe for recipe in RECIPES if recipe.normalizes], ids=str
+every_soft_loss = pytest.mark.parametrize("recipe", SOFT_RECIPES, ids=str)
+one_loss_of_each_kind = pytest.mark.parametrize(
+    "recipe", [Recipe(name, VARIANTS.get(name, [{}])[0]) for name in KINDS], ids=str
 )
 every_loss_and_option = pytest.mark.parametrize("recipe", RECIPES_WITH_OPTIONS, ids=str)
 
@@ -124,12 +176,12 @@ LABELS = np.array([3, 1, 3, 2, 1, 3, 7, 1, 3, -5, 2])
 
 
 @functools.cache
-def embeddings(dtype="float64", seed=0, ties=True):
-    """`[11, 3]` of any norm; with ties rows 2 and 4 of two classes are equal, and 0 and 5 of one class."""
-    rows = np.random.default_rng(seed).normal(size=(len(LABELS), 3))
-    if ties:
-        rows[4], rows[5] = rows[2], rows[0]
-    return rows.astype(dtype)
+def embeddings(dtype="float64", seed=0):
+    """`[11, 3]` of any norm, without ties, at which some losses jump: there rounding would decide.
+
+    `test_value_is_the_papers_at_exact_ties` has ties that no rounding can break.
+    """
+    return np.random.default_rng(seed).normal(size=(len(LABELS), 3)).astype(dtype)
 
 
 def value_and_gradient(loss, labels, rows, sample_weight=None):
@@ -138,3 +190,10 @@ def value_and_gradient(loss, labels, rows, sample_weight=None):
         tape.watch(rows)
         value = loss(labels, rows, sample_weight)
     return value, tape.gradient(value, rows)
+
+
+def _of_rows(gradient, rows):
+    """The gradient of rows from that of their unit rows."""
+    unit = reference.unit(rows)
+    along = np.sum(gradient * unit, axis=1, keepdims=True)
+    return (gradient - along * unit) / np.linalg.norm(rows, axis=1, keepdims=True)

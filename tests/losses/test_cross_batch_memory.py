@@ -53,8 +53,8 @@ def test_remembered_rows_are_constants_and_the_batch_gets_its_own_gradient():
         gallery = tf.concat([unit, tf.constant(np.concatenate(past), tf.float32)], 0)
         gallery_labels = tf.concat([labels, past_labels], 0)
         core = (tf.constant(labels), unit, gallery_labels, gallery, tf.range(6))
-        values, counts = loss.loss.score(*core)
-        return tf.reduce_sum(values) / tf.reduce_sum(tf.cast(counts, tf.float32))
+        values, valid = loss.loss.score(*core)
+        return tf.reduce_sum(values) / tf.reduce_sum(tf.cast(valid, tf.float32))
 
     for got, wanted in zip(value_and_gradient(loss, labels, rows), value_and_gradient(by_hand, labels, rows)):
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
@@ -103,7 +103,9 @@ def test_a_batch_that_is_not_finite_is_not_remembered():
 def test_embeddings_of_another_size_are_refused():
     loss = CrossBatchMemory(losses.get("pnp"), size=100)
     train(loss, [1])
-    with pytest.raises(InputError, match=r"is of embeddings of 3 numbers. Received some of 2. Make another"):
+    with pytest.raises(
+        InputError, match=r"holds embeddings of 3 dimensions. Received some of 2. Make another"
+    ):
         loss([0, 0], np.ones([2, 2]))
 
 

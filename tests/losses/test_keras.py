@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.losses import KINDS
 from tests.losses.fresh_process import FEATURES, LABELS, train_one_step
 from tfrank import losses
 from tfrank.common.checks import InputError
@@ -18,6 +19,7 @@ from tfrank.losses.core.ranking_loss import NO_POSITIVES
 from tfrank.run.objective import build_objective
 
 every_name = pytest.mark.parametrize("name", losses.LOSSES)
+one_of_each_kind = pytest.mark.parametrize("name", KINDS)
 
 
 def small_model(loss, optimizer="sgd", **compile_arguments):
@@ -35,12 +37,15 @@ def policy(request):
     keras.config.set_dtype_policy("float32")
 
 
+POLICIES = [("float32", True), ("mixed_bfloat16", True), ("mixed_float16", "auto")]
+
+
 @pytest.mark.parametrize(
-    "policy, jit_compile",
-    [("float32", "auto"), ("float32", True), ("mixed_bfloat16", True), ("mixed_float16", "auto")],
+    "name, policy, jit_compile",
+    [(name, "float32", "auto") for name in losses.LOSSES]
+    + [(name, *policy) for name in KINDS for policy in POLICIES],
     indirect=["policy"],
 )
-@every_name
 def test_fit_logs_the_loss_computed_by_hand_and_learns(name, policy, jit_compile):
     # Embeddings have norms near 10, and a similarity's gradient is so many times smaller than a unit
     # row's: at lower rates bfloat16 rounds steps away, and those of exact ranks pass no other row.
@@ -57,7 +62,7 @@ def test_fit_logs_the_loss_computed_by_hand_and_learns(name, policy, jit_compile
     assert loss(LABELS, model(FEATURES)) < loss(LABELS, embeddings) - 0.01
 
 
-@every_name
+@one_of_each_kind
 def test_evaluate_gives_the_mean_of_the_batches(name):
     loss = losses.get(name)
     model = small_model(loss)
@@ -69,7 +74,7 @@ def test_evaluate_gives_the_mean_of_the_batches(name):
 
 
 @pytest.mark.parametrize("feed", ["arrays", "dataset"])
-@every_name
+@one_of_each_kind
 def test_large_labels_reach_the_loss_unharmed(name, feed):
     """In float32 these two classes are one, and a batch of one class has another loss."""
     labels = 2**24 + np.arange(12) % 2
@@ -85,7 +90,7 @@ def test_large_labels_reach_the_loss_unharmed(name, feed):
     np.testing.assert_allclose(history.history["loss"], [by_hand], rtol=1e-5)
 
 
-@every_name
+@one_of_each_kind
 def test_sample_weights_of_fit_reach_the_loss(name):
     weights = np.linspace(0, 2, 12)
     loss = losses.get(name)

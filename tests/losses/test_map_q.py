@@ -55,14 +55,14 @@ every_weighted_batch = pytest.mark.parametrize(
 
 
 def by_query(labels, rows, sample_weight):
-    """(w_q, L_q, whether q counts) by the oracles."""
-    losses, counts = reference.ranking.map_q(*reference.one_batch(labels, rows))
-    return sample_weight * reference.class_weights(labels, counts), losses, counts
+    """(w_q, L_q, whether q is valid) by the oracles."""
+    losses, valid = reference.ranking.map_q(*reference.one_batch(labels, rows))
+    return sample_weight * reference.class_weights(labels, valid), losses, valid
 
 
 def class_weighted(labels, rows, sample_weight):
-    weights, losses, counts = by_query(labels, rows, sample_weight)
-    return reference.mean(losses, counts, weights)
+    weights, losses, valid = by_query(labels, rows, sample_weight)
+    return reference.mean(losses, valid, weights)
 
 
 @pytest.mark.parametrize("sample_weight", [None, np.linspace(0, 3, 11)], ids=["unweighted", "weighted"])

@@ -55,7 +55,7 @@ def operating_region(labels, rows, temperature=0.01, least_slope=0.005):
     return shares
 
 
-def counting(labels, rows):
+def valid_queries(labels, rows):
     return [float(len(positives) > 0) for _, positives, _ in queries(labels, rows)]
 
 
@@ -80,7 +80,7 @@ PAIRS = {
     "BatchAveragePrecision": (metrics.average_precision, average_precision),
     "APApproximationError": (metrics.ap_approximation_error, ap_approximation_error),
     "OperatingRegion": (metrics.operating_region, operating_region),
-    "CountingQueries": (metrics.counting, counting),
+    "ValidQueries": (metrics.valid_queries, valid_queries),
     "PositiveSimilarity": (metrics.positive_similarity, positive_similarity),
     "NegativeSimilarity": (metrics.negative_similarity, negative_similarity),
     "EmbeddingSpread": (metrics.embedding_spread, embedding_spread),
@@ -112,17 +112,17 @@ def axis_rows():
 
 def with_zeros():
     """Rows of zeros: of one class, of two, and of one that is alone in its class."""
-    rows = embeddings(ties=False).copy()
+    rows = embeddings().copy()
     rows[[0, 1, 5, 6]] = 0
     return rows
 
 
 BATCHES = {
-    "unequal classes and lone queries": (LABELS, embeddings(ties=False)),
+    "unequal classes and lone queries": (LABELS, embeddings()),
     "ties": (LABELS, axis_rows()),
     "zero rows": (LABELS, with_zeros()),
-    "one class": (np.zeros(11, int), embeddings(ties=False)),
-    "lone queries only": (np.arange(11), embeddings(ties=False)),
+    "one class": (np.zeros(11, int), embeddings()),
+    "lone queries only": (np.arange(11), embeddings()),
     "one row": (LABELS[:1], embeddings()[:1]),
 }
 
@@ -133,11 +133,11 @@ def test_value_of_each_query_is_the_oracles(recipe, labels, rows):
     function, oracle = PAIRS[recipe.metric]
     by_hand = oracle(labels, rows, **recipe.settings)
     unit = tf.constant(reference.unit(rows))
-    values, counts = function(tf.constant(labels, tf.int64), unit, **recipe.settings)
-    assert counts.numpy().tolist() == [value is not None for value in by_hand]
+    values, valid = function(tf.constant(labels, tf.int64), unit, **recipe.settings)
+    assert valid.numpy().tolist() == [value is not None for value in by_hand]
     assert np.all(np.isfinite(values))
     by_hand = [value for value in by_hand if value is not None]
-    np.testing.assert_allclose(values[counts], by_hand, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(values[valid], by_hand, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
@@ -146,7 +146,7 @@ def test_result_is_the_weighted_mean_over_the_queries_of_all_batches(recipe, dty
     """Not over batches: they have 11, 6 and 3 rows, of any norm. The last has lone queries only."""
     batches = []
     for seed, size in enumerate([11, 6, 3]):
-        rows = tf.cast(embeddings(seed=seed, ties=False)[:size], dtype)
+        rows = tf.cast(embeddings(seed=seed)[:size], dtype)
         labels = np.arange(3) if size == 3 else LABELS[:size]
         batches.append((labels, rows, np.linspace(0, 2, size)))
     metric = recipe.make()
@@ -160,11 +160,11 @@ def test_result_is_the_weighted_mean_over_the_queries_of_all_batches(recipe, dty
 
 @every_metric
 def test_batch_without_a_counting_query_gives_zero(recipe):
-    batch = np.arange(11), embeddings(ties=False)
+    batch = np.arange(11), embeddings()
     metric = recipe.make()
     metric.update_state(*batch)
     np.testing.assert_allclose(metric.result(), expected(recipe, batch), atol=1e-6)
-    if recipe.metric in ("BatchRecallAt1", "BatchAveragePrecision", "PositiveSimilarity", "CountingQueries"):
+    if recipe.metric in ("BatchRecallAt1", "BatchAveragePrecision", "PositiveSimilarity", "ValidQueries"):
         assert metric.result() == 0
 
 
@@ -207,7 +207,7 @@ def test_difference_at_the_edge_of_the_operating_region_is_outside():
 def test_operating_region_has_an_edge_however_small_the_least_slope(least_slope):
     """At temperature 0.01 it is at differences of 0.32, 0.41 and 0.74."""
     recipe = Recipe("OperatingRegion", {"least_slope": least_slope})
-    batch = LABELS, embeddings(ties=False)
+    batch = LABELS, embeddings()
     np.testing.assert_allclose(value_of(recipe, batch), expected(recipe, batch), rtol=1e-6)
 
 
@@ -242,10 +242,10 @@ def test_spread_is_0_of_one_point_and_grows_to_1(rows, spread):
         (lambda: metrics.OperatingRegion(temperature=0.0), "temperature"),
         (lambda: metrics.OperatingRegion(least_slope=-1), "least_slope"),
         (lambda: metrics.OperatingRegion(least_slope="0.005"), "least_slope"),
-        (lambda: metrics.CountingQueries().update_state([0.0, 1.0], [[1.0], [1.0]]), "labels"),
-        (lambda: metrics.CountingQueries().update_state([0, 1], [[1], [1]]), "embeddings"),
-        (lambda: metrics.CountingQueries().update_state([0, 1], [1.0, 1.0]), "embeddings"),
-        (lambda: metrics.CountingQueries().update_state([0, 1, 2], [[1.0], [1.0]]), "labels"),
+        (lambda: metrics.ValidQueries().update_state([0.0, 1.0], [[1.0], [1.0]]), "labels"),
+        (lambda: metrics.ValidQueries().update_state([0, 1], [[1], [1]]), "embeddings"),
+        (lambda: metrics.ValidQueries().update_state([0, 1], [1.0, 1.0]), "embeddings"),
+        (lambda: metrics.ValidQueries().update_state([0, 1, 2], [[1.0], [1.0]]), "labels"),
     ],
 )
 def test_bad_argument_is_refused_by_its_name(make, argument):

@@ -40,7 +40,7 @@ def extended(labels, rows, step, seed=0, dtype="float64"):
 
 
 def query_loss(label, row, own, gallery_labels, gallery):
-    """1 - the mean over k of the smooth recall@k, and whether the query counts."""
+    """1 - the mean over k of the smooth recall@k, and whether the query is valid."""
     s = [float(np.dot(row, other)) for other in gallery]
     positives, negatives = reference.candidates(0, [label], gallery_labels, [own])
     if not positives:
@@ -54,13 +54,13 @@ def query_loss(label, row, own, gallery_labels, gallery):
 
 
 def oracle(labels, rows, step=0, seed=0, dtype="float64"):
-    """(the mean of each row's loss and of its virtual row's, which rows count)"""
+    """(the mean of each row's loss and of its virtual row's, which rows are valid)"""
     all_labels, all_rows, virtual = extended(labels, rows, step, seed, dtype)
     scored = [query_loss(all_labels[i], all_rows[i], i, all_labels, all_rows) for i in range(len(all_rows))]
     losses = [scored[i][0] for i in range(len(labels))]
     for i, place in virtual.items():
         losses[i] = (losses[i] + scored[place][0]) / 2
-    return np.array(losses), np.array([counts for _, counts in scored[: len(labels)]])
+    return np.array(losses), np.array([valid for _, valid in scored[: len(labels)]])
 
 
 BATCHES = {
@@ -75,14 +75,14 @@ BATCHES = {
 @pytest.mark.parametrize("labels", BATCHES.values(), ids=BATCHES)
 def test_loss_of_a_row_is_the_mean_of_its_own_and_its_virtual_rows(labels, seed, step):
     rows, labels = embeddings(), tf.constant(labels, tf.int64)
-    losses, counts = oracle(labels.numpy(), rows, step, seed)
+    losses, valid = oracle(labels.numpy(), rows, step, seed)
     values = simix_loss(step, seed=seed, reduction=None)(labels, rows)
     np.testing.assert_allclose(values, losses, rtol=1e-10, atol=1e-12)
     value = simix_loss(step, seed=seed)(labels, rows)
-    np.testing.assert_allclose(value, reference.mean(losses, counts), rtol=1e-10)
+    np.testing.assert_allclose(value, reference.mean(losses, valid), rtol=1e-10)
     weights = np.linspace(0, 3, ROWS)
     value = simix_loss(step, seed=seed)(labels, rows, weights)
-    np.testing.assert_allclose(value, reference.mean(losses, counts, weights), rtol=1e-10)
+    np.testing.assert_allclose(value, reference.mean(losses, valid, weights), rtol=1e-10)
 
 
 def test_virtual_rows_are_a_function_of_seed_and_step():
@@ -123,11 +123,11 @@ def test_gradient_with_virtual_rows_is_the_slope(labels):
 def test_queries_from_the_gallery_have_the_loss_they_have_in_the_batch():
     labels, rows = tf.constant(LABELS), tf.constant(reference.unit(embeddings()))
     part = tf.constant([4, 0, 9, 6, 3])
-    whole, whole_counts = simix_loss(step=1).score(labels, rows, labels, rows, tf.range(ROWS))
+    whole, whole_valid = simix_loss(step=1).score(labels, rows, labels, rows, tf.range(ROWS))
     queries = tf.gather(labels, part), tf.gather(rows, part)
-    losses, counts = simix_loss(step=1).score(*queries, labels, rows, part)
+    losses, valid = simix_loss(step=1).score(*queries, labels, rows, part)
     np.testing.assert_allclose(losses, tf.gather(whole, part), rtol=1e-12)
-    np.testing.assert_array_equal(counts, tf.gather(whole_counts, part))
+    np.testing.assert_array_equal(valid, tf.gather(whole_valid, part))
 
 
 def test_queries_from_outside_have_their_own_loss_alone_against_the_extended_gallery():
@@ -140,9 +140,9 @@ def test_queries_from_outside_have_their_own_loss_alone_against_the_extended_gal
     by_hand = [query_loss(label, row, -1, *gallery) for label, row in zip(query_labels, outside)]
     inside, _ = oracle(LABELS, rows, step=1)
 
-    losses, counts = simix_loss(step=1).score(*map(tf.constant, (query_labels, queries, LABELS, rows, own)))
+    losses, valid = simix_loss(step=1).score(*map(tf.constant, (query_labels, queries, LABELS, rows, own)))
     np.testing.assert_allclose(losses, [loss for loss, _ in by_hand] + [*inside[:2]], rtol=1e-10)
-    assert counts.numpy().tolist() == [True, True, True, False, True, True]
+    assert valid.numpy().tolist() == [True, True, True, False, True, True]
 
 
 # Training.

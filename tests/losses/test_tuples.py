@@ -110,13 +110,13 @@ def test_a_query_without_a_negative_has_no_triplet_and_does_not_count(mining, ha
     pairs = outside([5, 6, 5], UNIT_ROWS[:3], [5, 5], UNIT_ROWS[3:5])
     with tf.GradientTape() as tape:
         tape.watch([pairs[1], pairs[3]])
-        losses, counts = TripletLoss(10.0, mining=mining, hardest=hardest).score(*pairs)
-    assert not np.any(losses) and not np.any(counts)
+        losses, valid = TripletLoss(10.0, mining=mining, hardest=hardest).score(*pairs)
+    assert not np.any(losses) and not np.any(valid)
     assert not any(np.any(gradient) for gradient in tape.gradient(losses, [pairs[1], pairs[3]]))
     beside = outside([5, 6, 5], UNIT_ROWS[:3], [5, 5, 6], UNIT_ROWS[3:6])
-    losses, counts = TripletLoss(10.0, mining=mining, hardest=hardest).score(*beside)
+    losses, valid = TripletLoss(10.0, mining=mining, hardest=hardest).score(*beside)
     # All three count, or the two of the largest losses.
-    assert counts.numpy().sum() == (hardest or 3) and np.all((losses > 0) == counts)
+    assert valid.numpy().sum() == (hardest or 3) and np.all((losses > 0) == valid)
 
 
 # The hardest queries.
@@ -125,7 +125,7 @@ def test_a_query_without_a_negative_has_no_triplet_and_does_not_count(mining, ha
 @pytest.mark.parametrize("mining", ["semi_hard", "hard", "all"])
 @pytest.mark.parametrize("number", [1, 3, 8])
 def test_only_the_queries_of_the_largest_losses_count(mining, number):
-    rows = embeddings(ties=False)
+    rows = embeddings()
     settings = {"margin": 1.0, "mining": mining}
     of_all = TripletLoss(**settings, reduction=None)(LABELS, rows).numpy()
     largest = np.sort(of_all)[::-1][:number]
@@ -142,21 +142,21 @@ def test_only_the_queries_of_the_largest_losses_count(mining, number):
 
 def test_of_queries_of_one_loss_the_first_in_the_batch_count():
     """All rows are equal, so that every query's loss is the margin; the first is alone in its class."""
-    _, counts = TripletLoss(hardest=3).score(*core([9, 0, 1, 0, 1, 2, 2], np.tile([[1.0, 0.0]], [7, 1])))
-    assert counts.numpy().tolist() == [False, True, True, True, False, False, False]
+    _, valid = TripletLoss(hardest=3).score(*core([9, 0, 1, 0, 1, 2, 2], np.tile([[1.0, 0.0]], [7, 1])))
+    assert valid.numpy().tolist() == [False, True, True, True, False, False, False]
 
 
 @pytest.mark.parametrize("hardest", [9, 1000])
 def test_where_fewer_queries_count_than_the_hardest_all_of_them_do(hardest):
     """Nine of the batch have another row of their class."""
     by_all, by_hardest = (TripletLoss(1.0, hardest=number) for number in (0, hardest))
-    rows = embeddings(ties=False)
+    rows = embeddings()
     for got, wanted in zip(*(value_and_gradient(loss, LABELS, rows) for loss in (by_hardest, by_all))):
         np.testing.assert_allclose(got, wanted, atol=1e-12)
 
 
 def test_sample_weights_weigh_the_hardest_queries_and_do_not_choose_them():
-    rows, weights = embeddings(ties=False), np.linspace(3, 0, len(LABELS))
+    rows, weights = embeddings(), np.linspace(3, 0, len(LABELS))
     of_all = TripletLoss(1.0, mining="hard", reduction=None)(LABELS, rows).numpy()
     chosen = np.argsort(-of_all)[:4]
     value = TripletLoss(1.0, mining="hard", hardest=4)(LABELS, rows, weights)
@@ -180,11 +180,11 @@ def test_contrastive_gradient_at_distance_0_is_0_for_a_negative():
     pairs = outside([0], [[1.0, 0.0]], [1, 0], [[1.0, 0.0], [0.0, 1.0]])
     with tf.GradientTape() as tape:
         tape.watch(pairs[3])
-        losses, counts = contrastive_loss(*pairs)
+        losses, valid = contrastive_loss(*pairs)
     np.testing.assert_allclose(losses, [(1 + 2) / 2], rtol=1e-12)
     # Of the positive d^2 = 2 - 2s, of which it has half.
     np.testing.assert_allclose(tape.gradient(losses, pairs[3]), [[0, 0], [-1, 0]], atol=1e-12)
-    assert counts.numpy().all()
+    assert valid.numpy().all()
 
 
 # N-pairs.
@@ -197,9 +197,9 @@ def test_n_anchors_against_n_positives_are_eq_2():
     for i in range(5):
         others = (anchors[i] @ positives[j] - anchors[i] @ positives[i] for j in range(5) if j != i)
         by_hand += math.log(1 + sum(math.exp(difference) for difference in others)) / 5
-    losses, counts = n_pairs_loss(*outside(range(5), anchors, range(5), positives))
+    losses, valid = n_pairs_loss(*outside(range(5), anchors, range(5), positives))
     np.testing.assert_allclose(tf.reduce_mean(losses), by_hand, rtol=1e-12)
-    assert counts.numpy().all()
+    assert valid.numpy().all()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -220,8 +220,8 @@ def test_pairs_without_negatives_count_with_0(core_of_loss):
     pairs = outside([5, 5], ROWS[:2], [5, 5, 5], ROWS[2:5])
     with tf.GradientTape() as tape:
         tape.watch([pairs[1], pairs[3]])
-        losses, counts = core_of_loss(*pairs)
-    assert not np.any(losses) and np.all(counts)
+        losses, valid = core_of_loss(*pairs)
+    assert not np.any(losses) and np.all(valid)
     assert not any(np.any(gradient) for gradient in tape.gradient(losses, [pairs[1], pairs[3]]))
 
 
@@ -255,9 +255,9 @@ def test_lifted_structure_of_a_balanced_batch_is_eq_3(margin, squared):
 def test_a_pair_of_which_one_row_has_negatives_has_the_loss_of_those():
     """The first query has no negative, and its positive is the second query's, at distance 4."""
     pairs = outside([0, 1], [[0.0, 0.0], [3.0, 4.0]], [0], [[3.0, 0.0]])
-    losses, counts = lifted_structure_loss(*pairs, margin=3.0)
+    losses, valid = lifted_structure_loss(*pairs, margin=3.0)
     np.testing.assert_allclose(losses, [(3 + (3 - 4)) / 2, 0], rtol=1e-12)
-    assert counts.numpy().tolist() == [True, False]
+    assert valid.numpy().tolist() == [True, False]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -282,5 +282,5 @@ def test_gradient_at_distance_0_is_0_and_negatives_of_both_rows_have_their_part(
 
 @pytest.mark.parametrize("hardest", [100, 2**31, 2**62])
 def test_hardest_may_be_more_than_the_batch(hardest):
-    rows = embeddings(ties=False)
+    rows = embeddings()
     assert TripletLoss(hardest=hardest)(LABELS, rows) == TripletLoss()(LABELS, rows) > 0

@@ -29,7 +29,16 @@ LOSSES = {
     "histogram": pairs.histogram,
 }
 
+# Losses whose gradient is not the slope of their value: dL_q/ds `[queries, gallery]`.
+DEFINED_SLOPES = {
+    "blackbox_ap": ranking.blackbox_ap_slopes,
+    "rll": ranking.rll_slopes,
+    "circle": pairs.circle_slopes,
+    "margin": pairs.margin_slopes,
+}
+
 __all__ = [
+    "DEFINED_SLOPES",
     "LOSSES",
     "average_precision",
     "averaged_groups",

@@ -1,4 +1,4 @@
-"""What the oracles share: unit rows, who is whose positive, the mean over the queries that count."""
+"""What the oracles share: unit rows, positives and negatives, the mean over the valid queries."""
 
 import math
 
@@ -46,14 +46,14 @@ def each_query(query_labels, queries, gallery_labels, gallery, self_index, inclu
 
 
 def by_query(loss, *pairs, include_self=False):
-    """(loss(s, positives, negatives), or 0 without a positive; whether the query counts)."""
+    """(loss(s, positives, negatives), or 0 without a positive; whether the query is valid)."""
     queries = list(each_query(*pairs, include_self))
     losses = [loss(s, positives, negatives) if positives else 0.0 for s, positives, negatives in queries]
     return np.array(losses), np.array([bool(positives) for _, positives, _ in queries])
 
 
 def mean_over_positives(term, *pairs, temperature, include_self):
-    """(1/|P| sum over positives i of term(R(i, S_N), R(i, S_P)), whether the query counts)."""
+    """(1/|P| sum over positives i of term(R(i, S_N), R(i, S_P)), whether the query is valid)."""
 
     def loss(s, positives, negatives):
         terms = []
@@ -71,8 +71,8 @@ def one_batch(labels, embeddings):
     return labels, embeddings, labels, embeddings, range(len(labels))
 
 
-def mean(losses, counts, weights=None):
-    """sum of w_q L_q / sum of w_q over the queries that count; 0 if none does."""
+def mean(losses, valid, weights=None):
+    """sum of w_q L_q / sum of w_q over the valid queries; 0 if none is valid."""
     weights = np.ones(len(losses)) if weights is None else np.asarray(weights, np.float64)
-    total = sum(w for w, count in zip(weights, counts) if count)
-    return sum(w * loss for w, loss, count in zip(weights, losses, counts) if count) / (total or 1)
+    total = sum(w for w, is_valid in zip(weights, valid) if is_valid)
+    return sum(w * loss for w, loss, is_valid in zip(weights, losses, valid) if is_valid) / (total or 1)

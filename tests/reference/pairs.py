@@ -9,13 +9,13 @@ from tests.reference.common import by_query, each_query
 
 
 def by_query_with_negatives(loss, *pairs):
-    """`by_query` of a loss that needs a negative too: 0, and not counting, where there is none."""
+    """`by_query` of a loss that needs a negative too: 0, and not valid, where there is none."""
 
     def loss_or_zero(s, positives, negatives):
         return loss(s, positives, negatives) if negatives else 0.0
 
-    losses, counts = by_query(loss_or_zero, *pairs)
-    return losses, counts & np.array([bool(negatives) for _, _, negatives in each_query(*pairs)])
+    losses, valid = by_query(loss_or_zero, *pairs)
+    return losses, valid & np.array([bool(negatives) for _, _, negatives in each_query(*pairs)])
 
 
 def mined(s, positives, negatives, epsilon):
@@ -27,7 +27,7 @@ def mined(s, positives, negatives, epsilon):
 
 
 def multi_similarity(*pairs, alpha=2.0, beta=50.0, threshold=0.5, epsilon=0.1):  # arXiv 1904.06627
-    """L_MS of the mined pairs, and which queries count."""
+    """L_MS of the mined pairs, and which queries are valid."""
 
     def loss(s, positives, negatives):
         kept_positives, kept_negatives = mined(s, positives, negatives, epsilon)
@@ -47,7 +47,7 @@ def circle_terms(s, positives, negatives, margin, gamma):
 
 
 def circle(*pairs, margin=0.4, gamma=80.0):  # arXiv 2002.10857
-    """L_circle, and which queries count."""
+    """L_circle, and which queries are valid."""
 
     def loss(s, positives, negatives):
         _, pull, push = circle_terms(s, positives, negatives, margin, gamma)
@@ -109,15 +109,15 @@ def negative_shares(
 
 
 def margin(*pairs, margin=0.2, boundary=1.2, **draw):  # arXiv 1706.07567
-    """L_margin of the negatives drawn, or its expectation, and which queries count."""
-    shares, losses, counts = negative_shares(*pairs, **draw), [], []
+    """L_margin of the negatives drawn, or its expectation, and which queries are valid."""
+    shares, losses, valid = negative_shares(*pairs, **draw), [], []
     for q, (s, positives, negatives) in enumerate(each_query(*pairs)):
         d = [math.sqrt(max(2 - 2 * s_j, 0)) for s_j in s]
         far = sum(max(margin + d[p] - boundary, 0) for p in positives) / max(len(positives), 1)
         near = sum(shares[q, n] * max(margin + boundary - d[n], 0) for n in negatives)
         losses.append(far + near if positives else 0.0)
-        counts.append(bool(positives))
-    return np.array(losses), np.array(counts)
+        valid.append(bool(positives))
+    return np.array(losses), np.array(valid)
 
 
 def soft_histogram(values, num_bins):
@@ -128,7 +128,7 @@ def soft_histogram(values, num_bins):
 
 
 def histogram(*pairs, num_bins=201):  # arXiv 1611.00822
-    """The probability that a negative of the query is more similar than a positive pair; which count."""
+    """The probability that a negative of the query is more similar than a positive pair; which are valid."""
     of_pairs = [s[p] for s, positives, negatives in each_query(*pairs) for p in positives if negatives]
     if of_pairs:
         h_positive = soft_histogram(of_pairs, num_bins)
@@ -139,3 +139,38 @@ def histogram(*pairs, num_bins=201):  # arXiv 1611.00822
         return sum(h * phi for h, phi in zip(h_negative, Phi))
 
     return by_query_with_negatives(loss, *pairs)
+
+
+# dL_q/ds `[queries, gallery]` of losses whose gradient is not the slope of their value.
+
+
+def circle_slopes(*pairs, margin=0.4, gamma=80.0):
+    """Of L_circle with the weights a as constants."""
+    slopes = []
+    for s, positives, negatives in each_query(*pairs):
+        slopes.append([0.0] * len(s))
+        if not (positives and negatives):
+            continue
+        a, pull, push = circle_terms(s, positives, negatives, margin, gamma)
+        product = sum(pull.values()) * sum(push.values())
+        # d log(1 + A B) / dA = B / (1 + A B), dA / ds_p = -gamma a_p times its exponential
+        for p in positives:
+            slopes[-1][p] = product / (1 + product) * -gamma * a[p] * pull[p] / sum(pull.values())
+        for n in negatives:
+            slopes[-1][n] = product / (1 + product) * gamma * a[n] * push[n] / sum(push.values())
+    return np.array(slopes)
+
+
+def margin_slopes(*pairs, margin=0.2, boundary=1.2, **draw):
+    """Of L_margin with what is drawn, or the probabilities, as constants."""
+    shares, slopes = negative_shares(*pairs, **draw), []
+    for q, (s, positives, negatives) in enumerate(each_query(*pairs)):
+        slopes.append([0.0] * len(s))
+        d = [math.sqrt(max(2 - 2 * s_j, 0)) for s_j in s]
+        for p in positives:
+            if margin + d[p] - boundary > 0:
+                slopes[-1][p] = 1 / len(positives) * -1 / d[p]  # dd/ds = -1/d
+        for n in negatives if positives else []:
+            if margin + boundary - d[n] > 0 and shares[q, n]:
+                slopes[-1][n] = -shares[q, n] * -1 / d[n]
+    return np.array(slopes)

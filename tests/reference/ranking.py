@@ -8,7 +8,7 @@ from tests.reference.common import by_query, each_query, mean_over_positives, si
 
 
 def pnp(*pairs, variant="dq", alpha=4.0, b=4.0, temperature=0.01, include_self=False):  # arXiv 2102.04640
-    """L_q of PNP, and which queries count."""
+    """L_q of PNP, and which queries are valid."""
 
     def term(R, _):
         if variant == "o":  # eq. 5
@@ -26,7 +26,7 @@ def pnp(*pairs, variant="dq", alpha=4.0, b=4.0, temperature=0.01, include_self=F
 
 
 def smooth_ap(*pairs, temperature=0.01, include_self=False):  # arXiv 2007.12163
-    """1 - AP_q of Smooth-AP, eq. 5 with the sigmoid of eq. 6 (j != i as in eq. 5), and which count."""
+    """1 - AP_q of Smooth-AP, eq. 5 with the sigmoid of eq. 6 (j != i as in eq. 5), and which are valid."""
 
     def term(negatives_before, positives_before):
         return 1 - (1 + positives_before) / (1 + positives_before + negatives_before)
@@ -35,7 +35,7 @@ def smooth_ap(*pairs, temperature=0.01, include_self=False):  # arXiv 2007.12163
 
 
 def map_q(*pairs, num_bins=20, tie_aware=False, include_self=False):  # arXiv 1906.07589
-    """1 - AP_Q of eq. 11, and which queries count."""
+    """1 - AP_Q of eq. 11, and which queries are valid."""
     width = 2 / (num_bins - 1)  # Delta
 
     def loss(s, positives, negatives):
@@ -59,14 +59,16 @@ def map_q(*pairs, num_bins=20, tie_aware=False, include_self=False):  # arXiv 19
     return by_query(loss, *pairs, include_self=include_self)
 
 
-def class_weights(labels, counts):
-    """w_q: one over the number of counting queries of q's class in the batch; 0 where q does not count."""
-    counting = [int(label) for label, count in zip(labels, counts) if count]
-    return np.array([1 / counting.count(int(y)) if count else 0.0 for y, count in zip(labels, counts)])
+def class_weights(labels, valid):
+    """w_q: one over the number of valid queries of q's class in the batch; 0 where q is not valid."""
+    valid_labels = [int(label) for label, is_valid in zip(labels, valid) if is_valid]
+    return np.array(
+        [1 / valid_labels.count(int(y)) if is_valid else 0.0 for y, is_valid in zip(labels, valid)]
+    )
 
 
 def fast_ap(*pairs, num_bins=10):  # Cakir et al., CVPR 2019
-    """1 - FastAP over histograms of the squared distance, of num_bins + 1 centers in [0, 4]; which count."""
+    """1 - FastAP of histograms of the squared distance, num_bins + 1 centers in [0, 4]; which are valid."""
 
     def histogram(squared_distances):
         centers = [4 * j / num_bins for j in range(num_bins + 1)]
@@ -92,7 +94,7 @@ def rll(
     positive_temperature=0.0,
     negative_weight=0.5,
 ):  # arXiv 1903.03238
-    """L_RLL of eq. 13, and which queries count."""
+    """L_RLL of eq. 13, and which queries are valid."""
 
     def weighted(violations, T):  # eq. 11 and 12 over the mined set; the greatest exponent is taken off all
         mined = [v for v in violations if v > 0]
@@ -122,7 +124,7 @@ def with_margin(s, positives, negatives, margin):
 
 
 def blackbox_ap(*pairs, interpolation=4.0, margin=0.02):  # arXiv 1912.03500
-    """1 - AP of the exact ranking under the margin, and which queries count."""
+    """1 - AP of the exact ranking under the margin, and which queries are valid."""
 
     def loss(s, positives, negatives):
         s = with_margin(s, positives, negatives, margin)
@@ -152,7 +154,7 @@ def blackbox_ap_slopes(*pairs, interpolation=4.0, margin=0.02):  # arXiv 1912.03
 
 
 def recall_at_k_loss(*pairs, ks=(1, 2, 4, 8, 16), temperature=0.01, k_temperatures=(1, 2, 4, 8, 16)):
-    """1 - the mean over k of the smooth recall@k of Patel et al., arXiv 2108.11179; which queries count."""
+    """1 - the mean over k of the smooth recall@k of Patel et al., arXiv 2108.11179; which are valid."""
 
     def loss(s, positives, negatives):
         r = [1 + soft_rank(i, positives + negatives, s, temperature) for i in positives]
@@ -175,7 +177,7 @@ def sup_ap(
     negative_margin=0.6,
     include_self=False,
 ):  # Ramzi et al., arXiv 2110.01445
-    """(1 - calibration_weight) L_SupAP + calibration_weight L_calibration, and which queries count."""
+    """(1 - calibration_weight) L_SupAP + calibration_weight L_calibration, and which queries are valid."""
 
     def H(t):
         if t <= 0:
@@ -196,3 +198,28 @@ def sup_ap(
         return (1 - calibration_weight) * sum(terms) / len(terms) + calibration_weight * calibration
 
     return by_query(loss, *pairs, include_self=include_self)
+
+
+def rll_slopes(
+    *pairs,
+    margin=0.4,
+    alpha=1.2,
+    negative_temperature=10.0,
+    positive_temperature=0.0,
+    negative_weight=0.5,
+):
+    """Of L_RLL (eq. 13) with the weights of eq. 9 and 10 as constants."""
+    slopes = []
+    for s, positives, negatives in each_query(*pairs):
+        slopes.append([0.0] * len(s))
+        d = [math.sqrt(max(2 - 2 * s_j, 0)) for s_j in s]
+        far = {j: d[j] - (alpha - margin) for j in positives if d[j] > alpha - margin}
+        near = {j: alpha - d[j] for j in negatives if positives and d[j] < alpha}
+        for mined, temperature, share in (
+            (far, positive_temperature, 1 - negative_weight),
+            (near, negative_temperature, -negative_weight),
+        ):
+            w = {j: math.exp(temperature * violation) for j, violation in mined.items()}
+            for j in mined:
+                slopes[-1][j] = share * w[j] / sum(w.values()) * -1 / d[j]  # dd/ds = -1/d
+    return np.array(slopes)

@@ -8,7 +8,7 @@ from tests.reference.common import by_query, candidates, cosine, unit
 
 
 def triplet(*pairs, margin=0.2, mining="semi_hard", hardest=0):  # eq. 1 of arXiv 1903.03238
-    """The mean of [d_p^2 + m - d_n^2]_+ over the mined triplets, and which queries count."""
+    """The mean of [d_p^2 + m - d_n^2]_+ over the mined triplets, and which queries are valid."""
 
     def triplets(d2, positives, negatives):
         if mining == "all":
@@ -31,15 +31,15 @@ def triplet(*pairs, margin=0.2, mining="semi_hard", hardest=0):  # eq. 1 of arXi
     losses, _ = by_query(loss, *pairs)
     query_labels, _, gallery_labels, _, self_index = pairs
     everyone = range(len(losses))
-    counting = [q for q in everyone if all(candidates(q, query_labels, gallery_labels, self_index))]
+    valid_queries = [q for q in everyone if all(candidates(q, query_labels, gallery_labels, self_index))]
     if hardest:
-        counting = sorted(counting, key=lambda q: -losses[q])[:hardest]
-    counts = np.array([q in counting for q in everyone], bool)
-    return np.where(counts, losses, 0.0), counts
+        valid_queries = sorted(valid_queries, key=lambda q: -losses[q])[:hardest]
+    valid = np.array([q in valid_queries for q in everyone], bool)
+    return np.where(valid, losses, 0.0), valid
 
 
 def contrastive(*pairs, margin=1.0):  # Hadsell et al., CVPR 2006, eq. 4 without its 1/2
-    """The mean over all other rows of d^2 or [m - d]_+^2, and which queries count."""
+    """The mean over all other rows of d^2 or [m - d]_+^2, and which queries are valid."""
 
     def loss(s, positives, negatives):
         d = [math.sqrt(max(2 - 2 * s_j, 0)) for s_j in s]
@@ -59,7 +59,7 @@ def rows_of(query_labels, queries, gallery_labels, gallery, self_index, normaliz
 
 
 def n_pairs(*pairs, normalize=False):  # Sohn, NIPS 2016; eq. 2 of arXiv 1903.03238
-    """The mean over positives i of log(1 + sum over negatives j of exp(s_j - s_i)), and which count."""
+    """The mean over positives i of log(1 + sum over negatives j of exp(s_j - s_i)), and which are valid."""
     queries, gallery = rows_of(*pairs, normalize)
     losses = []
     for row, positives, negatives in queries:
@@ -70,7 +70,7 @@ def n_pairs(*pairs, normalize=False):  # Sohn, NIPS 2016; eq. 2 of arXiv 1903.03
 
 
 def lifted_structure(*pairs, margin=1.0, squared=False, normalize=False):  # eq. 3 of arXiv 1903.03238
-    """Half the mean over positives j of [J_qj]_+, or of its square, and which queries count."""
+    """Half the mean over positives j of [J_qj]_+, or of its square, and which queries are valid."""
     queries, gallery = rows_of(*pairs, normalize)
 
     def dist(x, y):  # Unit rows are as far from rows of zeros as from orthogonal ones.

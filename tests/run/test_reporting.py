@@ -243,7 +243,9 @@ def test_warnings_open_the_page_and_the_loss_of_the_run_is_drawn(tmp_path, recor
     rows = [f"{step},{1 / step},,,{step / 10 if step % 2 else ''}" for step in range(1, 9)]
     run = tmp_path / "run"
     run.mkdir()
-    text = "step,loss,batch_recall_at_1,counting,validation_recall_at_1\n" + "\n".join([*rows, "9,nan,,,"])
+    text = "step,loss,batch_recall_at_1,valid_queries,validation_recall_at_1\n" + "\n".join(
+        [*rows, "9,nan,,,"]
+    )
     (run / "training.csv").write_text(text)
     more = {"warnings": ["The loss is <nan>."], "training": str(run)}
     _, _, page = write(tmp_path / "out", set_of(records, None), records, more=more)

@@ -13,9 +13,9 @@ import tensorflow as tf
 
 from tests.programs import ROOT
 from tfrank import PNPLoss
-from tfrank.losses.core.summary import batch_summary
+from tfrank.losses.core.batch_statistics import batch_statistics
 from tfrank.training.checkpoints import Checkpoints
-from tfrank.training.log import BatchSummary
+from tfrank.training.log import BatchStatistics
 from tfrank.training.optimizers import build_optimizer
 from tfrank.training.step import build_step
 from tfrank.training.trainer import Trainer, ValidationResult
@@ -156,7 +156,7 @@ class Setup:
             str(folder),
             model=self.model,
             step=step,
-            summary=lambda labels, embeddings: BatchSummary(**batch_summary(labels, embeddings)),
+            summary=lambda labels, embeddings: BatchStatistics(**batch_statistics(labels, embeddings)),
             checkpoints=self.checkpoints,
             strategy=strategy,
             batch_size=len(labels),

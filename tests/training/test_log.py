@@ -23,19 +23,19 @@ def setup(tmp_path_factory):
 def test_the_csv_has_a_row_a_step_and_the_columns_in_the_order_of_its_header(setup):
     with open(setup.folder / "training.csv", newline="") as file:
         header, *rows = csv.reader(file)
-    assert header == ["step", "loss", "batch_recall_at_1", "counting", "validation_recall_at_1"]
+    assert header == ["step", "loss", "batch_recall_at_1", "valid_queries", "validation_recall_at_1"]
     assert [row[0] for row in rows] == ["0", "1", "2", "3", "4", "5", "6"]
     start, *rows = rows
     assert start == ["0", "", "", "", "0.125"]
     curves = {tag: dict(rows) for tag, rows in events(setup.folder).items()}
     for step, row in enumerate(rows, 1):
-        loss, recall, counting, validation = (float(cell) if cell else None for cell in row[1:])
+        loss, recall, valid_queries, validation = (float(cell) if cell else None for cell in row[1:])
         assert math.isfinite(loss) and loss > 0
         looked = step in (2, 3, 4, 6)
-        assert (recall is not None) == (counting is not None) == looked
+        assert (recall is not None) == (valid_queries is not None) == looked
         if looked:
             # Six images of the eight have another of their class.
-            assert counting == 0.75
+            assert valid_queries == 0.75
             assert recall in [hits / 6 for hits in range(7)] or recall == pytest.approx(round(recall * 6) / 6)
             assert recall == curves["batch_recall_at_1"][step]
         assert loss == curves["loss"][step]
@@ -50,7 +50,13 @@ def test_tensorboard_has_the_config_as_text_at_the_beginning(setup):
 
 def test_tensorboard_has_scalars_of_the_batch_and_of_the_validation(setup):
     curves = events(setup.folder)
-    for name in ("spread", "positive_similarity", "negative_similarity", "counting", "batch_recall_at_1"):
+    for name in (
+        "spread",
+        "positive_pair_similarity",
+        "negative_pair_similarity",
+        "valid_queries",
+        "batch_recall_at_1",
+    ):
         assert [step for step, _ in curves[name]] == [2, 3, 4, 6], name
     values = [(step, float(value)) for step, value in curves["validation_map_at_r"]]
     assert values == [(0, 0.0625), (3, 0.125), (6, 0.375)]
@@ -61,7 +67,7 @@ def test_tensorboard_has_histograms_of_the_similarities_of_all_pairs(setup, name
     curves = events(setup.folder)
     rows = curves[f"{name}_histogram"]
     assert [step for step, _ in rows] == [2, 3, 4, 6]
-    for (_, bins), (_, mean) in zip(rows, curves[f"{name}_similarity"]):
+    for (_, bins), (_, mean) in zip(rows, curves[f"{name}_pair_similarity"]):
         left, right, counts = bins.T
         assert (left[0], right[-1]) == (-1, 1) and (right > left).all() and (left[1:] == right[:-1]).all()
         # Of 8 x 8 pairs 8 are of an image with itself, and 6 of two images of one class.

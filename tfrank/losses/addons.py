@@ -19,6 +19,7 @@ import tensorflow as tf
 from tfrank.common import checks, distributed
 from tfrank.common.normalize import l2_normalize
 from tfrank.losses.core.first_order import first_derivative
+from tfrank.losses.core.loss import Loss
 from tfrank.losses.core.permutation import permute
 from tfrank.losses.core.ranking_loss import checked_batch
 
@@ -49,7 +50,7 @@ class Addon(NamedTuple):
     needs_negatives: bool = True
 
 
-def _of_a_batch(function: str) -> Callable[..., tf.Tensor]:
+def _package_function(function: str) -> Callable[..., tf.Tensor]:
     """The formula that calls a function of the package on labels and embeddings."""
     return lambda package, *batch, **hyper_parameters: getattr(package, function)(*batch, **hyper_parameters)
 
@@ -88,12 +89,12 @@ def _n_pairs(package, labels, embeddings):
 
 ADDONS: dict[str, Addon] = {
     "addons/triplet_semi_hard": Addon(
-        _of_a_batch("triplet_semihard_loss"),
+        _package_function("triplet_semihard_loss"),
         defaults={"margin": 1.0, "distance_metric": "L2"},
         native={"name": "triplet", "mining": "semi_hard"},
     ),
     "addons/triplet_hard": Addon(
-        _of_a_batch("triplet_hard_loss"),
+        _package_function("triplet_hard_loss"),
         defaults={"margin": 1.0, "soft": False, "distance_metric": "L2"},
         native={"name": "triplet", "mining": "hard"},
     ),
@@ -102,7 +103,7 @@ ADDONS: dict[str, Addon] = {
     ),
     "addons/n_pairs": Addon(_n_pairs, defaults={}, native={"name": "n_pairs"}, normalize=False),
     "addons/lifted_structure": Addon(
-        _of_a_batch("lifted_struct_loss"),
+        _package_function("lifted_struct_loss"),
         defaults={"margin": 1.0},
         native={"name": "lifted_structure", "squared": True},
         normalize=False,
@@ -117,7 +118,7 @@ _CHECKS = {
 
 
 @keras.saving.register_keras_serializable("tfrank")
-class AddonsLoss(keras.losses.Loss):
+class AddonsLoss(Loss):
     """A loss of TensorFlow Addons, of integer labels and embeddings, over the whole global batch.
 
         addons/triplet_semi_hard: mean over positive pairs of [margin + d_ap - d_an]_+, where n is the
@@ -179,8 +180,6 @@ class AddonsLoss(keras.losses.Loss):
             losses to use instead.
     """
 
-    iteration: tf.Variable | keras.Variable | None = None
-
     def __init__(
         self, loss: str, *, reduction: str = "mean", name: str | None = None, **hyper_parameters: Any
     ):
@@ -214,11 +213,6 @@ class AddonsLoss(keras.losses.Loss):
 
     def _one_value(self):
         return f"{self.loss!r} is one value of the whole batch. Ours has one for each row: {self._native()}"
-
-    @property
-    def variables(self) -> list[tf.Variable]:
-        """The state to store in checkpoints: none."""
-        return []
 
     # Overrides `__call__`, not `call`; see `RankingLoss`.
     def __call__(self, y_true, y_pred, sample_weight=None):
@@ -284,7 +278,7 @@ def _package_losses() -> types.ModuleType:
     # The losses look up the type KerasTensor in this module of Keras 2, for annotations of arguments.
     engine = types.ModuleType("keras.src.engine")
     engine.keras_tensor = keras
-    with _lent({"tensorflow_addons": top, "keras.src.engine": engine}):
+    with _temporary_modules({"tensorflow_addons": top, "keras.src.engine": engine}):
         package = importlib.import_module("tensorflow_addons.losses")
     # The losses are tf.functions that call each other. Across such calls XLA cannot see that only a shape is
     # needed, and would compile again for every batch. As plain functions they become part of the caller's
@@ -297,7 +291,7 @@ def _package_losses() -> types.ModuleType:
 
 
 @contextlib.contextmanager
-def _lent(modules: dict[str, types.ModuleType]) -> Iterator[None]:
+def _temporary_modules(modules: dict[str, types.ModuleType]) -> Iterator[None]:
     """Adds these modules to `sys.modules`; afterwards restores the previous entries, submodules included."""
 
     def found():

@@ -18,43 +18,45 @@ def _kernel(block: Block, interpolation, margin):
     """
 
     half = margin / 2
-    s = block.s + tf.where(block.same, -half, half)
-    candidates = tf.where(block.candidate, s, block.s.dtype.min)
-    size = tf.reduce_sum(tf.cast(block.candidate, s.dtype), axis=1)
+    s = block.s + tf.where(block.negative_mask, half, -half)
+    candidates = tf.where(block.candidate_mask, s, block.s.dtype.min)
+    size = tf.reduce_sum(tf.cast(block.candidate_mask, s.dtype), axis=1)
 
-    def before(scores, score, rows):
-        """1 for those of `rows` that rank before `score`, else 0."""
-        return tf.cast(rows & (scores > score), s.dtype)
+    def before(scores, score, mask):
+        """1 for the columns of `mask` that rank before `score`, else 0."""
+        return tf.cast(mask & (scores > score), s.dtype)
 
-    everyone = tf.ones_like(block.same)
-
-    def rank(i, exists, losses, moved):
+    def rank(i, exists, losses, perturbed):
         score = block.at(i, s)
-        all_before = tf.reduce_sum(before(candidates, score, everyone), axis=1)
-        positives_before = tf.reduce_sum(before(candidates, score, block.fellow), axis=1)
+        all_before = tf.reduce_sum(before(candidates, score, block.candidate_mask), axis=1)
+        positives_before = tf.reduce_sum(before(candidates, score, block.positive_mask), axis=1)
         all_rank, positive_rank = (1 + all_before) / size, (1 + positives_before) / size
         none = tf.zeros_like(losses)
         loss = tf.where(exists, (1 - positive_rank / all_rank) / block.positives, none)
         # g = dL / d rank, with the rank among positives as a constant.
         g = tf.where(exists, positive_rank / (block.positives * all_rank**2), none)
-        return losses + loss, block.add_at(moved, i, interpolation * g)
+        return losses + loss, block.add_at(perturbed, i, interpolation * g)
 
-    losses, moved = block.walk(rank, (tf.zeros_like(s)[:, 0], candidates))
+    losses, perturbed = block.loop_over_positives(rank, (tf.zeros_like(s)[:, 0], candidates))
 
-    def pass_by(i, exists, gains):
-        score, new_score = block.at(i, s), block.at(i, moved)
+    def add_rank_changes(i, exists, rank_changes):
+        score, new_score = block.at(i, s), block.at(i, perturbed)
         # The rank of positive i among the negatives decreases; the rank of each row it passes increases.
         negatives = tf.reduce_sum(
-            before(candidates, new_score, ~block.same) - before(candidates, score, ~block.same), axis=1
+            before(candidates, new_score, block.negative_mask)
+            - before(candidates, score, block.negative_mask),
+            axis=1,
         )
-        passed = tf.cast(new_score > moved, s.dtype) - tf.cast(score > candidates, s.dtype)
+        passed = tf.cast(new_score > perturbed, s.dtype) - tf.cast(score > candidates, s.dtype)
         passed = tf.where(exists[:, None], passed, tf.zeros_like(passed))
-        return (block.add_at(gains + passed, i, tf.where(exists, negatives, tf.zeros_like(negatives))),)
+        return (
+            block.add_at(rank_changes + passed, i, tf.where(exists, negatives, tf.zeros_like(negatives))),
+        )
 
-    (gains,) = block.walk(pass_by, (tf.zeros_like(s),))
+    (rank_changes,) = block.loop_over_positives(add_rank_changes, (tf.zeros_like(s),))
     # -(rank(s) - rank(s + lambda g)) / lambda; the query's own row has no rank.
-    slopes = gains / (interpolation * size[:, None])
-    return losses, tf.where(block.candidate, slopes, tf.zeros_like(slopes))
+    slopes = rank_changes / (interpolation * size[:, None])
+    return losses, tf.where(block.candidate_mask, slopes, tf.zeros_like(slopes))
 
 
 def blackbox_ap_loss(

@@ -15,8 +15,8 @@ def _kernel(block: Block, margin, gamma):
     push_weights = gamma * tf.nn.relu(block.s + margin)
     pull = pull_weights * (1 - margin - block.s)
     push = push_weights * (block.s - margin)
-    pull, pull_shares = log_sum_exp(tf.where(block.fellow, pull, -float("inf")))
-    push, push_shares = log_sum_exp(tf.where(~block.same, push, -float("inf")))
+    pull, pull_shares = log_sum_exp(tf.where(block.positive_mask, pull, -float("inf")))
+    push, push_shares = log_sum_exp(tf.where(block.negative_mask, push, -float("inf")))
     # log(1 + exp(x)) is softplus(x), of slope sigmoid(x).
     slopes = push_shares * push_weights - pull_shares * pull_weights
     return tf.math.softplus(push + pull)[:, 0], tf.sigmoid(push + pull) * slopes

@@ -13,13 +13,13 @@ from tfrank.losses.core.scalars import Scalar
 def _kernel(block: Block, margin):
     zero = tf.zeros_like(block.s)
     squared, distance, slope = unit_distances(block.s)
-    near = tf.where(block.same, zero, tf.nn.relu(margin - distance))
-    others = tf.reduce_sum(tf.cast(block.candidate, block.s.dtype), axis=1, keepdims=True)
+    near = tf.where(block.negative_mask, tf.nn.relu(margin - distance), zero)
+    others = tf.reduce_sum(tf.cast(block.candidate_mask, block.s.dtype), axis=1, keepdims=True)
     share = 1 / tf.maximum(others, 1)
-    losses = tf.reduce_sum(share * tf.where(block.fellow, squared, tf.square(near)), axis=1)
+    losses = tf.reduce_sum(share * tf.where(block.positive_mask, squared, tf.square(near)), axis=1)
     push = -2 * near * slope
     # d(d^2)/ds = -2
-    return losses, share * tf.where(block.fellow, -2 * tf.ones_like(push), push)
+    return losses, share * tf.where(block.positive_mask, -2 * tf.ones_like(push), push)
 
 
 def contrastive_loss(

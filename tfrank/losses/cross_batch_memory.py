@@ -90,9 +90,9 @@ class CrossBatchMemory(RankingLoss):
     def iteration(self, variable: tf.Variable | keras.Variable | None) -> None:
         self.loss.iteration = variable
 
-    def weigh(self, labels: tf.Tensor, counts: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    def weigh(self, labels: tf.Tensor, valid: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
         """w_q of this replica's queries, from the inner loss."""
-        return self.loss.weigh(labels, counts, weights)
+        return self.loss.weigh(labels, valid, weights)
 
     def _score(
         self,
@@ -114,17 +114,17 @@ class CrossBatchMemory(RankingLoss):
             lambda: (gallery_labels, gallery_embeddings),
         )
         embeddings = tf.ensure_shape(embeddings, [None, gallery_embeddings.shape[1]])
-        losses, counts = self.loss._score(query_labels, query_embeddings, labels, embeddings, self_index)
+        losses, valid = self.loss._score(query_labels, query_embeddings, labels, embeddings, self_index)
 
         @tf.custom_gradient
-        def remembering(losses):
+        def enqueuing(losses):
             def gradient(upstream):
-                self._remember(gallery_labels, gallery_embeddings)
+                self._enqueue(gallery_labels, gallery_embeddings)
                 return upstream
 
             return tf.identity(losses), gradient
 
-        return remembering(losses), counts
+        return enqueuing(losses), valid
 
     def _check_dim(self, dim):
         # Under a strategy Keras also traces the loss with embeddings of unknown shape.
@@ -132,7 +132,7 @@ class CrossBatchMemory(RankingLoss):
             return
         if self._dim not in (None, dim):
             raise checks.InputError(
-                f"The memory of the loss {self.name!r} is of embeddings of {self._dim} numbers. Received"
+                f"The memory of the loss {self.name!r} holds embeddings of {self._dim} dimensions. Received"
                 f" some of {dim}. Make another loss for another model or output."
             )
         self._dim = dim
@@ -151,7 +151,7 @@ class CrossBatchMemory(RankingLoss):
             )
         self._read = before | read
 
-    def _remember(self, labels, embeddings):
+    def _enqueue(self, labels, embeddings):
         # Store no rows if any is not finite: they would make all losses NaN until they leave the memory.
         number = tf.size(labels) * tf.cast(tf.reduce_all(tf.math.is_finite(embeddings)), tf.int32)
         labels, embeddings = labels[:number], embeddings[:number]
@@ -184,6 +184,9 @@ class CrossBatchMemory(RankingLoss):
             "warm_up": self.warm_up,
             "name": self.name,
         }
+
+    def _shown_arguments(self):
+        return {**super()._shown_arguments(), "loss": repr(self.loss)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "CrossBatchMemory":

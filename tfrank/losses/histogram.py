@@ -86,8 +86,8 @@ def histogram_loss(
     arguments of `score_rows`; embeddings have unit norm.
     """
     positives, negatives = pair_masks(query_labels, gallery_labels, self_index)
-    counts = tf.reduce_any(positives, axis=1) & tf.reduce_any(negatives, axis=1)
-    groups = tf.where(negatives, 0, tf.where(positives & counts[:, None], 1, 2))
+    valid = tf.reduce_any(positives, axis=1) & tf.reduce_any(negatives, axis=1)
+    groups = tf.where(negatives, 0, tf.where(positives & valid[:, None], 1, 2))
     s = similarities(query_embeddings, gallery_embeddings)
     h_negative, h_positive = tf.unstack(soft_histograms(s, groups, 2, num_bins), axis=1)
 
@@ -100,7 +100,7 @@ def histogram_loss(
     losses = tf.linalg.matvec(h_negative, phi) / tf.maximum(number, 1)
     # Add 0 x embeddings, as bins would hide a NaN.
     losses += 0 * (tf.reduce_sum(query_embeddings) + tf.reduce_sum(gallery_embeddings))
-    return tf.where(counts, losses, tf.zeros_like(losses)), counts
+    return tf.where(valid, losses, tf.zeros_like(losses)), valid
 
 
 @keras.saving.register_keras_serializable("tfrank")

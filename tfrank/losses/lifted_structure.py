@@ -10,7 +10,7 @@ from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.scalars import Scalar
 
 # log(A) if there are no negatives. Finite, as autodiff turns infinities into NaN; the hinge turns it into 0.
-LOG_OF_NOTHING = -1e30
+LOG_OF_ZERO = -1e30
 
 
 def distances(queries: tf.Tensor, gallery: tf.Tensor, *, unit: bool) -> tf.Tensor:
@@ -56,7 +56,7 @@ def lifted_structure_loss(
     """
     positives, negatives = pair_masks(query_labels, gallery_labels, self_index)
     d = distances(query_embeddings, gallery_embeddings, unit=normalize)
-    pushes = tf.where(negatives, scalars.tensor(margin, d.dtype) - d, LOG_OF_NOTHING)
+    pushes = tf.where(negatives, scalars.tensor(margin, d.dtype) - d, LOG_OF_ZERO)
     log_of_query = tf.reduce_logsumexp(pushes, axis=1, keepdims=True)
     # The negatives of a gallery row are spread over all replicas.
     log_of_row = distributed.gather_rows(tf.reduce_logsumexp(pushes, axis=0, keepdims=True))

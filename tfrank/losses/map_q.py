@@ -88,19 +88,19 @@ class QuantizedAPLoss(RankingLoss):
         super().__init__(quantized_ap_loss, hyper_parameters, reduction=reduction, name=name)
         self.class_weights = checks.boolean("class_weights", class_weights)
 
-    def weigh(self, labels: tf.Tensor, counts: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    def weigh(self, labels: tf.Tensor, valid: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
         """The weights; with `class_weights`, divided by the number of valid queries of the query's class."""
-        weights = super().weigh(labels, counts, weights)
+        weights = super().weigh(labels, valid, weights)
         if not self.class_weights:
             return weights
         all_labels = distributed.gather_rows(labels)
         order = tf.argsort(all_labels)
         in_order = tf.gather(all_labels, order)
-        all_counts = distributed.gather_rows(tf.cast(counts, tf.int32))
-        before = tf.pad(tf.cumsum(tf.gather(all_counts, order)), [[1, 0]])
+        all_valid = distributed.gather_rows(tf.cast(valid, tf.int32))
+        valid_before = tf.pad(tf.cumsum(tf.gather(all_valid, order)), [[1, 0]])
         first, end = (tf.searchsorted(in_order, labels, side) for side in ("left", "right"))
-        counting = tf.gather(before, end) - tf.gather(before, first)
-        return weights / tf.cast(tf.maximum(counting, 1), weights.dtype)
+        valid_of_class = tf.gather(valid_before, end) - tf.gather(valid_before, first)
+        return weights / tf.cast(tf.maximum(valid_of_class, 1), weights.dtype)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor."""

@@ -17,15 +17,15 @@ def _kernel(block: Block, margin, boundary, cutoff, nonzero_cutoff, dim, key=Non
     zero = tf.zeros_like(block.s)
     squared, distance, slope = unit_distances(block.s)
     # At distance 2, opposite to the query, 1 / q is infinite.
-    candidates = ~block.same & (squared < tf.minimum(nonzero_cutoff, 2) ** 2)
+    candidates = block.negative_mask & (squared < tf.minimum(nonzero_cutoff, 2) ** 2)
     weights = _weights(squared, candidates, cutoff, dim)
     shares = _drawn(block, weights, key) if key is not None else _normalized(weights)
-    far = tf.where(block.fellow, tf.nn.relu(distance - (boundary - margin)), zero)
+    far = tf.where(block.positive_mask, tf.nn.relu(distance - (boundary - margin)), zero)
     near = tf.nn.relu(boundary + margin - distance)
 
-    fellow_share = 1 / block.positives[:, None]
-    losses = tf.reduce_sum(fellow_share * far + shares * near, axis=1)
-    rates = tf.where(far > 0, fellow_share, zero) - tf.where(near > 0, shares, zero)  # dL/dd
+    positive_share = 1 / block.positives[:, None]
+    losses = tf.reduce_sum(positive_share * far + shares * near, axis=1)
+    rates = tf.where(far > 0, positive_share, zero) - tf.where(near > 0, shares, zero)  # dL/dd
     return losses, rates * slope
 
 
@@ -39,8 +39,8 @@ def _weights(squared, candidates, cutoff, dim):
     squared = tf.maximum(squared, cutoff**2)
     log_q = (dim - 2) / 2 * tf.math.log(squared) + (dim - 3) / 2 * tf.math.log1p(-squared / 4)
     log_weights = tf.where(candidates, -log_q, squared.dtype.min)
-    heaviest = tf.reduce_max(log_weights, axis=1, keepdims=True)
-    return tf.where(candidates, tf.exp(log_weights - heaviest), tf.zeros_like(squared))
+    largest = tf.reduce_max(log_weights, axis=1, keepdims=True)
+    return tf.where(candidates, tf.exp(log_weights - largest), tf.zeros_like(squared))
 
 
 def _normalized(weights):
@@ -59,16 +59,16 @@ def _drawn(block, weights, key):
     sums = tf.where(candidates, tf.cumsum(weights, axis=1), tf.zeros_like(weights))
     total = tf.reduce_max(sums, axis=1)
     size = tf.size(block.columns)
-    place = block.number % tf.maximum(block.gallery, 1)
+    position = block.query_index % tf.maximum(block.gallery_size, 1)
 
     def visit(i, exists, p, shares):
-        threshold = tf.gather(uniform_numbers(size, key, p, weights.dtype), place) * total
+        threshold = tf.gather(uniform_numbers(size, key, p, weights.dtype), position) * total
         beyond = tf.where(sums > threshold[:, None], block.columns, size)
         drawn = tf.minimum(tf.reduce_min(beyond, axis=1), size - 1)
         share = tf.where(exists & (total > 0), 1 / block.positives, tf.zeros_like(total))
         return p + 1, block.add_at(shares, drawn, share)
 
-    return block.walk(visit, (0, tf.zeros_like(weights)))[1]
+    return block.loop_over_positives(visit, (0, tf.zeros_like(weights)))[1]
 
 
 def uniform_numbers(size: tf.Tensor, key: tf.Tensor, p: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
@@ -105,7 +105,7 @@ def margin_loss(
     return score_rows(_drawing_kernel, *rows, *numbers, key)
 
 
-def batch_number(labels: tf.Tensor) -> tf.Tensor:
+def hash_of_labels(labels: tf.Tensor) -> tf.Tensor:
     """A hash of the `[batch]` int64 labels of a batch, in their order; an int64 scalar."""
     shape = tf.shape(labels)
     factors = tf.random.stateless_uniform(shape, [0, 0], None, None, tf.int64, alg="philox")
@@ -132,7 +132,8 @@ class MarginLoss(RankingLoss):
     Draws are a pure function of the seed, the step and the positions in the global batch. N replicas thus
     draw what one device does, and a resumed run draws the same again. The step is read from `loss.iteration`;
     set it to `optimizer.iterations`. If it is not set, a hash of the labels of the global batch replaces the
-    step: draws change with the labels, and are the same for the same labels in the same order.
+    step: draws change with the labels, and are the same for the same labels in the same order. A step that is
+    not an integer of at least 0 raises InputError.
 
     Args:
         margin: alpha, on each side of the boundary, at least 0. Default 0.2.
@@ -192,7 +193,7 @@ class MarginLoss(RankingLoss):
         rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
         if not self.sampled:
             return super()._score(*rows)
-        step = batch_number(gallery_labels) if self.iteration is None else self.steps_taken()
+        step = hash_of_labels(gallery_labels) if self.iteration is None else self.steps_taken()
         seed = tf.stack([tf.constant(self.seed, tf.int64), step])
         key = tf.random.stateless_uniform([], seed, None, None, tf.int64, alg="philox")
         return margin_loss(*rows, **self.hyper_parameters, key=key)

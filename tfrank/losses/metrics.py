@@ -67,18 +67,18 @@ def average_precision(labels: tf.Tensor, embeddings: tf.Tensor) -> Values:
     """The exact Average Precision of each query over the other images of the batch, 0 to 1."""
     ranking = _ranking(_pairs(labels, embeddings))
     positives = tf.cast(ranking, embeddings.dtype)
-    place = tf.range(1, tf.shape(ranking)[1] + 1)
-    precision = tf.cumsum(positives, axis=1) / tf.cast(place, embeddings.dtype)
+    rank = tf.range(1, tf.shape(ranking)[1] + 1)
+    precision = tf.cumsum(positives, axis=1) / tf.cast(rank, embeddings.dtype)
     number = tf.reduce_sum(positives, axis=1)
     return tf.math.divide_no_nan(tf.reduce_sum(positives * precision, axis=1), number), number > 0
 
 
 def ap_approximation_error(labels: tf.Tensor, embeddings: tf.Tensor, *, temperature: float = 0.01) -> Values:
     """|AP of Smooth-AP - AP|, Smooth-AP eq. 8: how loose the approximation is."""
-    exact, counts = average_precision(labels, embeddings)
+    exact, valid = average_precision(labels, embeddings)
     rows = tf.range(tf.size(labels))
     loss, _ = smooth_ap_loss(labels, embeddings, labels, embeddings, rows, temperature=temperature)
-    return tf.abs(1 - loss - exact), counts
+    return tf.abs(1 - loss - exact), valid
 
 
 def operating_region(
@@ -106,10 +106,10 @@ def operating_region(
     return tf.cast(share, similarity.dtype), tf.ones_like(labels, tf.bool)
 
 
-def counting(labels: tf.Tensor, embeddings: tf.Tensor) -> Values:
+def valid_queries(labels: tf.Tensor, embeddings: tf.Tensor) -> Values:
     """1 if the query is valid, that is, has another image of its class in the batch, else 0."""
-    counts = tf.reduce_any(_pairs(labels, embeddings).positive, axis=1)
-    return tf.cast(counts, embeddings.dtype), tf.ones_like(counts)
+    valid = tf.reduce_any(_pairs(labels, embeddings).positive, axis=1)
+    return tf.cast(valid, embeddings.dtype), tf.ones_like(valid)
 
 
 def positive_similarity(labels: tf.Tensor, embeddings: tf.Tensor) -> Values:
@@ -164,9 +164,9 @@ class BatchMetric(keras.metrics.Metric):
         batch = checked_batch(y_true, y_pred, sample_weight)
         labels, embeddings, weights = (distributed.gather_rows(rows) for rows in batch)
         embeddings = l2_normalize(embeddings)
-        values, counts = self._function(labels, embeddings, **self.hyper_parameters)
+        values, valid = self._function(labels, embeddings, **self.hyper_parameters)
         values += 0 * tf.reduce_sum(embeddings)  # Comparisons and sorts would hide a NaN.
-        weights = tf.where(counts, weights, tf.zeros_like(weights))
+        weights = tf.where(valid, weights, tf.zeros_like(weights))
         self._total.assign_add(tf.cast(tf.reduce_sum(weights * values), self._total.dtype))
         self._weight.assign_add(tf.cast(tf.reduce_sum(weights), self._weight.dtype))
 
@@ -219,11 +219,11 @@ class OperatingRegion(BatchMetric):
 
 
 @keras.saving.register_keras_serializable("tfrank")
-class CountingQueries(BatchMetric):
-    """`counting`: share of valid queries, those with another image of their class and therefore a loss."""
+class ValidQueries(BatchMetric):
+    """`valid_queries`: share of queries with another image of their class, and therefore a loss."""
 
-    def __init__(self, *, name: str = "counting_queries"):
-        super().__init__(counting, {}, name)
+    def __init__(self, *, name: str = "valid_queries"):
+        super().__init__(valid_queries, {}, name)
 
 
 @keras.saving.register_keras_serializable("tfrank")

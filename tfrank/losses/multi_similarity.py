@@ -12,10 +12,10 @@ from tfrank.losses.core.scalars import Scalar
 
 def _kernel(block: Block, alpha, beta, threshold, epsilon):
     infinity = float("inf")
-    farthest = tf.reduce_min(tf.where(block.fellow, block.s, infinity), axis=1, keepdims=True)
-    nearest = tf.reduce_max(tf.where(~block.same, block.s, -infinity), axis=1, keepdims=True)
-    pulled = block.fellow & (block.s < nearest + epsilon)
-    pushed = ~block.same & (block.s > farthest - epsilon)
+    farthest = tf.reduce_min(tf.where(block.positive_mask, block.s, infinity), axis=1, keepdims=True)
+    nearest = tf.reduce_max(tf.where(block.negative_mask, block.s, -infinity), axis=1, keepdims=True)
+    pulled = block.positive_mask & (block.s < nearest + epsilon)
+    pushed = block.negative_mask & (block.s > farthest - epsilon)
     pull, pull_shares = log_sum_exp(tf.where(pulled, -alpha * (block.s - threshold), -infinity))
     push, push_shares = log_sum_exp(tf.where(pushed, beta * (block.s - threshold), -infinity))
     # log(1 + exp(x)) is softplus(x), of slope sigmoid(x).

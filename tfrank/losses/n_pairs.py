@@ -17,11 +17,11 @@ def _kernel(block: Block):
     log(1 + sum_j exp(s_j - s_i)) = softplus(x_i), with x_i = log(sum_j exp(s_j)) - s_i.
     """
     zero = tf.zeros_like(block.s)
-    total, shares = log_sum_exp(tf.where(~block.same, block.s, -float("inf")))
+    total, shares = log_sum_exp(tf.where(block.negative_mask, block.s, -float("inf")))
     x = total - block.s
     weight = 1 / block.positives[:, None]
-    losses = tf.reduce_sum(tf.where(block.fellow, weight * tf.math.softplus(x), zero), axis=1)
-    pulls = tf.where(block.fellow, weight * tf.sigmoid(x), zero)
+    losses = tf.reduce_sum(tf.where(block.positive_mask, weight * tf.math.softplus(x), zero), axis=1)
+    pulls = tf.where(block.positive_mask, weight * tf.sigmoid(x), zero)
     return losses, tf.reduce_sum(pulls, axis=1, keepdims=True) * shares - pulls
 
 

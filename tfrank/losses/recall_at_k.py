@@ -35,7 +35,7 @@ def _kernel(ks):
 
         def ranked(i):
             before, slope = step(block.s - block.at(i))
-            others = block.candidate & (block.columns != i[:, None])
+            others = block.candidate_mask & (block.columns != i[:, None])
             rank = 1 + tf.reduce_sum(tf.where(others, before, zero), axis=1)
             return rank, tf.where(others, slope, zero)
 
@@ -44,7 +44,7 @@ def _kernel(ks):
             return (total + tf.where(exists[:, None], share, tf.zeros_like(share)),)
 
         no_total = tf.zeros([tf.shape(block.s)[0], len(ks)], block.s.dtype)
-        (total,) = block.walk(count, (no_total,))
+        (total,) = block.loop_over_positives(count, (no_total,))
         share = 1 / (len(ks) * tf.minimum(k, block.positives[:, None]))
         losses = 1 - tf.reduce_sum(tf.minimum(total, k) * share, axis=1)
         total_rate = tf.where(total < k, -share, tf.zeros_like(share))
@@ -56,7 +56,7 @@ def _kernel(ks):
             slope = tf.where(exists, rate, tf.zeros_like(rate))[:, None] * slope
             return (block.add_at(slopes + slope, i, -tf.reduce_sum(slope, axis=1)),)
 
-        (slopes,) = block.walk(pull, (zero,))
+        (slopes,) = block.loop_over_positives(pull, (zero,))
         return losses, slopes
 
     return kernel
@@ -105,7 +105,7 @@ def virtual_rows(labels: tf.Tensor, embeddings: tf.Tensor, shares: tf.Tensor) ->
     return shares * embeddings + (1 - shares) * tf.gather(embeddings, partner), end - first > 1
 
 
-def _class_numbers(query_labels, gallery_labels):
+def _class_indices(query_labels, gallery_labels):
     """Labels renumbered from 0, int64; -1 for a query's label that is not in the gallery."""
     in_order = tf.sort(gallery_labels)
     query, gallery = (tf.searchsorted(in_order, labels) for labels in (query_labels, gallery_labels))
@@ -198,8 +198,8 @@ class RecallAtKLoss(RankingLoss):
             gallery = tf.concat([gallery_embeddings, mixed], 0)
 
         # Relabel classes from 0 so that negative labels can mark unused virtual rows.
-        query_class, gallery_class = _class_numbers(query_labels, gallery_labels)
-        losses, counts = recall_at_k_loss(
+        query_class, gallery_class = _class_indices(query_labels, gallery_labels)
+        losses, valid = recall_at_k_loss(
             tf.concat([query_class, tf.where(virtual, query_class, -2)], 0),
             queries,
             tf.concat([gallery_class, tf.where(of_two, gallery_class, -3)], 0),
@@ -209,8 +209,8 @@ class RecallAtKLoss(RankingLoss):
             present=tf.concat([tf.ones_like(of_two), of_two], 0),
         )
         real, virtual = tf.unstack(tf.reshape(losses, [2, -1]))
-        counting = tf.reduce_sum(tf.cast(tf.reshape(counts, [2, -1]), losses.dtype), axis=0)
-        return (real + virtual) / tf.maximum(counting, 1), tf.reshape(counts, [2, -1])[0]
+        number = tf.reduce_sum(tf.cast(tf.reshape(valid, [2, -1]), losses.dtype), axis=0)
+        return (real + virtual) / tf.maximum(number, 1), tf.reshape(valid, [2, -1])[0]
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor."""

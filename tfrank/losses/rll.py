@@ -18,8 +18,8 @@ def _kernel(block: Block, margin, alpha, positive_temperature, negative_weight, 
 
     _, distance, slope = unit_distances(block.s)
     near, far = alpha - distance, distance - (alpha - margin)  # eq. 8, without its hinges
-    negative_loss, w_n = _mined_mean(near, ~block.same, negative_temperature)
-    positive_loss, w_p = _mined_mean(far, block.fellow, positive_temperature)
+    negative_loss, w_n = _mined_mean(near, block.negative_mask, negative_temperature)
+    positive_loss, w_p = _mined_mean(far, block.positive_mask, positive_temperature)
 
     losses = (1 - negative_weight) * positive_loss + negative_weight * negative_loss  # eq. 13
     rates = (1 - negative_weight) * w_p - negative_weight * w_n  # dL/dd
@@ -35,8 +35,8 @@ def _mined_mean(violation, candidates, temperature):
     mined = candidates & (violation > 0)
     sign = tf.where(temperature < 0, -tf.ones_like(temperature), tf.ones_like(temperature))
     rising = tf.where(mined, sign * violation, violation.dtype.min)
-    heaviest = sign * tf.reduce_max(rising, axis=1, keepdims=True)
-    weights = tf.where(mined, tf.exp(temperature * (violation - heaviest)), tf.zeros_like(violation))
+    largest = sign * tf.reduce_max(rising, axis=1, keepdims=True)
+    weights = tf.where(mined, tf.exp(temperature * (violation - largest)), tf.zeros_like(violation))
     weights = tf.math.divide_no_nan(weights, tf.reduce_sum(weights, axis=1, keepdims=True))
     return tf.reduce_sum(weights * violation, axis=1), weights
 

@@ -36,8 +36,8 @@ def calibration_kernel(positive_margin: float | tf.Tensor, negative_margin: floa
 
     def kernel(block: Block):
         zero = tf.zeros_like(block.s)
-        positive = tf.where(block.fellow, positive_margin - block.s, zero)
-        negative = tf.where(block.same, zero, block.s - negative_margin)
+        positive = tf.where(block.positive_mask, positive_margin - block.s, zero)
+        negative = tf.where(block.negative_mask, block.s - negative_margin, zero)
         losses = (
             tf.reduce_sum(tf.nn.relu(positive), axis=1) / block.positives
             + tf.reduce_sum(tf.nn.relu(negative), axis=1) / block.negatives

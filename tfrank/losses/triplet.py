@@ -14,19 +14,19 @@ from tfrank.losses.core.rows import Block, Kernel, score_rows
 from tfrank.losses.core.scalars import Scalar
 
 
-def _nearest(s, rows):
-    """`[rows, 1]`: the largest similarity among the given gallery rows; the dtype's minimum if none."""
-    return tf.reduce_max(tf.where(rows, s, s.dtype.min), axis=1, keepdims=True)
+def _nearest(s, mask):
+    """`[rows, 1]`: the largest similarity among the columns of the mask; the dtype's minimum if none."""
+    return tf.reduce_max(tf.where(mask, s, s.dtype.min), axis=1, keepdims=True)
 
 
-def _farthest(s, rows):
-    return tf.reduce_min(tf.where(rows, s, s.dtype.max), axis=1, keepdims=True)
+def _farthest(s, mask):
+    return tf.reduce_min(tf.where(mask, s, s.dtype.max), axis=1, keepdims=True)
 
 
-def _shared(slope, rows):
-    """`[rows, gallery]`: a slope `[rows, 1]`, shared equally among the given gallery rows, which are tied."""
-    ties = tf.maximum(tf.reduce_sum(tf.cast(rows, slope.dtype), axis=1, keepdims=True), 1)
-    return tf.where(rows, slope / ties, tf.zeros_like(slope))
+def _shared(slope, mask):
+    """`[rows, gallery]`: a slope `[rows, 1]`, shared equally among the columns of the mask, which tie."""
+    ties = tf.maximum(tf.reduce_sum(tf.cast(mask, slope.dtype), axis=1, keepdims=True), 1)
+    return tf.where(mask, slope / ties, tf.zeros_like(slope))
 
 
 def _hinge(margin, s_positive, s_negative):
@@ -37,22 +37,22 @@ def _hinge(margin, s_positive, s_negative):
 
 def _batch_hard(block: Block, margin):
     """The kernel that takes the farthest positive and the nearest negative."""
-    s_positive, s_negative = _farthest(block.s, block.fellow), _nearest(block.s, ~block.same)
+    s_positive, s_negative = _farthest(block.s, block.positive_mask), _nearest(block.s, block.negative_mask)
     losses, slope = _hinge(margin, s_positive, s_negative)
-    push = _shared(slope, ~block.same & (block.s == s_negative))
-    pull = _shared(slope, block.fellow & (block.s == s_positive))
+    push = _shared(slope, block.negative_mask & (block.s == s_negative))
+    pull = _shared(slope, block.positive_mask & (block.s == s_positive))
     return losses[:, 0], push - pull
 
 
 def _semi_hard(block: Block, margin):
     """The kernel that takes, for each positive, the nearest negative beyond it, or else the farthest."""
-    farthest = _farthest(block.s, ~block.same)
+    farthest = _farthest(block.s, block.negative_mask)
 
     def term(s_positive):
-        farther = _nearest(block.s, ~block.same & (block.s < s_positive))
+        farther = _nearest(block.s, block.negative_mask & (block.s < s_positive))
         s_negative = tf.where(farther > block.s.dtype.min, farther, farthest)
         losses, slope = _hinge(margin, s_positive, s_negative)
-        return losses[:, 0], _shared(slope, ~block.same & (block.s == s_negative))
+        return losses[:, 0], _shared(slope, block.negative_mask & (block.s == s_negative))
 
     return _mean_over_positives(block, term)
 
@@ -62,7 +62,7 @@ def _all_triplets(block: Block, margin):
 
     def term(s_positive):
         losses, slopes = _hinge(margin, s_positive, block.s)
-        losses, slopes = (tf.where(block.same, tf.zeros_like(x), x) for x in (losses, slopes))
+        losses, slopes = (tf.where(block.negative_mask, x, tf.zeros_like(x)) for x in (losses, slopes))
         return tf.reduce_sum(losses, axis=1) / block.negatives, slopes / block.negatives[:, None]
 
     return _mean_over_positives(block, term)
@@ -80,7 +80,7 @@ def _mean_over_positives(block: Block, term: Callable[[tf.Tensor], tuple[tf.Tens
         # The loss depends on s_n - s_p, so s_p gets minus the sum of the slopes of the negatives.
         return losses + loss, block.add_at(slopes + push, i, -tf.reduce_sum(push, axis=1))
 
-    return block.walk(visit, (zero[:, 0], zero))
+    return block.loop_over_positives(visit, (zero[:, 0], zero))
 
 
 MINING: dict[str, Kernel] = {"semi_hard": _semi_hard, "hard": _batch_hard, "all": _all_triplets}
@@ -104,20 +104,20 @@ def triplet_loss(
     return score_rows(MINING[mining], *rows, margin, needs_negatives=True)
 
 
-def hardest_queries(losses: tf.Tensor, counts: tf.Tensor, number: int) -> tf.Tensor:
+def hardest_queries(losses: tf.Tensor, valid: tf.Tensor, number: int) -> tf.Tensor:
     """Marks the queries with the `number` largest losses in the global batch, `[queries]` bool.
 
     Among equal losses, the query that is earlier in the global batch goes first.
 
     Args:
         losses: `[queries]` of this replica, at least 0.
-        counts: `[queries]` bool, the valid queries; others are never marked.
+        valid: `[queries]` bool, the valid queries; others are never marked.
         number: how many to mark.
     """
-    of_all = distributed.gather_rows(tf.where(counts, losses, -tf.ones_like(losses)))
-    place = inverse(tf.argsort(of_all, direction="DESCENDING", stable=True))
+    of_all = distributed.gather_rows(tf.where(valid, losses, -tf.ones_like(losses)))
+    rank = inverse(tf.argsort(of_all, direction="DESCENDING", stable=True))
     own = distributed.first_row(losses) + tf.range(tf.size(losses))
-    return counts & (tf.cast(tf.gather(place, own), tf.int64) < number)
+    return valid & (tf.cast(tf.gather(rank, own), tf.int64) < number)
 
 
 @keras.saving.register_keras_serializable("tfrank")
@@ -182,12 +182,12 @@ class TripletLoss(RankingLoss):
 
     def _score(self, *rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Calls the core; with `hardest`, only the hardest queries of all replicas count."""
-        losses, counts = super()._score(*rows)
+        losses, valid = super()._score(*rows)
         if not self.hardest:
-            return losses, counts
-        counts = hardest_queries(losses, counts, self.hardest)
+            return losses, valid
+        valid = hardest_queries(losses, valid, self.hardest)
         # `where` would hide a NaN.
-        return losses * tf.cast(counts, losses.dtype), counts
+        return losses * tf.cast(valid, losses.dtype), valid
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor."""

@@ -7,11 +7,12 @@ import keras
 import tensorflow as tf
 
 from tfrank.common import checks
+from tfrank.losses.core.loss import Loss
 from tfrank.losses.core.ranking_loss import RankingLoss
 
 
 @keras.saving.register_keras_serializable("tfrank")
-class WeightedSum(keras.losses.Loss):
+class WeightedSum(Loss):
     """A weighted sum of losses: sum_k weight_k loss_k(labels, embeddings).
 
     Each part keeps its own rule for valid queries, and its own mean over them.
@@ -74,6 +75,9 @@ class WeightedSum(keras.losses.Loss):
         """The name, the weights and the parts."""
         losses = [keras.losses.serialize(loss) for loss in self.losses]
         return {"losses": losses, "weights": list(self.weights), "name": self.name}
+
+    def _shown_arguments(self):
+        return {**super()._shown_arguments(), "losses": repr(self.losses)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "WeightedSum":

@@ -22,7 +22,7 @@ from tfrank.data.sources import SOURCES
 from tfrank.evaluation.measure import leave_one_out
 from tfrank.evaluation.metrics import DEFAULT_KS
 from tfrank.evaluation.protocols import PROTOCOLS
-from tfrank.losses.core.summary import batch_summary, loss_slope
+from tfrank.losses.core.batch_statistics import batch_statistics, loss_slope
 from tfrank.losses.proxies import PROXY_LOSSES
 from tfrank.models.embedding import (
     concatenate_embeddings,
@@ -41,7 +41,7 @@ from tfrank.training.averaging import WeightAverage, averaged_variables
 from tfrank.training.checkpoints import Checkpoints, restore_model, saved_checkpoints
 from tfrank.training.cluster import is_chief
 from tfrank.training.estimate import memory_estimate
-from tfrank.training.log import BatchSummary
+from tfrank.training.log import BatchStatistics
 from tfrank.training.optimizers import build_optimizer, check_names
 from tfrank.training.schedules import build_schedule
 from tfrank.training.step import build_step
@@ -234,7 +234,7 @@ def build_training(
         workdir if chief else tempfile.mkdtemp(),
         model=objective.model,
         step=step,
-        summary=lambda labels, outputs: BatchSummary(**batch_summary(labels, side_by_side(outputs[0]))),
+        summary=lambda labels, outputs: BatchStatistics(**batch_statistics(labels, side_by_side(outputs[0]))),
         slope=_build_slope(config, objective),
         checkpoints=checkpoints,
         strategy=strategy,

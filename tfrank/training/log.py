@@ -16,16 +16,16 @@ import tensorflow as tf
 
 from tfrank.common import files
 
-COLUMNS = ("step", "loss", "batch_recall_at_1", "counting", "validation_recall_at_1")
+COLUMNS = ("step", "loss", "batch_recall_at_1", "valid_queries", "validation_recall_at_1")
 
 
-class BatchSummary(NamedTuple):
-    """Statistics of a batch, see `tfrank.losses.core.summary.batch_summary`: scalars, and two histograms."""
+class BatchStatistics(NamedTuple):
+    """Scalars and two histograms of a batch, see `tfrank.losses.core.batch_statistics`."""
 
     batch_recall_at_1: Any
-    counting: Any
-    positive_similarity: Any
-    negative_similarity: Any
+    valid_queries: Any
+    positive_pair_similarity: Any
+    negative_pair_similarity: Any
     spread: Any
     positive_histogram: Any
     negative_histogram: Any
@@ -77,7 +77,7 @@ class TrainingLog:
         """Adds values of a step. `flush` writes all to TensorBoard, and those with a column to the CSV."""
         self._rows.setdefault(step, {}).update(values)
 
-    def add_summary(self, step: int, summary: BatchSummary) -> None:
+    def add_summary(self, step: int, summary: BatchStatistics) -> None:
         """Adds the statistics of a step's batch, given as NumPy arrays."""
         values = summary._asdict()
         self.add(step, {name: float(value) for name, value in values.items() if value.ndim == 0})

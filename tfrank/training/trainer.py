@@ -17,7 +17,7 @@ from tfrank.common import files
 from tfrank.common.checks import InputError
 from tfrank.common.progress import Progress
 from tfrank.training.checkpoints import Checkpoints, saved_checkpoints
-from tfrank.training.log import BatchSummary, TrainingLog
+from tfrank.training.log import BatchStatistics, TrainingLog
 from tfrank.training.step import Step
 
 # Below this spread all embeddings of a batch are nearly one point; similarities are above 0.9999.
@@ -93,7 +93,7 @@ class Trainer:
         *,
         model: keras.Model,
         step: Step,
-        summary: Callable[..., BatchSummary],
+        summary: Callable[..., BatchStatistics],
         slope: Callable[..., tf.Tensor] | None = None,
         checkpoints: Checkpoints,
         strategy: tf.distribute.Strategy,
@@ -262,7 +262,7 @@ class Trainer:
     def _look(self, labels, embeddings, step, progress):
         """Logs pending losses and batch statistics; returns the text for the progress line."""
         loss = self._fetch()
-        summary = BatchSummary(*(value.numpy() for value in self._summarize(labels, embeddings)))
+        summary = BatchStatistics(*(value.numpy() for value in self._summarize(labels, embeddings)))
         self._log.add_summary(step, summary)
         self._warn(summary, progress)
         # Checked only at the start: at the end of a good run the loss is flat too.
@@ -271,7 +271,7 @@ class Trainer:
         self._looked = True
         return (
             f"loss {loss:.4f}  batch R@1 {summary.batch_recall_at_1:.3f}"
-            f"  valid queries {summary.counting:.0%}  "
+            f"  valid queries {summary.valid_queries:.0%}  "
         )
 
     def _fetch(self) -> float:
@@ -289,8 +289,8 @@ class Trainer:
 
     def _warn(self, summary, progress):
         """Prints a warning, once each, if the batch statistics show that nothing is learnt."""
-        if summary.counting == 0 and "counting" not in self._said:
-            self._said.add("counting")
+        if summary.valid_queries == 0 and "valid_queries" not in self._said:
+            self._said.add("valid_queries")
             progress.say(
                 "Warning: no image of this batch has another of its class, so nothing is learnt from it."
                 " Raise examples_per_class, or drop short classes (data.short_classes=drop)."

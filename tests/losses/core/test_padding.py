@@ -3,9 +3,9 @@
 import pytest
 import tensorflow as tf
 
-from tests.losses import LABELS, value_and_gradient
+from tests.losses import KINDS, LABELS, SOFT_RECIPES, every_soft_loss, value_and_gradient
 from tests.losses.core.memory_run import batch_of
-from tests.losses.core.test_rows import CORES, assert_same, every_soft_loss, values_and_gradients
+from tests.losses.core.test_rows import CORES, assert_same, values_and_gradients
 from tfrank import losses
 from tfrank.losses.core import padding, rows
 
@@ -33,14 +33,21 @@ def test_two_hundred_batch_sizes_are_thirteen_to_the_compiler(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "case", ["one batch", "gallery holds the batch and more", "labels the gallery lacks"]
+    "recipe, case",
+    [(recipe, "one batch") for recipe in SOFT_RECIPES]
+    + [
+        (recipe, case)
+        for recipe in SOFT_RECIPES
+        for case in ("gallery holds the batch and more", "labels the gallery lacks")
+        if recipe.name in KINDS
+    ],
+    ids=str,
 )
-@every_soft_loss
 def test_padding_changes_neither_value_nor_gradient(monkeypatch, recipe, case):
     """Eleven queries, and eleven or sixteen rows in the gallery."""
-    padded = values_and_gradients(recipe.loss().score, CORES[False][case], recipe)
+    padded = values_and_gradients(recipe.loss().score, CORES[case], recipe)
     monkeypatch.setattr(padding, "missing", lambda number: 0)
-    assert_same(padded, values_and_gradients(recipe.loss().score, CORES[False][case], recipe))
+    assert_same(padded, values_and_gradients(recipe.loss().score, CORES[case], recipe))
 
 
 @every_soft_loss
@@ -49,7 +56,7 @@ def test_what_xla_compiles_around_a_loss_may_leave_the_batch_size_open(recipe):
     signature = [tf.TensorSpec([None], tf.int64), tf.TensorSpec([None, 3], tf.float64)]
     compiled = tf.function(lambda *batch: value_and_gradient(loss, *batch), signature, jit_compile=True)
     for size in (len(LABELS), 8):
-        batch = tf.constant(LABELS[:size], tf.int64), tf.constant(CORES[False]["one batch"][1][:size])
+        batch = tf.constant(LABELS[:size], tf.int64), tf.constant(CORES["one batch"][1][:size])
         assert_same(compiled(*batch), value_and_gradient(loss, *batch))
 
 

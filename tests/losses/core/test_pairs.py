@@ -7,14 +7,15 @@ import tensorflow as tf
 
 from tests import reference
 from tests.losses import LABELS, embeddings, value_and_gradient
-from tfrank.losses import CircleLoss, HistogramLoss, MarginLoss, MultiSimilarityLoss
+from tfrank.common.checks import InputError
+from tfrank.losses import CircleLoss, HistogramLoss, MarginLoss, MultiSimilarityLoss, RankedListLoss
 from tfrank.losses.core.log_sum_exp import log_sum_exp
 
 BALANCED = np.arange(24) % 6
 ROWS = np.random.default_rng(0).normal(size=(24, 5))
 SIMILARITIES = reference.unit(ROWS) @ reference.unit(ROWS).T
 SAME = BALANCED[:, None] == BALANCED
-FELLOWS = SAME & ~np.eye(24, dtype=bool)
+POSITIVE_MASK = SAME & ~np.eye(24, dtype=bool)
 
 
 def losses_by_query(loss, labels=BALANCED, rows=ROWS):
@@ -47,7 +48,7 @@ def test_sharp_exponentials_do_not_overflow(loss):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_an_epsilon_above_2_keeps_every_pair(dtype):
     """Also the positive next to the query and the negative opposite it."""
-    pull = np.sum(np.exp(-2 * (SIMILARITIES - 0.5)), axis=1, where=FELLOWS)
+    pull = np.sum(np.exp(-2 * (SIMILARITIES - 0.5)), axis=1, where=POSITIVE_MASK)
     push = np.sum(np.exp(3 * (SIMILARITIES - 0.5)), axis=1, where=~SAME)
     by_hand = np.log1p(pull) / 2 + np.log1p(push) / 3
     loss = MultiSimilarityLoss(beta=3.0, epsilon=2.01, reduction=None)
@@ -136,7 +137,7 @@ def test_the_mean_over_the_draws_is_the_expectation():
     assert np.all(np.abs(np.mean(draws, axis=0) - np.append(gradient, value)) < 4 * error)
     # Narrow enough to see the weights: equal ones would give another value.
     equal = np.mean(np.maximum(WIDE["margin"] + 1.2 - DISTANCES, 0), axis=1, where=~SAME)
-    far = np.mean(np.maximum(WIDE["margin"] + DISTANCES - 1.2, 0), axis=1, where=FELLOWS)
+    far = np.mean(np.maximum(WIDE["margin"] + DISTANCES - 1.2, 0), axis=1, where=POSITIVE_MASK)
     assert abs(np.mean(equal + far) - value) > 40 * error[-1]
 
 
@@ -162,6 +163,22 @@ def test_without_a_step_draws_go_by_the_labels_of_the_batch():
     # The labels say nothing else: without draws they give the same value.
     expected = [MarginLoss(**WIDE, sampled=False)(labels, ROWS) for labels in (BALANCED, BALANCED * 7)]
     assert expected[0] == expected[1]
+
+
+@pytest.mark.parametrize("step, received", [(-1, "-1"), (0.0, "float"), (True, "bool"), ([0], "int32")])
+def test_a_step_that_is_not_one_is_refused(step, received):
+    for loss in (MarginLoss(), RankedListLoss(decay_steps=2)):
+        loss.iteration = step
+        for call in (loss, tf.function(loss)):
+            with pytest.raises(InputError, match=rf"`iteration`. Expected an integer of at.*{received}"):
+                call(BALANCED, ROWS)
+
+
+def test_a_variable_below_0_is_refused_as_a_step_when_the_graph_runs():
+    loss = MarginLoss()
+    loss.iteration = tf.Variable(-1)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="iteration: expected an integer of at least 0"):
+        tf.function(loss)(BALANCED, ROWS)
 
 
 @pytest.mark.parametrize("sampled", [True, False])
@@ -195,7 +212,7 @@ def test_weights_in_512_dimensions_do_not_overflow(sampled, dtype, tolerance):
 
 
 def test_loss_nears_the_probability_that_a_negative_is_more_similar_than_a_positive_pair():
-    positive, negative = SIMILARITIES[FELLOWS], SIMILARITIES[~SAME]
+    positive, negative = SIMILARITIES[POSITIVE_MASK], SIMILARITIES[~SAME]
     probability = np.mean(negative[:, None] > positive)
     np.testing.assert_allclose(HistogramLoss(20001)(BALANCED, ROWS), probability, atol=1e-4)
 
@@ -212,7 +229,7 @@ def test_similarities_on_the_nodes_give_exactly_the_probability(labels, angles, 
 
 def test_mean_over_queries_is_the_papers_loss_of_all_pairs_where_classes_are_of_one_size():
     h_positive, h_negative = (
-        reference.pairs.soft_histogram(SIMILARITIES[pairs], 201) for pairs in (FELLOWS, ~SAME)
+        reference.pairs.soft_histogram(SIMILARITIES[pairs], 201) for pairs in (POSITIVE_MASK, ~SAME)
     )
     by_hand = np.sum(h_negative * np.cumsum(h_positive))
     np.testing.assert_allclose(HistogramLoss()(BALANCED, ROWS), by_hand, rtol=1e-12)
@@ -221,7 +238,7 @@ def test_mean_over_queries_is_the_papers_loss_of_all_pairs_where_classes_are_of_
 def test_the_loss_of_one_query_moves_the_positive_pairs_of_others():
     weights = np.zeros(len(LABELS))
     weights[0] = 1
-    rows = embeddings(ties=False)
+    rows = embeddings()
     _, gradient = value_and_gradient(HistogramLoss(9), LABELS, rows, weights)
     # Every row is pushed off the query as its negative; positives of other queries pull besides.
     unit = tf.math.l2_normalize(rows, axis=1)

@@ -1,4 +1,4 @@
-"""Rows of similarities scored by a kernel: every loss' kernel beside a twin that autodiff differentiates."""
+"""Rows of similarities scored by a kernel: values and gradients of every loss for any queries and gallery."""
 
 import re
 
@@ -7,50 +7,28 @@ import pytest
 import tensorflow as tf
 
 from tests import reference
-from tests.losses import JUMPS_AT_TIES, LABELS, Recipe, embeddings, every_loss, value_and_gradient
-from tests.losses.twins import DEFINED_SLOPES, TWINS, mean_penalty, sigmoid_step
+from tests.losses import (
+    KINDS,
+    LABELS,
+    SOFT_RECIPES,
+    embeddings,
+    every_loss,
+    every_soft_loss,
+    one_loss_of_each_kind,
+    value_and_gradient,
+)
+from tests.reference.common import mean_over_positives
 from tfrank import losses
 from tfrank.common.checks import InputError
 from tfrank.losses.core import ranks, rows
 from tfrank.losses.pnp import VARIANTS, penalty
 
-# Every loss, at settings under which many pairs have gradient.
-SOFT = [
-    Recipe("pnp", {"variant": "ib", "temperature": 0.1, "include_self": True}),
-    Recipe("smooth_ap", {"temperature": 0.1}),
-    Recipe("smooth_ap", {"temperature": 0.1, "include_self": True}),
-    Recipe("map_q", {"num_bins": 5}),
-    Recipe("map_q", {"num_bins": 7, "tie_aware": True, "include_self": True}),
-    Recipe("fast_ap", {"num_bins": 3}),
-    Recipe("rll", {"negative_temperature": 2.0, "positive_temperature": -1.0}),
-    Recipe("rll", {"negative_temperature": 2.0, "positive_temperature": 3.0, "constant_gallery": False}),
-    Recipe("blackbox_ap", {"interpolation": 0.5}),
-    # Of three positives and more the first sum is past k = 1, where it is cut off.
-    Recipe("recall_at_k", {"ks": (1, 3), "k_temperatures": (4.0, 2.0), "temperature": 0.1}),
-    Recipe("sup_ap", {"temperature": 0.1, "rho": 10.0, "delta": 0.2}),
-    Recipe("sup_ap", {"temperature": 0.1, "rho": 10.0, "delta": 0.2, "include_self": True}),
-    *(Recipe("triplet", {"margin": 1.0, "mining": mining}) for mining in ("semi_hard", "hard", "all")),
-    Recipe("triplet", {"margin": 1.0, "mining": "hard", "hardest": 4}),
-    Recipe("contrastive", {"margin": 1.5}),
-    Recipe("n_pairs", {"normalize": False}),
-    Recipe("n_pairs", {"normalize": True}),
-    Recipe("lifted_structure", {"normalize": False}),
-    Recipe("lifted_structure", {"normalize": True, "squared": True}),
-    Recipe("multi_similarity", {"alpha": 2.0, "beta": 3.0, "threshold": 0.0, "epsilon": 0.5}),
-    Recipe("circle", {"gamma": 2.0}),
-    Recipe("margin", {"sampled": False, "margin": 0.8, "nonzero_cutoff": 1.9}),
-    Recipe("margin", {"sampled": True, "margin": 0.8, "nonzero_cutoff": 1.9}),
-    Recipe("histogram", {"num_bins": 7}),
-]
-
-every_soft_loss = pytest.mark.parametrize("recipe", SOFT, ids=str)
-
 ALL = np.arange(len(LABELS), dtype=np.int32)
 
 
-def cores(ties):
+def cores():
     """By name: query labels, queries, gallery labels, gallery, self_index; float64 rows of any norm."""
-    batch, more = embeddings(ties=ties), embeddings(seed=1, ties=ties)
+    batch, more = embeddings(), embeddings(seed=1)
     return {
         "one batch": (LABELS, batch, LABELS, batch, ALL),
         "part of the batch against the batch": (LABELS[4:9], batch[4:9], LABELS, batch, ALL[4:9]),
@@ -69,12 +47,8 @@ def cores(ties):
     }
 
 
-CORES = {ties: cores(ties) for ties in (False, True)}
-every_core = pytest.mark.parametrize("case", CORES[True])
-
-
-def core_of(recipe, case):
-    return CORES[recipe.name not in JUMPS_AT_TIES][case]
+CORES = cores()
+every_core = pytest.mark.parametrize("case", CORES)
 
 
 def tensors(core):
@@ -97,7 +71,7 @@ def rows_for(recipe, queries, gallery):
 
 
 def values_and_gradients(function, core, recipe=None):
-    """Losses, counts, and the gradients of a sum of the losses with unequal weights.
+    """Losses, valid queries, and the gradients of a sum of the losses with unequal weights.
 
     The function sees rows divided by their norms, unless it is of a loss that takes them as they are.
     """
@@ -105,10 +79,10 @@ def values_and_gradients(function, core, recipe=None):
     with tf.GradientTape() as tape:
         tape.watch([queries, gallery])
         seen, seen_gallery = rows_for(recipe, queries, gallery)
-        values, counts = function(query_labels, seen, gallery_labels, seen_gallery, self_index)
+        values, valid = function(query_labels, seen, gallery_labels, seen_gallery, self_index)
     weights = tf.linspace(tf.constant(1.0, tf.float64), 2, values.shape[0])
     gradients = tape.gradient(values, [queries, gallery], weights, unconnected_gradients="zero")
-    return values, counts, *gradients
+    return values, valid, *gradients
 
 
 def assert_same(got, wanted):
@@ -116,35 +90,42 @@ def assert_same(got, wanted):
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-10)
 
 
+def assert_gradients_are_slopes(function, core, recipe=None):
+    """Along random directions of all queries and gallery rows, by central differences."""
+    query_labels, queries, gallery_labels, gallery, self_index = core
+    _, _, of_queries, of_gallery = values_and_gradients(function, core, recipe)
+    weights = np.linspace(1, 2, len(queries))
+    for seed in range(3):
+        random = np.random.default_rng(seed)
+        move, gallery_move = random.normal(size=queries.shape), random.normal(size=gallery.shape)
+        sums = []
+        for step in (1e-6, -1e-6):
+            moved = queries + step * move
+            moved_gallery = moved if gallery is queries else gallery + step * gallery_move
+            pairs = (query_labels, moved, gallery_labels, moved_gallery, self_index)
+            sums.append(np.sum(weights * values_and_gradients(function, pairs, recipe)[0]))
+        along = np.sum(of_queries * move) + (gallery is not queries) * np.sum(of_gallery * gallery_move)
+        np.testing.assert_allclose(along, (sums[0] - sums[1]) / 2e-6, rtol=1e-5, atol=1e-6)
+
+
 # Values and gradients.
 
 
 @every_core
-@every_loss
-def test_rectangular_core_of_every_loss_is_the_papers(recipe, case):
-    query_labels, queries, gallery_labels, gallery, self_index = core_of(recipe, case)
+@every_soft_loss
+def test_values_and_gradients_of_every_loss_are_the_papers(recipe, case):
+    """The gradient is the slope of the value, unless the paper defines another."""
+    query_labels, queries, gallery_labels, gallery, self_index = core = CORES[case]
     if recipe.normalizes:
         queries, gallery = reference.unit(queries), reference.unit(gallery)
-    core = (query_labels, queries, gallery_labels, gallery, self_index)
-    values, counts = recipe.loss().score(*tensors(core))
-    wanted, wanted_counts = recipe.oracle(*core)
-    np.testing.assert_array_equal(counts, wanted_counts)
+    wanted, wanted_valid = recipe.oracle(query_labels, queries, gallery_labels, gallery, self_index)
+    values, valid, *gradients = values_and_gradients(recipe.loss().score, core, recipe)
+    np.testing.assert_array_equal(valid, wanted_valid)
     np.testing.assert_allclose(values, wanted, rtol=1e-10, atol=1e-12)
-
-
-def test_every_loss_has_a_twin_and_soft_settings():
-    assert set(TWINS) == set(losses.LOSSES) == {recipe.name for recipe in SOFT}
-
-
-@every_core
-@every_soft_loss
-def test_value_and_gradients_are_those_of_the_autodiff_twin(recipe, case):
-    def twin(*core):
-        return TWINS[recipe.name](*core, **recipe.settings)
-
-    core = core_of(recipe, case)
-    got = values_and_gradients(recipe.loss().score, core, recipe)
-    assert_same(got, values_and_gradients(twin, core, recipe))
+    if recipe.name in reference.DEFINED_SLOPES:
+        assert_same(gradients, recipe.gradients(core, np.linspace(1, 2, len(queries))))
+    else:
+        assert_gradients_are_slopes(recipe.loss().score, core, recipe)
 
 
 # Penalties of one and of two counts, neither of them a loss's own.
@@ -159,50 +140,23 @@ def on_both(R, P):
 @pytest.mark.parametrize("include_self", [False, True])
 @pytest.mark.parametrize("penalty", [on_negatives, on_both])
 @every_core
-def test_any_penalty_of_ranks_is_differentiated_as_by_the_autodiff_twin(case, penalty, include_self):
-    """With another step for the positives than for the negatives."""
-    positive_step = ranks.sigmoid_step(0.3) if penalty is on_both else None
-    kernel = ranks.penalty_kernel(penalty, ranks.sigmoid_step(0.1), positive_step)
+def test_any_penalty_of_ranks_is_differentiated(case, penalty, include_self):
+    step = ranks.sigmoid_step(0.1)
+    kernel = ranks.penalty_kernel(penalty, step, step if penalty is on_both else None)
 
     def function(*core):
         return rows.score_rows(kernel, *core, include_self=include_self)
 
-    def twin(*core):
-        return mean_penalty(penalty, sigmoid_step(0.1), sigmoid_step(0.3), *core, include_self=include_self)
-
-    core = CORES[True][case]
-    assert_same(values_and_gradients(function, core), values_and_gradients(twin, core))
-
-
-# RLL's weights are constants to the gradient: it is the slope where they are constant.
-SMOOTH = [recipe for recipe in SOFT if recipe.name not in DEFINED_SLOPES] + [
-    Recipe("rll", {"negative_temperature": 0.0, "constant_gallery": constant}) for constant in (False, True)
-]
+    core = CORES[case]
+    wanted = mean_over_positives(penalty, *core, temperature=0.1, include_self=include_self)
+    assert_same(values_and_gradients(function, core)[:2], wanted)
+    assert_gradients_are_slopes(function, core)
 
 
-@pytest.mark.parametrize("case", ["one batch", "some queries in the gallery"])
-@pytest.mark.parametrize("recipe", SMOOTH, ids=str)
-def test_gradient_is_the_slope(recipe, case):
-    query_labels, queries, gallery_labels, gallery, self_index = tensors(CORES[False][case])
-
-    def score(queries, gallery):
-        seen, seen_gallery = rows_for(recipe, queries, gallery)
-        return recipe.loss().score(query_labels, seen, gallery_labels, seen_gallery, self_index)[0]
-
-    if recipe.settings.get("constant_gallery"):
-        results = tf.test.compute_gradient(lambda moved: score(moved, gallery), [queries], delta=1e-5)
-    elif queries is gallery:
-        results = tf.test.compute_gradient(lambda moved: score(moved, moved), [queries], delta=1e-5)
-    else:
-        results = tf.test.compute_gradient(score, [queries, gallery], delta=1e-5)
-    for got, slopes in zip(*results, strict=True):
-        np.testing.assert_allclose(got, slopes, atol=1e-6)
-
-
-@every_soft_loss
+@one_loss_of_each_kind
 def test_one_batch_given_as_two_equal_tensors_gives_the_same(recipe):
     """The very same tensor takes a shorter way through the similarity product."""
-    batch = embeddings(ties=False)
+    batch = embeddings()
     once = values_and_gradients(recipe.loss().score, (LABELS, batch, LABELS, batch, ALL), recipe)
     twice = values_and_gradients(recipe.loss().score, (LABELS, batch, LABELS, batch.copy(), ALL), recipe)
     assert_same(once[:2], twice[:2])
@@ -216,13 +170,13 @@ def test_a_constant_gallery_gets_no_gradient_and_leaves_the_query_its_own():
     def function(constant_gallery):
         return lambda *core: rows.score_rows(kernel, *core, constant_gallery=constant_gallery)
 
-    core = CORES[True]["gallery holds the batch and more"]
+    core = CORES["gallery holds the batch and more"]
     free, constant = (values_and_gradients(function(constant), core) for constant in (False, True))
     assert_same(constant[:3], free[:3])
     assert np.any(free[3]) and not np.any(constant[3])
     # Of one batch only the queries' side is left.
-    batch = values_and_gradients(function(True), CORES[True]["one batch"])
-    query_labels, queries, gallery_labels, gallery, self_index = CORES[True]["one batch"]
+    batch = values_and_gradients(function(True), CORES["one batch"])
+    query_labels, queries, gallery_labels, gallery, self_index = CORES["one batch"]
     apart = values_and_gradients(
         function(False), (query_labels, queries, gallery_labels, gallery.copy(), self_index)
     )
@@ -254,19 +208,22 @@ def test_absent_rows_are_as_if_they_were_not_in_the_gallery(name):
 # Blocks, graphs and compilation.
 
 
+BLOCKS = [
+    ("one batch", 3, True),
+    ("gallery holds the batch and more", 1, True),
+    ("gallery holds the batch and more", 3, False),
+]
+
+
 @pytest.mark.parametrize(
-    "case, block_rows, jit",
-    [
-        ("one batch", 3, False),
-        ("one batch", 3, True),
-        ("gallery holds the batch and more", 1, True),
-        ("gallery holds the batch and more", 3, False),
-    ],
+    "recipe, case, block_rows, jit",
+    [(recipe, "one batch", 3, False) for recipe in SOFT_RECIPES]
+    + [(recipe, *blocks) for recipe in SOFT_RECIPES if recipe.name in KINDS for blocks in BLOCKS],
+    ids=str,
 )
-@every_soft_loss
 def test_blocks_of_rows_do_not_change_the_result(monkeypatch, recipe, case, block_rows, jit):
     """Eleven queries in blocks of three: the last block is ragged."""
-    score, core = recipe.loss().score, CORES[False][case]
+    score, core = recipe.loss().score, CORES[case]
     in_one_block = values_and_gradients(score, core, recipe)
     gallery_size = len(core[2])
     monkeypatch.setattr(rows, "BLOCK_SIMILARITIES", block_rows * gallery_size)
@@ -276,22 +233,22 @@ def test_blocks_of_rows_do_not_change_the_result(monkeypatch, recipe, case, bloc
 
 @every_loss
 def test_the_same_hyper_parameters_are_compiled_once(recipe):
-    recipe.loss()(LABELS, recipe.embeddings())
+    recipe.loss()(LABELS, embeddings())
     compiled = rows._compiled.cache_info().currsize
     again = recipe.loss()
-    again(LABELS, recipe.embeddings())
-    type(again).from_config(again.get_config())(LABELS, recipe.embeddings())
+    again(LABELS, embeddings())
+    type(again).from_config(again.get_config())(LABELS, embeddings())
     assert rows._compiled.cache_info().currsize == compiled
 
 
 @every_loss
-def test_ten_batches_with_other_labels_compile_once(recipe):
+def test_batches_with_other_labels_compile_once(recipe):
     loss = recipe.loss()
     compiled = tf.function(lambda *batch: value_and_gradient(loss, *batch), jit_compile=True)
     programs = set()
-    for number in range(10):
+    for number in (0, 3, 9):
         labels = tf.constant(np.random.default_rng(number).integers(0, number + 1, len(LABELS)))
-        rows = tf.constant(recipe.embeddings())
+        rows = tf.constant(embeddings())
         # XLA compiles again where its program differs, say because a label decides a shape; what it
         # notes about where an operation comes from is no part of the program.
         program = compiled.experimental_get_compiler_ir(labels, rows)(stage="hlo")
@@ -304,21 +261,21 @@ def test_ten_batches_with_other_labels_compile_once(recipe):
     assert len(programs) == 1
 
 
-@every_loss
+@one_loss_of_each_kind
 def test_a_function_of_unknown_batch_size_is_traced_once(recipe):
     loss = recipe.loss()
     signature = [tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, 3], tf.float64)]
     traced = tf.function(lambda *batch: value_and_gradient(loss, *batch), signature)
     for size in [len(LABELS), 8]:
-        batch = tf.constant(LABELS[:size], tf.int32), tf.constant(recipe.embeddings()[:size])
+        batch = tf.constant(LABELS[:size], tf.int32), tf.constant(embeddings()[:size])
         for got, wanted in zip(traced(*batch), value_and_gradient(loss, *batch)):
             np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-9)
 
 
-@every_soft_loss
+@one_loss_of_each_kind
 def test_a_persistent_tape_may_stand_around_a_function_that_calls_the_loss(recipe):
     """Such a tape differentiates the backward pass too, and XLA cannot compile that of a block."""
-    loss, batch = recipe.loss(), tf.constant(recipe.embeddings())
+    loss, batch = recipe.loss(), tf.constant(embeddings())
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(batch)
         value = tf.function(lambda rows: loss(LABELS, rows))(batch)
@@ -327,9 +284,10 @@ def test_a_persistent_tape_may_stand_around_a_function_that_calls_the_loss(recip
 
 
 @pytest.mark.parametrize("mode", ["eager", "graph", "function under tapes"])
-@every_loss
-def test_a_second_derivative_is_refused_where_it_would_be_wrong(recipe, mode):
-    loss, batch = recipe.loss(), tf.constant(embeddings(ties=False))
+@one_loss_of_each_kind
+def test_a_second_derivative_is_refused_or_right(recipe, mode):
+    """Only `lifted_structure` has one."""
+    loss, batch = recipe.loss(), tf.constant(embeddings())
     value = tf.function(loss) if mode == "function under tapes" else loss
 
     def second_derivative(batch):
@@ -376,12 +334,12 @@ def test_slope_of_pnp_is_the_papers(variant):
 
 @every_loss
 def test_a_nan_in_an_embedding_is_a_nan_in_the_loss(recipe):
-    batch = recipe.embeddings().copy()
+    batch = embeddings().copy()
     batch[3, 1] = np.nan
     assert np.isnan(recipe.loss()(LABELS, batch))
 
 
-@every_loss
+@one_loss_of_each_kind
 def test_an_empty_batch_gives_zero(recipe):
     batch = tf.zeros([0, 3])
     value, gradient = value_and_gradient(recipe.loss(), tf.zeros([0], tf.int32), batch)

@@ -19,9 +19,9 @@ def precision_loss(negatives: tf.Tensor, positives: tf.Tensor) -> tf.Tensor:
         negatives: `[rows, bins]` cumulative histogram.
         positives: `[rows, bins]` cumulative histogram.
     """
-    everything = negatives + positives
-    share = tf.math.divide_no_nan(negatives, everything)
-    return tf.where(everything > 0, share, tf.ones_like(share))
+    total = negatives + positives
+    share = tf.math.divide_no_nan(negatives, total)
+    return tf.where(total > 0, share, tf.ones_like(share))
 
 
 def tie_aware_precision_loss(negatives: tf.Tensor, positives: tf.Tensor) -> tf.Tensor:
@@ -45,14 +45,14 @@ def histogram_kernel(num_bins: int, tie_aware: bool) -> Kernel:
         reach = tf.cast(tf.range(1, num_bins + 1), block.s.dtype)  # m + 1
 
         # A position behind the last bin keeps positives out of the histogram of negatives.
-        behind = tf.where(block.same, tf.cast(num_bins, block.s.dtype), position)
+        behind = tf.where(block.negative_mask, position, tf.cast(num_bins, block.s.dtype))
         negatives = tf.transpose(tf.map_fn(lambda end: row_sums(tf.clip_by_value(end - behind, 0, 1)), reach))
 
         def count(i, exists, positives):
             share = tf.clip_by_value(reach - block.at(i, position), 0, 1)
             return (positives + tf.where(exists[:, None], share, tf.zeros_like(share)),)
 
-        (positives,) = block.walk(count, (tf.zeros_like(negatives),))
+        (positives,) = block.loop_over_positives(count, (tf.zeros_like(negatives),))
 
         with tf.GradientTape() as tape:
             tape.watch([negatives, positives])
@@ -61,14 +61,14 @@ def histogram_kernel(num_bins: int, tie_aware: bool) -> Kernel:
         # d share / ds is per_unit in the lower of the two bins of a similarity, and 0 in all others.
         rates = [per_unit * rate for rate in tape.gradient(losses, [negatives, positives])]
         lower_bin = tf.cast(tf.minimum(position, num_bins - 2), tf.int32)
-        column = lower_bin + tf.where(block.same, num_bins, 0)
-        slopes = tf.gather(_formed_once(tf.concat(rates, axis=1)), column, axis=1, batch_dims=1)
-        return losses, tf.where(block.candidate, slopes, tf.zeros_like(slopes))
+        column = lower_bin + tf.where(block.negative_mask, 0, num_bins)
+        slopes = tf.gather(_materialized(tf.concat(rates, axis=1)), column, axis=1, batch_dims=1)
+        return losses, tf.where(block.candidate_mask, slopes, tf.zeros_like(slopes))
 
     return kernel
 
 
-def _formed_once(table):
+def _materialized(table):
     """`table`, computed only once.
 
     XLA would otherwise recompute it for each similarity that looks it up, which takes two thirds of the time.

@@ -11,6 +11,7 @@ from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 from tfrank.common import checks, distributed
 from tfrank.common.normalize import l2_normalize
 from tfrank.losses.core import scalars
+from tfrank.losses.core.loss import Loss
 
 NO_POSITIVES = (
     "No image of this batch has another of its class, so its loss is 0 and nothing is learnt from it. That"
@@ -19,7 +20,7 @@ NO_POSITIVES = (
 )
 
 
-class RankingLoss(keras.losses.Loss):
+class RankingLoss(Loss):
     """A loss of integer labels and embeddings, computed over the whole global batch.
 
         loss = sum_q w_q L_q / sum_q w_q        over the valid queries q
@@ -61,6 +62,26 @@ class RankingLoss(keras.losses.Loss):
     The loss pads each batch to the next of `padding.SIZES`, so that many batch sizes need few programs. Value
     and gradient are those of the batch itself. Common sizes, such as powers of two, are not padded.
 
+    A loss of your own needs a kernel and a class; here, a smooth hinge over pairs. A kernel maps similarities
+    to the loss of each query and its slope by each similarity, see `tfrank.losses.core.rows`.
+
+    >>> import tfrank
+    >>> from tfrank.losses.core.rows import score_rows
+    >>> def kernel(block, margin):
+    ...     share = tf.where(block.positive_mask, -1 / block.positives[:, None], 0)
+    ...     share = tf.where(block.negative_mask, 1 / block.negatives[:, None], share)
+    ...     violation = tf.sign(share) * (block.s - margin)
+    ...     losses = tf.reduce_sum(tf.abs(share) * tf.math.softplus(violation), axis=1)
+    ...     return losses, share * tf.sigmoid(violation)
+    >>> def smooth_hinge_loss(*rows, margin):
+    ...     return score_rows(kernel, *rows, margin)
+    >>> class SmoothHingeLoss(tfrank.RankingLoss):
+    ...     def __init__(self, margin=0.5, *, reduction="mean", name="smooth_hinge"):
+    ...         super().__init__(smooth_hinge_loss, {"margin": margin}, reduction=reduction, name=name)
+    >>> loss = SmoothHingeLoss(0.5)
+    >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)
+    1.6524
+
     Attributes:
         normalize: whether embeddings are L2-normalised first. True unless a loss states otherwise.
         iteration: the variable that counts training steps, such as `optimizer.iterations`, for losses that
@@ -71,7 +92,6 @@ class RankingLoss(keras.losses.Loss):
 
     normalize: bool = True
     warns: bool = True
-    iteration: tf.Variable | keras.Variable | None = None
 
     def __init__(
         self,
@@ -81,7 +101,6 @@ class RankingLoss(keras.losses.Loss):
         reduction: str | None = "mean",
         name: str | None = None,
     ):
-        checks.one_of("reduction", reduction, ["mean", None])
         super().__init__(reduction=reduction, name=name)
         self._core = core
         self.hyper_parameters = hyper_parameters
@@ -118,7 +137,7 @@ class RankingLoss(keras.losses.Loss):
         else:
             gallery_labels, gallery = self._checked_rows(gallery_labels, gallery_embeddings)
         if not queries.shape[1:].is_compatible_with(gallery.shape[1:]):
-            expected = f"{queries.shape[1]} numbers each, as of the queries"
+            expected = f"{queries.shape[1]} dimensions, as those of the queries"
             raise checks.invalid("gallery_embeddings", expected, str(gallery.shape))
         if queries.dtype != gallery.dtype:
             queries, gallery = tf.cast(queries, tf.float64), tf.cast(gallery, tf.float64)
@@ -141,22 +160,32 @@ class RankingLoss(keras.losses.Loss):
         rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
         return self._core(*rows, **self.hyper_parameters)
 
-    def weigh(self, labels: tf.Tensor, counts: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    def weigh(self, labels: tf.Tensor, valid: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
         """w_q of this replica's queries, `[queries]`: the sample weight, or 0 if the query is not valid."""
-        return tf.where(counts, weights, tf.zeros_like(weights))
+        return tf.where(valid, weights, tf.zeros_like(weights))
 
     def steps_taken(self) -> tf.Tensor:
         """The number of training steps taken, an int64 scalar, read from `iteration` inside the graph.
 
         Raises:
-            InputError: `iteration` is not set.
+            InputError: `iteration` is not set, or not an integer of at least 0. In a graph a negative value
+                raises TensorFlow's InvalidArgumentError instead; XLA leaves such checks out.
         """
         if self.iteration is None:
             raise checks.InputError(
                 f"The loss {self.name!r} changes with the training step, but does not know it. Set"
                 " loss.iteration = optimizer.iterations, and compile the model again if it has been used."
             )
-        return tf.cast(tf.convert_to_tensor(self.iteration), tf.int64)
+        step = tf.convert_to_tensor(self.iteration)
+        expected = "an integer of at least 0, such as optimizer.iterations"
+        if not step.dtype.is_integer or step.shape.rank != 0:
+            raise checks.invalid("iteration", expected, f"{step.dtype.name} {tuple(step.shape)}")
+        known = tf.get_static_value(step)
+        if known is not None and known < 0:
+            raise checks.invalid("iteration", expected, int(known))
+        message = [f"iteration: expected {expected}, received", step]
+        with tf.control_dependencies([tf.debugging.Assert(step >= 0, message)]):
+            return tf.cast(step, tf.int64)
 
     # Overrides `__call__`, as Keras casts labels to float before `call`: 2^24 and 2^24 + 1 would be equal.
     def __call__(self, y_true, y_pred, sample_weight=None):
@@ -164,14 +193,14 @@ class RankingLoss(keras.losses.Loss):
             labels, embeddings, weights = checked_batch(y_true, y_pred, sample_weight)
             queries = l2_normalize(embeddings) if self.normalize else embeddings
             own_row = distributed.first_row(labels) + tf.range(tf.size(labels))
-            losses, counts = self._score(
+            losses, valid = self._score(
                 labels,
                 queries,
                 distributed.gather_rows(labels),
                 distributed.gather_rows(queries),
                 own_row,
             )
-            weights = self.weigh(labels, counts, weights)
+            weights = self.weigh(labels, valid, weights)
             return global_mean(losses, weights, self.reduction, self._warn if self.warns else None)
 
     def _warn(self):
@@ -189,7 +218,7 @@ def global_mean(
     losses: tf.Tensor,
     weights: tf.Tensor,
     reduction: str | None,
-    of_nothing: Callable[[], None] | None = None,
+    on_zero_weight: Callable[[], None] | None = None,
 ) -> tf.Tensor:
     """This replica's share of the mean loss of the global batch; its parts are summed over replicas.
 
@@ -199,15 +228,15 @@ def global_mean(
         losses: `[queries]`.
         weights: `[queries]`, 0 for queries that are not valid.
         reduction: "mean", or None for the `[queries]` terms w_q L_q.
-        of_nothing: function called if the mean is 0 / 0, unless XLA compiles the program.
+        on_zero_weight: function called if the mean is 0 / 0, unless XLA compiles the program.
     """
     losses = weights * losses
     if reduction is None:
         return losses
     # The divisor covers the global batch, so the sum over replicas needs no further factor 1/R.
     divisor = distributed.sum_over_replicas(tf.reduce_sum(weights))
-    if of_nothing and not GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
-        tf.cond(divisor > 0, tf.no_op, lambda: tf.numpy_function(of_nothing, [], []))
+    if on_zero_weight and not GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        tf.cond(divisor > 0, tf.no_op, lambda: tf.numpy_function(on_zero_weight, [], []))
     return tf.math.divide_no_nan(tf.reduce_sum(losses), divisor)
 
 

@@ -49,9 +49,9 @@ def penalty_kernel(penalty: Callable[..., tf.Tensor], negative: Step, positive: 
         def visit(i, exists, losses, slopes):
             difference = block.s - block.at(i)
             before, slope = negative(difference)
-            counts = [tf.reduce_sum(tf.where(block.same, zero, before), axis=1)]
+            counts = [tf.reduce_sum(tf.where(block.negative_mask, before, zero), axis=1)]
             if positive:
-                others = block.fellow & (block.columns != i[:, None])
+                others = block.positive_mask & (block.columns != i[:, None])
                 before, positive_slope = positive(difference)
                 counts.append(tf.reduce_sum(tf.where(others, before, zero), axis=1))
 
@@ -60,13 +60,13 @@ def penalty_kernel(penalty: Callable[..., tf.Tensor], negative: Step, positive: 
                 loss = tf.where(exists, penalty(*counts) / block.positives, tf.zeros_like(counts[0]))
             rates = tape.gradient(loss, counts)
 
-            slope = tf.where(block.same, zero, rates[0][:, None] * slope)
+            slope = tf.where(block.negative_mask, rates[0][:, None] * slope, zero)
             if positive:
                 slope = tf.where(others, rates[1][:, None] * positive_slope, slope)
             # Each step depends on s_j - s_i, so s_i gets minus the sum of the slopes of all s_j.
             slopes = block.add_at(slopes + slope, i, -tf.reduce_sum(slope, axis=1))
             return losses + loss, slopes
 
-        return block.walk(visit, (zero[:, 0], zero))
+        return block.loop_over_positives(visit, (zero[:, 0], zero))
 
     return kernel

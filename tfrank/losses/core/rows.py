@@ -38,8 +38,8 @@ class Runs(NamedTuple):
     size: tf.Tensor  # gallery rows of that class
     own: tf.Tensor  # the query's own gallery row if it is left out, else -1
     positives: tf.Tensor  # size, minus 1 if the query's own row is left out
-    number: tf.Tensor  # the query's index in the call
-    gallery: tf.Tensor  # gallery rows of all classes, without padding; the same for all queries
+    query_index: tf.Tensor  # the query's index in the call
+    gallery_size: tf.Tensor  # gallery rows of all classes, without padding; the same for all queries
 
 
 class Block:
@@ -47,40 +47,40 @@ class Block:
 
     Attributes:
         s: `[rows, gallery]` similarities.
-        same: `[rows, gallery]` bool, columns of the query's class, and padding; all others are its negatives.
-        candidate: `[rows, gallery]` bool, all columns except padding and, if left out, the query's own row.
-        fellow: `[rows, gallery]` bool, the positive mask: candidates of the query's class.
+        candidate_mask: `[rows, gallery]` bool, all columns but padding and, if left out, the query's own row.
+        positive_mask: `[rows, gallery]` bool, the candidates of the query's class.
+        negative_mask: `[rows, gallery]` bool, the candidates of other classes.
         positives, negatives: `[rows]` of the dtype of s, their number; at least 1, so that one can divide.
-        number: `[rows]` int32, the query's own gallery row if left out, else its index in the call. Does not
-            depend on the number of replicas or on the blocks.
-        gallery: `[rows]` int32, the number of columns without padding.
+        query_index: `[rows]` int32, the query's own gallery row if left out, else its index in the call. It
+            does not depend on the number of replicas or on the blocks.
+        gallery_size: `[rows]` int32, the number of columns without padding.
     """
 
     def __init__(self, s: tf.Tensor, runs: Runs):
         self.s, self._runs = s, runs
         columns = self.columns = tf.range(tf.shape(s)[1])
-        self.gallery = runs.gallery
-        nothing = columns >= runs.gallery[:, None]
-        fellows = (columns >= runs.start[:, None]) & (columns < (runs.start + runs.size)[:, None])
-        self.same = fellows | nothing
-        self.candidate = (columns != runs.own[:, None]) & ~nothing
-        self.fellow = self.same & self.candidate
+        self.gallery_size = runs.gallery_size
+        exists = columns < runs.gallery_size[:, None]
+        same_class = (columns >= runs.start[:, None]) & (columns < (runs.start + runs.size)[:, None])
+        self.candidate_mask = (columns != runs.own[:, None]) & exists
+        self.positive_mask = same_class & self.candidate_mask
+        self.negative_mask = ~same_class & exists
         self.positives = tf.cast(tf.maximum(runs.positives, 1), s.dtype)
-        self.negatives = tf.cast(tf.maximum(runs.gallery - runs.size, 1), s.dtype)
-        self.number = tf.where(runs.own < 0, runs.number, runs.own)
+        self.negatives = tf.cast(tf.maximum(runs.gallery_size - runs.size, 1), s.dtype)
+        self.query_index = tf.where(runs.own < 0, runs.query_index, runs.own)
 
-    def walk(self, visit: Callable[..., tuple], state: tuple) -> tuple:
-        """`state` after `visit(i, exists, *state)` for the 1st, 2nd, ... positive of every row.
+    def loop_over_positives(self, body: Callable[..., tuple], state: tuple) -> tuple:
+        """`state` after `body(i, exists, *state)` for the 1st, 2nd, ... positive of every row.
 
         i is the gallery row of that positive, `[rows]`. exists is True for rows that have it, `[rows]` bool.
         """
         start, size, own, positives = self._runs[:4]
-        # The class is walked as a ring that starts after the query's own row, so that row is never reached.
+        # The loop goes round the class, starting after the query's own row, so that row is never reached.
         first = tf.where(own < 0, 0, own + 1 - start)
 
         def step(p, *state):
             i = tf.minimum(start + (first + p) % tf.maximum(size, 1), tf.size(self.columns) - 1)
-            return p + 1, *visit(i, p < positives, *state)
+            return p + 1, *body(i, p < positives, *state)
 
         return tf.while_loop(lambda p, *_: p < tf.reduce_max(positives), step, [0, *state])[1:]
 
@@ -90,8 +90,8 @@ class Block:
 
     def add_at(self, matrix: tf.Tensor, i: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
         """`matrix` with `values`, `[rows]`, added to each row's entry in column i."""
-        place = tf.stack([tf.range(tf.size(i)), i], axis=1)
-        return tf.tensor_scatter_nd_add(matrix, place, values)
+        index = tf.stack([tf.range(tf.size(i)), i], axis=1)
+        return tf.tensor_scatter_nd_add(matrix, index, values)
 
 
 def score_rows(
@@ -136,8 +136,8 @@ def score_rows(
     of queries and gallery.
     """
     if 0 in (query_embeddings.shape[0], gallery_embeddings.shape[0]):
-        nothing = 0 * tf.reduce_sum(query_embeddings, axis=1)
-        return nothing, tf.zeros_like(nothing, tf.bool)
+        zero = 0 * tf.reduce_sum(query_embeddings, axis=1)
+        return zero, tf.zeros_like(zero, tf.bool)
     gallery_order, starts, sizes = _sort_by_class(gallery_labels, query_labels)
     one_batch = query_embeddings is gallery_embeddings
     # One batch is sorted once, so that S stays symmetric; this order also sorts queries by class size.
@@ -145,10 +145,10 @@ def score_rows(
     gallery = permute(gallery_embeddings, gallery_order)
     queries = gallery if one_batch else permute(query_embeddings, query_order)
 
-    runs, counts = _runs(starts, sizes, self_index, inverse(gallery_order), include_self)
+    runs, valid = _runs(starts, sizes, self_index, inverse(gallery_order), include_self)
     if needs_negatives:
-        counts &= sizes < tf.size(gallery_labels)
-        runs = runs._replace(positives=tf.where(counts, runs.positives, 0))
+        valid &= sizes < tf.size(gallery_labels)
+        runs = runs._replace(positives=tf.where(valid, runs.positives, 0))
     number = tf.size(query_labels)
     more_queries, more_gallery = padding.missing(number), padding.missing(tf.size(gallery_labels))
     gallery = padding.pad(gallery, more_gallery)
@@ -157,7 +157,7 @@ def score_rows(
     scalars = [tensor(scalar, gallery.dtype) for scalar in scalars]
     absent = None if present is None else padding.pad(~tf.gather(present, gallery_order), more_gallery)
     losses = _score(kernel, queries, gallery, runs, scalars, constant_gallery, absent)[:number]
-    return permute(losses, inverse(query_order)), counts
+    return permute(losses, inverse(query_order)), valid
 
 
 def _score(kernel, queries, gallery, runs, scalars, constant_gallery, absent):
@@ -207,22 +207,22 @@ def _sort_by_class(gallery_labels, query_labels):
     # A label that is not in the gallery may point one past its end. Its size is 0, so nothing is read.
     query_first = tf.searchsorted(labels, query_labels, side="left")
     query_size = tf.searchsorted(labels, query_labels, side="right") - query_first
-    place = tf.gather(inverse(by_size), tf.minimum(query_first, tf.size(labels) - 1))
-    return tf.gather(by_label, by_size), place, query_size
+    start = tf.gather(inverse(by_size), tf.minimum(query_first, tf.size(labels) - 1))
+    return tf.gather(by_label, by_size), start, query_size
 
 
-def _runs(starts, sizes, self_index, gallery_place, include_self):
+def _runs(starts, sizes, self_index, gallery_position, include_self):
     """`Runs` of the queries in their own order, and which of them are valid."""
     present = self_index >= 0
-    own = tf.where(present, tf.gather(gallery_place, tf.maximum(self_index, 0)), -1)
+    own = tf.where(present, tf.gather(gallery_position, tf.maximum(self_index, 0)), -1)
     others = sizes - tf.cast(present, tf.int32)
-    number = tf.range(tf.size(starts))
-    gallery = tf.fill(tf.shape(starts), tf.size(gallery_place))
+    query_index = tf.range(tf.size(starts))
+    gallery_size = tf.fill(tf.shape(starts), tf.size(gallery_position))
     if include_self:
-        counts = others > 0
-        runs = Runs(starts, sizes, -tf.ones_like(own), tf.where(counts, sizes, 0), number, gallery)
-        return runs, counts
-    return Runs(starts, sizes, own, others, number, gallery), others > 0
+        valid = others > 0
+        runs = Runs(starts, sizes, -tf.ones_like(own), tf.where(valid, sizes, 0), query_index, gallery_size)
+        return runs, valid
+    return Runs(starts, sizes, own, others, query_index, gallery_size), others > 0
 
 
 @functools.lru_cache(MOST_KERNELS)
@@ -231,11 +231,11 @@ def _compiled(kernel, block_similarities):
 
     def score_block(s, runs, scalars):
         losses, slopes = kernel(Block(s, runs), *scalars)
-        counts = runs.positives > 0
+        valid = runs.positives > 0
         # Rows that are not valid may still have negatives, for which the kernel gives a loss.
         return (
-            tf.where(counts, losses, tf.zeros_like(losses)),
-            tf.where(counts[:, None], slopes, tf.zeros_like(slopes)),
+            tf.where(valid, losses, tf.zeros_like(losses)),
+            tf.where(valid[:, None], slopes, tf.zeros_like(slopes)),
         )
 
     def score_in_blocks(similarity, runs, *scalars):

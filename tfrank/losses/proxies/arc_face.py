@@ -25,7 +25,7 @@ def with_angular_margin(cosines: tf.Tensor, margin: float) -> tf.Tensor:
 
 
 def arc_face_loss(
-    cosines: tf.Tensor, rows: tf.Tensor, *, scale: float = 64.0, margin: float = 0.5
+    cosines: tf.Tensor, class_index: tf.Tensor, *, scale: float = 64.0, margin: float = 0.5
 ) -> tf.Tensor:
     """The loss of each row, `[batch]`.
 
@@ -33,14 +33,14 @@ def arc_face_loss(
 
     Args:
         cosines: `[batch, proxies]` float.
-        rows: `[batch]` int32, the column of the proxy of each row's class.
+        class_index: `[batch]` int32, the column of the proxy of each row's class.
         scale: positive.
         margin: radians, 0 to pi/2.
     """
-    own = tf.one_hot(rows, cosines.shape[1], on_value=True, off_value=False)
+    own = tf.one_hot(class_index, cosines.shape[1], on_value=True, off_value=False)
     own_cosine = tf.reduce_sum(tf.where(own, cosines, tf.zeros_like(cosines)), axis=1, keepdims=True)
     logits = scale * tf.where(own, with_angular_margin(own_cosine, margin), cosines)
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(rows, logits)
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(class_index, logits)
 
 
 @keras.saving.register_keras_serializable("tfrank")

@@ -9,17 +9,19 @@ from tfrank.common import checks
 from tfrank.losses.proxies.proxy_loss import ProxyLoss
 
 
-def normalized_softmax_loss(cosines: tf.Tensor, rows: tf.Tensor, *, temperature: float = 0.05) -> tf.Tensor:
+def normalized_softmax_loss(
+    cosines: tf.Tensor, class_index: tf.Tensor, *, temperature: float = 0.05
+) -> tf.Tensor:
     """The loss of each row, `[batch]`.
 
     Implements the formula of `NormalizedSoftmaxLoss`.
 
     Args:
         cosines: `[batch, proxies]` float.
-        rows: `[batch]` int32, the column of the proxy of each row's class.
+        class_index: `[batch]` int32, the column of the proxy of each row's class.
         temperature: positive.
     """
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(rows, cosines / temperature)
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(class_index, cosines / temperature)
 
 
 @keras.saving.register_keras_serializable("tfrank")

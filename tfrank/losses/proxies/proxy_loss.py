@@ -1,5 +1,6 @@
 """ProxyLoss: the base class of losses with learned proxies of classes, a `keras.losses.Loss`."""
 
+import reprlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -8,11 +9,12 @@ import numpy as np
 import tensorflow as tf
 
 from tfrank.common import checks
+from tfrank.losses.core.loss import Loss
 from tfrank.losses.core.ranking_loss import checked_batch, global_mean
 from tfrank.losses.proxies.layer import Proxies
 
 
-class ProxyLoss(keras.losses.Loss):
+class ProxyLoss(Loss):
     """A loss of integer labels and the cosines of embeddings with proxies of all training classes.
 
         loss = sum_q w_q L_q / sum_q w_q        over the rows q of the global batch
@@ -24,8 +26,8 @@ class ProxyLoss(keras.losses.Loss):
     `RankingLoss`: N replicas then equal one device.
 
     Args:
-        core: f(cosines, rows, **hyper_parameters). Takes `[batch, proxies]` cosines and the index of each
-            row's class in `labels`, `[batch]` int32. Returns the loss of each row, `[batch]`.
+        core: f(cosines, class_index, **hyper_parameters). Takes `[batch, proxies]` cosines and the index of
+            each row's class in `labels`, `[batch]` int32. Returns the loss of each row, `[batch]`.
         hyper_parameters: arguments of the core. `get_config` returns them too, besides the three below.
         labels: the training labels, any iterable of integers in any order; duplicates are ignored.
         reduction: "mean", or None for `[batch]` values w_q L_q.
@@ -47,6 +49,7 @@ class ProxyLoss(keras.losses.Loss):
         proxies_per_class: 1 unless a loss states otherwise. The proxies of a class are adjacent.
         regularizer: regulariser of the proxies; None unless a loss states otherwise.
         iteration: see `RankingLoss`; not read, as none of these losses changes with the step.
+        variables: none, as the proxies belong to the layer.
 
     >>> import tfrank
     >>> images, labels = tf.random.stateless_normal([64, 8], [0, 1]), tf.range(64) // 4
@@ -59,7 +62,6 @@ class ProxyLoss(keras.losses.Loss):
     (36, 100)
     """
 
-    iteration: tf.Variable | keras.Variable | None = None
     proxies_per_class: int = 1
     regularizer: keras.regularizers.Regularizer | None = None
 
@@ -72,7 +74,6 @@ class ProxyLoss(keras.losses.Loss):
         reduction: str | None = "mean",
         name: str | None = None,
     ):
-        checks.one_of("reduction", reduction, ["mean", None])
         super().__init__(reduction=reduction, name=name)
         self._core = core
         self.hyper_parameters = hyper_parameters
@@ -83,11 +84,6 @@ class ProxyLoss(keras.losses.Loss):
         """The number of proxies of all classes."""
         return self.labels.size * self.proxies_per_class
 
-    @property
-    def variables(self) -> list[tf.Variable]:
-        """The state to store in checkpoints: none, as the proxies belong to the layer."""
-        return []
-
     def proxies(self, *, seed: int = 0, **options: Any) -> Proxies:
         """A new layer of proxies for this loss, to follow the embedding model in training."""
         return Proxies(self.num_proxies, regularizer=self.regularizer, seed=seed, **options)
@@ -95,16 +91,19 @@ class ProxyLoss(keras.losses.Loss):
     # Overrides `__call__`, as Keras casts labels to float before `call`: 2^24 and 2^24 + 1 would be equal.
     def __call__(self, y_true, y_pred, sample_weight=None):
         with tf.name_scope(self.name):
-            labels, cosines, weights = checked_batch(y_true, self._of_its_proxies(y_pred), sample_weight)
-            rows, known = self._rows(labels)
-            losses = self._core(cosines, rows, **self.hyper_parameters)
+            labels, cosines, weights = checked_batch(y_true, self._checked_cosines(y_pred), sample_weight)
+            class_index, known = self._class_index(labels)
+            losses = self._core(cosines, class_index, **self.hyper_parameters)
             return global_mean(losses, tf.where(known, weights, tf.zeros_like(weights)), self.reduction)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor."""
         return {**super().get_config(), **self.hyper_parameters, "labels": self.labels.tolist()}
 
-    def _of_its_proxies(self, cosines):
+    def _shown_arguments(self):
+        return {**super()._shown_arguments(), "labels": reprlib.repr(self.labels.tolist())}
+
+    def _checked_cosines(self, cosines):
         cosines, shape = tf.convert_to_tensor(cosines), [None, self.num_proxies]
         if not cosines.shape.is_compatible_with(shape):
             expected = (
@@ -118,15 +117,15 @@ class ProxyLoss(keras.losses.Loss):
         with tf.control_dependencies(_required(~(largest > 1.01), "cosines", expected, largest)):
             return tf.ensure_shape(tf.identity(cosines), shape)
 
-    def _rows(self, labels):
+    def _class_index(self, labels):
         """The index of each label among the training labels, `[batch]` int32, and whether it is known."""
         classes = tf.constant(self.labels)
-        rows = tf.minimum(tf.searchsorted(classes, labels), self.labels.size - 1)
-        known = tf.gather(classes, rows) == labels
+        class_index = tf.minimum(tf.searchsorted(classes, labels), self.labels.size - 1)
+        known = tf.gather(classes, class_index) == labels
         unknown = tf.reduce_max(tf.where(known, labels.dtype.min, labels))
         expected = f"one of the {self.labels.size} labels that the loss {self.name!r} was made with"
         with tf.control_dependencies(_required(tf.reduce_all(known), "labels", expected, unknown)):
-            return tf.identity(rows), known
+            return tf.identity(class_index), known
 
 
 def _required(condition, name, expected, received):

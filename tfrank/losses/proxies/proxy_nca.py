@@ -9,21 +9,21 @@ from tfrank.common import checks
 from tfrank.losses.proxies.proxy_loss import ProxyLoss
 
 
-def proxy_nca_loss(cosines: tf.Tensor, rows: tf.Tensor, *, temperature: float = 1 / 9) -> tf.Tensor:
+def proxy_nca_loss(cosines: tf.Tensor, class_index: tf.Tensor, *, temperature: float = 1 / 9) -> tf.Tensor:
     """The loss of each row, `[batch]`.
 
     Implements the formula of `ProxyNCALoss`.
 
     Args:
         cosines: `[batch, proxies]` float.
-        rows: `[batch]` int32, the column of the proxy of each row's class.
+        class_index: `[batch]` int32, the column of the proxy of each row's class.
         temperature: positive.
     """
     if cosines.shape[1] == 1:
         return 0 * cosines[:, 0]
     # d = 2 - 2 c; the factor exp(-2 / T) cancels between numerator and denominator.
     logits = 2 * cosines / temperature
-    own = tf.one_hot(rows, cosines.shape[1], on_value=True, off_value=False)
+    own = tf.one_hot(class_index, cosines.shape[1], on_value=True, off_value=False)
     others = tf.where(own, tf.constant(float("-inf"), logits.dtype), logits)
     own_logit = tf.reduce_sum(tf.where(own, logits, tf.zeros_like(logits)), axis=1)
     return tf.reduce_logsumexp(others, axis=1) - own_logit

@@ -10,18 +10,18 @@ from tfrank.losses.proxies.normalized_softmax import normalized_softmax_loss
 from tfrank.losses.proxies.proxy_loss import ProxyLoss
 
 
-def proxy_nca_pp_loss(cosines: tf.Tensor, rows: tf.Tensor, *, temperature: float = 1 / 9) -> tf.Tensor:
+def proxy_nca_pp_loss(cosines: tf.Tensor, class_index: tf.Tensor, *, temperature: float = 1 / 9) -> tf.Tensor:
     """The loss of each row, `[batch]`.
 
     Implements the formula of `ProxyNCAPlusPlusLoss`.
 
     Args:
         cosines: `[batch, proxies]` float.
-        rows: `[batch]` int32, the column of the proxy of each row's class.
+        class_index: `[batch]` int32, the column of the proxy of each row's class.
         temperature: positive.
     """
     # d = 2 - 2 c; the factor exp(-2 / T) cancels between numerator and denominator.
-    return normalized_softmax_loss(cosines, rows, temperature=temperature / 2)
+    return normalized_softmax_loss(cosines, class_index, temperature=temperature / 2)
 
 
 @keras.saving.register_keras_serializable("tfrank")

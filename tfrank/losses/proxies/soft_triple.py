@@ -14,7 +14,7 @@ from tfrank.losses.proxies.proxy_loss import ProxyLoss
 
 def soft_triple_loss(
     cosines: tf.Tensor,
-    rows: tf.Tensor,
+    class_index: tf.Tensor,
     *,
     proxies_per_class: int = 10,
     scale: float = 20.0,
@@ -27,7 +27,7 @@ def soft_triple_loss(
 
     Args:
         cosines: `[batch, classes x proxies_per_class]` float, with adjacent columns for a class.
-        rows: `[batch]` int32, the index of each row's class.
+        class_index: `[batch]` int32, the index of each row's class.
         proxies_per_class: at least 1.
         scale: positive.
         gamma: positive.
@@ -36,8 +36,8 @@ def soft_triple_loss(
     classes = cosines.shape[1] // proxies_per_class
     by_class = tf.reshape(cosines, [-1, classes, proxies_per_class])
     similarities = _soft_maximum(by_class, gamma)
-    own_margins = tf.one_hot(rows, classes, tf.constant(margin, cosines.dtype), dtype=cosines.dtype)
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(rows, scale * (similarities - own_margins))
+    own_margins = tf.one_hot(class_index, classes, tf.constant(margin, cosines.dtype), dtype=cosines.dtype)
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(class_index, scale * (similarities - own_margins))
 
 
 def _soft_maximum(x, gamma):

@@ -1,4 +1,4 @@
-"""The batch at a glance, against plain loops over its pairs."""
+"""Statistics of a batch, against plain loops over its pairs."""
 
 import math
 
@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tests.reference import unit
 from tfrank import MultiSimilarityLoss, PNPLoss, SmoothAPLoss, metrics
-from tfrank.losses.core.summary import BINS, MOST_QUERIES, batch_summary, loss_slope
+from tfrank.losses.core.batch_statistics import BINS, MOST_QUERIES, batch_statistics, loss_slope
 from tfrank.training.trainer import FLAT_SLOPE
 
 AXES = np.eye(4)
@@ -43,25 +43,25 @@ every_batch = pytest.mark.parametrize("labels, embeddings", BATCHES.values(), id
 
 
 def by_hand(labels, embeddings, queries=None):
-    """The summary over the pairs (q, j) of queries and other images, one after another."""
+    """The statistics over the pairs (q, j) of queries and other images, one after another."""
     rows, size = unit(embeddings), len(labels)
     queries = range(size) if queries is None else queries
-    hits, counting, of_positives, of_negatives = 0, 0, [], []
+    hits, valid, of_positives, of_negatives = 0, 0, [], []
     for q in queries:
         similarity = [math.fsum(a * b for a, b in zip(rows[q], rows[j])) for j in range(size)]
         positives = [similarity[j] for j in range(size) if labels[j] == labels[q] and j != q]
         negatives = [similarity[j] for j in range(size) if labels[j] != labels[q]]
-        counting += bool(positives)
+        valid += bool(positives)
         # Pessimistic: of a tie between positive and negative, the negative comes first.
         hits += bool(positives) and all(max(positives) > s for s in negatives)
         of_positives += positives
         of_negatives += negatives
     centre = rows.mean(axis=0)
     return {
-        "batch_recall_at_1": hits / counting if counting else 0,
-        "counting": counting / len(queries),
-        "positive_similarity": np.mean(of_positives) if of_positives else 0,
-        "negative_similarity": np.mean(of_negatives) if of_negatives else 0,
+        "batch_recall_at_1": hits / valid if valid else 0,
+        "valid_queries": valid / len(queries),
+        "positive_pair_similarity": np.mean(of_positives) if of_positives else 0,
+        "negative_pair_similarity": np.mean(of_negatives) if of_negatives else 0,
         "spread": math.sqrt(np.mean([((row - centre) ** 2).sum() for row in rows])),
         "positive_histogram": bins(of_positives),
         "negative_histogram": bins(of_negatives),
@@ -76,47 +76,47 @@ def bins(similarities):
     return counts
 
 
-def assert_summary(summary, wanted):
-    assert summary.keys() == wanted.keys()
+def assert_statistics(statistics, wanted):
+    assert statistics.keys() == wanted.keys()
     for name, value in wanted.items():
-        np.testing.assert_allclose(summary[name], value, rtol=1e-6, atol=1e-7, err_msg=name)
+        np.testing.assert_allclose(statistics[name], value, rtol=1e-6, atol=1e-7, err_msg=name)
 
 
 @every_batch
 def test_summary_is_that_of_plain_loops(labels, embeddings):
-    assert_summary(batch_summary(labels, embeddings), by_hand(labels, embeddings))
+    assert_statistics(batch_statistics(labels, embeddings), by_hand(labels, embeddings))
 
 
 @every_batch
-def test_numbers_are_those_of_the_metrics_of_fit(labels, embeddings):
-    summary = batch_summary(labels, embeddings)
+def test_statistics_are_those_of_the_metrics_of_fit(labels, embeddings):
+    statistics = batch_statistics(labels, embeddings)
     for name, metric in {
         "batch_recall_at_1": metrics.BatchRecallAt1(),
-        "counting": metrics.CountingQueries(),
+        "valid_queries": metrics.ValidQueries(),
         "spread": metrics.EmbeddingSpread(),
     }.items():
         metric.update_state(labels, embeddings)
-        np.testing.assert_allclose(summary[name], metric.result(), rtol=1e-6, atol=1e-7, err_msg=name)
+        np.testing.assert_allclose(statistics[name], metric.result(), rtol=1e-6, atol=1e-7, err_msg=name)
 
 
 @every_batch
 def test_histograms_hold_every_pair_of_two_images(labels, embeddings):
-    summary = batch_summary(labels, embeddings)
+    statistics = batch_statistics(labels, embeddings)
     pairs = [(i, j) for i in range(len(labels)) for j in range(len(labels)) if i != j]
     positive = sum(int(labels[i] == labels[j]) for i, j in pairs)
-    assert int(tf.reduce_sum(summary["positive_histogram"])) == positive
-    assert int(tf.reduce_sum(summary["negative_histogram"])) == len(pairs) - positive
-    assert len(summary["positive_histogram"]) == BINS == 40
+    assert int(tf.reduce_sum(statistics["positive_histogram"])) == positive
+    assert int(tf.reduce_sum(statistics["negative_histogram"])) == len(pairs) - positive
+    assert len(statistics["positive_histogram"]) == BINS == 40
 
 
 @pytest.mark.parametrize("size", [1024, 1025, 2048, 2500])
-def test_of_a_large_batch_at_most_1024_queries_are_looked_at(size):
+def test_a_large_batch_is_compared_by_at_most_1024_queries(size):
     labels, embeddings = random_batch(size, size // 2, 0)
-    counting = float(batch_summary(labels, embeddings)["counting"])
+    valid = float(batch_statistics(labels, embeddings)["valid_queries"])
     stride = {1024: 1, 1025: 2, 2048: 2, 2500: 3}[size]
     queries = range(0, size, stride)
     assert len(queries) <= MOST_QUERIES == 1024
-    assert counting == pytest.approx(np.mean([(labels == labels[q]).sum() > 1 for q in queries]), abs=1e-6)
+    assert valid == pytest.approx(np.mean([(labels == labels[q]).sum() > 1 for q in queries]), abs=1e-6)
 
 
 def test_the_queries_of_a_large_batch_meet_all_of_its_images():
@@ -124,13 +124,15 @@ def test_the_queries_of_a_large_batch_meet_all_of_its_images():
     labels = np.arange(1200) // 2
     embeddings = np.random.default_rng(0).normal(size=(1200, 12))
     embeddings[1::2] = embeddings[::2] + 1e-3
-    summary = batch_summary(labels, embeddings)
-    assert float(summary["batch_recall_at_1"]) == 1
-    assert int(tf.reduce_sum(summary["positive_histogram"])) == 600
-    assert int(tf.reduce_sum(summary["negative_histogram"])) == 600 * 1198
+    statistics = batch_statistics(labels, embeddings)
+    assert float(statistics["batch_recall_at_1"]) == 1
+    assert int(tf.reduce_sum(statistics["positive_histogram"])) == 600
+    assert int(tf.reduce_sum(statistics["negative_histogram"])) == 600 * 1198
     similarity = unit(embeddings)[::2] @ unit(embeddings).T
     negatives = labels[::2, None] != labels
-    np.testing.assert_allclose(summary["negative_similarity"], similarity[negatives].mean(), atol=1e-6)
+    np.testing.assert_allclose(
+        statistics["negative_pair_similarity"], similarity[negatives].mean(), atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64"])
@@ -138,36 +140,37 @@ def test_the_queries_of_a_large_batch_meet_all_of_its_images():
 def test_labels_may_be_a_column_of_any_integers(dtype, column):
     labels, embeddings = BATCHES["random"]
     given = labels.astype(dtype)[:, None] if column else labels.astype(dtype)
-    assert_summary(batch_summary(tf.constant(given), embeddings), by_hand(labels, embeddings))
+    assert_statistics(batch_statistics(tf.constant(given), embeddings), by_hand(labels, embeddings))
 
 
 def test_large_labels_are_compared_as_integers():
     labels, embeddings = BATCHES["random"]
-    assert_summary(batch_summary(labels + 2**62, embeddings), by_hand(labels, embeddings))
+    assert_statistics(batch_statistics(labels + 2**62, embeddings), by_hand(labels, embeddings))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_embeddings_may_be_of_any_precision(dtype):
     """Axes are exact in all of them."""
     labels, embeddings = BATCHES["ties"]
-    assert_summary(batch_summary(labels, tf.cast(embeddings, dtype)), by_hand(labels, embeddings))
+    assert_statistics(batch_statistics(labels, tf.cast(embeddings, dtype)), by_hand(labels, embeddings))
 
 
 def test_summary_is_one_graph_for_batches_of_any_size():
     function = tf.function(
-        batch_summary, input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([None, 3], tf.float64)]
+        batch_statistics,
+        input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([None, 3], tf.float64)],
     )
     for name in ("random", "with lone queries", "one class"):
         labels, embeddings = BATCHES[name]
-        assert_summary(function(labels, embeddings), by_hand(labels, embeddings))
+        assert_statistics(function(labels, embeddings), by_hand(labels, embeddings))
 
 
-def test_a_nan_shows_in_the_numbers_and_is_in_no_histogram():
+def test_a_nan_shows_in_the_means_and_is_in_no_histogram():
     embeddings = np.ones([4, 3])
     embeddings[2] = np.nan
-    summary = batch_summary([0, 0, 1, 1], embeddings)
-    assert math.isnan(summary["positive_similarity"]) and math.isnan(summary["spread"])
-    assert int(tf.reduce_sum(summary["positive_histogram"])) == 2
+    statistics = batch_statistics([0, 0, 1, 1], embeddings)
+    assert math.isnan(statistics["positive_pair_similarity"]) and math.isnan(statistics["spread"])
+    assert int(tf.reduce_sum(statistics["positive_histogram"])) == 2
 
 
 @pytest.mark.parametrize("norms", [1.0, 5.0])

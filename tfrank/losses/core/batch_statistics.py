@@ -13,7 +13,7 @@ MOST_QUERIES = 1024
 BINS = 40
 
 
-def batch_summary(labels: tf.Tensor, embeddings: tf.Tensor) -> dict[str, tf.Tensor]:
+def batch_statistics(labels: tf.Tensor, embeddings: tf.Tensor) -> dict[str, tf.Tensor]:
     """Computes statistics of the global batch, the same on every replica.
 
     Args:
@@ -24,8 +24,9 @@ def batch_summary(labels: tf.Tensor, embeddings: tf.Tensor) -> dict[str, tf.Tens
         Scalars and histograms. All but `spread` compare at most 1,024 queries, evenly spread over the batch,
         with the whole batch.
         `batch_recall_at_1`: share of valid queries whose nearest other image is of their class.
-        `counting`: share of valid queries, those with a positive.
-        `positive_similarity`, `negative_similarity`: means over all pairs.
+        `valid_queries`: share of valid queries, those with a positive.
+        `positive_pair_similarity`, `negative_pair_similarity`: means over all pairs, in which a large class
+            weighs more than in the metric `PositiveSimilarity`, a mean over queries.
         `spread`: root mean squared distance of the unit embeddings from their mean; 0 if all are one point.
         `positive_histogram`, `negative_histogram`: counts of similarities in 40 equal bins from -1 to 1.
     """
@@ -37,12 +38,12 @@ def batch_summary(labels: tf.Tensor, embeddings: tf.Tensor) -> dict[str, tf.Tens
     similarity = tf.matmul(tf.gather(embeddings, queries), embeddings, transpose_b=True)
     same = tf.gather(labels, queries)[:, None] == labels
     positive = same & (tf.range(size) != queries[:, None])
-    counts = tf.reduce_any(positive, axis=1)
+    valid = tf.reduce_any(positive, axis=1)
     lowest = similarity.dtype.min
     nearest_positive = tf.reduce_max(tf.where(positive, similarity, lowest), axis=1)
     nearest_negative = tf.reduce_max(tf.where(same, lowest, similarity), axis=1)
     # Ties are broken pessimistically: negatives first.
-    hit = counts & (nearest_positive > nearest_negative)
+    hit = valid & (nearest_positive > nearest_negative)
 
     def share(of, among):
         return tf.math.divide_no_nan(
@@ -59,10 +60,10 @@ def batch_summary(labels: tf.Tensor, embeddings: tf.Tensor) -> dict[str, tf.Tens
 
     squared = tf.math.squared_difference(embeddings, tf.reduce_mean(embeddings, axis=0))
     return {
-        "batch_recall_at_1": share(hit, counts),
-        "counting": share(counts, tf.ones_like(counts)),
-        "positive_similarity": mean(positive),
-        "negative_similarity": mean(~same),
+        "batch_recall_at_1": share(hit, valid),
+        "valid_queries": share(valid, tf.ones_like(valid)),
+        "positive_pair_similarity": mean(positive),
+        "negative_pair_similarity": mean(~same),
         "spread": tf.sqrt(tf.reduce_mean(tf.reduce_sum(squared, axis=1))),
         "positive_histogram": histogram(positive),
         "negative_histogram": histogram(~same),
