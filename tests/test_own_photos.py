@@ -81,7 +81,7 @@ def test_a_head_on_a_frozen_backbone_learns_faster_and_longer():
 
 
 def test_one_class_is_too_few_to_train_on():
-    with pytest.raises(InputError, match="Training needs at least 2 classes. The training images have 1."):
+    with pytest.raises(InputError, match="Training needs at least 2 classes"):
         settings.fitted(settings.resolved(own_images.get_config()), labels_of(1, 9))
 
 
