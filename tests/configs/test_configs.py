@@ -68,7 +68,7 @@ def test_a_run_that_ends_before_its_memory_joins_is_refused(size, warm_up, joins
 def test_a_memory_is_refused_where_the_loss_has_no_gallery(name):
     config = default.get_config(name)
     config.train.memory_size = 100
-    with pytest.raises(InputError, match=r"ranks no gallery .*memory_size=0, or take one of pnp"):
+    with pytest.raises(InputError, match=r"ranks no gallery, .*memory_size=0, or take one of pnp"):
         build_loss(config, labels=[0])
 
 
