@@ -146,7 +146,7 @@ CROPPED = ImageLoader(transform=Transform(size=2, resize=4, flip=0.5))
 
 
 @pytest.mark.parametrize("start", [1, 5])
-def test_the_view_of_an_image_depends_on_seed_step_and_place_only(reader, start):
+def test_the_augmentation_of_an_image_depends_on_seed_step_and_place_only(reader, start):
     wanted = batches(reader, loader=CROPPED)
     for one, other in zip(batches(reader, loader=CROPPED, start=start), wanted[start:]):
         np.testing.assert_array_equal(one["image"], other["image"])
@@ -296,8 +296,8 @@ def slices(reader, machines, devices, **options):
 @pytest.mark.parametrize("max_shift", [0, 2])
 @pytest.mark.parametrize("machines, devices", [(1, 2), (2, 1), (3, 2)])
 def test_the_shares_of_all_devices_side_by_side_are_the_batch_of_one(reader, machines, devices, max_shift):
-    wanted = batches(reader, start=2, stop=STEPS, max_shift=max_shift)
-    got = slices(reader, machines, devices, start=2, max_shift=max_shift)
+    wanted = batches(reader, loader=CROPPED, start=2, stop=STEPS, max_shift=max_shift)
+    got = slices(reader, machines, devices, loader=CROPPED, start=2, max_shift=max_shift)
     assert [len(shares) for shares in got] == [len(wanted) * devices] * machines
     for number, batch in enumerate(wanted):
         shares = [share for own in got for share in own[number * devices : (number + 1) * devices]]

@@ -168,3 +168,9 @@ def test_powers_and_norms_are_float32_under_mixed_precision(mode):
 def test_bad_arguments_are_named(make, message):
     with pytest.raises(InputError, match=message):
         make()
+
+
+def test_regions_along_the_longer_side_overlap_by_nearly_40_percent():
+    """Two of 4 x 4 in 4 x 7 overlap by 25 %; three would by 62 %."""
+    assert rmac_regions(4, 7, scales=1) == [(0, 0, 4), (0, 3, 4)]
+    assert rmac_regions(7, 4, scales=1) == [(0, 0, 4), (3, 0, 4)]

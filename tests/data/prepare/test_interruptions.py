@@ -81,15 +81,26 @@ def test_an_interrupted_preparation_goes_on_with_the_shards_that_are_missing(
     assert files_of(output) == files_of(tmp_path / "whole")
 
 
-def test_a_shard_of_other_images_is_written_again(images, output, monkeypatch):
+def add(images):
+    (images / "class 0" / "new.png").write_bytes(picture(77))
+
+
+def replace(images):
+    """Puts another image of as many bytes in the place of one."""
+    path = images / "class 1" / "1.png"
+    size = path.stat().st_size
+    path.write_bytes(next(data for data in map(picture, range(1000, 2000)) if len(data) == size))
+
+
+@pytest.mark.parametrize("change, count", [(add, 32), (replace, 31)])
+def test_a_shard_of_other_images_is_written_again(images, output, monkeypatch, change, count):
     monkeypatch.setattr(builder, "_join", None)
     with pytest.raises(TypeError):
         prepare_folder(images, output)
     monkeypatch.undo()
-    (images / "class 0" / "new.png").write_bytes(picture(77))
-    (images / "class 1" / "1.png").write_bytes(picture(78))
+    change(images)
     summary = prepare_folder(images, output)
-    assert sum(row["images"] for row in summary["splits"].values()) == 32
+    assert sum(row["images"] for row in summary["splits"].values()) == count
     prepare_folder(images, str(images.parent / "at once"))
     assert files_of(output) == files_of(images.parent / "at once")
 
