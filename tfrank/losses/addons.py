@@ -110,7 +110,7 @@ ADDONS: dict[str, Addon] = {
     ),
 }
 
-_CHECKS = {
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "margin": functools.partial(checks.number, at_least=0),
     "soft": checks.boolean,
     "distance_metric": functools.partial(checks.one_of, allowed=DISTANCES),
@@ -274,10 +274,10 @@ def _package_losses() -> types.ModuleType:
         raise ModuleNotFoundError("No module named 'tensorflow_addons'")
     # The top level imports names that Keras 3 lacks (first in its optimizers). The losses need only its path.
     top = types.ModuleType("tensorflow_addons")
-    top.__path__ = spec.submodule_search_locations
+    top.__path__ = list(spec.submodule_search_locations or [])
     # The losses look up the type KerasTensor in this module of Keras 2, for annotations of arguments.
     engine = types.ModuleType("keras.src.engine")
-    engine.keras_tensor = keras
+    vars(engine)["keras_tensor"] = keras
     with _temporary_modules({"tensorflow_addons": top, "keras.src.engine": engine}):
         package = importlib.import_module("tensorflow_addons.losses")
     # The losses are tf.functions that call each other. Across such calls XLA cannot see that only a shape is

@@ -74,7 +74,8 @@ class CrossBatchMemory(RankingLoss):
         self.embeddings = _per_replica(tf.zeros([0, 0]), [None, None], "memory_embeddings")
         self.batches = _per_replica(tf.constant(0, tf.int64), [], "memory_batches")
         self._dim = None  # Dimension of the embeddings, set by the first ones.
-        self._read = {}  # By id, the variables that a traced step read before the loss: those of the model.
+        # By id, the variables that a traced step read before the loss: those of the model.
+        self._read: dict[int, Any] = {}
 
     @property
     def variables(self) -> list[tf.Variable]:

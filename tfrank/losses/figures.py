@@ -48,12 +48,11 @@ def pnp_variants(R: np.ndarray, alpha: float = 4.0, b: float = 4.0) -> Curves:
 
 def pnp_and_ap(R: np.ndarray, alpha: float = 2.0) -> Curves:
     """The losses AP for R(i, S_P) = 0 to 3 and PNP-Dq, and their derivatives by R(i, S_N) (PNP Fig. 5)."""
-    curves = {
-        f"AP, R(i, S_P) = {P}": _with_derivative(
-            lambda negatives, P=P: smooth_ap.penalty(negatives, tf.constant(P, R.dtype)), R
-        )
-        for P in range(4)
-    }
+
+    def ap(positives):
+        return lambda negatives: smooth_ap.penalty(negatives, tf.constant(positives, R.dtype))
+
+    curves = {f"AP, R(i, S_P) = {P}": _with_derivative(ap(P), R) for P in range(4)}
     curves[f"PNP-Dq, alpha = {alpha:g}"] = _with_derivative(penalty("dq", alpha, b=4.0), R)
     return curves
 

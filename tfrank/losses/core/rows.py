@@ -154,7 +154,7 @@ def score_rows(
     gallery = padding.pad(gallery, more_gallery)
     queries = gallery if one_batch else padding.pad(queries, more_queries)
     runs = Runs(*(padding.pad(tf.gather(column, query_order), more_queries) for column in runs))
-    scalars = [tensor(scalar, gallery.dtype) for scalar in scalars]
+    scalars = tuple(tensor(scalar, gallery.dtype) for scalar in scalars)
     absent = None if present is None else padding.pad(~tf.gather(present, gallery_order), more_gallery)
     losses = _score(kernel, queries, gallery, runs, scalars, constant_gallery, absent)[:number]
     return permute(losses, inverse(query_order)), valid

@@ -4,6 +4,8 @@ A number that is a constant of the program would need another program for each v
 every program that XLA compiled for the lifetime of the process.
 """
 
+from typing import Any, TypeAlias, TypeGuard
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -11,7 +13,7 @@ import tensorflow as tf
 from tfrank.common import checks
 
 # A number, or a variable that holds one and may change from step to step.
-Scalar = float | tf.Variable | keras.Variable
+Scalar: TypeAlias = "float | tf.Variable | keras.Variable"
 
 
 def number(name: str, value: Scalar, **bounds: float) -> Scalar:
@@ -29,7 +31,7 @@ def number(name: str, value: Scalar, **bounds: float) -> Scalar:
     return value
 
 
-def is_variable(value: object) -> bool:
+def is_variable(value: object) -> TypeGuard[Any]:
     """Whether the value is a variable of TensorFlow or Keras."""
     return isinstance(value, tf.Variable | keras.Variable)
 

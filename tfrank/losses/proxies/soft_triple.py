@@ -158,7 +158,7 @@ class SoftTripleLoss(ProxyLoss):
             "margin": checks.number("margin", margin, at_least=0),
         }
         super().__init__(soft_triple_loss, hyper_parameters, labels, reduction=reduction, name=name)
-        self.proxies_per_class = hyper_parameters["proxies_per_class"]
+        self.proxies_per_class = int(hyper_parameters["proxies_per_class"])
         self.tau = checks.number("tau", tau, at_least=0)
         if self.tau and self.proxies_per_class > 1:
             self.regularizer = CentersRegularizer(self.tau, proxies_per_class=self.proxies_per_class)
