@@ -159,7 +159,7 @@ class RecallAtKLoss(RankingLoss):
         reduction: str | None = "mean",
         name: str = "recall_at_k",
     ):
-        hyper_parameters = {
+        hyper_parameters: dict[str, Any] = {
             "ks": checks.sequence("ks", ks, checks.integer, at_least=1),
             "temperature": scalars.number("temperature", temperature, above=0),
             "k_temperatures": checks.sequence("k_temperatures", k_temperatures, checks.number, above=0),
