@@ -97,7 +97,7 @@ def update(
     with files.locked(folder):
         index = Store(folder)
         old = index.current()
-        rows = _rows_of(index, old, embedder.fingerprint)
+        rows = _rows_of(index, old, embedder.fingerprint, unfinished=remove_others)
         wanted = {image.id: image for image in images}
         stays = {key: row for key, row in rows.items() if _stays(row, wanted.get(key), remove_others)}
         new = [image for image in images if image.id not in stays]
@@ -128,7 +128,7 @@ def remove(folder: str, ids: Iterable[str], *, target_recall: float = 0.99) -> V
         old = index.current()
         if old is None:
             raise InputError(f"{folder} is not an index folder. Make one with tfrank-index.")
-        rows, ids = _rows_of(index, old, old.model), set(ids)
+        rows, ids = _rows_of(index, old, old.model, unfinished=False), set(ids)
         if unknown := sorted(ids - set(rows)):
             raise InputError(f"The index has no image {unknown[0]!r}.")
         stays = {key: row for key, row in rows.items() if key not in ids}
@@ -138,11 +138,11 @@ def remove(folder: str, ids: Iterable[str], *, target_recall: float = 0.99) -> V
         return _publish(index, old, old.model, old.dim, parts, old.root, len(ids), target_recall)
 
 
-def _rows_of(index: Store, old: Version | None, model: str) -> dict[str, _Row]:
-    """Returns the rows of a model by id: those of the current version, and of an interrupted update."""
+def _rows_of(index: Store, old: Version | None, model: str, *, unfinished: bool) -> dict[str, _Row]:
+    """Returns the rows of a model by id: of the current version, and of an interrupted update if wanted."""
     parts = list(old.parts) if old and old.model == model else []
     rows = {}
-    for part in [*parts, *index.unfinished(model)]:
+    for part in [*parts, *(index.unfinished(model) if unfinished else ())]:
         table = index.read_part(part, ["id", "bytes", "modified", "path"])
         for number, (key, *others) in enumerate(zip(*(column.to_pylist() for column in table.columns))):
             rows[key] = _Row(part, number, *others)

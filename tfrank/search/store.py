@@ -141,7 +141,9 @@ class Store:
     def unfinished(self, model: str) -> Iterator[str]:
         """Yields the names of the files that an interrupted run of the same model left."""
         current = self.current()
-        named = set(current.parts) if current else set()
+        # The version before is still there for its readers; its files hold images that are removed now.
+        numbers = range(current.number - 1, current.number + 1) if current else ()
+        named = {part for number in numbers for part in self._parts(number)}
         for name in sorted(os.listdir(self.folder)):
             if _PART.fullmatch(name) and name not in named:
                 with contextlib.suppress(OSError, pa.ArrowException):
@@ -151,6 +153,14 @@ class Store:
     def thumbnail(self, image_id: str) -> str:
         """Returns the path of an image's thumbnail."""
         return self.path("thumbnails", f"{hashlib.sha256(image_id.encode()).hexdigest()[:32]}.jpg")
+
+    def _parts(self, number):
+        """Returns the names of a version's files of embeddings; none if the version is gone."""
+        try:
+            with open(self.path("versions", f"{number}.json")) as file:
+                return json.load(file)["parts"]
+        except FileNotFoundError:
+            return []
 
     def _remove_unused(self, versions):
         parts = {name for version in versions for name in version.parts}

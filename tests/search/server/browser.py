@@ -116,10 +116,26 @@ def browser(profile: pathlib.Path) -> Iterator[Page]:
     """Starts Chromium with a new profile in this folder; it ends with the context."""
     from_test, to_browser = os.pipe()
     from_browser, to_test = os.pipe()
-    flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-pipe"]
+    flags = [
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--no-first-run",
+        "--remote-debugging-pipe",
+        "--hide-scrollbars",
+    ]
     # Chromium reads commands from descriptor 3 and writes to 4.
     script = f'exec "$@" 3<&{from_test} 4>&{to_test}'
-    command = ["sh", "-c", script, "sh", CHROMIUM, *flags, f"--user-data-dir={profile}", "--hide-scrollbars"]
+    command = [
+        "bash",
+        "-c",
+        script,
+        "bash",
+        CHROMIUM,
+        *flags,
+        f"--user-data-dir={profile}",
+        "--hide-scrollbars",
+    ]
     process = subprocess.Popen(
         command, pass_fds=(from_test, to_test), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

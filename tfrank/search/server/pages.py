@@ -2,6 +2,7 @@
 
 import functools
 import importlib.resources
+from collections.abc import Iterator
 from typing import Any
 
 import jinja2
@@ -35,21 +36,19 @@ async def _endpoints(request: Request) -> Response:
     return Response(page, media_type="text/html")
 
 
-def _described(api: dict[str, Any]):
-    """Yields method, path, summary, parameters and statuses of each endpoint."""
+def _described(api: dict[str, Any]) -> Iterator[tuple[str, str, str, dict[str, str], str]]:
+    """Yields method, path, words, fields and statuses of each endpoint."""
     for path, methods in api["paths"].items():
         for method, one in methods.items():
-            fields = [(field["name"], field.get("description", "")) for field in one.get("parameters", [])]
-            for kind, content in one.get("requestBody", {}).get("content", {}).items():
-                schema = content["schema"]
-                name = schema.get("$ref", "").split("/")[-1]
-                schema = api["components"]["schemas"].get(name, schema)
-                fields += [
-                    (f"{field} ({'JSON' if kind.endswith('json') else 'form'})", about.get("description", ""))
-                    for field, about in schema["properties"].items()
-                ]
+            fields = {field["name"]: field.get("description", "") for field in one.get("parameters", [])}
+            for content in one.get("requestBody", {}).get("content", {}).values():
+                name = content["schema"].get("$ref", "").split("/")[-1]
+                schema = api["components"]["schemas"].get(name, content["schema"])
+                fields |= {
+                    field: about.get("description", "") for field, about in schema["properties"].items()
+                }
             words = one.get("description") or one.get("summary", "")
-            yield method.upper(), path, words, fields, ", ".join(one["responses"])
+            yield method.upper(), path, words, fields, ", ".join(sorted(one["responses"]))
 
 
 @functools.cache

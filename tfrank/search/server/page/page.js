@@ -133,6 +133,7 @@ function show(state) {
   const queried = state.id || state.vector || state.file;
   document.body.classList.toggle("empty", !queried);
   at.picture.hidden = !(state.id || state.file);
+  at.narrow.hidden = !queried;
   at.sent.hidden = !(state.vector && !state.file);
   if (state.file) setPicture(state.file);
   else if (state.id) setPicture(state.id);
