@@ -29,6 +29,10 @@ NPZ_ERRORS = (
 )
 
 
+class Locked(InputError):
+    """Raised where another process holds the lock of a folder."""
+
+
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
     """Adds the path to a write error that names none, such as that of a full disk."""
@@ -139,11 +143,11 @@ def remove(path: str) -> None:
 
 @contextlib.contextmanager
 def locked(folder: str) -> Iterator[None]:
-    """Makes a folder if needed and locks it. Raises InputError if another process holds the lock."""
+    """Makes a folder if needed and locks it. Raises Locked if another process holds the lock."""
     make_folder(folder)
     with open(os.path.join(folder, ".lock"), "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise InputError(f"Another process is at work in {folder}. Wait for it or stop it.") from None
+            raise Locked(f"Another process is at work in {folder}. Wait for it or stop it.") from None
         yield

@@ -8,13 +8,24 @@ Traceback (most recent call last):
 tfrank.common.checks.InputError: no_such_folder is not an index folder. Make one with tfrank-index.
 """
 
-try:
-    import pyarrow  # noqa: F401
-except ImportError:
-    raise ImportError("tfrank.search needs the extra `serve`: pip install 'tfrank[serve]'") from None
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from tfrank.search.index import Found, SearchIndex, open_index
-
-open = open_index
+if TYPE_CHECKING:
+    from tfrank.search.index import Found, SearchIndex
+    from tfrank.search.index import open_index as open
 
 __all__ = ["Found", "SearchIndex", "open"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports `open`, `SearchIndex` or `Found` when it is first used."""
+    if name not in __all__:
+        raise AttributeError(f"module 'tfrank.search' has no attribute {name!r}")
+    try:
+        index = importlib.import_module("tfrank.search.index")
+    except ModuleNotFoundError as error:
+        if error.name != "pyarrow":
+            raise
+        raise ImportError("tfrank.search needs the extra `serve`: pip install 'tfrank[serve]'") from None
+    return index.open_index if name == "open" else getattr(index, name)

@@ -45,7 +45,7 @@ def rows_where(table: pa.Table, where: Mapping[str, Any]) -> np.ndarray:
         try:
             for met in _met(column, condition):
                 mask &= pc.fill_null(met, False).to_numpy()
-        except (pa.ArrowException, TypeError) as error:
+        except (pa.ArrowException, TypeError, OverflowError, UnicodeError) as error:
             raise InputError(
                 f"The column {name!r} has values of type {column.type}, not such as {condition!r}."
             ) from error

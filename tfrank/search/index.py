@@ -49,6 +49,7 @@ class SearchIndex:
     Args:
         folder: the index folder.
         trusted: whether the model of the index may run any operation; see `Embedder`.
+        loaded: a model that is loaded already, which is used if the version has the same one.
 
     Attributes:
         version: the version.
@@ -60,13 +61,14 @@ class SearchIndex:
         InputError: the folder is no index, or is damaged.
     """
 
-    def __init__(self, folder: str, *, trusted: bool = False):
+    def __init__(self, folder: str, *, trusted: bool = False, loaded: Embedder | None = None):
         self.store = Store(folder)
         self.version, self.table, self.embeddings = _read(self.store)
         self.ids = np.array(self.table.column("id").to_pylist())
         self._row_of = {key: row for row, key in enumerate(self.ids.tolist())}
         self._structure = structure.opened(self.store, self.version, self.ids, self.embeddings)
-        self._trusted, self._embedder = trusted, None
+        same = loaded is not None and loaded.fingerprint == self.version.model
+        self._trusted, self._embedder = trusted, loaded if same else None
 
     def __len__(self) -> int:
         return self.version.rows
@@ -121,8 +123,7 @@ class SearchIndex:
         least = -np.inf if min_similarity is None else min_similarity
         most = DUPLICATE if exclude_duplicates else np.inf
         found = []
-        for query, row in zip(vectors, own):
-            index, similarity = self._nearest(query[None], k, row, rows, most)
+        for index, similarity in self._nearest(vectors, k, own, rows, most):
             good = similarity >= least
             found.append(self._found(index[good], similarity[good]))
         return found
@@ -167,22 +168,28 @@ class SearchIndex:
                 f"{name!r} is neither the id of an image of the index nor an image file."
             ) from None
 
-    def _nearest(self, query, k, own, rows, most):
-        """Returns the k nearest rows, of `rows` if given, and their similarities, which are below `most`."""
-        wanted = k + (own >= 0) + (SPARE if most < np.inf else 0)
-        while True:
-            found = self._search(query, wanted, rows)
-            index, similarity = found.index[0], found.similarity[0]
-            good = (index >= 0) & (index != own) & (similarity < most)
-            if good.sum() >= k or wanted >= len(self):
-                return index[good][:k], similarity[good][:k]
-            wanted *= 2
+    def _nearest(self, queries, k, own, rows, most):
+        """Yields the k nearest rows of each query, of `rows` if given, with similarities below `most`."""
+        if not len(queries):
+            return
+        first = k + int(own.max() >= 0) + (SPARE if most < np.inf else 0)
+        most_rows = len(self) if rows is None else len(rows)
+        # One product for all queries; then one for each query of which too many neighbours are left out.
+        for query, row, index, similarity in zip(queries, own, *self._search(queries, first, rows)):
+            wanted = first
+            good = (index >= 0) & (index != row) & (similarity < most)
+            while good.sum() < k and wanted < most_rows:
+                wanted *= 2
+                index, similarity = (part[0] for part in self._search(query[None], wanted, rows))
+                good = (index >= 0) & (index != row) & (similarity < most)
+            yield index[good][:k], similarity[good][:k]
 
     def _search(self, query, k, rows):
         if rows is None:
             return self._structure.search(query, min(k, len(self)))
         if not len(rows):
-            return Neighbors(np.zeros([1, 0], np.int64), np.zeros([1, 0], np.float32))
+            none = np.zeros([len(query), 0])
+            return Neighbors(none.astype(np.int64), none.astype(np.float32))
         found = exact(query, self.embeddings[rows], min(k, len(rows)))
         return Neighbors(rows[found.index], found.similarity)
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfrank.common import checks
 
 # A number, or a variable that holds one and may change from step to step.
-Scalar: TypeAlias = "float | tf.Variable | keras.Variable"
+Scalar: TypeAlias = float | tf.Variable | keras.Variable
 
 
 def number(name: str, value: Scalar, **bounds: float) -> Scalar:

@@ -1,0 +1,143 @@
+"""A small index of drawn images, and the server as a process of its own."""
+
+import contextlib
+import csv
+import io
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import httpx
+import keras
+import numpy as np
+import tensorflow as tf
+from PIL import Image, ImageDraw
+
+from tests.programs import ROOT
+from tfrank.export.saved_model import export_saved_model
+from tfrank.search import building
+from tfrank.search.embedder import Embedder
+from tfrank.search.images import listed_images
+
+TOKEN = "a long secret"
+SIZE = 8
+COLORS = {"red": (200, 40, 30), "green": (30, 160, 60), "blue & <b>bold</b>": (30, 60, 200)}
+HOSTILE = "<img src=x onerror=document.title='broken'>"
+EACH = 6
+
+
+def drawn(color: tuple[int, int, int], place: int, size: tuple[int, int] = (60, 40)) -> bytes:
+    """The bytes of a PNG: a coloured ground with a white square in one of many places."""
+    image = Image.new("RGB", size, color)
+    left, top = 8 * (place % 6), 6 * (place // 2 % 5)
+    ImageDraw.Draw(image).rectangle((left, top, left + 16, top + 14), fill="white")
+    return encoded(image)
+
+
+def encoded(image: Image.Image, format: str = "PNG") -> bytes:
+    """The bytes of an image file."""
+    buffer = io.BytesIO()
+    image.save(buffer, format)
+    return buffer.getvalue()
+
+
+def save_model(folder: pathlib.Path, seed: int = 0) -> None:
+    """Exports a random projection of the pixels: what looks alike has a similarity near 1."""
+    keras.utils.set_random_seed(seed)
+    layers = [keras.layers.Rescaling(1 / 127.5, -1), keras.layers.Flatten(), keras.layers.Dense(16)]
+    model = keras.Sequential([keras.Input([SIZE, SIZE, 3]), *layers])
+
+    def decode(file):
+        image = tf.io.decode_image(file, channels=3, expand_animations=False)
+        return tf.image.resize(image, [SIZE, SIZE], antialias=True)
+
+    export_saved_model(model, str(folder), decode)
+
+
+def write_images(folder: pathlib.Path) -> None:
+    """Images of three labels, the first of each twice, and a list with more columns."""
+    folder.mkdir()
+    rows = []
+    for number, (label, color) in enumerate(COLORS.items()):
+        for place in range(EACH):
+            name = f"{number}/{place}.png"
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_bytes(drawn(color, max(place, 1), (60 - 4 * number, 40 + 2 * place)))
+            price = float("nan") if place == 5 else 1.5 * place
+            rows.append([name, f"a/{name}", label, price, HOSTILE, place % 2 == 0, f"2026-01-{place + 1:02}"])
+    with open(folder / "list.csv", "w") as file:
+        columns = ["path", "id", "label", "price", "title", "even", "day"]
+        csv.writer(file).writerows([columns, *rows])
+
+
+def make_index(folder: pathlib.Path, model: pathlib.Path, images: pathlib.Path) -> str:
+    """Makes the index folder of the list of images; returns its path."""
+    listed = listed_images(str(images / "list.csv"))
+    building.update(str(folder), Embedder(str(model)), listed, root=str(images), quiet=True)
+    return str(folder)
+
+
+class Server:
+    """A server that runs: its address, its process, and a client."""
+
+    def __init__(self, process: subprocess.Popen, url: str):
+        self.process, self.url = process, url
+        self.client = httpx.Client(base_url=url, timeout=30)
+
+    def search(self, file: bytes | None = None, **fields: object) -> httpx.Response:
+        """The answer to a search by a form."""
+        files = {name: (None, str(value)) for name, value in fields.items()}
+        if file is not None:
+            files["file"] = ("photo.png", file)
+        return self.client.post("/v1/search", files=files)
+
+    def add(self, file: bytes, token: str = TOKEN, **fields: str) -> httpx.Response:
+        """The answer to an image to add."""
+        headers = {"Authorization": f"Bearer {token}".encode()}
+        return self.client.post("/v1/items", files={"file": ("a.png", file)}, data=fields, headers=headers)
+
+    def delete(self, image_id: str, token: str = TOKEN) -> httpx.Response:
+        """The answer to an image to delete."""
+        headers = {"Authorization": f"Bearer {token}".encode()}
+        return self.client.delete(f"/v1/items/{image_id}", headers=headers)
+
+
+def command_line(*flags: str) -> list[str]:
+    """The command line of the server."""
+    return [sys.executable, "-m", "tfrank.search.server.command", *flags]
+
+
+@contextlib.contextmanager
+def serving(folder: str, *flags: str, token: str = TOKEN) -> Iterator[Server]:
+    """Starts a server at a free port; stops it when the context ends."""
+    environment = {**os.environ, "TFRANK_TOKEN": token, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = command_line(f"--index_dir={folder}", "--port=0", *flags)
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        printed, lines = "", []
+        while not (found := re.search(r"http://\S+", printed)):
+            printed = process.stdout.readline()
+            lines.append(printed)
+            assert printed, "".join(lines)
+        # A full pipe would stop the server.
+        server = Server(process, found[0])
+        server.log = lines
+        threading.Thread(target=lambda: lines.extend(process.stdout), daemon=True).start()
+        with server.client:
+            yield server
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+        process.wait(timeout=30)
+
+
+def noise(side: int, seed: int = 0) -> np.ndarray:
+    """Pixels that no format can compress."""
+    return np.random.default_rng(seed).integers(0, 256, [side, side, 3], np.uint8)

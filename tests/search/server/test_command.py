@@ -1,0 +1,65 @@
+"""How the command starts, and what it says where it cannot."""
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tests.programs import ROOT
+from tests.search.server import servers
+from tfrank.search import entry_points
+
+WITHOUT = """
+import sys
+sys.modules[sys.argv.pop(1)] = None
+from tfrank.search.entry_points import {name}
+{name}()
+"""
+
+
+def ended(*command):
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stderr.strip()
+
+
+def test_a_port_in_use_is_named(index_folder):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        status, said = ended(*servers.command_line(f"--index_dir={index_folder}", f"--port={port}"))
+    assert status == 1 and len(said.splitlines()) == 1
+    assert f"port {port} (Address already in use)" in said and "--port" in said
+
+
+def test_a_missing_index_and_no_index_are_named(tmp_path):
+    status, said = ended(*servers.command_line(f"--index_dir={tmp_path / 'none'}"))
+    assert status == 1 and said.endswith("none is not an index folder. Make one with tfrank-index.")
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, module", [("serve", "fastapi"), ("serve", "pyarrow"), ("index", "pyarrow")])
+def test_a_missing_extra_is_one_line(name, module):
+    flags = ["--index_dir=x"]
+    status, said = ended(sys.executable, "-c", WITHOUT.format(name=name), module, *flags)
+    assert status == 1 and len(said.splitlines()) == 1
+    assert module in said and "pip install 'tfrank[serve]'" in said
+
+
+def test_the_entry_points_are_those_of_the_package():
+    text = (ROOT / "setup.cfg").read_text()
+    for name, function in (("tfrank-index", "index"), ("tfrank-serve", "serve")):
+        assert f"{name} = tfrank.search.entry_points:{function}\n" in text
+        assert isinstance(getattr(entry_points, function), type(lambda: 0))
+
+
+@pytest.mark.slow
+def test_the_demo_trains_indexes_and_serves_once(tmp_path):
+    for _ in range(2):
+        with servers.serving(str(tmp_path / "demo"), "--demo") as server:
+            answer = server.search(id="5/0005-0.png", k=10).json()
+            assert answer["version"] == 1 and len(answer["results"]) == 10
+            labels = [result["metadata"]["label"] for result in answer["results"]]
+            assert labels.count("5") >= 7

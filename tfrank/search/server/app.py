@@ -1,0 +1,306 @@
+"""The endpoints of the server."""
+
+import contextlib
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import AsyncIterator, Callable
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, File, Form, Header, Query, Request, Response, UploadFile
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ValidationError
+from starlette.datastructures import UploadFile as Uploaded
+
+import tfrank
+from tfrank.search.server import models, pages, service
+from tfrank.search.server.errors import RequestError, add_handlers, first_of
+from tfrank.search.server.guard import VERSION, Guard
+from tfrank.search.server.models import SearchRequest, WithBox
+from tfrank.search.server.service import Service
+from tfrank.search.server.settings import Settings
+from tfrank.search.server.versions import Opened
+
+# Below this nearly all images would be near copies of each other.
+LEAST_DUPLICATE = 0.8
+# Text of a form that is no file.
+MOST_FIELD_BYTES = 2**20
+# No control characters, and none that UTF-8 cannot write.
+_ID = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,500}")
+_REFUSED = {code: {"model": models.Error} for code in (400, 403, 408, 413, 415, 421, 422, 500, 503)}
+_UNKNOWN = {**_REFUSED, 404: {"model": models.Error}}
+_CHANGES = {**_UNKNOWN, 401: {"model": models.Error}, 409: {"model": models.Error}}
+_JPEG = {200: {"content": {"image/jpeg": {}}}, 304: {"description": "Unchanged."}}
+
+
+def create_app(folder: str, settings: Settings | None = None) -> FastAPI:
+    """Returns the application that serves an index folder.
+
+    Args:
+        folder: the index folder, as `tfrank-index` makes it.
+        settings: limits and the token; None: the defaults, which allow no changes.
+
+    Raises:
+        InputError: the folder is no index, is damaged, or its model is refused.
+    """
+    settings = settings or Settings()
+    running = Service(folder, settings)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with running.running():
+            yield
+
+    app = FastAPI(
+        title="tfrank",
+        summary="Search for images by an image, the id of an image, or an embedding.",
+        version=tfrank.__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        # Redirects would repeat a name that the client chose.
+        redirect_slashes=False,
+    )
+    add_handlers(app)
+    app.add_middleware(
+        Guard,
+        settings=settings,
+        metrics=running.metrics,
+        version=lambda: running.versions.current.number,
+    )
+    _add_searches(app, running)
+    _add_items(app, running)
+    _add_changes(app, running)
+    _add_facts(app, running)
+    pages.add(app)
+    return app
+
+
+def _answer(opened: Opened, content: dict[str, Any], status: int = 200) -> Response:
+    """Returns an answer of a version as JSON, which names the version."""
+    return _json({"version": opened.number, **content}, status, opened.number)
+
+
+def _json(content: dict[str, Any], status: int, version: int) -> Response:
+    return JSONResponse(content, status, {VERSION: str(version)})
+
+
+def _body(model: type[BaseModel], *, json_too: bool) -> dict[str, Any]:
+    """Returns the OpenAPI description of a body that is a form with a file, or JSON."""
+    schema = model.model_json_schema()
+    file = {"type": "string", "format": "binary", "description": "An image file."}
+    texts = {
+        name: {"type": "string", "description": field.get("description", "")}
+        for name, field in schema["properties"].items()
+    }
+    form = {"type": "object", "properties": {"file": file, **texts}, "additionalProperties": False}
+    content = {"multipart/form-data": {"schema": form}}
+    if json_too:
+        content["application/json"] = {"schema": schema}
+    return {"requestBody": {"content": content, "required": True}}
+
+
+async def _read(request: Request, model: type[BaseModel]) -> tuple[Any, bytes | None]:
+    """Returns the fields of a request as a model, and the file that it brings.
+
+    Raises:
+        RequestError: the body is neither a form nor JSON, or a field is bad.
+    """
+    kind, data = request.headers.get("content-type", "").split(";")[0].strip().lower(), None
+    if kind == "application/json":
+        try:
+            fields = json.loads(await request.body())
+        except (ValueError, RecursionError):
+            raise RequestError(400, "The body is not JSON.") from None
+        if not isinstance(fields, dict):
+            raise RequestError(422, "The body has to be a JSON object.")
+    elif kind in ("multipart/form-data", "application/x-www-form-urlencoded"):
+        async with request.form(max_files=1, max_fields=20, max_part_size=MOST_FIELD_BYTES) as form:
+            fields = dict(form)
+            file = fields.pop("file", None)
+            if isinstance(file, Uploaded):
+                data = await file.read() if file.filename or file.size else None
+            elif file:
+                raise RequestError(422, "file: Send it as a file, with a name.")
+    else:
+        raise RequestError(415, "Send a form (multipart/form-data) or JSON (application/json).")
+    try:
+        return model(**{str(name): value for name, value in fields.items()}), data
+    except ValidationError as error:
+        raise first_of(error) from None
+
+
+def _add_searches(app: FastAPI, running: Service) -> None:
+    """Adds search and embedding."""
+
+    @app.post(
+        "/v1/search",
+        openapi_extra=_body(SearchRequest, json_too=True),
+        responses={200: {"model": models.SearchAnswer}, **_UNKNOWN},
+        tags=["search"],
+    )
+    async def search(request: Request) -> Response:
+        """Finds the images that are most similar to an image: a file, an id, or a vector."""
+        opened = running.versions.current
+        asked, data = await _read(request, SearchRequest)
+        found, vector = await running.search(opened, asked, data)
+
+        def answer():
+            rows = zip(found.ids, found.similarities.tolist(), found.metadata)
+            results = [
+                {"id": key, "similarity": similarity, "metadata": opened.metadata(row)}
+                for key, similarity, row in rows
+            ]
+            text = None if vector is None else models.as_text(vector)
+            return _answer(opened, {"results": results, "vector": text})
+
+        return await running.in_thread(answer)
+
+    @app.post(
+        "/v1/embed",
+        openapi_extra=_body(WithBox, json_too=False),
+        responses={200: {"model": models.EmbedAnswer}, **_REFUSED},
+        tags=["search"],
+    )
+    async def embed(request: Request) -> Response:
+        """Returns the embedding of an image file."""
+        opened = running.versions.current
+        asked, data = await _read(request, WithBox)
+        if data is None:
+            raise RequestError(422, "file: Send an image.")
+        embedding = await running.embed(opened, data, asked.box)
+        return _answer(opened, {"model": opened.model, "embedding": embedding.tolist()})
+
+
+def _add_items(app: FastAPI, running: Service) -> None:
+    """Adds what is known of single images."""
+
+    def picture(path: str, find: Callable[[Opened, str], tuple[bytes, str]], summary: str) -> None:
+        @app.get(
+            path, responses={**_JPEG, **_UNKNOWN}, response_class=Response, summary=summary, tags=["images"]
+        )
+        async def send(request: Request, image_id: str) -> Response:
+            opened = running.versions.current
+            service.known(opened, image_id)
+            data, kind = await running.in_thread(find, opened, image_id)
+            tag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
+            headers = {"ETag": tag, "Cache-Control": "private, no-cache", VERSION: str(opened.number)}
+            if request.headers.get("if-none-match") == tag:
+                return Response(status_code=304, headers=headers)
+            return Response(data, media_type=kind, headers=headers)
+
+    def thumbnail(opened, image_id):
+        return service.thumbnail(opened, image_id), "image/jpeg"
+
+    def image(opened, image_id):
+        return service.shown(service.listed_file(opened, image_id))
+
+    # Ids contain slashes, so that the longer addresses come first.
+    picture("/v1/items/{image_id:path}/thumbnail", thumbnail, "A small JPEG of an image")
+    picture("/v1/items/{image_id:path}/image", image, "The file of an image, upright")
+
+    @app.get("/v1/items", responses={200: {"model": models.Items}, **_REFUSED}, tags=["images"])
+    async def items(k: Annotated[int, Query(ge=1, le=1000)] = 20) -> Response:
+        """Lists k images, evenly spread over the index."""
+        opened = running.versions.current
+
+        def answer():
+            rows = [opened.index.metadata(key) for key in opened.spread(k)]
+            results = [{"id": row["id"], "metadata": opened.metadata(row)} for row in rows]
+            return _answer(opened, {"images": len(opened.index), "results": results})
+
+        return await running.in_thread(answer)
+
+    @app.get(
+        "/v1/items/{image_id:path}", responses={200: {"model": models.Item}, **_UNKNOWN}, tags=["images"]
+    )
+    async def item(image_id: str) -> Response:
+        """Returns the columns of an image."""
+        opened = running.versions.current
+        service.known(opened, image_id)
+        metadata = opened.metadata(opened.index.metadata(image_id))
+        return _answer(opened, {"id": image_id, "metadata": metadata})
+
+
+def _add_changes(app: FastAPI, running: Service) -> None:
+    """Adds what changes the index, for those who know the token."""
+
+    def authorized(authorization: Annotated[str, Header()] = "") -> None:
+        token = running.settings.token
+        if not token:
+            raise RequestError(
+                403, "The server was started without a token, so that nobody may change the index."
+            )
+        given = authorization.removeprefix("Bearer ")
+        if not hmac.compare_digest(given.encode(errors="replace"), token.encode()):
+            raise RequestError(401, "Send the server's token: Authorization: Bearer TOKEN.")
+
+    @app.post(
+        "/v1/items",
+        status_code=201,
+        dependencies=[Depends(authorized)],
+        responses={201: {"model": models.Changed}, **_CHANGES},
+        tags=["changes"],
+    )
+    async def add(
+        file: Annotated[UploadFile, File(description="An image file.")],
+        id: Annotated[str, Form(description="A new id; made from the content if absent.")] = "",
+        label: Annotated[str, Form(max_length=200)] = "",
+    ) -> Response:
+        """Adds an image. Once it is answered, searches find the image."""
+        data = await file.read()
+        image_id = id or f"uploads/{hashlib.sha256(data).hexdigest()[:16]}"
+        if not _ID.fullmatch(image_id) or image_id.endswith(("/thumbnail", "/image")):
+            message = "up to 500 characters that can be printed, not ending in /thumbnail or /image"
+            raise RequestError(422, f"id: Expected {message}.")
+        if not _ID.fullmatch(label or "-"):
+            raise RequestError(422, "label: Expected characters that can be printed.")
+        version = await running.add(data, image_id, label)
+        return _json({"version": version, "id": image_id}, 201, version)
+
+    @app.delete(
+        "/v1/items/{image_id:path}",
+        dependencies=[Depends(authorized)],
+        responses={200: {"model": models.Changed}, **_CHANGES},
+        tags=["changes"],
+    )
+    async def delete(image_id: str) -> Response:
+        """Deletes an image. Once it is answered, no search finds the image."""
+        version = await running.delete(image_id)
+        return _json({"version": version, "id": image_id}, 200, version)
+
+
+def _add_facts(app: FastAPI, running: Service) -> None:
+    """Adds what is known of the whole index and of the server."""
+
+    @app.get("/v1/columns", responses={200: {"model": models.Columns}, **_REFUSED}, tags=["index"])
+    async def columns() -> Response:
+        """Lists the columns, which conditions may name, with the values of text that has few."""
+        opened = running.versions.current
+        described = await running.in_thread(lambda: opened.columns)
+        return _answer(opened, {"images": len(opened.index), "columns": described})
+
+    @app.get("/v1/duplicates", responses={200: {"model": models.Duplicates}, **_REFUSED}, tags=["index"])
+    async def duplicates(
+        min_similarity: Annotated[float, Query(ge=LEAST_DUPLICATE, le=1)] = 0.97,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    ) -> Response:
+        """Lists groups of images that are nearly the same, the largest first."""
+        opened = running.versions.current
+        groups = await running.in_thread(opened.duplicates, min_similarity, slow=True)
+        return _answer(opened, {"total": len(groups), "groups": groups[:limit]})
+
+    @app.get("/healthz", responses={200: {"model": models.Health}, **_REFUSED}, tags=["server"])
+    async def healthz() -> Response:
+        """Answers if the server is well."""
+        opened = running.versions.current
+        return _answer(opened, {"status": "ok", "images": len(opened.index)})
+
+    @app.get("/metrics", responses=_REFUSED, response_class=Response, tags=["server"])
+    async def metrics() -> Response:
+        """Returns counts and times for Prometheus."""
+        opened = running.versions.current
+        running.metrics.version.set(opened.number)
+        running.metrics.images.set(len(opened.index))
+        return Response(running.metrics.text(), media_type="text/plain; version=0.0.4")

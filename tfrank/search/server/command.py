@@ -1,0 +1,115 @@
+"""Serves an index of images: a page to search by pictures, and HTTP endpoints.
+
+    tfrank-serve --index_dir=index
+    tfrank-serve --demo
+
+`--demo` trains on handwritten digits for a minute if there is no index, and serves those. The server answers
+on this machine only, unless --host says otherwise. Nobody may change the index, unless --token is set.
+"""
+
+import logging
+import os
+import signal
+import socket
+from collections.abc import Sequence
+
+from absl import flags
+
+from tfrank.common import commands
+from tfrank.common.checks import InputError
+
+_INDEX = flags.DEFINE_string("index_dir", None, "Folder of the index.")
+_DEMO = flags.DEFINE_bool("demo", False, "Make an index of handwritten digits if there is none.")
+_HOST = flags.DEFINE_string("host", "127.0.0.1", "Address to listen at. 0.0.0.0: that of every network.")
+_PORT = flags.DEFINE_integer("port", 8000, "Port to listen at. 0: any that is free.", 0, 65_535)
+_HOSTS = flags.DEFINE_list("hosts", [], "Further names that the server goes by, as behind a proxy.")
+_TOKEN = flags.DEFINE_string(
+    "token", "", "What callers send to add and delete images. Default: the environment's TFRANK_TOKEN."
+)
+_MEGABYTES = flags.DEFINE_float("max_megabytes", 20, "Largest request, in millions of bytes.", 0.001)
+_MEGAPIXELS = flags.DEFINE_float("max_megapixels", 50, "Largest image, in millions of pixels.", 0.001)
+_WAITING = flags.DEFINE_integer("max_waiting", 64, "Requests answered at a time; others get status 503.", 1)
+_TRUST = flags.DEFINE_bool("trust_model", False, "Use the model even if it may read and write files.")
+_LOG = flags.DEFINE_bool("log_requests", True, "Print a line for each request.")
+
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+DEMO_FOLDER = "runs/demo"
+STOP_SECONDS = 30
+
+
+def main(_: Sequence[str]) -> None:
+    """Serves until it is told to stop; then answers what it took."""
+    try:
+        import uvicorn
+
+        from tfrank.search.server import app, demo
+        from tfrank.search.server.settings import Settings
+    except ImportError as error:
+        raise InputError(
+            f"The server needs the extra `serve` ({error}). Install it: pip install 'tfrank[serve]'"
+        ) from None
+    folder = _INDEX.value or (DEMO_FOLDER if _DEMO.value else None)
+    if not folder:
+        raise InputError("Give the folder of the index: --index_dir=index. Or try --demo.")
+    if _DEMO.value:
+        demo.make_index(folder)
+    _start_log(_LOG.value)
+    loopback = _HOST.value in ("localhost", "127.0.0.1", "::1")
+    hosts = (*LOOPBACK, *(name.lower() for name in _HOSTS.value)) if loopback or _HOSTS.value else ()
+    settings = Settings(
+        token=_TOKEN.value or os.environ.get("TFRANK_TOKEN", ""),
+        max_megabytes=_MEGABYTES.value,
+        max_megapixels=_MEGAPIXELS.value,
+        max_waiting=_WAITING.value,
+        hosts=hosts,
+        trusted=_TRUST.value,
+    )
+    application = app.create_app(folder, settings)
+    with _listening(_HOST.value, _PORT.value) as listener:
+        config = uvicorn.Config(
+            application,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=STOP_SECONDS,
+        )
+        # The server ends in peace when it is told to stop; without these, the signal would kill it then.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)
+        name = f"[{_HOST.value}]" if ":" in _HOST.value else _HOST.value
+        print(f"Serving {folder} at http://{name}:{listener.getsockname()[1]} - stop with Ctrl-C", flush=True)
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def _start_log(requests: bool) -> None:
+    """Prints what the server logs: its requests if wanted, and errors; never what images show."""
+    log, handler = logging.getLogger("tfrank.search.server"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO if requests else logging.WARNING)
+    log.propagate = False
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Returns a socket that listens. Raises InputError if the address cannot be used."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(128)
+        return listener
+    except OSError as error:
+        listener.close()
+        raise InputError(
+            f"Cannot listen at {host}, port {port} ({error.strerror}). Choose another port with --port, or 0"
+            " for any that is free."
+        ) from None
+
+
+def command() -> None:
+    """The command tfrank-serve."""
+    commands.run(main)
+
+
+if __name__ == "__main__":
+    command()

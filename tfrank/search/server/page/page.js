@@ -1,0 +1,285 @@
+// The search. What is searched for stands in the address, after the #, so that it can be sent to someone: the
+// id of an image of the index, or what the model saw in a picture (its embedding); the picture itself is not
+// in it. The server never gets what stands after the #.
+import { address, conditions, setConditions, showColumns, showGroups, showImages } from "./results.js";
+
+const STEP = 24, LEAST_PART = 0.02;
+const at = Object.fromEntries([...document.querySelectorAll("[id]")].map(element => [element.id, element]));
+// Pictures of this visit, by their embedding, so that the button Back shows them.
+const pictures = new Map();
+let asked = {}, request = new AbortController(), timer = 0, part = null;
+
+// The address.
+
+function read() {
+  const fields = new URLSearchParams(location.hash.slice(1)), numbers = text => text && text.split(",").map(Number);
+  let where = {};
+  try { where = JSON.parse(fields.get("where") || "{}"); } catch { /* An address that someone cut short. */ }
+  const vector = fields.get("vector") || undefined;
+  return {
+    id: fields.get("id") || undefined, vector, ...pictures.get(vector),
+    box: numbers(fields.get("box")) || pictures.get(vector)?.box,
+    k: Number(fields.get("k")) || STEP, least: Number(fields.get("min")) || 0,
+    distinct: fields.has("distinct"), where, copies: fields.has("copies"),
+  };
+}
+
+function written(state) {
+  const fields = new URLSearchParams();
+  if (state.copies) fields.set("copies", "1");
+  if (state.id) fields.set("id", state.id);
+  if (state.vector) fields.set("vector", state.vector);
+  if (state.id && state.box) fields.set("box", state.box.map(share => share.toFixed(3)).join(","));
+  if (state.k !== STEP) fields.set("k", state.k);
+  if (state.least) fields.set("min", state.least);
+  if (state.distinct) fields.set("distinct", "1");
+  if (Object.keys(state.where || {}).length) fields.set("where", JSON.stringify(state.where));
+  return `#${fields}`;
+}
+
+// Talking to the server.
+
+async function ask(path, options = {}) {
+  request.abort();
+  request = new AbortController();
+  let response;
+  try {
+    response = await fetch(path, { ...options, signal: request.signal });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Error("The server does not answer. Is it running?");
+  }
+  const answer = await response.json();
+  if (!response.ok) throw new Error(answer.error);
+  return answer;
+}
+
+function body(state) {
+  const form = new FormData();
+  if (state.file && (!state.vector || state.fresh)) form.set("file", state.file);
+  else if (state.vector) form.set("vector", state.vector);
+  else form.set("id", state.id);
+  if (state.box && !form.has("vector")) form.set("box", state.box.join(","));
+  form.set("k", state.k);
+  form.set("where", JSON.stringify(state.where));
+  if (state.least) form.set("min_similarity", state.least);
+  form.set("exclude_duplicates", state.distinct);
+  return form;
+}
+
+// Searches for what `changes` make of the last search, and shows what is found.
+async function go(changes, { replace = false, focus = false } = {}) {
+  asked = { ...asked, ...changes };
+  const state = asked;
+  show(state);
+  busy(true);
+  try {
+    const title = await (state.copies ? findCopies() : state.id || state.vector || state.file ? find(state) : begin());
+    if (state.fresh) state.fresh = false;
+    history[replace ? "replaceState" : "pushState"](null, "", written(state));
+    at.heading.textContent = document.title = title;
+    at.share.hidden = !(state.id || state.vector);
+    if (focus) at.heading.focus();
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    for (const place of [at.results, at.groups]) place.replaceChildren();
+    at.status.textContent = "";
+    at.more.hidden = true;
+    at.error.textContent = error.message;
+    at.error.hidden = false;
+  }
+  busy(false);
+}
+
+async function find(state) {
+  const answer = await ask("v1/search", { method: "POST", body: body(state) });
+  if (answer.vector && state.file) {
+    state.vector = answer.vector;
+    pictures.set(answer.vector, { file: state.file, box: state.box });
+  }
+  showImages(at.results, answer.results, choose);
+  const count = answer.results.length, nearest = answer.results[0]?.similarity;
+  at.status.textContent = count
+    ? `${count} image${count > 1 ? "s" : ""}, the most similar first. The nearest has a similarity of ${nearest.toFixed(2)}.`
+    : "Nothing is similar enough. Lower the least similarity, or change the filter.";
+  at.more.hidden = count < state.k;
+  return state.box ? "Similar to this part" : "Similar pictures";
+}
+
+async function begin() {
+  const answer = await ask("v1/items?k=30");
+  showImages(at.results, answer.results, choose);
+  at.status.textContent = `Choose a picture of your own, or begin with one of these, of ${answer.images.toLocaleString("en")} in the index.`;
+  return "Search by a picture";
+}
+
+async function findCopies() {
+  const answer = await ask("v1/duplicates");
+  showGroups(at.groups, answer.groups, choose);
+  at.status.textContent = answer.total
+    ? `${answer.total} group${answer.total > 1 ? "s" : ""} of images with a similarity of 0.97 and more.`
+    : "No two images have a similarity of 0.97 or more.";
+  return "Near copies";
+}
+
+// Showing what is searched for.
+
+function busy(is) {
+  at.results.setAttribute("aria-busy", is);
+  if (is) at.error.hidden = true;
+}
+
+function show(state) {
+  const queried = state.id || state.vector || state.file;
+  document.body.classList.toggle("empty", !queried);
+  at.picture.hidden = !(state.id || state.file);
+  at.narrow.hidden = !queried;
+  at.sent.hidden = !(state.vector && !state.file);
+  if (state.file) setPicture(state.file);
+  else if (state.id) setPicture(state.id);
+  (state.copies ? at.results : at.groups).replaceChildren();
+  at.more.hidden = true;
+  at.least.value = state.least;
+  at["least-shown"].textContent = state.least ? state.least.toFixed(2) : "any";
+  at.distinct.checked = state.distinct;
+  const filters = Object.keys(state.where).length;
+  at.filtered.textContent = filters ? ` (${filters})` : "";
+  at.narrowed.textContent = filters || state.least || state.distinct ? " (narrowed)" : "";
+  setConditions(at.columns, state.where);
+  showPart(state.box);
+  at.whole.hidden = !state.box;
+}
+
+function setPicture(source) {
+  if (at.shown.source === source) return;
+  if (at.shown.src.startsWith("blob:")) URL.revokeObjectURL(at.shown.src);
+  at.shown.source = source;
+  at.shown.className = "";
+  at.shown.onload = () => {
+    const { naturalWidth: width, naturalHeight: height } = at.shown;
+    at.frame.style.setProperty("--ratio", width / height);
+    at.shown.className = Math.max(width, height) < 64 ? "tiny" : "";
+  };
+  // The original file if it still lies where it was indexed.
+  at.shown.onerror = () => { at.shown.onerror = null; if (typeof source === "string") at.shown.src = address(source, "thumbnail"); };
+  at.shown.src = typeof source === "string" ? address(source, "image") : URL.createObjectURL(source);
+}
+
+function showPart(box) {
+  part = box || null;
+  at.box.hidden = !box;
+  if (box) ["left", "top", "width", "height"].forEach((side, i) => { at.box.style[side] = `${box[i] * 100}%`; });
+}
+
+// What starts a search.
+
+const NOTHING = { id: undefined, vector: undefined, file: undefined, box: undefined, copies: false, k: STEP };
+
+function choose(id) {
+  go({ ...NOTHING, id }, { focus: true });
+  scrollTo({ top: 0 });
+}
+
+function take(files) {
+  if (files[0]) go({ ...NOTHING, file: files[0] }, { focus: true });
+}
+
+function searchPart(box) {
+  // A part of a picture has another embedding than the picture.
+  go({ box: box || undefined, vector: asked.file ? undefined : asked.vector, fresh: true, k: STEP });
+}
+
+function later(changes) {
+  clearTimeout(timer);
+  timer = setTimeout(() => go(changes, { replace: true }), 200);
+}
+
+at.file.addEventListener("change", () => { take(at.file.files); at.file.value = ""; });
+document.addEventListener("paste", event => take([...event.clipboardData.files]));
+for (const kind of ["dragover", "dragleave", "drop"]) {
+  document.addEventListener(kind, event => {
+    event.preventDefault();
+    document.body.classList.toggle("dragging", kind === "dragover");
+    if (kind === "drop") take(event.dataTransfer.files);
+  });
+}
+at.home.addEventListener("click", event => { event.preventDefault(); go({ ...NOTHING, where: {}, least: 0, distinct: false }); });
+at.copies.addEventListener("click", () => go({ ...NOTHING, copies: true }, { focus: true }));
+at.more.addEventListener("click", async () => {
+  const first = at.results.children.length;
+  await go({ k: asked.k + STEP }, { replace: true });
+  at.results.children[first]?.querySelector("button").focus();
+});
+at.share.addEventListener("click", async () => {
+  await navigator.clipboard?.writeText(location.href);
+  at.status.textContent = asked.file
+    ? "Copied. The address holds what the model saw in the picture, not the picture."
+    : "The address of this search is copied.";
+});
+at.options.addEventListener("submit", event => event.preventDefault());
+at.least.addEventListener("input", () => {
+  const least = Number(at.least.value);
+  at["least-shown"].textContent = least ? least.toFixed(2) : "any";
+  later({ least });
+});
+at.distinct.addEventListener("change", () => later({ distinct: at.distinct.checked }));
+at.whole.addEventListener("click", () => searchPart(null));
+addEventListener("popstate", () => go({ ...NOTHING, ...read() }, { replace: true }));
+
+// The box.
+
+let corner = null;
+
+function shareOf(event) {
+  const { left, top, width, height } = at.shown.getBoundingClientRect(), inside = value => Math.min(1, Math.max(0, value));
+  return [inside((event.clientX - left) / width), inside((event.clientY - top) / height)];
+}
+
+function between([x, y], [u, v]) {
+  return [Math.min(x, u), Math.min(y, v), Math.abs(x - u), Math.abs(y - v)];
+}
+
+at.frame.addEventListener("pointerdown", event => {
+  if (event.button) return;
+  at.frame.setPointerCapture(event.pointerId);
+  corner = shareOf(event);
+});
+at.frame.addEventListener("pointermove", event => { if (corner) showPart(between(corner, shareOf(event))); });
+at.frame.addEventListener("pointerup", event => {
+  if (!corner) return;
+  const box = between(corner, shareOf(event));
+  corner = null;
+  // A click without a drag is no box.
+  if (Math.min(box[2], box[3]) >= LEAST_PART) searchPart(box);
+  else showPart(asked.box);
+});
+at.frame.addEventListener("pointercancel", () => { corner = null; showPart(asked.box); });
+at.frame.addEventListener("keydown", event => {
+  const step = { ArrowLeft: [-0.05, 0], ArrowRight: [0.05, 0], ArrowUp: [0, -0.05], ArrowDown: [0, 0.05] }[event.key];
+  if (step) {
+    event.preventDefault();
+    showPart(moved(part || [0.25, 0.25, 0.5, 0.5], step, event.shiftKey));
+    at.status.textContent = `Part: ${part.map((share, i) => `${["left", "top", "width", "height"][i]} ${Math.round(share * 100)} %`).join(", ")}. Enter searches.`;
+  } else if (event.key === "Enter" && part) searchPart(part);
+  else if (event.key === "Escape" && part) searchPart(null);
+});
+
+function moved([x, y, width, height], [right, down], resize) {
+  const within = (value, low, high) => Math.min(high, Math.max(low, value));
+  return resize
+    ? [x, y, within(width + right, 0.05, 1 - x), within(height + down, 0.05, 1 - y)]
+    : [within(x + right, 0, 1 - width), within(y + down, 0, 1 - height), width, height];
+}
+
+// The start. On wide windows the fields are always open.
+const wide = matchMedia("(min-width: 761px)"), fit = () => { at.narrow.open = wide.matches; };
+wide.addEventListener("change", fit);
+fit();
+
+asked = read();
+const columns = await fetch("v1/columns").then(response => response.json());
+at.facts.textContent = `${columns.images.toLocaleString("en")} images`;
+showColumns(at.columns, columns.columns, () => later({ where: conditions(at.columns), k: STEP }));
+at.filter.hidden = !at.columns.children.length;
+at.filter.open = Object.keys(asked.where).length > 0;
+go({}, { replace: true });

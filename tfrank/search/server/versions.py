@@ -1,0 +1,157 @@
+"""The version of an index that is served, and its successor when that appears."""
+
+import base64
+import datetime
+import functools
+import logging
+import math
+import threading
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as types
+
+from tfrank.common.checks import InputError, did_you_mean
+from tfrank.search.index import SearchIndex
+
+# Text columns with at most so many values are listed with them.
+FEW_VALUES = 100
+# Where the images lie is the server's own affair.
+PRIVATE = ("path",)
+# A PNG of one grey pixel.
+_PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg=="
+)
+_LOG = logging.getLogger("tfrank.search.server")
+
+
+class Opened:
+    """A version of an index with its model, and what is computed from it once.
+
+    Args:
+        folder: the index folder.
+        trusted: whether the model may run any operation.
+        before: the version that was served before; its model is kept if it is the same.
+    """
+
+    def __init__(self, folder: str, *, trusted: bool, before: "Opened | None" = None):
+        self.index = SearchIndex(folder, trusted=trusted, loaded=before and before.index.embedder)
+        self.number, self.model = self.index.version.number, self.index.version.model
+        self.names = [name for name in self.index.table.column_names if name not in PRIVATE]
+        self._lock, self._duplicates = threading.Lock(), {}
+        if before is None or before.model != self.model:
+            # The first call of a model takes longest.
+            self.index.embedder.embed([_PIXEL])
+
+    def metadata(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Returns the columns of an image as JSON has them, without those that are private."""
+        return {name: plain(value) for name, value in row.items() if name not in PRIVATE}
+
+    def check_columns(self, where: dict[str, Any]) -> None:
+        """Raises InputError if a condition names a column that there is not."""
+        for name in where:
+            if name not in self.names:
+                hint = did_you_mean(name, self.names)
+                raise InputError(f"There is no column {name!r}.{hint} Columns are: {', '.join(self.names)}.")
+
+    @functools.cached_property
+    def columns(self) -> list[dict[str, Any]]:
+        """Names and types of the columns; of text with few values the values, of numbers the range."""
+        return [_described(name, self.index.table.column(name)) for name in self.names]
+
+    def duplicates(self, min_similarity: float) -> list[list[str]]:
+        """Returns groups of images that are nearly the same, the largest first."""
+        with self._lock:
+            if min_similarity not in self._duplicates:
+                if len(self._duplicates) >= 4:
+                    self._duplicates.clear()
+                self._duplicates[min_similarity] = self.index.duplicates(min_similarity)
+            return self._duplicates[min_similarity]
+
+    def spread(self, k: int) -> list[str]:
+        """Returns the ids of k images, evenly spread over the index."""
+        images = len(self.index)
+        k = min(k, images)
+        rows = (2 * np.arange(k) + 1) * images // (2 * k)
+        return self.index.ids[rows].tolist()
+
+
+class Versions:
+    """Holds the current version of an index. Requests keep the one they began with.
+
+    Args:
+        folder: the index folder.
+        trusted: whether its models may run any operation.
+
+    Raises:
+        InputError: the folder is no index, or its model is refused.
+    """
+
+    def __init__(self, folder: str, *, trusted: bool = False):
+        self.folder, self._trusted, self._lock = folder, trusted, threading.Lock()
+        self._failed = None
+        self.current = Opened(folder, trusted=trusted)
+
+    def refresh(self) -> None:
+        """Opens the current version if it is another than the one that is served.
+
+        A version that cannot be opened is logged once, and the one before stays.
+        """
+        with self._lock:
+            published = self._published()
+            if published in (None, self.current.number, self._failed):
+                return
+            try:
+                self.current = Opened(self.folder, trusted=self._trusted, before=self.current)
+                self._failed = None
+                _LOG.info("version %d: %d images", self.current.number, len(self.current.index))
+            except InputError as error:
+                self._failed = published
+                _LOG.error("version %s is not served: %s", published, error)
+
+    def _published(self):
+        """Returns the number in the file CURRENT; None if there is none."""
+        try:
+            with open(self.current.index.store.path("CURRENT")) as file:
+                return int(file.read())
+        except (OSError, ValueError):
+            return None
+
+
+def plain(value: Any) -> Any:
+    """Returns a value of a column as JSON has it: no NaN, dates as text.
+
+    >>> plain(float("nan")), plain(datetime.date(2026, 2, 1)), plain([1, "a"])
+    (None, '2026-02-01', [1, 'a'])
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    if isinstance(value, dict):
+        return {str(name): plain(one) for name, one in value.items()}
+    return value.isoformat() if isinstance(value, datetime.date | datetime.time) else str(value)
+
+
+def _described(name: str, column: pa.ChunkedArray) -> dict[str, Any]:
+    described = {"name": name, "type": _kind(column.type)}
+    if described["type"] == "text":
+        values = sorted(value for value in pc.unique(column).to_pylist() if value is not None)
+        if len(values) <= FEW_VALUES:
+            described["values"] = values
+    if described["type"] == "number" and len(column) > column.null_count:
+        ends = pc.min_max(column).as_py()
+        described |= {end: plain(ends[end]) for end in ("min", "max")}
+    return described
+
+
+def _kind(of: pa.DataType) -> str:
+    if types.is_string(of) or types.is_large_string(of):
+        return "text"
+    if types.is_integer(of) or types.is_floating(of):
+        return "number"
+    return "truth" if types.is_boolean(of) else str(of)
