@@ -222,7 +222,8 @@ def get_config(loss: str = "") -> ConfigDict:
     # weights.
     config.train.learning_rate = 1e-3
     # Learning-rate schedule: "constant", "linear" (to zero at the last step), "cosine" (likewise), or "steps"
-    # (times `schedule_factor` at each of `schedule_steps`). It rises linearly in the first `warmup_steps`.
+    # (times `schedule_factor` at each of `schedule_steps`); "auto" is "cosine" from random weights, else
+    # "constant". It rises linearly in the first `warmup_steps`.
     config.train.schedule = "constant"
     config.train.warmup_steps = 0
     config.train.schedule_steps = ()

@@ -55,6 +55,7 @@ def get_config(loss: str = ""):
     if config.loss.name == "pnp":
         config.loss.warmup_steps = -1
     config.train.learning_rate = -1.0
+    config.train.schedule = "auto"
     config.train.start_share = -1.0
     config.train.class_loss_weight = -1.0
     config.train.proxy_multiplier = -1.0

@@ -67,8 +67,7 @@ PASSES = (6, 40)
 FROZEN_PASSES, FROZEN_RATE = 24, 3e-4
 FEWEST_STEPS, MOST_STEPS = 100, 5000
 EVALUATIONS = 10
-# Held out for validation by default: share of the classes from pretrained weights, fewest classes; fewest to
-# hold any out of. From random weights each training class counts more than a better choice of the weights.
+# Held out for validation by default: share of the classes, fewest classes; fewest to hold any out of.
 HELD_OUT_SHARE, FEWEST_HELD_OUT, FEWEST_TO_HOLD_OUT = 0.2, 4, 12
 SAMPLERS = ("class_balanced", "all_classes", "category_pairs", "uniform")
 
@@ -117,6 +116,8 @@ def resolved(config: ConfigDict) -> ConfigDict:
     if config.model.backbone == "auto":
         pretrained = PYTORCH_BACKBONE if config.model.weights.endswith((".pth", ".pt")) else KERAS_BACKBONE
         config.model.backbone = SMALL_BACKBONE if random else pretrained
+    if config.train.schedule == "auto":
+        config.train.schedule = ("constant", "cosine")[random]
     if not len(config.data.color_jitter):
         config.data.color_jitter = COLOR_JITTER[random]
     if config.data.resize == OPEN:
@@ -136,8 +137,7 @@ def held_out_classes(config: ConfigDict, labels: np.ndarray) -> int:
             " are enough. The last weights are taken."
         )
         return 0
-    share = 0.0 if config.model.weights == "random" else HELD_OUT_SHARE
-    count = max(FEWEST_HELD_OUT, round(share * classes))
+    count = max(FEWEST_HELD_OUT, round(HELD_OUT_SHARE * classes))
     print(f"{count} of {classes} training classes are held out, to choose the best weights by.")
     return count
 
