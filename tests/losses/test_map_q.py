@@ -67,7 +67,7 @@ def class_weighted(labels, rows, sample_weight):
 
 @pytest.mark.parametrize("sample_weight", [None, np.linspace(0, 3, 11)], ids=["unweighted", "weighted"])
 @every_weighted_batch
-def test_class_weights_divide_a_querys_weight_by_the_counting_queries_of_its_class(labels, sample_weight):
+def test_class_weights_divide_a_querys_weight_by_the_valid_queries_of_its_class(labels, sample_weight):
     rows, weight = embeddings(), np.ones(11) if sample_weight is None else sample_weight
     value = QuantizedAPLoss(class_weights=True)(tf.constant(labels), rows, sample_weight)
     np.testing.assert_allclose(value, class_weighted(labels, rows, weight), atol=1e-12)
@@ -86,7 +86,7 @@ def test_with_class_weights_a_class_weighs_the_same_however_many_queries_it_has(
     assert abs(value - losses.mean()) > 0.05
 
 
-def test_class_weights_change_nothing_where_no_query_counts():
+def test_class_weights_change_nothing_where_no_query_is_valid():
     result = value_and_gradient(QuantizedAPLoss(class_weights=True), tf.range(11), embeddings())
     assert all(np.all(part == 0) for part in result)
 

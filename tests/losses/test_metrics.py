@@ -159,7 +159,7 @@ def test_result_is_the_weighted_mean_over_the_queries_of_all_batches(recipe, dty
 
 
 @every_metric
-def test_batch_without_a_counting_query_gives_zero(recipe):
+def test_batch_without_a_valid_query_gives_zero(recipe):
     batch = np.arange(11), embeddings()
     metric = recipe.make()
     metric.update_state(*batch)

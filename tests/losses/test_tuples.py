@@ -105,7 +105,7 @@ def test_rows_at_the_same_distance_share_the_gradient_equally(mining):
 
 @pytest.mark.parametrize("hardest", [0, 2])
 @pytest.mark.parametrize("mining", ["semi_hard", "hard", "all"])
-def test_a_query_without_a_negative_has_no_triplet_and_does_not_count(mining, hardest):
+def test_a_query_without_a_negative_has_no_triplet_and_is_not_valid(mining, hardest):
     """However large the margin; the second query has negatives, but no positive."""
     pairs = outside([5, 6, 5], UNIT_ROWS[:3], [5, 5], UNIT_ROWS[3:5])
     with tf.GradientTape() as tape:
@@ -147,7 +147,7 @@ def test_of_queries_of_one_loss_the_first_in_the_batch_count():
 
 
 @pytest.mark.parametrize("hardest", [9, 1000])
-def test_where_fewer_queries_count_than_the_hardest_all_of_them_do(hardest):
+def test_where_fewer_queries_are_valid_than_the_hardest_all_of_them_count(hardest):
     """Nine of the batch have another row of their class."""
     by_all, by_hardest = (TripletLoss(1.0, hardest=number) for number in (0, hardest))
     rows = embeddings()

@@ -83,7 +83,7 @@ def assert_statistics(statistics, wanted):
 
 
 @every_batch
-def test_summary_is_that_of_plain_loops(labels, embeddings):
+def test_statistics_are_those_of_plain_loops(labels, embeddings):
     assert_statistics(batch_statistics(labels, embeddings), by_hand(labels, embeddings))
 
 
@@ -155,7 +155,7 @@ def test_embeddings_may_be_of_any_precision(dtype):
     assert_statistics(batch_statistics(labels, tf.cast(embeddings, dtype)), by_hand(labels, embeddings))
 
 
-def test_summary_is_one_graph_for_batches_of_any_size():
+def test_statistics_are_one_graph_for_batches_of_any_size():
     function = tf.function(
         batch_statistics,
         input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([None, 3], tf.float64)],
