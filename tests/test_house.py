@@ -15,8 +15,8 @@ FILES = sorted(ROOT.rglob("*.py"))
 FOLDERS = sorted(path.name for path in ROOT.iterdir() if (path / "__init__.py").exists())
 # These may import every folder, and no folder imports them.
 TOP = ("run", "search", "callbacks.py", "__init__.py")
-# Both define flags of the same names, so that a process imports one of them.
-PROGRAMS = {"tfrank.run.train", "tfrank.run.evaluate"}
+# They define flags of the same names as other programs, so that a process imports one of them.
+PROGRAMS = {"tfrank.run.train", "tfrank.run.evaluate", "tfrank.search.server.command"}
 MODULES = sorted({m.name for m in pkgutil.walk_packages([str(ROOT)], "tfrank.")} - PROGRAMS)
 
 
