@@ -7,8 +7,8 @@ files, ids and vectors, with and without conditions, send text, cut images and b
 delete images meanwhile. Nine of ten requests are searches by files.
 
 Prints the latencies of good searches, the images a second beside those of the bare model on the same files
-before and after the load, the number of answers by status, the memory of the server in the second and in
-the last tenth of the time, and how many answers differ from exact search by more than rounding.
+before and after the load, the number of answers by status, the memory of the server, and how many answers
+differ from exact search by more than rounding.
 """
 
 import collections
@@ -194,20 +194,17 @@ def report(sent, memory, bare, checked, status):
     """Prints the table."""
     good = [one for one in sent if one.kind == "file" and one.status == 200]
     latency = np.percentile([1e3 * one.seconds for one in good], [50, 95, 99])
-    tenth = max(1, len(memory) // 10)
     statuses = collections.Counter((one.kind, one.status) for one in sent)
     speed = len(good) / _SECONDS.value
     answers = json.dumps({f"{kind} {code}": number for (kind, code), number in sorted(statuses.items())})
-    early, late = np.mean(memory[tenth : 2 * tenth]), np.mean(memory[-tenth:])
+    tenths = ", ".join(f"{np.mean(part):.0f}" for part in np.array_split(memory, 10))
     print(f"searches by file       {len(good):,} in {_SECONDS.value} s, {_CLIENTS.value} threads")
     print("latency p50, p95, p99  " + ", ".join(f"{one:.0f} ms" for one in latency))
     print(
         f"images a second        {speed:.0f}; bare model {bare[0]:.0f} before, {bare[1]:.0f} after the load"
     )
     print(f"answers by status      {answers}")
-    print(
-        f"memory                 {early:.0f} MiB in the second tenth of the time, {late:.0f} MiB in the last"
-    )
+    print(f"memory, MiB            {tenths}, in each tenth of the time")
     print(f"differ from exact      {checked[1]:,} of {checked[0]:,}")
     print(f"exit status            {status}")
 
