@@ -755,11 +755,11 @@ TRAIN = [
     ),
     (
         "--config.evaluation.protocols=query_gallery",
-        "No image of the test set has the role 'query'. Take leave_one_out.",
+        "No image of the test set has the role 'query'. Choose leave_one_out.",
     ),
     (
         "--config.evaluation.protocols=revisited",
-        "The test set has no graded relevance (ground_truth.json beside its records). Take"
+        "The test set has no graded relevance (ground_truth.json beside its records). Choose"
         " another protocol, such as leave_one_out.",
     ),
     (
@@ -779,8 +779,8 @@ TRAIN = [
     ),
     (
         "--config.evaluation.rerank=True --config.evaluation.query_expansion=3",
-        "Re-ranking takes a query that is in the gallery as it is there, not expanded. Take"
-        " database augmentation in place of query expansion, or one of the two.",
+        "Re-ranking takes a query that is in the gallery from there, where it is not expanded."
+        " Use database augmentation in place of query expansion, or one of the two.",
     ),
     (
         "--config.evaluation.batch_size=0",
@@ -885,7 +885,7 @@ EVAL = [
     ),
     (
         "--embeddings={bad}/not_finite_x.npz",
-        "The embedding of '0' is not finite. Has the model diverged?",
+        "The embedding of '0' is not finite. The model may have diverged.",
     ),
     (
         "--embeddings={bad}/same_ids_x.npz",
@@ -906,23 +906,21 @@ EVAL = [
     ),
     (
         "--embeddings={bad}/no_classes_x.npz",
-        "Images of the test set have no class (label -1), by which leave_one_out measures. Give"
-        " them classes, or take the protocol revisited, of graded relevance.",
+        "Images of the test set have no class (label -1), but leave_one_out needs classes. Label"
+        " the images, or choose the protocol revisited, which uses graded relevance.",
     ),
     (
         "--embeddings={bad}/groups_x.npz",
-        "Images of one group are of several classes; one is '2'. A group is one thing: correct"
-        " the groups of the test set.",
+        "Images of one group have different classes; one of them is '2'. A group shows one object:"
+        " correct the groups of the test set.",
     ),
     (
         "--embeddings={bad}/good_x.npz --export",
-        "Embeddings without a model cannot be whitened, scaled or exported. Give --workdir, or"
-        " neither --export nor config.evaluation.whitening or scales.",
+        "Embeddings come without a model. Give --workdir, or leave out export.",
     ),
     (
         "--embeddings={bad}/good_x.npz --config.evaluation.whitening=0.5",
-        "Embeddings without a model cannot be whitened, scaled or exported. Give --workdir, or"
-        " neither --export nor config.evaluation.whitening or scales.",
+        "Embeddings come without a model. Give --workdir, or leave out whitening.",
     ),
     (
         "--embeddings={bad}/good_x.npz --config.evaluation.recall_at=(10,)",
@@ -930,7 +928,7 @@ EVAL = [
     ),
     (
         "--embeddings={bad}/good_x.npz --config.evaluation.protocols=query_gallery",
-        "No image of the test set has the role 'query'. Take leave_one_out.",
+        "No image of the test set has the role 'query'. Choose leave_one_out.",
     ),
     (
         "--embeddings={bad}/good_x.npz --output_dir={bad}/file",
@@ -938,12 +936,12 @@ EVAL = [
     ),
     (
         "--embeddings={bad}/good_x.npz --compare_with=nowhere",
-        "There is no evaluation in nowhere (no metrics.json). Give the folder of one, such as"
+        "There is no evaluation in nowhere (no metrics.json). Give the folder of an evaluation, such as"
         " RUN/evaluation/test.",
     ),
     (
         "--embeddings={bad}/good_x.npz --compare_with={bad}/good_x_evaluation",
-        "{bad}/good_x_evaluation is this evaluation itself. Compare with another.",
+        "{bad}/good_x_evaluation is the folder of this evaluation itself. Give the folder of another one.",
     ),
     (
         "--embeddings={bad}/again_x.npz --compare_with={bad}/no_json",
@@ -955,7 +953,7 @@ EVAL = [
     ),
     (
         "--embeddings={bad}/again_x.npz --compare_with={bad}/other_schema",
-        "{bad}/other_schema/metrics.json is not of an evaluation, or is of another schema (99)."
+        "{bad}/other_schema/metrics.json was not written by an evaluation, or has another schema (99)."
         " Give the folder of an evaluation, such as RUN/evaluation/test, or evaluate again.",
     ),
     (
@@ -974,17 +972,17 @@ EVAL = [
     ),
     (
         "--embeddings={bad}/other_ids_x.npz --compare_with={bad}/good_x_evaluation",
-        "{bad}/good_x_evaluation has none of this test set's queries: they have no id in common."
+        "{bad}/good_x_evaluation has none of the queries of this test set: no id is in both."
         " Compare with an evaluation of the same test set.",
     ),
     (
         "--embeddings={bad}/other_classes_x.npz --compare_with={bad}/good_x_evaluation",
-        "{bad}/good_x_evaluation has other classes for the same ids. It is of another test set.",
+        "{bad}/good_x_evaluation has other classes for the same ids, so its test set is another one.",
     ),
     (
         "--embeddings={bad}/more_x.npz --compare_with={bad}/good_x_evaluation",
         "{bad}/good_x_evaluation searched another gallery at leave_one_out (4 and 6 images), so"
-        " its numbers do not compare. Evaluate it again on this one.",
+        " its metrics do not compare. Evaluate it again on this one.",
     ),
     (
         "--neighbors=fast",
@@ -1115,7 +1113,7 @@ EVAL = [
     ),
     (
         "--workdir={bad}/run --compare_with={bad}/run",
-        "{bad}/run/metrics.json is not of an evaluation, or is of another schema (None). Give"
+        "{bad}/run/metrics.json was not written by an evaluation, or has another schema (None). Give"
         " the folder of an evaluation, such as RUN/evaluation/test, or evaluate again.",
     ),
     (

@@ -1,5 +1,5 @@
 """Search, ranks, metrics and reports."""
 
-from tfrank.evaluation.evaluate import Evaluation, evaluate
+from tfrank.evaluation.evaluate_arrays import Evaluation, evaluate
 
 __all__ = ["Evaluation", "evaluate"]
