@@ -38,10 +38,11 @@ from absl import app, flags
 
 from benchmarks import evaluation_peers, memory
 from benchmarks.trained_embeddings import DIM, IMAGES_PER_CLASS, trained_embeddings
-from tfrank.evaluation import metrics
+from tfrank.evaluation import retrieval_metrics as metrics
 from tfrank.evaluation.leave_one_out import leave_one_out_ranks
 from tfrank.evaluation.parallel import Gallery
-from tfrank.evaluation.ranks import by_label, positive_ranks
+from tfrank.evaluation.relevance import relevance_by_label
+from tfrank.evaluation.retrieval_ranks import positive_ranks
 from tfrank.evaluation.search import exhaustive, neighbors
 from tfrank.evaluation.search.scann_index import ScannIndex
 
@@ -71,8 +72,8 @@ def metrics_of(rows: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
 
 def generic_metrics_of(rows: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
     """The same for a gallery that need not be the queries."""
-    truth = by_label(labels, labels, np.arange(len(labels)))
-    return metrics.per_query(positive_ranks(rows, rows, truth), KS)
+    relevance = relevance_by_label(labels, labels, np.arange(len(labels)))
+    return metrics.per_query(positive_ranks(rows, rows, relevance), KS)
 
 
 def product(rows: np.ndarray, labels: np.ndarray) -> None:

@@ -11,7 +11,8 @@ Where they differ in definition, ours are brought to theirs here:
 
 import numpy as np
 
-from tfrank.evaluation import evaluate, metrics
+from tfrank.evaluation import evaluate
+from tfrank.evaluation import retrieval_metrics as metrics
 
 KS = (1, 10)
 # Of pytorch-metric-learning, and what ours are called.
@@ -65,14 +66,14 @@ def pairs_of_oml(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, tuple[
         verbose=False,
     )
     ranks = evaluate(embeddings, labels, ks=KS).ranks
-    counts = ranks.positives > 0
+    valid = ranks.positives > 0
     pairs = {"map": (metrics.average_precision(ranks), theirs["map"][len(labels) - 1])}
     for k in KS:
-        share = metrics.precision_at_k(ranks, k)[counts] * k / np.minimum(k, ranks.positives[counts])
+        share = metrics.precision_at_k(ranks, k)[valid] * k / np.minimum(k, ranks.positives[valid])
         pairs[f"cmc@{k}"] = metrics.recall_at_k(ranks, k), theirs["cmc"][k]
         pairs[f"precision@{k}"] = share, theirs["precision"][k]
-    return {name: (float(np.nanmean(ours)), _mean(other, counts)) for name, (ours, other) in pairs.items()}
+    return {name: (float(np.nanmean(ours)), _mean(other, valid)) for name, (ours, other) in pairs.items()}
 
 
-def _mean(values, counts):
-    return float(np.mean(np.asarray(values, np.float64)[counts]))
+def _mean(values, valid):
+    return float(np.mean(np.asarray(values, np.float64)[valid]))

@@ -67,7 +67,7 @@ def command_lines() -> Iterator[CommandLines]:
 def _serve() -> None:
     """Answers each line of the standard input, a program and its arguments, by how it ended."""
     # What the commands import. Their own modules define flags, and are run anew by each child.
-    from tfrank.run import comparing, experiment, measuring, reporting, trained  # noqa: F401
+    from tfrank.run import comparison, evaluation_results, experiment, report_writer, trained  # noqa: F401
 
     for line in sys.stdin:
         print(json.dumps(dataclasses.asdict(_forked(*json.loads(line)))), flush=True)

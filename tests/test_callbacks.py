@@ -16,9 +16,9 @@ from tfrank.callbacks import RetrievalEvaluation
 from tfrank.common.checks import InputError
 from tfrank.configs import digits
 from tfrank.evaluation.embed import embed
-from tfrank.evaluation.measure import leave_one_out
 from tfrank.evaluation.protocols import TestSet
-from tfrank.run import inference, measuring
+from tfrank.evaluation.ranking_results import leave_one_out
+from tfrank.run import evaluation_results, inference
 
 RNG = np.random.default_rng(0)
 # Eight classes of five. The first half of an image tells the class, the second is noise.
@@ -120,7 +120,9 @@ def test_the_numbers_are_bit_for_bit_those_of_the_mains():
     test = TestSet(labels, np.arange(40).astype(str), nothing, np.full(40, -1))
     config = digits.get_config()
     config.evaluation.recall_at = (1, 10)
-    metrics = measuring.measure_all(config, embeddings, test).rankings["leave_one_out"].metrics
+    metrics = (
+        evaluation_results.evaluate_embeddings(config, embeddings, test).rankings["leave_one_out"].metrics
+    )
     assert last(history) == {key: metrics[key[4:]] for key in last(history)}
 
 

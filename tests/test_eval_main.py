@@ -17,7 +17,7 @@ from tfrank.common.files import locked
 from tfrank.data.record_folder import open_split
 from tfrank.data.records import RecordReader
 from tfrank.evaluation.postprocessing.whitening import load_whitening, whiten
-from tfrank.evaluation.report.files import load_metrics, load_per_query
+from tfrank.evaluation.report.result_files import load_metrics, load_per_query
 
 pytestmark = pytest.mark.slow
 
@@ -224,7 +224,7 @@ def test_what_cannot_be_compared_is_said_before_anything_is_embedded(run, evalua
     [
         (
             ["--embeddings=x.npz", "--config.evaluation.scales=1.0,0.5"],
-            "cannot be whitened, scaled or exported",
+            "come without a model. Give --workdir, or leave out scales",
         ),
         (["--saved_model=RUN/saved_model", "--export"], "A SavedModel cannot be exported again"),
     ],

@@ -19,7 +19,7 @@ from tests.data.sources.trees import write
 from tests.programs import ROOT
 from tfrank.data.prepare.builder import prepare
 from tfrank.data.regions import ARCFACE_POINTS
-from tfrank.run import datasets, inference, measuring
+from tfrank.run import datasets, evaluation_results, inference
 
 pytestmark = pytest.mark.slow
 
@@ -47,10 +47,10 @@ def measured(name, records, **data):
     if config.evaluation.recall_at:
         config.evaluation.recall_at = (1, 2)
     index, relevance = datasets.build_test_set(config, "nowhere")
-    test = measuring.test_set_of(index, relevance)
-    measuring.check_measurable(config, test)
+    test = evaluation_results.test_set_of(index, relevance)
+    evaluation_results.check_evaluation(config, test)
     embeddings, _ = inference.embed_all(config, mean_color, index)
-    return measuring.measure_all(config, embeddings, test)
+    return evaluation_results.evaluate_embeddings(config, embeddings, test)
 
 
 def prepared(source, folder, **options):
@@ -118,7 +118,7 @@ def test_eval_main_measures_roxford_by_graded_relevance_with_and_without_distrac
     expected = {name: np.mean([first[name], *([second[name]] if name in second else [])]) for name in first}
     assert {name: row["trapezoid_map"] for name, row in found.items()} == pytest.approx(expected, abs=1e-6)
     assert json.loads((output / "metrics.json").read_text())["about"]["scales"] == "0.5, 1, 2"
-    assert_are(found["easy"], queries=1, lone_queries=1)
+    assert_are(found["easy"], queries=1, queries_without_positive=1)
     assert_are(found["hard"], capped_precision_at_1=0.5, capped_precision_at_5=0.75)
     page = (output / "report.html").read_text()
     assert "ROxford5k, medium: mAP_Q" in page and "67.50" in page
@@ -148,7 +148,9 @@ def test_in_shop_ranks_the_gallery_alone_for_the_queries_alone(tmp_path):
     found = measured("in_shop", prepared("in_shop", tmp_path / "shop")).metrics()
     assert list(found) == ["query_gallery"]
     # At 10, 11 and 45 the item of the other is nearer, at 75 the right one is.
-    expected = dict(recall_at_1=1 / 4, recall_at_2=1, map=(3 * 0.5 + 1) / 4, queries=4, lone_queries=0)
+    expected = dict(
+        recall_at_1=1 / 4, recall_at_2=1, map=(3 * 0.5 + 1) / 4, queries=4, queries_without_positive=0
+    )
     assert_are(found["query_gallery"], **expected)
 
 
@@ -175,7 +177,9 @@ def test_vehicle_id_is_measured_in_both_ways_on_each_of_its_sets(tmp_path):
     # Of vehicle 2, the other image comes third, after both of vehicle 3; in a gallery of one each, second.
     expected = dict(recall_at_1=4 / 6, recall_at_2=4 / 6, map=(4 + 2 / 3) / 6, queries=6)
     assert_are(small["leave_one_out"], **expected)
-    expected = dict(recall_at_1=2 / 3, recall_at_2=1, map=(2 + 1 / 2) / 3, queries=3, lone_queries=0)
+    expected = dict(
+        recall_at_1=2 / 3, recall_at_2=1, map=(2 + 1 / 2) / 3, queries=3, queries_without_positive=0
+    )
     assert_are(small["random_gallery"], **expected)
     assert_are(medium["leave_one_out"], recall_at_1=1, map=1, queries=4)
 
@@ -264,12 +268,12 @@ def test_eval_main_verifies_the_pairs_of_templates_of_ijb_c(tmp_path):
     }
     assert tree["galleries"]["template_pairs"]["images"] == 12
     assert (
-        "FAR 0.01, 0.001, 0.0001, 1e-05, 1e-06 left out: 11 negative pairs cannot show so low a rate."
+        "FAR 0.01, 0.001, 0.0001, 1e-05, 1e-06 left out: 11 negative pairs are too few for such a rate."
         in tree["notes"]
     )
     assert tree["about"]["protocols"].startswith("template_pairs: pairs of templates, by the cosine")
     page = (output / "report.html").read_text()
-    assert "TAR@FAR 0.1" in page and "75.00" in page and "TAR at FAR: share" in process.stdout
+    assert "TAR@FAR 0.1" in page and "75.00" in page and "TAR@FAR x: true accept rate" in process.stdout
     assert not list((output / "per_query").iterdir())
     process = run(
         *("--config.data.test_region=face", f"--compare_with={output}", f"--output_dir={tmp_path / 'again'}")

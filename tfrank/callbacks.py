@@ -11,7 +11,7 @@ from tfrank.common import checks
 from tfrank.common.checks import InputError
 from tfrank.common.normalize import side_by_side
 from tfrank.evaluation.embed import embed
-from tfrank.evaluation.measure import leave_one_out
+from tfrank.evaluation.ranking_results import leave_one_out
 from tfrank.evaluation.search.by_name import SEARCHES
 
 EXPECTED = (
@@ -103,7 +103,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         if not self._values or is_last or (epoch + 1) % self._every == 0:
             embeddings, labels = embed(self._embeddings, self._batches())
             metrics = leave_one_out(embeddings, labels, self._ks, neighbors=self._neighbors)
-            counts = ("queries", "lone_queries")
+            counts = ("queries", "queries_without_positive")
             self._values = {self._prefix + key: metrics[key] for key in metrics if key not in counts}
         logs.update(self._values)
 

@@ -15,7 +15,7 @@ from tfrank.data.prepare.__main__ import next_command, table
 from tfrank.data.prepare.builder import prepare
 from tfrank.data.record_folder import load_summary, open_split
 from tfrank.data.templates import load_templates
-from tfrank.run import datasets, measuring
+from tfrank.run import datasets, evaluation_results
 
 # Image n is of template n // 2 and media n // 2 + 100; template 5 has the last two.
 IMAGES = [f"{n}.jpg {n // 2} {n // 2 + 100}" for n in range(12)]
@@ -66,28 +66,28 @@ def test_the_records_are_a_test_set_of_templates_for_a_config_that_verifies_face
     config = vgg_face2.get_config()
     config.data.update(test_records=prepare_ijbc(ijbc)[0], test_region="face")
     index, relevance = datasets.build_test_set(config, "nowhere")
-    test = measuring.test_set_of(index, relevance)
-    assert test.relevance is None and set(test.labels) == {-1}
+    test = evaluation_results.test_set_of(index, relevance)
+    assert test.grades is None and set(test.labels) == {-1}
     assert test.templates.template.tolist() == [int(name.split(b".")[0]) // 2 for name in index.id]
-    measuring.check_measurable(config, test)
+    evaluation_results.check_evaluation(config, test)
     for changes, message in (
         ({"query_expansion": 2}, "Pairs of templates are compared and not ranked"),
-        ({"rerank": True}, "Set query_expansion and database_augmentation of config.evaluation to 0, and re"),
-        ({"nmi": True}, r"no class \(label -1\), by which NMI"),
-        ({"protocols": ("leave_one_out",), "verification": False}, "by which leave_one_out measures"),
+        ({"rerank": True}, "so there is nothing to post-process. Set config.evaluation.rerank=False"),
+        ({"nmi": True}, r"no class \(label -1\), but NMI"),
+        ({"protocols": ("leave_one_out",), "verification": False}, "but leave_one_out needs classes"),
     ):
         other = config.copy_and_resolve_references()
         other.evaluation.update(changes)
         with pytest.raises(InputError, match=message):
-            measuring.check_measurable(other, test)
+            evaluation_results.check_evaluation(other, test)
 
 
 def test_a_test_set_without_templates_cannot_be_measured_by_them():
     config = vgg_face2.get_config()
     config.evaluation.protocols = ("template_pairs",)
-    test = measuring.TestSet(np.arange(4) // 2, np.arange(4), np.full(4, ""), np.full(4, -1))
+    test = evaluation_results.TestSet(np.arange(4) // 2, np.arange(4), np.full(4, ""), np.full(4, -1))
     with pytest.raises(InputError, match=r"has no templates \(templates\.npz beside its records\)"):
-        measuring.check_measurable(config, test)
+        evaluation_results.check_evaluation(config, test)
 
 
 def test_a_template_of_which_one_image_is_left_is_compared_and_one_without_any_is_refused(ijbc):
@@ -157,4 +157,4 @@ def test_templates_of_other_records_are_refused(ijbc):
     index = open_split(output, "test")
     strange = dataclasses.replace(index, id=np.array([b"z.jpg", *index.id[1:]]))
     with pytest.raises(InputError, match=r"^The image 'z\.jpg' has no template in templates\.npz"):
-        measuring.test_set_of(strange, load_templates(output))
+        evaluation_results.test_set_of(strange, load_templates(output))

@@ -9,34 +9,34 @@ from tests import reference
 from tests.evaluation import on_circle
 from tests.reference import metrics as oracle
 from tfrank.common.checks import InputError
-from tfrank.evaluation.measure import measure
 from tfrank.evaluation.protocols import (
     DRAWS,
     TestSet,
     average_groups,
-    splits_of,
+    tasks_of,
     text_of,
     usual_protocol,
 )
+from tfrank.evaluation.ranking_results import evaluate_tasks
 
 
-def images(*rows, relevance=None):
+def images(*rows, grades=None):
     """A test set, and its embeddings, of (id, label, role, degrees)."""
     names, labels, roles, degrees = zip(*rows)
     ids = np.array([name.encode() for name in names])
-    test = TestSet(np.array(labels), ids, np.array(roles), np.full(len(rows), -1), relevance)
+    test = TestSet(np.array(labels), ids, np.array(roles), np.full(len(rows), -1), grades)
     return on_circle(*degrees), test
 
 
 def measured(rows, protocol, ks=(1, 2), **options):
     embeddings, test = rows
-    return measure(embeddings, splits_of(test, protocol, **options), ks)
+    return evaluate_tasks(embeddings, tasks_of(test, protocol, **options), ks)
 
 
 def test_leave_one_out_by_hand():
     """Neighbours by their angles, nearest first; the image to be found in capitals.
 
-    a: b C d e, rank 2.  b: a c D e, rank 3.  c: b A d e, rank 2.  d: c B a e, rank 2.  e is lone.
+    a: b C d e, rank 2.  b: a c D e, rank 3.  c: b A d e, rank 2.  d: c B a e, rank 2.  e has no positive.
     The distractor x, which is next to a and b, is no part of this.
     """
     rows = images(
@@ -51,7 +51,7 @@ def test_leave_one_out_by_hand():
     assert found.queries.tolist() == [0, 2, 3, 4, 5]
     assert found.ranks.rank.tolist() == [2, 3, 2, 2]
     wanted = {"recall_at_1": 0, "recall_at_2": 3 / 4, "recall_at_3": 1, "precision_at_2": 3 / 8}
-    wanted |= {"map": (1 / 2 + 1 / 3 + 1 / 2 + 1 / 2) / 4, "queries": 4, "lone_queries": 1}
+    wanted |= {"map": (1 / 2 + 1 / 3 + 1 / 2 + 1 / 2) / 4, "queries": 4, "queries_without_positive": 1}
     assert {name: found.metrics[name] for name in wanted} == pytest.approx(wanted)
     np.testing.assert_allclose(found.per_query["ap"], [1 / 2, 1 / 3, 1 / 2, 1 / 2, np.nan])
 
@@ -78,7 +78,7 @@ def test_in_shop_queries_against_its_gallery_by_hand():
     np.testing.assert_allclose(found.per_query["ap"], [p, np.nan, p, q])
     assert found.metrics["map"] == pytest.approx((p + p + q) / 3)
     assert found.metrics["recall_at_1"] == pytest.approx(1 / 3)
-    assert (found.metrics["queries"], found.metrics["lone_queries"]) == (3, 1)
+    assert (found.metrics["queries"], found.metrics["queries_without_positive"]) == (3, 1)
 
 
 # One class each of 1, 2, 3, 4 and 6 images, mixed; angles without ties.
@@ -88,20 +88,20 @@ VEHICLES = images(*((f"{n}", label, "", RNG.uniform(0, 360)) for n, label in enu
 
 
 def test_a_random_gallery_has_one_image_of_each_class_and_every_other_image_is_a_query():
-    splits = splits_of(VEHICLES[1], "random_gallery", seed=3)
-    assert len(splits) == DRAWS == 10
-    for split in splits:
-        assert sorted(LABELS[split.gallery]) == sorted(set(LABELS))
-        assert sorted([*split.queries, *split.gallery]) == list(range(16))
-        assert (split.self_index == -1).all()
+    tasks = tasks_of(VEHICLES[1], "random_gallery", seed=3)
+    assert len(tasks) == DRAWS == 10
+    for task in tasks:
+        assert sorted(LABELS[task.gallery]) == sorted(set(LABELS))
+        assert sorted([*task.queries, *task.gallery]) == list(range(16))
+        assert (task.self_index == -1).all()
         # The class of one image has none left to be a query.
-        assert 5 not in LABELS[split.queries]
-    assert len({tuple(split.gallery) for split in splits}) > 5
+        assert 5 not in LABELS[task.queries]
+    assert len({tuple(task.gallery) for task in tasks}) > 5
 
 
 def test_random_galleries_are_those_of_the_seed_and_any_image_may_be_drawn():
     def galleries(seed):
-        return [tuple(split.gallery) for split in splits_of(VEHICLES[1], "random_gallery", seed=seed)]
+        return [tuple(task.gallery) for task in tasks_of(VEHICLES[1], "random_gallery", seed=seed)]
 
     assert galleries(1) == galleries(1) != galleries(2)
     drawn = np.bincount(np.ravel([galleries(seed) for seed in range(30)]), minlength=16)
@@ -115,11 +115,11 @@ def test_the_numbers_of_random_galleries_are_means_over_the_draws():
     embeddings, test = VEHICLES
     found = measured(VEHICLES, "random_gallery", [1, 3], seed=3)["random_gallery"]
     means, of_image = [], {}
-    for split in splits_of(test, "random_gallery", seed=3):
+    for task in tasks_of(test, "random_gallery", seed=3):
         values = []
-        for query in split.queries:
-            similarity = [float(embeddings[query] @ embeddings[row]) for row in split.gallery]
-            right = [place for place, row in enumerate(split.gallery) if LABELS[row] == LABELS[query]]
+        for query in task.queries:
+            similarity = [float(embeddings[query] @ embeddings[row]) for row in task.gallery]
+            right = [place for place, row in enumerate(task.gallery) if LABELS[row] == LABELS[query]]
             ranking = reference.ranking_of(similarity, right)
             values.append([any(ranking[:1]), any(ranking[:3]), oracle.ap(ranking)])
             of_image.setdefault(int(query), []).append(values[-1])
@@ -127,13 +127,13 @@ def test_the_numbers_of_random_galleries_are_means_over_the_draws():
     names = "recall_at_1", "recall_at_3", "map"
     np.testing.assert_allclose([found.metrics[name] for name in names], np.mean(means, axis=0), rtol=1e-12)
     assert 0 < found.metrics["recall_at_1"] < found.metrics["recall_at_3"] < 1
-    assert (found.metrics["queries"], found.metrics["lone_queries"]) == (11, 0)
+    assert (found.metrics["queries"], found.metrics["queries_without_positive"]) == (11, 0)
     assert found.queries.tolist() == sorted(of_image)
     wanted = np.array([np.mean(of_image[image], axis=0) for image in found.queries.tolist()])
     for name, column in zip(("recall_at_1", "recall_at_3", "ap"), wanted.T):
         np.testing.assert_allclose(found.per_query[name], column, rtol=1e-12)
     # What belongs to one draw alone.
-    assert found.ranks is None and found.split is None
+    assert found.ranks is None and found.task is None
 
 
 # By similarity to p: [x] a b c d e f, to q: f e d c b a [x].
@@ -168,7 +168,7 @@ P = {
 
 def test_revisited_oxford_and_paris_by_hand():
     """For q, f is first, 1 by every measure; at "easy" q has nothing to find and is left out."""
-    found = measured(images(*LANDMARKS, relevance=RELEVANCE), "revisited")
+    found = measured(images(*LANDMARKS, grades=RELEVANCE), "revisited")
     assert list(found) == ["easy", "medium", "hard"]
     for name, of_p in P.items():
         of_q = np.nan if name == "easy" else 1
@@ -178,13 +178,13 @@ def test_revisited_oxford_and_paris_by_hand():
             np.testing.assert_allclose(found[name].per_query[metric], [value, of_q], err_msg=metric)
             mean = found[name].metrics["trapezoid_map" if metric == "trapezoid_ap" else metric]
             assert mean == pytest.approx(value if name == "easy" else (value + 1) / 2)
-        lone = found[name].metrics["lone_queries"]
+        lone = found[name].metrics["queries_without_positive"]
         assert (found[name].metrics["queries"], lone) == ((1, 1) if name == "easy" else (2, 0))
 
 
 def test_distractors_make_a_second_set_of_rankings():
     """x stands before all others for p and behind all for q; easy for p: x B c E f, ranks 2 and 4."""
-    rows = images(*LANDMARKS, ("x", -1, "distractor", 5), relevance=RELEVANCE)
+    rows = images(*LANDMARKS, ("x", -1, "distractor", 5), grades=RELEVANCE)
     found = measured(rows, "revisited")
     assert list(found) == [
         *("easy", "medium", "hard"),
@@ -210,7 +210,7 @@ def test_graded_relevance_is_that_of_the_plain_loops():
         }
     gallery = [(name, -1, "gallery", rng.integers(60) * 6) for name in names]
     queries = [(name, -1, "query", rng.integers(60) * 6) for name in relevance]
-    embeddings, test = images(*gallery, *queries, relevance=relevance)
+    embeddings, test = images(*gallery, *queries, grades=relevance)
     # Multiples of a quarter: many similarities are tied, and exactly so.
     embeddings = np.round(embeddings * 4) / 4
     found = measured((embeddings, test), "revisited")
@@ -240,37 +240,41 @@ def test_ids_as_text_stay_different_and_can_be_written():
     ("protocol", "changes", "message"),
     [
         ("recall", {}, "argument `protocol`. Expected one of"),
-        ("leave_one_out", {}, r"no class \(label -1\), by which leave_one_out measures"),
-        ("query_gallery", {}, r"no class \(label -1\), by which query_gallery measures"),
-        ("random_gallery", {}, r"no class \(label -1\), by which random_gallery measures"),
+        ("leave_one_out", {}, r"no class \(label -1\), but leave_one_out needs classes"),
+        ("query_gallery", {}, r"no class \(label -1\), but query_gallery needs classes"),
+        ("random_gallery", {}, r"no class \(label -1\), but random_gallery needs classes"),
         ("query_gallery", {"role": np.array([""] * 8)}, "No image of the test set has the role 'query'"),
         ("query_gallery", {"role": np.array(["query"] * 8)}, "has the role 'gallery'"),
         ("revisited", {"role": np.array(["gallery"] * 8)}, "has the role 'query'"),
-        ("revisited", {"relevance": None}, "no graded relevance"),
-        ("revisited", {"relevance": {"p": RELEVANCE["p"]}}, "has no query 'q', which the test set has"),
+        ("revisited", {"grades": None}, "no graded relevance"),
+        ("revisited", {"grades": {"p": RELEVANCE["p"]}}, "has no query 'q', but the test set has it"),
         (
             "revisited",
-            {"relevance": RELEVANCE | {"q": {"easy": ["z"], "hard": [], "junk": []}}},
+            {"grades": RELEVANCE | {"q": {"easy": ["z"], "hard": [], "junk": []}}},
             "names 'z', which the gallery does not have",
         ),
-        ("revisited", {"relevance": RELEVANCE | {"q": {"easy": ["a"]}}}, "relevance of 'q' is not"),
         (
             "revisited",
-            {"relevance": RELEVANCE | {"q": {"easy": ["a"], "hard": [], "junk": ["a"]}}},
+            {"grades": RELEVANCE | {"q": {"easy": ["a"]}}},
+            "of 'q' must have the grades",
+        ),
+        (
+            "revisited",
+            {"grades": RELEVANCE | {"q": {"easy": ["a"], "hard": [], "junk": ["a"]}}},
             "each image in one of them",
         ),
     ],
 )
 def test_a_protocol_that_does_not_fit_the_test_set_is_refused(protocol, changes, message):
-    _, test = images(*LANDMARKS, relevance=RELEVANCE)
+    _, test = images(*LANDMARKS, grades=RELEVANCE)
     with pytest.raises(InputError, match=message):
-        splits_of(dataclasses.replace(test, **changes), protocol)
+        tasks_of(dataclasses.replace(test, **changes), protocol)
 
 
 def test_the_usual_protocol_is_told_by_what_is_known_of_the_images():
-    _, landmarks = images(*LANDMARKS, relevance=RELEVANCE)
+    _, landmarks = images(*LANDMARKS, grades=RELEVANCE)
     assert usual_protocol(landmarks) == "revisited"
-    assert usual_protocol(dataclasses.replace(landmarks, relevance=None)) == "query_gallery"
+    assert usual_protocol(dataclasses.replace(landmarks, grades=None)) == "query_gallery"
     assert usual_protocol(VEHICLES[1]) == "leave_one_out"
 
 
@@ -316,7 +320,7 @@ def test_averages_of_groups_are_those_of_the_plain_loops():
 
 def test_a_group_of_query_and_gallery_is_refused():
     rows, test = frames([3, 3], [1, 1], on_circle(0, 90))
-    with pytest.raises(InputError, match="Images of one group are of several roles; one is 'frame-1'"):
+    with pytest.raises(InputError, match="of one group have different roles; one of them is 'frame-1'"):
         average_groups(rows, dataclasses.replace(test, role=np.array(["query", "gallery"])))
 
 
@@ -327,5 +331,5 @@ def test_without_groups_nothing_is_averaged_or_copied():
 
 
 def test_a_group_of_several_classes_is_refused_by_the_name_of_an_image():
-    with pytest.raises(InputError, match="of one group are of several classes; one is 'frame-2'"):
+    with pytest.raises(InputError, match="of one group have different classes; one of them is 'frame-2'"):
         average_groups(*frames([1, 1, 1, -1], [5, 5, 6, 7], np.eye(4)))

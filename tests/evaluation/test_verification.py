@@ -34,8 +34,8 @@ def test_all_pairs_are_those_of_the_plain_loops(monkeypatch, rows, block_pairs):
     got = verification(rows, LABELS, fars=tuple(fars))
     assert got == wanted
     assert note(got, tuple(fars)) == ""
-    truth = np.repeat([1, 0], [len(positives), len(negatives)])
-    assert got["roc_auc"] == pytest.approx(roc_auc_score(truth, [*positives, *negatives]))
+    positive = np.repeat([1, 0], [len(positives), len(negatives)])
+    assert got["roc_auc"] == pytest.approx(roc_auc_score(positive, [*positives, *negatives]))
 
 
 def test_verification_by_hand():
@@ -53,7 +53,7 @@ def test_verification_by_hand():
         **{"positive_pairs": 2, "negative_pairs": 4, "all_positive_pairs": 2, "all_negative_pairs": 4},
     }
     assert note(got, [0.25, 0.2, 0.01]) == (
-        "FAR 0.2, 0.01 left out: 4 negative pairs cannot show so low a rate."
+        "FAR 0.2, 0.01 left out: 4 negative pairs are too few for such a rate."
     )
 
 

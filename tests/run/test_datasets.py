@@ -20,7 +20,7 @@ from tfrank.data.records import RecordReader
 from tfrank.data.sources import SOURCES
 from tfrank.data.sources.csv_manifest import read_csv
 from tfrank.data.sources.image import Source
-from tfrank.run import datasets, inference, measuring, settings
+from tfrank.run import datasets, evaluation_results, inference, settings
 
 
 @pytest.fixture(scope="module")
@@ -176,15 +176,15 @@ def test_a_handful_of_own_images_can_be_measured_and_an_impossible_k_is_refused(
     config = settings.resolved(importlib.import_module(f"tfrank.configs.{name}").get_config())
     config.data.update(records=str(tmp_path / "records"), train=(train,), test=(test,))
     data = build(config, tmp_path)
-    test_set = measuring.test_set_of(data.test, data.relevance)
-    measuring.check_measurable(config, test_set)
+    test_set = evaluation_results.test_set_of(data.test, data.relevance)
+    evaluation_results.check_evaluation(config, test_set)
     others = len(data.test) - 1
     assert others in (9, 10)
     config.evaluation.recall_at = (1, others)
-    measuring.check_measurable(config, test_set)
+    evaluation_results.check_evaluation(config, test_set)
     config.evaluation.recall_at = (1, others + 1)
     with pytest.raises(InputError, match=rf"K={others + 1} is too large: .* against {others} images"):
-        measuring.check_measurable(config, test_set)
+        evaluation_results.check_evaluation(config, test_set)
 
 
 @pytest.mark.parametrize("name", ["digits", "omniglot", "own_images", "own_records"])

@@ -9,13 +9,6 @@ from tfrank.common.normalize import l2_normalize
 
 # Rows converted to float64 at a time: 64 MiB at dim 512.
 BLOCK_ROWS = 2**14
-DEFINITIONS = {
-    "dists_intra": "dists@intra: mean cosine distance (1 - similarity) between two images of a class,"
-    " averaged over the classes that have two: each counts once, however many pairs it has.",
-    "dists_inter": "dists@inter: mean cosine distance between the mean directions of two classes.",
-    "nmi": "NMI: normalised mutual information between classes and the clusters of k-means with as many"
-    " clusters as there are classes.",
-}
 
 
 def class_distances(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:

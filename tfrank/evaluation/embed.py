@@ -141,7 +141,7 @@ def _embedded(embed_fn, batches, done, total, ids) -> Iterator[tuple[dict, np.nd
         if len(bad):
             number = done + int(bad[0])
             name = number if ids is None else text_of(ids[number])
-            raise InputError(f"The embedding of image {name!r} is not finite. Has the model diverged?")
+            raise InputError(f"The embedding of image {name!r} is not finite. The model may have diverged.")
         yield batch, l2_normalize(raw).numpy()
         done += len(raw)
         if progress:

@@ -10,9 +10,10 @@ import itertools
 
 import numpy as np
 
-from tfrank.evaluation.counting import count_no_less, count_no_less_in_columns
 from tfrank.evaluation.parallel import in_parallel, similarities
-from tfrank.evaluation.ranks import Ranks, by_label, positive_ranks
+from tfrank.evaluation.relevance import relevance_by_label
+from tfrank.evaluation.retrieval_ranks import Ranks, positive_ranks
+from tfrank.evaluation.threshold_counts import count_at_least, count_at_least_in_columns
 
 # Maximum number of images in a tile. A product of this size runs at full speed and takes 16 MiB in float32.
 TILE = 2048
@@ -32,7 +33,9 @@ def leave_one_out_ranks(embeddings: np.ndarray, labels: np.ndarray) -> Ranks:
     """
     _, place, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     if sizes.max() > MOST_POSITIVES + 1:
-        return positive_ranks(embeddings, embeddings, by_label(labels, labels, np.arange(len(labels))))
+        return positive_ranks(
+            embeddings, embeddings, relevance_by_label(labels, labels, np.arange(len(labels)))
+        )
     # Sort classes by size, so that few thresholds of a tile are padding.
     by_size = np.argsort(sizes, kind="stable")
     place, sizes = np.argsort(by_size)[place], sizes[by_size]
@@ -52,8 +55,8 @@ def leave_one_out_ranks(embeddings: np.ndarray, labels: np.ndarray) -> Ranks:
     def count(pair):
         i, j = pair
         similarity = product(all_places[i], all_places[j])
-        of_one = count_no_less(similarity, thresholds[i])
-        return i, j, of_one, count_no_less_in_columns(similarity, thresholds[j])
+        of_one = count_at_least(similarity, thresholds[i])
+        return i, j, of_one, count_at_least_in_columns(similarity, thresholds[j])
 
     pairs = itertools.combinations(range(len(all_places)), 2)
     for i, j, of_one, of_other in in_parallel(count, pairs):
@@ -83,7 +86,7 @@ def _own_tile(labels, similarity):
     found = np.take_along_axis(similarity, np.minimum(column, len(labels) - 1), axis=1)
     thresholds = np.sort(np.where(number < positives[:, None], found, np.float32(np.inf)), axis=1)
     negatives = np.where(labels[:, None] == labels, np.float32(-np.inf), similarity)
-    return thresholds, count_no_less(negatives, thresholds)
+    return thresholds, count_at_least(negatives, thresholds)
 
 
 def _ranks(all_places, before, positives):

@@ -9,8 +9,8 @@ import numpy as np
 from tfrank.common import checks
 from tfrank.common.checks import InputError
 from tfrank.common.normalize import l2_normalize
-from tfrank.evaluation.ranks import Truth, by_label, by_list
-from tfrank.evaluation.templates import TemplatePairs
+from tfrank.evaluation.relevance import Relevance, relevance_by_label, relevance_by_list
+from tfrank.evaluation.template_verification import TemplatePairs
 
 # Protocols by name, with descriptions for the user.
 PROTOCOLS = {
@@ -21,7 +21,7 @@ PROTOCOLS = {
     "template_pairs": "pairs of templates, by the cosine; a template is the mean of its media, each"
     " of which is the mean of its images",
 }
-# This protocol compares pairs and ranks nothing, so it has no `Split`.
+# This protocol compares pairs and ranks nothing, so it has no `RetrievalTask`.
 TEMPLATE_PAIRS = "template_pairs"
 # The label of images without a class.
 UNKNOWN = -1
@@ -45,8 +45,8 @@ class TestSet:
         ids: `[images]` bytes or text.
         role: `[images]`, each "", "query", "gallery" or "distractor".
         group: `[images]` int64, the instance that several images show; -1 if the image is its own instance.
-        relevance: for each query id, the gallery ids of the grades "easy", "hard" and "junk"; None without
-            grades.
+        grades: graded relevance: for each query id, the gallery ids of the grades "easy", "hard" and "junk";
+            None without.
         templates: the templates of the images and the pairs to compare; None without. Images with templates
             have no groups.
     """
@@ -58,19 +58,19 @@ class TestSet:
     ids: np.ndarray
     role: np.ndarray
     group: np.ndarray
-    relevance: Mapping[str, Mapping[str, Sequence[str]]] | None = None
+    grades: Mapping[str, Mapping[str, Sequence[str]]] | None = None
     templates: TemplatePairs | None = None
 
 
-class Split(NamedTuple):
-    """Queries, a gallery, and what each query should find.
+class RetrievalTask(NamedTuple):
+    """Queries, the gallery that they are ranked against, and what each query should find.
 
     Attributes:
         queries: `[queries]` rows of the test set.
         gallery: `[gallery]` rows of the test set.
         self_index: `[queries]` the position in `gallery` of the query itself, or -1.
-        truths: the ground truth by the name of a ranking.
-        labels: the labels `[queries]` and `[gallery]` if they define `truths`. None for graded relevance,
+        relevance: what each query should find, by the name of a ranking.
+        labels: the labels `[queries]` and `[gallery]` if they define `relevance`. None for graded relevance,
             which has the metrics of the revisited protocol.
         leave_one_out: whether the gallery equals the queries and labels alone define the positives.
     """
@@ -78,7 +78,7 @@ class Split(NamedTuple):
     queries: np.ndarray
     gallery: np.ndarray
     self_index: np.ndarray
-    truths: dict[str, Truth]
+    relevance: dict[str, Relevance]
     labels: tuple[np.ndarray, np.ndarray] | None
     leave_one_out: bool = False
 
@@ -88,8 +88,8 @@ class Split(NamedTuple):
         return len(self.gallery) - bool(np.any(self.self_index >= 0))
 
 
-def splits_of(test: TestSet, protocol: str, *, seed: int = 0) -> list[Split]:
-    """The splits of a protocol. Rankings with the same name in several splits are draws to average.
+def tasks_of(test: TestSet, protocol: str, *, seed: int = 0) -> list[RetrievalTask]:
+    """The retrieval tasks of a protocol. Rankings with one name in several tasks are draws to average.
 
     Args:
         test: the test set.
@@ -101,8 +101,8 @@ def splits_of(test: TestSet, protocol: str, *, seed: int = 0) -> list[Split]:
 
     >>> nothing = np.array([""] * 4)
     >>> test = TestSet(np.array([1, 1, 2, 2]), np.array(list("abcd")), nothing, np.full(4, -1))
-    >>> (split,) = splits_of(test, "leave_one_out")
-    >>> split.truths["leave_one_out"].positives(2)
+    >>> (task,) = tasks_of(test, "leave_one_out")
+    >>> task.relevance["leave_one_out"].positives(2)
     array([3])
     """
     match checks.one_of("protocol", protocol, [name for name in PROTOCOLS if name != TEMPLATE_PAIRS]):
@@ -131,7 +131,7 @@ def usual_protocol(test: TestSet) -> str:
     """The default protocol of a test set: it depends on whether there are templates, grades or roles."""
     if test.templates is not None:
         return TEMPLATE_PAIRS
-    if test.relevance is not None:
+    if test.grades is not None:
         return "revisited"
     return "query_gallery" if np.any(test.role == "query") else "leave_one_out"
 
@@ -150,7 +150,7 @@ def average_groups(embeddings: np.ndarray, test: TestSet) -> tuple[np.ndarray, T
         `[instances, dim]` embeddings, their test set, and the row of the first image of each instance.
 
     Raises:
-        InputError: images of one group are of several classes.
+        InputError: images of one group have different classes or roles.
     """
     if np.all(test.group < 0):
         return embeddings, test, np.arange(len(embeddings))
@@ -162,8 +162,8 @@ def average_groups(embeddings: np.ndarray, test: TestSet) -> tuple[np.ndarray, T
             row = int(np.flatnonzero(column != column[first][place])[0])
             name = text_of(test.ids[row])
             raise InputError(
-                f"Images of one group are of several {what}; one is {name!r}. A group is one thing: correct"
-                " the groups of the test set."
+                f"Images of one group have different {what}; one of them is {name!r}. A group shows one"
+                " object: correct the groups of the test set."
             )
     mean = np.empty([len(first), embeddings.shape[1]], np.float32)
     order, ends = np.argsort(place, kind="stable"), np.cumsum(sizes)
@@ -180,71 +180,75 @@ def _leave_one_out(test):
     rows = np.flatnonzero(test.role != "distractor")
     labels = _labels(test, rows, "leave_one_out")
     own = np.arange(len(rows))
-    truth = by_label(labels, labels, own)
-    return Split(rows, rows, own, {"leave_one_out": truth}, (labels, labels), leave_one_out=True)
+    relevance = {"leave_one_out": relevance_by_label(labels, labels, own)}
+    return RetrievalTask(rows, rows, own, relevance, (labels, labels), leave_one_out=True)
 
 
 def _query_gallery(test):
     _check_roles(test)
-    return _apart("query_gallery", np.flatnonzero(test.role == "query"), _gallery(test), test)
+    return _query_gallery_task("query_gallery", np.flatnonzero(test.role == "query"), _gallery(test), test)
 
 
 def _random_gallery(test, rng):
     order = rng.permutation(len(test.labels))
     _, first = np.unique(test.labels[order], return_index=True)
     gallery = np.sort(order[first])
-    return _apart("random_gallery", np.setdiff1d(order, gallery), gallery, test)
+    return _query_gallery_task("random_gallery", np.setdiff1d(order, gallery), gallery, test)
 
 
-def _apart(name, queries, gallery, test):
+def _query_gallery_task(name, queries, gallery, test):
     labels = _labels(test, queries, name), test.labels[gallery]
-    return Split(queries, gallery, np.full(len(queries), -1), {name: by_label(*labels)}, labels)
+    return RetrievalTask(
+        queries, gallery, np.full(len(queries), -1), {name: relevance_by_label(*labels)}, labels
+    )
 
 
 def _revisited(test):
-    if test.relevance is None:
+    if test.grades is None:
         raise InputError(
-            "The test set has no graded relevance (ground_truth.json beside its records). Take another"
+            "The test set has no graded relevance (ground_truth.json beside its records). Choose another"
             " protocol, such as leave_one_out."
         )
     _check_roles(test)
     queries = np.flatnonzero(test.role == "query")
     own = np.full(len(queries), -1)
-    relevance = [_relevance_of(test, row) for row in queries]
-    splits = []
+    grades = [_grades_of(test, row) for row in queries]
+    tasks = []
     for suffix, gallery in (("", np.flatnonzero(test.role == "gallery")), ("_distractors", _gallery(test))):
         place = {text_of(test.ids[row]): number for number, row in enumerate(gallery)}
-        truths = {
-            name + suffix: by_list(*([_places(one, grades, place) for one in relevance] for grades in both))
-            for name, both in DIFFICULTIES.items()
-        }
-        splits.append(Split(queries, gallery, own, truths, None))
-    return splits if np.any(test.role == "distractor") else splits[:1]
+        relevance = {}
+        for name, (positive, ignored) in DIFFICULTIES.items():
+            lists = ([_places(one, names, place) for one in grades] for names in (positive, ignored))
+            relevance[name + suffix] = relevance_by_list(*lists)
+        tasks.append(RetrievalTask(queries, gallery, own, relevance, None))
+    return tasks if np.any(test.role == "distractor") else tasks[:1]
 
 
-def _relevance_of(test, row):
+def _grades_of(test, row):
     name = text_of(test.ids[row])
-    if name not in test.relevance:
-        raise InputError(f"The graded relevance has no query {name!r}, which the test set has.")
-    relevance = test.relevance[name]
-    names = [image for grade in GRADES for image in relevance.get(grade, ())]
-    if set(relevance) != set(GRADES) or len(set(names)) < len(names):
-        raise InputError(f"The graded relevance of {name!r} is not {GRADES}, each image in one of them.")
-    return relevance
+    if name not in test.grades:
+        raise InputError(f"The graded relevance has no query {name!r}, but the test set has it.")
+    grades = test.grades[name]
+    images = [image for grade in GRADES for image in grades.get(grade, ())]
+    if set(grades) != set(GRADES) or len(set(images)) < len(images):
+        raise InputError(
+            f"The graded relevance of {name!r} must have the grades {GRADES}, and each image in one of them."
+        )
+    return grades
 
 
-def _places(relevance, grades, place):
-    names = [name for grade in grades for name in relevance[grade]]
-    missing = [name for name in names if name not in place]
+def _places(grades, names, place):
+    images = [image for name in names for image in grades[name]]
+    missing = [image for image in images if image not in place]
     if missing:
         raise InputError(f"The graded relevance names {missing[0]!r}, which the gallery does not have.")
-    return np.array([place[name] for name in names], np.int64)
+    return np.array([place[image] for image in images], np.int64)
 
 
 def _check_roles(test):
     for role in ("query", "gallery"):
         if not np.any(test.role == role):
-            raise InputError(f"No image of the test set has the role {role!r}. Take leave_one_out.")
+            raise InputError(f"No image of the test set has the role {role!r}. Choose leave_one_out.")
 
 
 def _gallery(test):
@@ -255,7 +259,7 @@ def _labels(test, rows, protocol):
     labels = test.labels[rows]
     if np.any(labels == UNKNOWN):
         raise InputError(
-            f"Images of the test set have no class (label -1), by which {protocol} measures. Give them"
-            " classes, or take the protocol revisited, of graded relevance."
+            f"Images of the test set have no class (label -1), but {protocol} needs classes. Label the"
+            " images, or choose the protocol revisited, which uses graded relevance."
         )
     return labels

@@ -1,4 +1,4 @@
-"""Face verification (are two images of one class?): metrics from the similarities of pairs of images."""
+"""Face verification: metrics of deciding by similarity whether two images are of one class."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,12 +12,6 @@ FARS = (1e-1, 1e-2, 1e-3, 1e-4)
 MAX_PAIRS = 10_000_000
 # Pairs that a thread processes at a time. Their rows, 2 x 1 MiB in float32 at dim 512, fit into the cache.
 BLOCK_PAIRS = 2**9
-DEFINITIONS = {
-    "roc_auc": "ROC-AUC: probability that a pair of images of one class is more similar than a pair of two"
-    " classes; equal similarities count half.",
-    "tar_at_far_<far>": "TAR at FAR: share of the pairs of one class that are accepted where at most a share"
-    " FAR of the pairs of two classes is; a pair as similar as one that must be refused is refused.",
-}
 
 
 def verification(
@@ -111,7 +105,7 @@ def note(found: Mapping[str, float], fars: Sequence[float] = FARS) -> str:
 
     >>> rows, labels = np.eye(20, dtype=np.float32), np.arange(20) // 2
     >>> note(verification(rows, labels))
-    'FAR 0.001, 0.0001 left out: 180 negative pairs cannot show so low a rate.'
+    'FAR 0.001, 0.0001 left out: 180 negative pairs are too few for such a rate.'
     """
     left_out = ", ".join(f"{far:g}" for far in fars if f"tar_at_far_{far:g}" not in found)
     notes = [
@@ -121,7 +115,7 @@ def note(found: Mapping[str, float], fars: Sequence[float] = FARS) -> str:
     ]
     if left_out:
         pairs = f"{found['negative_pairs']:,} negative pairs"
-        notes.append(f"FAR {left_out} left out: {pairs} cannot show so low a rate.")
+        notes.append(f"FAR {left_out} left out: {pairs} are too few for such a rate.")
     return " ".join(notes)
 
 

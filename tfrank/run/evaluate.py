@@ -13,10 +13,11 @@ from absl import flags
 
 from tfrank.common import files
 from tfrank.common.checks import InputError
+from tfrank.evaluation.postprocessing.steps import without_model_steps
 from tfrank.evaluation.postprocessing.whitening import save_whitening, whiten
 from tfrank.evaluation.report import text
 from tfrank.evaluation.search import by_name
-from tfrank.run import comparing, datasets, experiment, measuring, reporting, settings, trained
+from tfrank.run import comparison, datasets, evaluation_results, experiment, report_writer, settings, trained
 from tfrank.run.workdir import default_workdir
 
 flags.DEFINE_string("config", None, "The config. Default: that of the run")
@@ -39,9 +40,9 @@ def main(config):
     config = settings.resolved(config)
     experiment.check_config(config)
     if _EMBEDDINGS.value:
-        if config.evaluation.whitening or len(config.evaluation.scales) > 1 or _EXPORT.value:
-            advice = "Give --workdir, or neither --export nor config.evaluation.whitening or scales."
-            raise InputError(f"Embeddings without a model cannot be whitened, scaled or exported. {advice}")
+        if needed_by := [*without_model_steps(config.evaluation), *["export"] * _EXPORT.value]:
+            advice = f"Give --workdir, or leave out {' and '.join(needed_by)}."
+            raise InputError(f"Embeddings come without a model. {advice}")
         embeddings, test = trained.load_embeddings(_EMBEDDINGS.value)
         output_dir = _OUTPUT_DIR.value or f"{os.path.splitext(_EMBEDDINGS.value)[0]}_evaluation"
         check(config, test, output_dir)
@@ -53,7 +54,7 @@ def main(config):
     if _EXPORT.value:
         model.check_exportable(output_dir)
     index, relevance = datasets.build_test_set(config, workdir)
-    test = measuring.test_set_of(index, relevance)
+    test = evaluation_results.test_set_of(index, relevance)
     check(config, test, output_dir)
     with files.locked(output_dir):
         embeddings, whitening = model.embed(index, os.path.join(output_dir, "embeddings")), None
@@ -73,21 +74,21 @@ def main(config):
 
 def check(config, test, output_dir):
     """Raises InputError, before anything is embedded, if something cannot be measured or compared."""
-    measuring.check_measurable(config, test, search=by_name.usable(_NEIGHBORS.value)[0])
+    evaluation_results.check_evaluation(config, test, search=by_name.usable(_NEIGHBORS.value)[0])
     if _COMPARE_WITH.value:
-        questions = measuring.questions_of(config, test)
-        comparing.earlier_rankings(_COMPARE_WITH.value, output_dir, questions)
+        setups = evaluation_results.ranking_setups(config, test)
+        comparison.earlier_rankings(_COMPARE_WITH.value, output_dir, setups)
 
 
 def measure(config, embeddings, test, index, output_dir, name, run):
     """Measures embeddings; prints the metrics and writes them with a report."""
     search, why = by_name.usable(_NEIGHBORS.value)
-    results = measuring.measure_all(config, embeddings, test, search=search)
-    print(text.listing(results.metrics(), reporting.DEFINITIONS))
+    results = evaluation_results.evaluate_embeddings(config, embeddings, test, search=search)
+    print(text.listing(results.metrics()))
     for note in filter(None, [why, *results.notes]):
         print(note)
-    about = measuring.about(config, test, model=name, search=why or search)
-    paths = reporting.write_evaluation(
+    about = evaluation_results.about(config, test, model=name, search=why or search)
+    paths = report_writer.write_evaluation(
         *(output_dir, config, results, index),
         about=about,
         title=name,

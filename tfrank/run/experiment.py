@@ -19,9 +19,9 @@ from tfrank.common.normalize import side_by_side
 from tfrank.data.index import RecordIndex, select
 from tfrank.data.samplers import SHORT_CLASSES
 from tfrank.data.sources import SOURCES
-from tfrank.evaluation.measure import leave_one_out
-from tfrank.evaluation.metrics import DEFAULT_KS
 from tfrank.evaluation.protocols import PROTOCOLS
+from tfrank.evaluation.ranking_results import leave_one_out
+from tfrank.evaluation.retrieval_metrics import DEFAULT_KS
 from tfrank.losses.core.batch_statistics import batch_statistics, loss_slope
 from tfrank.losses.proxies import PROXY_LOSSES
 from tfrank.models.embedding import (

@@ -9,14 +9,15 @@ from ml_collections import ConfigDict
 
 from tfrank.data import records
 from tfrank.data.index import RecordIndex
-from tfrank.evaluation.measure import Measured, rows_of
-from tfrank.evaluation.metrics import main_metric, metric_title
+from tfrank.evaluation.metric_names import metric_title
 from tfrank.evaluation.protocols import UNKNOWN, text_of
+from tfrank.evaluation.ranking_results import rows_of
 from tfrank.evaluation.report import curves
-from tfrank.evaluation.report.html import Grid, GridRow, Picture, picture_of
+from tfrank.evaluation.report.html_page import Grid, GridRow, ShownImage, shown_image
+from tfrank.evaluation.retrieval_metrics import main_metric
 from tfrank.evaluation.search.exhaustive import exact
 from tfrank.run.datasets import build_loader
-from tfrank.run.measuring import Results
+from tfrank.run.evaluation_results import EvaluationResults
 
 QUERIES, NEIGHBORS = 8, 8
 # For at most this many of the worst queries, the similarity of the wrong nearest image breaks ties.
@@ -32,7 +33,7 @@ class Images:
         index: the records; None if embeddings came without images.
     """
 
-    def __init__(self, config: ConfigDict, results: Results, index: RecordIndex | None):
+    def __init__(self, config: ConfigDict, results: EvaluationResults, index: RecordIndex | None):
         self._results, self._text = results, config.data.features.text
         self._reader = records.RecordReader(index) if index is not None else None
         self._loader = dataclasses.replace(build_loader(config), full_size=True)
@@ -47,10 +48,10 @@ class Images:
     def __bool__(self) -> bool:
         return self._reader is not None
 
-    def picture(self, row: int, **fields: Any) -> Picture:
+    def picture(self, row: int, **fields: Any) -> ShownImage:
         """Returns the picture of a row of the results, as small as a page needs it."""
         image = self._loader.test(self._record(row)).numpy()
-        return picture_of(image, caption=self.name(row), file=text_of(self._results.test.ids[row]), **fields)
+        return shown_image(image, caption=self.name(row), file=text_of(self._results.test.ids[row]), **fields)
 
     def name(self, row: int) -> str:
         """Returns the class name of a row, or the image's id if it has no class."""
@@ -68,76 +69,75 @@ class Images:
         return self._reader.read([int(self._results.images[row])])[0]
 
 
-def query_grids(results: Results, found: Measured, ranking: str, images: Images) -> list[Grid]:
+def query_grids(results: EvaluationResults, images: Images) -> list[Grid]:
     """Returns grids of the worst, the best and some random queries; see `curves.choose_queries`.
 
     Args:
-        results: the results.
-        found: the ranking, of a single split.
-        ranking: its name.
+        results: the results; the main ranking is of a single task.
         images: the pictures.
     """
-    labels = found.split.labels and found.split.labels[0]
+    found = results.main
+    labels = found.task.labels and found.task.labels[0]
     scores = found.per_query[main_metric(found.per_query)]
     # Approximate search gives no ranks, only whether the nearest image is right.
     wrong = curves.wrong_on_top(found.ranks, NEIGHBORS) if found.ranks is not None else 1 - scores
     chosen = curves.choose_queries(
-        scores, labels, wrong=wrong, similarity=_of_nearest(results, found.split, wrong), count=QUERIES
+        scores, labels, wrong=wrong, similarity=_of_nearest(results, found.task, wrong), count=QUERIES
     )
     words = {
-        "worst": "Most wrong images before the first right one; of equals, those whose wrong nearest image is"
-        f" most similar. At most {curves.MOST_OF_A_CLASS} of a class.",
+        "worst": "Most wrong images before the first right one. Ties: the most similar wrong nearest image"
+        f" first. At most {curves.MOST_OF_A_CLASS} of a class.",
         "best": f"Highest {metric_title(main_metric(found.per_query))}.",
-        "random": "Drawn by chance: how it usually is.",
+        "random": "Drawn at random, as typical examples.",
     }
     return [
-        Grid(title.capitalize(), grid_rows(results, found, ranking, queries, images), words[title])
+        Grid(title.capitalize(), grid_rows(results, results.main_ranking, queries, images), words[title])
         for title, queries in chosen.items()
         if len(queries)
     ]
 
 
-def _of_nearest(results, split, wrong):
+def _of_nearest(results, task, wrong):
     """Returns `[queries]` the similarity of the wrong nearest image for the worst queries; NaN for others."""
     order = np.random.default_rng(0).permutation(len(wrong))
     rows = order[np.argsort(-wrong[order], kind="stable")][:MOST_SEARCHED]
     rows, similarity = rows[wrong[rows] > 0], np.full(len(wrong), np.nan)
     if len(rows):
-        gallery = rows_of(results.embeddings, split.gallery)
-        queries = results.embeddings[split.queries[rows]]
-        similarity[rows] = exact(queries, gallery, 1, split.self_index[rows]).similarity[:, 0]
+        gallery = rows_of(results.embeddings, task.gallery)
+        queries = results.embeddings[task.queries[rows]]
+        similarity[rows] = exact(queries, gallery, 1, task.self_index[rows]).similarity[:, 0]
     return similarity
 
 
 def grid_rows(
-    results: Results, found: Measured, ranking: str, queries: Sequence[int], images: Images
+    results: EvaluationResults, ranking: str, queries: Sequence[int], images: Images
 ) -> list[GridRow]:
     """Returns rows of some queries and their nearest images, ranked by the embeddings.
 
     Args:
         results: the results.
-        found: the ranking, of a single split.
-        ranking: its name.
-        queries: indices of the queries in the split.
+        ranking: the name of a ranking of a single task.
+        queries: indices of the queries in the task.
         images: the pictures.
     """
-    split, metric = found.split, main_metric(found.per_query)
-    gallery = rows_of(results.embeddings, split.gallery)
+    found = results.rankings[ranking]
+    task, metric = found.task, main_metric(found.per_query)
+    gallery = rows_of(results.embeddings, task.gallery)
     # Search for more than are shown, since ignored images among them are skipped.
-    ignored = [split.truths[ranking].ignored(query) for query in queries]
+    ignored = [task.relevance[ranking].ignored(query) for query in queries]
     count = min(len(gallery), NEIGHBORS + max(map(len, ignored)))
-    nearest = exact(results.embeddings[split.queries[queries]], gallery, count)
+    nearest = exact(results.embeddings[task.queries[queries]], gallery, count)
     rows = []
     for query, junk, places, near in zip(queries, ignored, nearest.index, nearest.similarity):
         shown = ~np.isin(places, junk)
-        right = np.isin(places[shown], split.truths[ranking].positives(query))
+        right = np.isin(places[shown], task.relevance[ranking].positives(query))
         neighbors = [
-            images.picture(split.gallery[place], correct=bool(hit), similarity=float(similarity), rank=rank)
+            images.picture(task.gallery[place], correct=bool(hit), similarity=float(similarity), rank=rank)
             for rank, (place, hit, similarity) in enumerate(zip(places[shown], right, near[shown]), start=1)
             if rank <= NEIGHBORS
         ]
         note = f"{metric_title(metric)} {found.per_query[metric][query]:.3f}"
         if found.ranks is not None:
             note += f", first right image at rank {found.ranks.rank[found.ranks.start[query]]:,}"
-        rows.append(GridRow(images.picture(split.queries[query]), neighbors, note))
+        rows.append(GridRow(images.picture(task.queries[query]), neighbors, note))
     return rows

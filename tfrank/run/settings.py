@@ -7,6 +7,7 @@ from ml_collections import ConfigDict
 
 from tfrank.common import checks
 from tfrank.common.checks import InputError
+from tfrank.evaluation.postprocessing.steps import OPTIONS, check_options
 from tfrank.run.workdir import flatten
 
 # Smallest value of each integer field. Fields of the augmentation are missing: `Transform` checks its own.
@@ -32,10 +33,6 @@ LEAST = {
     "train.patience": 0,
     "train.log_every": 1,
     "evaluation.batch_size": 1,
-    "evaluation.whitening_dim": 0,
-    "evaluation.whitening_images": 2,
-    "evaluation.query_expansion": 0,
-    "evaluation.database_augmentation": 0,
 }
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 # Value of a field that is left open: it then follows from the weights or from the data.
@@ -202,10 +199,9 @@ def _check_data(data):
 def _check_evaluation(evaluation):
     for k in evaluation.recall_at:
         checks.integer("config.evaluation.recall_at", k, at_least=1)
-    checks.sequence("config.evaluation.scales", evaluation.scales, checks.number, above=0)
-    checks.number("config.evaluation.whitening", evaluation.whitening, at_least=0, at_most=0.5)
     checks.number("config.evaluation.target_recall", evaluation.target_recall, above=0, at_most=1)
-    checks.number("config.evaluation.expansion_alpha", evaluation.expansion_alpha, at_least=0)
+    with checks.as_fields("evaluation", OPTIONS):
+        check_options(evaluation)
 
 
 def check_memory(config: ConfigDict, steps: int) -> None:

@@ -11,8 +11,9 @@ import os
 from absl import flags
 
 from tfrank.common import files
+from tfrank.evaluation.postprocessing.steps import without_model_steps
 from tfrank.evaluation.report import text
-from tfrank.run import datasets, experiment, inference, measuring, reporting, settings
+from tfrank.run import datasets, evaluation_results, experiment, inference, report_writer, settings
 from tfrank.run.workdir import check_config_of, check_same_config, default_workdir, save_config
 from tfrank.training import cluster, verdict
 
@@ -42,15 +43,17 @@ def main(config):
 
 def train_and_evaluate(config, workdir, strategy, data, steps):
     """Trains for `steps` steps, exports the best weights and writes their report."""
-    test = measuring.test_set_of(data.test, data.relevance)
-    measuring.check_measurable(config, test)
+    test = evaluation_results.test_set_of(data.test, data.relevance)
+    evaluation_results.check_evaluation(config, test)
     training = experiment.build_training(config, workdir, strategy, steps, data.train)
     if config.dry_run:
         return experiment.dry_run(config, training, data, steps)
     model, baselines = inference.embed_fn(training.serving), {}
 
     def measure(function):
-        return measuring.measure_all(config, inference.embed_all(config, function, data.test)[0], test)
+        return evaluation_results.evaluate_embeddings(
+            config, inference.embed_all(config, function, data.test)[0], test
+        )
 
     if config.evaluation.baselines and cluster.is_chief(strategy):
         baselines["raw pixels"] = measure(inference.raw_pixels(config)).without_embeddings()
@@ -62,9 +65,9 @@ def train_and_evaluate(config, workdir, strategy, data, steps):
     inference.export(config, training.serving, paths["saved_model"])
     results = measure(model)
     rows = (baselines | {"trained": results}).items()
-    rows = {name: next(iter(one.metrics().values())) for name, one in rows}
+    rows = {name: one.metrics()[one.main_ranking] for name, one in rows}
 
-    print(text.table(rows, reporting.DEFINITIONS))
+    print(text.table(rows))
     for note in results.notes:
         print(note)
     best = training.trainer.best
@@ -74,15 +77,15 @@ def train_and_evaluate(config, workdir, strategy, data, steps):
     for warning in warnings:
         print(f"\nWARNING: {warning}")
     files.write_json(paths["metrics.json"], rows)
-    # Only eval_main applies whitening and several scales.
+    # Only eval_main applies the steps that change embeddings, such as whitening.
     done = config.copy_and_resolve_references()
-    done.evaluation.update(whitening=0.0, scales=(1.0,))
-    about = measuring.about(done, test, model=workdir, search="exact")
+    done.evaluation.update(without_model_steps(config.evaluation))
+    about = evaluation_results.about(done, test, model=workdir, search="exact")
     folder = os.path.join(workdir, "evaluation", datasets.test_name(config))
     # Files of an earlier evaluation belong to other weights.
     for name in ("embeddings", "whitening", "whitening.npz", "saved_model"):
         files.remove(os.path.join(folder, name))
-    *_, page = reporting.write_evaluation(
+    *_, page = report_writer.write_evaluation(
         *(folder, config, results, data.test),
         about=about | {"weights": weights},
         title=workdir,

@@ -17,12 +17,12 @@ from tfrank.configs import digits, of_run
 from tfrank.data.index import RecordIndex, select
 from tfrank.data.sources.image import ROLES
 from tfrank.evaluation.embed import EmbedFn, embed_into, on_all_replicas
-from tfrank.evaluation.evaluate import check_unique, unit_rows
+from tfrank.evaluation.evaluate_arrays import check_unique, unit_rows
 from tfrank.evaluation.postprocessing.multi_scale import multi_scale
 from tfrank.evaluation.postprocessing.whitening import Whitening, learn_whitening
 from tfrank.evaluation.protocols import TestSet
 from tfrank.export.operations import check_operations
-from tfrank.run import experiment, inference, measuring, settings
+from tfrank.run import evaluation_results, experiment, inference, settings
 from tfrank.run.datasets import build_loader
 from tfrank.run.workdir import check_path
 
@@ -55,7 +55,7 @@ class TrainedModel:
             return inference.image_batches(self.config, select(index, np.arange(start, len(index))))
 
         key = hashlib.sha256(what.encode()).hexdigest()
-        ids = measuring.distinct_ids(index)
+        ids = evaluation_results.distinct_ids(index)
         return embed_into(folder, self.function, batches_from, ids=ids, labels=index.label, key=key)
 
     def learn_whitening(self, train: RecordIndex, folder: str) -> Whitening:

@@ -9,9 +9,11 @@ import pytest
 from tests import reference
 from tests.evaluation import LABELS, ROWS, every_rows
 from tfrank.common.checks import InputError
-from tfrank.evaluation import metrics, ranks
+from tfrank.evaluation import retrieval_metrics as metrics
+from tfrank.evaluation import retrieval_ranks as ranks
 from tfrank.evaluation.postprocessing import reranking
 from tfrank.evaluation.postprocessing.reranking import k_reciprocal_blocks
+from tfrank.evaluation.relevance import relevance_by_label
 from tfrank.evaluation.search import exhaustive
 
 DISTINCT = ROWS["distinct"]
@@ -113,22 +115,22 @@ def test_among_images_without_a_common_neighbor_distance_decides():
 
 @every_rows
 def test_lambda_1_leaves_the_ranking_as_it_was(rows):
-    truth = ranks.by_label(LABELS, LABELS, OWN)
+    relevance = relevance_by_label(LABELS, LABELS, OWN)
     blocks = k_reciprocal_blocks(rows, rows, lambda_value=1, self_index=OWN)
     np.testing.assert_array_equal(
-        ranks.ranks_of_blocks(blocks, truth).rank, ranks.positive_ranks(rows, rows, truth).rank
+        ranks.ranks_of_blocks(blocks, relevance).rank, ranks.positive_ranks(rows, rows, relevance).rank
     )
 
 
 def test_the_ranking_of_clustered_rows_becomes_better():
-    truth = ranks.by_label(LABELS, LABELS, OWN)
+    relevance = relevance_by_label(LABELS, LABELS, OWN)
 
     def mean_ap(found):
         return np.nanmean(metrics.average_precision(found))
 
-    before = mean_ap(ranks.positive_ranks(DISTINCT, DISTINCT, truth))
+    before = mean_ap(ranks.positive_ranks(DISTINCT, DISTINCT, relevance))
     blocks = k_reciprocal_blocks(DISTINCT, DISTINCT, k1=10, k2=4, self_index=OWN)
-    assert mean_ap(ranks.ranks_of_blocks(blocks, truth)) > before + 0.05
+    assert mean_ap(ranks.ranks_of_blocks(blocks, relevance)) > before + 0.05
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tfrank.common.checks import InputError
-from tfrank.evaluation.report import bootstrap as comparison
+from tfrank.evaluation.report import bootstrap
 from tfrank.evaluation.report.bootstrap import paired_bootstrap
 
 RNG = np.random.default_rng(0)
@@ -36,7 +36,7 @@ def normal(value):
 @pytest.mark.parametrize(("groups", "student"), [(None, 1.968), (CLASSES, 2.023)])
 def test_the_interval_is_that_of_a_plain_loop(groups, student):
     got = paired_bootstrap(BEFORE, AFTER, groups=groups, samples=20_000)
-    assert (got.difference, got.queries) == (pytest.approx(np.mean(AFTER - BEFORE)), 300)
+    assert (got.mean, got.queries) == (pytest.approx(np.mean(AFTER - BEFORE)), 300)
     each = range(300) if groups is None else groups.tolist()
     low, high = by_plain_loops((AFTER - BEFORE).tolist(), each, 3000, student)
     # The quantiles of so few means are uncertain by a few percent of the width.
@@ -49,7 +49,7 @@ def test_the_interval_is_that_of_a_plain_loop(groups, student):
 )
 def test_shares_are_expanded_by_the_printed_tables_of_students_t(groups, confidence, student):
     wanted = normal(-student * math.sqrt(groups / (groups - 1)))
-    assert comparison._expanded((1 - confidence) / 2, groups) == pytest.approx(wanted, rel=1e-3)
+    assert bootstrap._expanded((1 - confidence) / 2, groups) == pytest.approx(wanted, rel=1e-3)
 
 
 def test_an_interval_by_hand():
@@ -103,7 +103,7 @@ def test_one_seed_gives_one_interval_in_any_number_of_blocks(monkeypatch):
     first, again = (paired_bootstrap(BEFORE, AFTER, samples=999, seed=5) for _ in range(2))
     assert first == again
     assert first[1:3] != paired_bootstrap(BEFORE, AFTER, samples=999, seed=6)[1:3]
-    monkeypatch.setattr(comparison, "BLOCK_DRAWS", 1)
+    monkeypatch.setattr(bootstrap, "BLOCK_DRAWS", 1)
     blocks = paired_bootstrap(BEFORE, AFTER, samples=999, seed=5)
     assert blocks[1:3] == pytest.approx(first[1:3], abs=0.1 * (first.high - first.low))
 
@@ -163,7 +163,7 @@ def test_bad_arguments_are_named(argument, expected):
         paired_bootstrap(BEFORE, AFTER, **argument)
 
 
-@pytest.mark.parametrize("block_draws", [comparison.BLOCK_DRAWS, 20, 1])
+@pytest.mark.parametrize("block_draws", [bootstrap.BLOCK_DRAWS, 20, 1])
 def test_so_many_means_are_drawn_as_samples_are_asked_for(monkeypatch, block_draws):
-    monkeypatch.setattr(comparison, "BLOCK_DRAWS", block_draws)
-    assert comparison._resampled_means(np.ones(3), np.ones(3), 20, 0).tolist() == [1] * 20
+    monkeypatch.setattr(bootstrap, "BLOCK_DRAWS", block_draws)
+    assert bootstrap._resampled_means(np.ones(3), np.ones(3), 20, 0).tolist() == [1] * 20

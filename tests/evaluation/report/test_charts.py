@@ -38,7 +38,7 @@ def test_precision_is_drawn_against_recall():
     assert points(line) == [(LEFT, TOP), (middle, BOTTOM - 0.75 * (BOTTOM - TOP)), (RIGHT, BOTTOM)]
     assert ticks(chart, "mid")["0"] == LEFT and ticks(chart, "mid")["100"] == RIGHT
     assert ticks(chart, "end")["0"] == BOTTOM and ticks(chart, "end")["100"] == TOP
-    assert "75.0\u00a0% of the images" in chart.caption
+    assert "the precision is 75.0\u00a0%" in chart.caption
     assert [text.text for text in elements(chart, "text", "name")] == ["precision in %", "recall in %"]
     assert not chart.legend
 
@@ -60,7 +60,7 @@ def test_recall_is_drawn_against_the_logarithm_of_k():
     assert len(drawn) <= charts.CURVE_POINTS
     assert drawn[0] == (LEFT, pytest.approx(BOTTOM - 0.1 * (BOTTOM - TOP), abs=0.06))
     assert drawn[-1] == (RIGHT, TOP)
-    assert "73.0\u00a0% of the queries" in chart.caption and "nearest 1,000" in chart.caption
+    assert "at rank 1 73.0\u00a0%" in chart.caption and "the 1,000 nearest" in chart.caption
 
 
 @pytest.mark.parametrize("recall", [[0.0], [1.0], [0.5, 0.5, 1.0]])
@@ -97,8 +97,10 @@ def test_similarities_are_drawn_where_there_are_any():
         (RIGHT, BOTTOM),
     ]
     assert ticks(chart, "mid")["\u22120.4"] == pytest.approx(LEFT + 0.1 * (RIGHT - LEFT), abs=0.06)
-    assert "similarity of 0.250, negative pairs of 0.000; the two areas share 50.0\u00a0%" in chart.caption
-    assert "All pairs count alike here" in chart.caption and "in dists@intra" in chart.caption
+    assert (
+        "similarity of 0.250, negative pairs of 0.000; the two areas overlap by 50.0\u00a0%" in chart.caption
+    )
+    assert "Every pair counts the same here" in chart.caption and "In dists@intra" in chart.caption
     assert [name for _, name in chart.legend] == ["positive pairs", "negative pairs"]
 
 

@@ -8,7 +8,7 @@ from scipy import sparse
 
 from tfrank.common import checks
 from tfrank.common.normalize import l2_normalize
-from tfrank.evaluation import rows
+from tfrank.evaluation.array_checks import checked_embeddings, checked_self_index
 from tfrank.evaluation.search.exhaustive import exact
 from tfrank.evaluation.search.neighbors import Neighbors
 
@@ -49,11 +49,11 @@ def expand_queries(
     >>> expand_queries(query, gallery, k=1).round(3).tolist()  # (1, 0) + 0.36 (0.6, 0.8)
     [[0.9729999899864197, 0.23000000417232513]]
     """
-    queries = rows.embeddings("queries", queries).astype(np.float32, copy=False)
-    gallery = rows.embeddings("gallery", gallery, dim=queries.shape[1]).astype(np.float32, copy=False)
+    queries = checked_embeddings("queries", queries).astype(np.float32, copy=False)
+    gallery = checked_embeddings("gallery", gallery, dim=queries.shape[1]).astype(np.float32, copy=False)
     k = checks.integer("k", k, at_least=1)
     alpha = checks.number("alpha", alpha, at_least=0)
-    own = rows.own_rows(self_index, len(queries), len(gallery))
+    own = checked_self_index(self_index, len(queries), len(gallery))
     found = search(queries, gallery, min(k, len(gallery)), own)
     expanded = np.empty(queries.shape, np.float32)
     for start in range(0, len(queries), BLOCK_ROWS):
@@ -81,7 +81,7 @@ def augment_database(
     >>> augment_database(np.float32([[1, 0], [0.6, 0.8], [-1, 0]]), k=1).round(3).tolist()[2]
     [-1.0, 0.0]
     """
-    gallery = rows.embeddings("gallery", gallery)
+    gallery = checked_embeddings("gallery", gallery)
     return expand_queries(
         gallery, gallery, k=k, alpha=alpha, self_index=np.arange(len(gallery)), search=search
     )

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from tfrank.common import checks
-from tfrank.evaluation import rows
+from tfrank.evaluation.array_checks import checked_embeddings, checked_self_index
 from tfrank.evaluation.parallel import Gallery, in_parallel
 from tfrank.evaluation.search.exhaustive import exact
 
@@ -67,12 +67,12 @@ def k_reciprocal_blocks(
     >>> block.astype(float).round(2).tolist()  # Rows 0 and 1, and no others, are nearest to each other.
     [[-inf, -0.26, -1.0], [-0.35, -inf, -1.0], [-1.0, -0.82, -inf]]
     """
-    queries = rows.embeddings("queries", queries).astype(np.float32, copy=False)
-    gallery = rows.embeddings("gallery", gallery, dim=queries.shape[1]).astype(np.float32, copy=False)
+    queries = checked_embeddings("queries", queries).astype(np.float32, copy=False)
+    gallery = checked_embeddings("gallery", gallery, dim=queries.shape[1]).astype(np.float32, copy=False)
     k1 = checks.integer("k1", k1, at_least=1)
     k2 = checks.integer("k2", k2, at_least=1)
     lambda_value = checks.number("lambda_value", lambda_value, at_least=0, at_most=1)
-    own = rows.own_rows(self_index, len(queries), len(gallery))
+    own = checked_self_index(self_index, len(queries), len(gallery))
     return _blocks(queries, gallery, k1, k2, lambda_value, own)
 
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tfrank.common import checks, files
 from tfrank.common.checks import InputError
 from tfrank.common.normalize import SMALLEST_NORM, l2_normalize
-from tfrank.evaluation import rows
+from tfrank.evaluation.array_checks import checked_embeddings
 
 # Eigenvalues are raised to at least this share of the largest. At p = 1/2, no direction is then scaled more
 # than a thousand times as much as the first, so float32 rounding, 6e-8, stays negligible.
@@ -57,7 +57,7 @@ def learn_whitening(embeddings: np.ndarray, *, power: float = 0.25, dims: int | 
     >>> learn_whitening(x, power=0.5, dims=1).projection.round(3).tolist()  # Variances 2 and 1/2.
     [[0.7070000171661377], [0.0]]
     """
-    embeddings = rows.embeddings("embeddings", embeddings)
+    embeddings = checked_embeddings("embeddings", embeddings)
     dim = embeddings.shape[1]
     power = checks.number("power", power, at_least=0, at_most=0.5)
     kept = dim if dims is None else checks.integer("dims", dims, at_least=1)
@@ -69,8 +69,8 @@ def learn_whitening(embeddings: np.ndarray, *, power: float = 0.25, dims: int | 
     eigenvalues, vectors = eigenvalues[::-1][:kept], vectors[:, ::-1][:, :kept]
     if eigenvalues[0] < SMALLEST_NORM**2:
         raise InputError(
-            f"The {len(embeddings):,} embeddings to learn a whitening from are all alike: there is nothing to"
-            " whiten. Give those of more images, or look whether the model has collapsed."
+            f"The {len(embeddings):,} embeddings to learn the whitening from are equal: their variance is 0."
+            " Use more images, or check whether the model has collapsed."
         )
     largest = np.take_along_axis(vectors, np.argmax(np.abs(vectors), axis=0)[None], axis=0)
     scales = np.maximum(eigenvalues, SMALLEST_EIGENVALUE * eigenvalues[0]) ** -power
@@ -88,7 +88,7 @@ def whiten(embeddings: np.ndarray, whitening: Whitening) -> np.ndarray:
     >>> whiten(np.array([[1.0, 0.5]]), learn_whitening(x, power=0.5)).round(3).tolist()
     [[0.7070000171661377, 0.7070000171661377]]
     """
-    embeddings = rows.embeddings("embeddings", embeddings)
+    embeddings = checked_embeddings("embeddings", embeddings)
     _check_dim(embeddings.shape[1], whitening)
     whitened = np.empty([len(embeddings), whitening.projection.shape[1]], np.float32)
     for start in range(0, len(embeddings), BLOCK_ROWS):
@@ -125,9 +125,9 @@ def load_whitening(path: str) -> Whitening:
     except FileNotFoundError:
         raise InputError(f"There is no whitening {path}. Write it with `save_whitening`.") from None
     except files.NPZ_ERRORS as error:
-        raise InputError(f"{path} is no whitening, or a damaged one ({error}). Learn it anew.") from None
+        raise InputError(f"{path} is not a whitening, or is damaged ({error}). Learn it again.") from None
     if not _is_whole(whitening):
-        raise InputError(f"{path} is no whitening, or a damaged one. Learn it anew.")
+        raise InputError(f"{path} is not a whitening, or is damaged. Learn it again.")
     return whitening
 
 
@@ -136,7 +136,7 @@ def _mean_and_covariance(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray
     mean = sum(block.sum(axis=0) for block in _blocks(embeddings)) / len(embeddings)
     if not np.isfinite(mean).all():
         raise InputError(
-            "The embeddings to learn a whitening from are not all finite. Has the model diverged?"
+            "Embeddings to learn the whitening from are not finite. The model may have diverged."
         )
     centered = (block - mean for block in _blocks(embeddings))
     return mean, sum(block.T @ block for block in centered) / len(embeddings)
@@ -150,7 +150,7 @@ def _blocks(embeddings: np.ndarray) -> Iterator[np.ndarray]:
 def _check_dim(dim: int, whitening: Whitening) -> None:
     if dim != len(whitening.mean):
         raise InputError(
-            f"The whitening is for embeddings of dim {len(whitening.mean)}, and these have {dim}."
+            f"The whitening is for embeddings of {len(whitening.mean)} dimensions; these have {dim}."
             " Learn one from embeddings of this model."
         )
 

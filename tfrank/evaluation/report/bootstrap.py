@@ -18,17 +18,17 @@ BLOCK_DRAWS = 2**21
 FEWEST_GROUPS = 5
 
 
-class Comparison(NamedTuple):
-    """The difference between two models.
+class BootstrapInterval(NamedTuple):
+    """A mean difference between two models, with its confidence interval.
 
     Attributes:
-        difference: mean over queries of after - before.
-        low, high: its confidence interval. If 0 lies outside, the difference is significant. With fewer than
+        mean: mean over queries of after - before.
+        low, high: the confidence interval. If 0 lies outside, the difference is significant. With fewer than
             `FEWEST_GROUPS` groups there is no interval: -inf and inf.
         queries: number of queries compared.
     """
 
-    difference: float
+    mean: float
     low: float
     high: float
     queries: int
@@ -42,7 +42,7 @@ def paired_bootstrap(
     samples: int = 10_000,
     confidence: float = 0.95,
     seed: int = 0,
-) -> Comparison:
+) -> BootstrapInterval:
     """The mean difference of a metric between two models, with its expanded percentile interval.
 
     All queries, with their pairs of values, are resampled with replacement `samples` times. The interval lies
@@ -67,9 +67,9 @@ def paired_bootstrap(
 
     >>> before = np.array([0.0, 0.5, 0.25, 0.75, 0.0, np.nan])
     >>> paired_bootstrap(before, before + 0.25)
-    Comparison(difference=0.25, low=0.25, high=0.25, queries=5)
+    BootstrapInterval(mean=0.25, low=0.25, high=0.25, queries=5)
     >>> paired_bootstrap(before[:4], before[:4] + 0.25)
-    Comparison(difference=0.25, low=-inf, high=inf, queries=4)
+    BootstrapInterval(mean=0.25, low=-inf, high=inf, queries=4)
     """
     samples = checks.integer("samples", samples, at_least=1)
     seed = checks.integer("seed", seed, at_least=0)
@@ -90,7 +90,7 @@ def paired_bootstrap(
     if len(sums) >= FEWEST_GROUPS:
         share = _expanded((1 - confidence) / 2, len(sums))
         low, high = np.quantile(_resampled_means(sums, sizes, samples, seed), [share, 1 - share])
-    return Comparison(float(np.mean(differences)), float(low), float(high), len(differences))
+    return BootstrapInterval(float(np.mean(differences)), float(low), float(high), len(differences))
 
 
 def _expanded(share: float, groups: int) -> float:

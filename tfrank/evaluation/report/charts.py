@@ -80,14 +80,14 @@ def precision_recall(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Cha
         curves: maps the name of a run to its recall and mean precision, as from `curves.precision_recall`.
     """
     ticks = [(share, f"{100 * share:.0f}") for share in np.linspace(0, 1, 6)]
-    said = [(name, percent(np.interp(0.5, *curve))) for name, curve in curves.items()]
+    at_half = [(name, percent(np.interp(0.5, *curve))) for name, curve in curves.items()]
     return Chart(
         "Precision and recall",
         _frame(
             "Precision and recall", "recall in %", "precision in %", ticks, ticks, _lines(curves.values())
         ),
-        f"When half of the positives are found, {_each(said)} of the images up to there are positives"
-        " (interpolated precision, mean over the queries). The higher the line, the better.",
+        f"At a recall of 50\u00a0% the precision is {_each(at_half)} (interpolated, mean over the queries)."
+        " The higher the line, the better.",
         _line_legend(curves),
     )
 
@@ -107,13 +107,13 @@ def recall_at_k(curves: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Chart:
         lines.append((np.log(ks[rows]) / math.log(high), (recall[rows] - low) / (1 - low)))
     x_ticks = [(math.log(k) / math.log(high), _short(k)) for k in _log_ticks(high)]
     y_ticks = [((tick - low) / (1 - low), f"{100 * tick:.0f}") for tick in _ticks(low, 1)]
-    said = [(name, percent(recall[0])) for name, (_, recall) in curves.items()]
+    at_1 = [(name, percent(recall[0])) for name, (_, recall) in curves.items()]
     last = [(name, percent(recall[-1])) for name, (_, recall) in curves.items()]
     return Chart(
         "Recall@K",
         _frame("Recall@K", "K, logarithmic", "Recall@K in %", x_ticks, y_ticks, _lines(lines)),
-        f"The nearest image is a positive for {_each(said)} of the queries;"
-        f" among the nearest {high:,} there is one for {_each(last)}.",
+        f"Share of queries with a positive: at rank 1 {_each(at_1)}, among the {high:,} nearest images"
+        f" {_each(last)}.",
         _line_legend(curves),
     )
 
@@ -150,9 +150,8 @@ def similarities(histogram: Histogram) -> Chart:
         title,
         _frame(title, "cosine similarity", "density", x_ticks, y_ticks, drawn),
         f"Positive pairs have a mean similarity of {means[0]:.3f}, negative pairs of {means[1]:.3f};"
-        f" the two areas share {percent(overlap)}. The less they overlap, the better. All"
-        " pairs count alike here, so large classes count most; in dists@intra, where a distance is 1 -"
-        " similarity, all classes do.",
+        f" the two areas overlap by {percent(overlap)}. The less they overlap, the better. Every pair counts"
+        " the same here, so large classes count most. In dists@intra every class counts the same.",
         _line_legend(["positive pairs", "negative pairs"]),
     )
 
@@ -169,8 +168,8 @@ def loss_of_training(steps: np.ndarray, loss: np.ndarray) -> Chart:
     sizes = np.diff([*starts, len(steps)])
     means = [np.add.reduceat(values, starts) / sizes for values in (steps.astype(float), loss)]
     each = f" Each point is the mean of {group} steps." if group > 1 else ""
-    said = f"From {loss[0]:.3f} at step {steps[0]:,} to {loss[-1]:.3f} at step {steps[-1]:,}.{each}"
-    return _against_step("Loss of training", "loss", means, said, share=False)
+    caption = f"From {loss[0]:.3f} at step {steps[0]:,} to {loss[-1]:.3f} at step {steps[-1]:,}.{each}"
+    return _against_step("Loss of training", "loss", means, caption, share=False)
 
 
 def validation_of_training(steps: np.ndarray, recall: np.ndarray) -> Chart:
@@ -181,9 +180,9 @@ def validation_of_training(steps: np.ndarray, recall: np.ndarray) -> Chart:
         recall: `[n]` shares, 0 to 1.
     """
     best = int(np.argmax(recall))
-    said = f"Highest at step {steps[best]:,}: {percent(recall[best])}."
+    caption = f"Highest at step {steps[best]:,}: {percent(recall[best])}."
     title = "Validation during training"
-    return _against_step(title, "Recall@1 in %", [steps.astype(float), recall], said, share=True)
+    return _against_step(title, "Recall@1 in %", [steps.astype(float), recall], caption, share=True)
 
 
 def _against_step(title, y_name, curve, caption, *, share) -> Chart:
@@ -222,9 +221,9 @@ def embedding_map(places: np.ndarray, labels: np.ndarray, names: Callable[[int],
     return Chart(
         "Map of embeddings",
         wide,
-        f"{len(labels):,} images; those that lie near each other have similar embeddings (t-SNE; the axes"
-        " have no meaning, nor have large distances). A good model makes an island of each class. Names"
-        f" stand at the middle of their class where there is room; point at a dot for its class.{grey}",
+        f"{len(labels):,} images by t-SNE: neighbours have similar embeddings. Axes and large distances have"
+        " no meaning. A good model makes an island of each class. The name of a class is at the middle of its"
+        f" images if there is room. Point at a dot to see its class.{grey}",
         wide=True,
         narrow=narrow,
     )

@@ -9,7 +9,7 @@ from threadpoolctl import threadpool_limits
 from tfrank.common import checks
 from tfrank.common.checks import InputError
 from tfrank.evaluation.parallel import Gallery, in_parallel
-from tfrank.evaluation.ranks import Ranks
+from tfrank.evaluation.retrieval_ranks import Ranks
 
 # Similarities that a thread counts at a time: 16 MiB in float32.
 BLOCK_SIMILARITIES = 2**22

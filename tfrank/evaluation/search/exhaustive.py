@@ -167,29 +167,29 @@ def recall_against_exact(
         raise checks.invalid("found", f"the {k} nearest of {len(queries)} queries", found.index.shape)
     count = min(checks.integer("sample", sample, at_least=1), len(queries))
     chosen = np.sort(np.random.default_rng(seed).choice(len(queries), count, replace=False))
-    truth = exact(queries[chosen], gallery, k, own[chosen])
+    nearest = exact(queries[chosen], gallery, k, own[chosen])
     return share_found(
-        found._replace(index=found.index[chosen]), truth, queries[chosen], gallery, own[chosen]
+        found._replace(index=found.index[chosen]), nearest, queries[chosen], gallery, own[chosen]
     )
 
 
 def share_found(
-    found: Neighbors, truth: Neighbors, queries: np.ndarray, gallery: np.ndarray, own: np.ndarray
+    found: Neighbors, exact_neighbors: Neighbors, queries: np.ndarray, gallery: np.ndarray, own: np.ndarray
 ) -> float:
     """The recall of `recall_against_exact`, given the exact neighbours of each query.
 
     Args:
-        found: the result of an approximate search, at least as many neighbours as `truth` has.
-        truth: `[queries, k]` the result of `exact`.
+        found: the result of an approximate search, at least as many neighbours as `exact_neighbors` has.
+        exact_neighbors: `[queries, k]` the result of `exact`.
         queries: `[queries, dim]`.
         gallery: `[gallery, dim]`.
         own: `[queries]` the query's own gallery row, or -1.
     """
     right = 0
-    for query, some, nearest, similarity, self_row in zip(queries, found.index, *truth, own):
+    for query, some, nearest, similarity, self_row in zip(queries, found.index, *exact_neighbors, own):
         rows = np.setdiff1d(some[: len(nearest)], [-1, self_row])
         least = similarity[nearest >= 0].min(initial=np.inf)
         product = gallery[rows].astype(np.float32) @ query.astype(np.float32)
         right += np.count_nonzero(np.isin(rows, nearest) | (product >= least - ROUNDING))
-    wanted = np.count_nonzero(truth.index >= 0)
+    wanted = np.count_nonzero(exact_neighbors.index >= 0)
     return float(right / wanted) if wanted else 1.0

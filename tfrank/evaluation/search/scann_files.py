@@ -105,7 +105,7 @@ def _manifest(path: str) -> dict:
     with open(path) as file:
         manifest = json.load(file)
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise ValueError(f"{MANIFEST} is of another format")
+        raise ValueError(f"{MANIFEST} has another format")
     if not isinstance(manifest.get("folder"), str) or not SAVED.fullmatch(manifest["folder"]):
         raise ValueError(f"{MANIFEST} names no folder of a save")
     entries = manifest.get("files")
@@ -147,7 +147,7 @@ def _parts(place: str, manifest: dict) -> tuple[np.ndarray, np.ndarray, np.ndarr
     there = row_of[row_of >= 0]
     in_order = len(there) <= len(rows) and np.array_equal(there, np.arange(len(there)))
     if row_of.dtype.kind != "i" or row_of.shape != trained.shape[:1] or not in_order:
-        raise ValueError("row_of.npy does not say which rows ScaNN holds")
+        raise ValueError("row_of.npy does not match the rows that ScaNN holds")
     return rows, np.array(ids), np.array(row_of), dict(manifest["settings"]), scann
 
 
@@ -177,7 +177,7 @@ def _files(place: str) -> list[str]:
 def _refuse_link(path: str) -> None:
     if os.path.islink(path):
         raise ValueError(
-            f"{os.path.basename(path)} is a link, which may lead anywhere: copy what it links to"
+            f"{os.path.basename(path)} is a link, which may lead out of the index. Copy its target"
         )
 
 
@@ -215,7 +215,7 @@ def _check(place: str, described: dict[str, dict]) -> list[str]:
             raise ValueError(f"{name} has {there.get(name)} bytes and should have {size}")
     for name in names:
         if described[name].get("crc32c") != _checksum(os.path.join(place, name)):
-            raise ValueError(f"{name} is damaged: its checksum is not that of what was saved")
+            raise ValueError(f"{name} is damaged: its checksum differs from that in the manifest")
     if ASSETS in names:
         with open(os.path.join(place, ASSETS), encoding="utf-8") as file:
             text = file.read()

@@ -305,12 +305,12 @@ def _tuned(index: ScannIndex, target: float, queries: np.ndarray | None, seed: i
     asked = rows if queries is None else matrix("queries", queries)
     sample = np.sort(np.random.default_rng(seed).choice(len(asked), min(SAMPLE, len(asked)), replace=False))
     own = sample if queries is None else np.full(len(sample), -1)
-    truth = exact(asked[sample], rows, k, own)
+    exact_neighbors = exact(asked[sample], rows, k, own)
 
     def measured(settings):
         tried = ScannIndex(rows, index.ids, settings, index._searcher, index._row_of)
         found = tried._by_scann(asked[sample], k, own)
-        recall = share_found(found, truth, asked[sample], rows, own)
+        recall = share_found(found, exact_neighbors, asked[sample], rows, own)
         tried.settings = settings._replace(recall=recall)
         return tried
 

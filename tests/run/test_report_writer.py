@@ -16,13 +16,13 @@ from tests.data import image_records, write_records
 from tfrank.common.checks import InputError
 from tfrank.configs import digits
 from tfrank.evaluation.protocols import TestSet
-from tfrank.evaluation.report import bootstrap as comparison
-from tfrank.evaluation.report.files import load_curves, load_metrics, load_per_query
-from tfrank.evaluation.templates import TemplatePairs
-from tfrank.run import comparing, reporting
-from tfrank.run.measuring import about, measure_all, questions_of
-from tfrank.run.measuring import test_set_of as set_of
-from tfrank.run.reporting import write_evaluation
+from tfrank.evaluation.report.bootstrap import paired_bootstrap
+from tfrank.evaluation.report.result_files import load_curves, load_metrics, load_per_query
+from tfrank.evaluation.template_verification import TemplatePairs
+from tfrank.run import comparison, report_writer
+from tfrank.run.evaluation_results import about, evaluate_embeddings, ranking_setups
+from tfrank.run.evaluation_results import test_set_of as set_of
+from tfrank.run.report_writer import write_evaluation
 
 # Four classes of six, of which one image is in a class of its own.
 LABELS = np.array([*(np.arange(24) % 4), 9])
@@ -62,13 +62,13 @@ def graded(index):
     for query in np.flatnonzero(test.role == "query"):
         of_class = names[(test.labels == test.labels[query]) & (test.role == "gallery")].tolist()
         relevance[names[query]] = {"easy": of_class[:1], "hard": of_class[1:3], "junk": of_class[3:]}
-    return dataclasses.replace(test, labels=np.full(len(names), -1), relevance=relevance)
+    return dataclasses.replace(test, labels=np.full(len(names), -1), grades=relevance)
 
 
 def write(folder, test, index, *, quality=1.0, search="exact", compare_with="", more=None, **options):
     """An evaluation in a folder: its results, what it has written, and the page."""
     config = config_of(**options)
-    results = measure_all(config, rows_of(quality)[: len(test.labels)], test, search=search)
+    results = evaluate_embeddings(config, rows_of(quality)[: len(test.labels)], test, search=search)
     facts = about(config, test, model="a <model>", search=search)
     paths = write_evaluation(
         *(str(folder), config, results, index),
@@ -83,7 +83,7 @@ def write(folder, test, index, *, quality=1.0, search="exact", compare_with="", 
 
 CHARTS = ["Precision and recall", "Recall@K", "Similarities of pairs", "Map of embeddings"]
 GRIDS = ["Worst", "Best", "Random"]
-SECTIONS = ("comparison", "queries", "charts", "classes", "numbers", "config")
+SECTIONS = ("comparison", "queries", "charts", "classes", "metrics", "config")
 
 
 def sections(page):
@@ -116,7 +116,7 @@ def test_an_evaluation_leaves_its_numbers_curves_and_a_page(tmp_path, records, p
     curves = load_curves(str(tmp_path))[protocol]
     assert curves["recall_at_k"][0][:2] == [1, 2] and len(curves["precision_recall"][1]) == 101
     assert curves["recall_at_k"][1][0] == found.metrics["recall_at_1"]
-    assert sections(page) == ["queries", "charts", "classes", "numbers", "config"]
+    assert sections(page) == ["queries", "charts", "classes", "metrics", "config"]
     assert "a &lt;model&gt;" in page and "<title>The title" in page
     assert "NMI" in page and "class 3 å" in page and "hit rate" in page
     assert titles(section(page, "charts")) == CHARTS
@@ -135,7 +135,7 @@ def set_of_six(labels=SIX):
 
 
 def results_of(test, quality, **options):
-    return measure_all(config_of(**options), rows_of(quality, test.labels), test).without_embeddings()
+    return evaluate_embeddings(config_of(**options), rows_of(quality, test.labels), test).without_embeddings()
 
 
 def write_six(folder, test=None, *, baselines=(), **options):
@@ -144,7 +144,7 @@ def write_six(folder, test=None, *, baselines=(), **options):
     embeddings = np.random.default_rng(7).normal(size=[len(test.labels), 8]).astype(np.float32)
     embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
     config = config_of(baselines=True, **options)
-    results = measure_all(config, embeddings, test)
+    results = evaluate_embeddings(config, embeddings, test)
     write_evaluation(
         *(str(folder), config, results, None),
         about=about(config, test, model="a model", search="exact"),
@@ -168,7 +168,7 @@ def test_baselines_stand_above_the_trained_model_and_are_kept_for_the_next_evalu
     for one in (*baselines.values(), results):
         for name in ("recall_at_1", "map", "recall_at_1_by_class", "map_by_class"):
             assert f"{100 * one.rankings['leave_one_out'].metrics[name]:.2f}\u00a0%" in page
-    found = comparison.paired_bootstrap(
+    found = paired_bootstrap(
         baselines["start"].rankings["leave_one_out"].per_query["ap"],
         results.rankings["leave_one_out"].per_query["ap"],
         groups=SIX,
@@ -198,7 +198,7 @@ def test_baselines_that_were_measured_in_another_way_are_left_out_and_the_page_s
     _, page, lines = write_six(tmp_path, set_of_six(labels), **options)
     assert {name for table in lines for name in table} == {"embeddings"}
     for name in ("raw pixels", "start"):
-        assert f"The baseline “{name}” is left out of the first table" in page
+        assert f"The baseline “{name}” is left out of the tables of models" in page
     assert why in page
     # They stand there again where they fit.
     assert write_six(tmp_path)[2] == [["raw pixels", "start", "embeddings"]] * 2
@@ -224,13 +224,13 @@ def test_means_over_classes_stand_in_the_numbers_and_are_defined(tmp_path):
 def test_few_classes_that_most_queries_are_of_are_named(tmp_path):
     labels = np.repeat(np.arange(20), [60, 50, *[3] * 18])
     _, page, _ = write_six(tmp_path, set_of_six(labels))
-    (note,) = (one for one in load_metrics(str(tmp_path))["notes"] if "weigh" in one)
+    (note,) = (one for one in load_metrics(str(tmp_path))["notes"] if "dominate" in one)
     assert note in page
     assert note.startswith(
-        "2 of 20 classes are 67.1\u00a0% of the queries: class 0 (60), class 1 (50). They weigh"
+        "2 of 20 classes are 67.1\u00a0% of the queries: class 0 (60), class 1 (50). They dominate"
     )
     assert re.search(r"Recall@1 is .*% over queries, .*% over classes\.$", note)
-    assert not any("weigh" in one for one in load_metrics(str(write_and(tmp_path / "equal")))["notes"])
+    assert not any("dominate" in one for one in load_metrics(str(write_and(tmp_path / "equal")))["notes"])
 
 
 def write_and(folder):
@@ -271,7 +271,7 @@ def test_photos_are_whole_in_their_own_proportions_with_the_names_of_their_files
     for region, size in (("image", (300, 200)), ("box", (150, 200))):
         config = config_of()
         config.data.region = region
-        results = measure_all(config, rows_of(1.0, index.label), set_of(index, None))
+        results = evaluate_embeddings(config, rows_of(1.0, index.label), set_of(index, None))
         write_evaluation(str(tmp_path / region), config, results, index, about={}, title="Photos")
         page = (tmp_path / region / "report.html").read_text()
         encoded = re.findall('base64,(.*?)"', page)
@@ -297,7 +297,7 @@ def test_graded_rankings_stand_side_by_side_with_pictures_named_by_image(tmp_pat
     ]
     assert load_per_query(str(tmp_path), "easy").labels.tolist() == [-1] * 5
     # Neither classes nor similarities of them are known.
-    assert sections(page) == ["queries", "charts", "numbers", "config"]
+    assert sections(page) == ["queries", "charts", "metrics", "config"]
     assert titles(section(page, "charts")) == CHARTS[:2]
     assert titles(section(page, "queries")) == GRIDS
     assert "image-0-ß" in page and "class -1" not in page and "class 3 å" not in page
@@ -311,7 +311,7 @@ def test_a_picture_of_the_ranking_leaves_out_what_does_not_count(tmp_path, recor
     rows = section(page, "queries").split('alt="Query: ')[1:]
     assert len(rows) > 8
     for row in rows:
-        grades = test.relevance[row.split('"')[0]]
+        grades = test.grades[row.split('"')[0]]
         right, wrong = (
             re.findall(f'alt="Rank \\d+, {verdict}: (.*?), sim', row) for verdict in ("right", "wrong")
         )
@@ -325,9 +325,9 @@ def test_approximate_search_has_no_curves_and_says_its_own_recall(tmp_path, reco
     _, _, page = write(tmp_path, test, records, search="scann", protocols=("leave_one_out",))
     assert load_curves(str(tmp_path)) == {}
     assert "scann_recall" in load_metrics(str(tmp_path))["rankings"]["leave_one_out"]
-    assert sections(page) == ["queries", "charts", "classes", "numbers", "config"]
+    assert sections(page) == ["queries", "charts", "classes", "metrics", "config"]
     assert titles(section(page, "charts")) == CHARTS[2:]
-    assert "ScaNN&#39;s recall" in section(page, "numbers")
+    assert "ScaNN&#39;s recall" in section(page, "metrics")
     # What an AP is, it does not know.
     assert re.search(r"<bdi>Recall@1 [01]\.000</bdi>", section(page, "queries"))
     assert not re.search("<bdi>AP|>mAP<", section(page, "queries") + section(page, "classes"))
@@ -336,7 +336,7 @@ def test_approximate_search_has_no_curves_and_says_its_own_recall(tmp_path, reco
 def test_the_mean_of_random_galleries_has_no_ranking_to_show(tmp_path, records):
     test = set_of(records, None)
     results, _, page = write(tmp_path, test, records, protocols=("random_gallery",), recall_at=(1, 5))
-    assert sections(page) == ["numbers", "config"]
+    assert sections(page) == ["metrics", "config"]
     one = load_per_query(str(tmp_path), "random_gallery")
     queries = results.rankings["random_gallery"].queries
     assert one.ids.tolist() == [test.ids[row].decode() for row in queries]
@@ -348,7 +348,7 @@ def test_the_mean_of_random_galleries_has_no_ranking_to_show(tmp_path, records):
 def test_embeddings_without_images_are_reported_without_pictures(tmp_path):
     test = TestSet(LABELS, np.arange(25).astype(str), np.full(25, ""), np.full(25, -1))
     _, _, page = write(tmp_path, test, None)
-    assert sections(page) == ["charts", "classes", "numbers", "config"]
+    assert sections(page) == ["charts", "classes", "metrics", "config"]
     assert "data:image/jpeg" not in page and "class 3" in page
     with open(tmp_path / "per_query" / "leave_one_out.csv") as file:
         assert [row["id"] for row in csv.DictReader(file)] == [str(number) for number in range(25)]
@@ -363,14 +363,14 @@ def test_pairs_of_templates_are_numbers_without_queries_also_beside_baselines(tm
     results, _, _ = write(tmp_path / "start", test, records)
     more = {"baselines": {"start": results}}
     _, _, page = write(tmp_path / "out", test, records, more=more, verification=True, baselines=True)
-    assert sections(page) == ["numbers", "config"] and "left out of the first table" not in page
+    assert sections(page) == ["metrics", "config"] and "left out of the tables of models" not in page
     row = load_metrics(str(tmp_path / "out"))["rankings"]["template_pairs"]
     assert (row["templates"], row["positive_pairs"], row["negative_pairs"]) == (12, 12, 54)
     assert {"roc_auc", "tar_at_far_0.1"} < row.keys()
     assert load_metrics(str(tmp_path / "out" / "baselines" / "start"))["rankings"]["template_pairs"] == row
     with pytest.raises(InputError, match=r"pairs of templates have no queries\. Leave out --compare_with"):
-        comparing.earlier_rankings(
-            str(tmp_path / "start"), str(tmp_path / "out"), questions_of(config_of(), test)
+        comparison.earlier_rankings(
+            str(tmp_path / "start"), str(tmp_path / "out"), ranking_setups(config_of(), test)
         )
 
 
@@ -378,12 +378,12 @@ def test_published_numbers_and_what_pictures_show_are_said(tmp_path, records):
     config = {"published": {"a paper": {"recall_at_1": 0.8123}}, "query_expansion": 2}
     _, _, page = write(tmp_path, set_of(records, None), records, **config)
     assert "a paper" in page and "81.23" in page
-    assert "Pictures, similarities, the map and what classes are taken for are of the embeddings" in page
+    assert "the classes that are confused are of the embeddings before query expansion." in page
 
 
 def test_the_same_evaluation_makes_the_same_files(tmp_path, records, monkeypatch):
     """But for the date on the page."""
-    monkeypatch.setattr(reporting, "_now", lambda: "2026-01-02 03:04 UTC")
+    monkeypatch.setattr(report_writer, "_now", lambda: "2026-01-02 03:04 UTC")
     test = set_of(records, None)
     for name in ("one", "two"):
         write(tmp_path / name, test, records, protocols=("leave_one_out",))
@@ -403,16 +403,16 @@ def test_two_evaluations_stand_side_by_side_on_the_queries_of_both(tmp_path, rec
     compare = {"quality": 2.0, "compare_with": tmp_path / "before", **options}
     now, _, page = write(tmp_path / "now", test, records, **compare)
     assert sections(page) == list(SECTIONS)
-    comparison = section(page, "comparison")
+    two_runs = section(page, "comparison")
     # Curves are of all queries, so here they are not of the same.
-    assert titles(comparison) == ["Better now"]
-    assert str(tmp_path / "before") in comparison and str(tmp_path / "now") in comparison
+    assert titles(two_runs) == ["Better now"]
+    assert str(tmp_path / "before") in two_runs and str(tmp_path / "now") in two_runs
     # The means are those of the queries of both.
     for results in (before, now):
-        assert f"{100 * np.nanmean(results.rankings['leave_one_out'].per_query['ap'][4:]):.2f}" in comparison
+        assert f"{100 * np.nanmean(results.rankings['leave_one_out'].per_query['ap'][4:]):.2f}" in two_runs
     # A query that is not known to both has not changed.
     unknown = [line.split(",")[0].strip('"') for line in lines[1:5]]
-    assert not any(f"Query: {name}" in comparison for name in unknown)
+    assert not any(f"Query: {name}" in two_runs for name in unknown)
 
 
 def test_what_cannot_be_compared_is_refused_and_nothing_is_written(tmp_path, records):
@@ -433,11 +433,11 @@ def test_what_cannot_be_compared_is_refused_and_nothing_is_written(tmp_path, rec
         assert files == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
     before, now = tmp_path / "before", tmp_path / "now"
-    refused(before, before, "is this evaluation itself")
-    refused(before, tmp_path / "link", "is this evaluation itself")
+    refused(before, before, "is the folder of this evaluation itself")
+    refused(before, tmp_path / "link", "is the folder of this evaluation itself")
     refused(now, tmp_path / "nothing", "There is no evaluation in")
-    refused(now, before, "has the rankings leave_one_out, and none of query_gallery", "query_gallery")
-    refused(now, tmp_path / "others", "they have no id in common")
+    refused(now, before, "has the rankings leave_one_out, but none of query_gallery", "query_gallery")
+    refused(now, tmp_path / "others", "no id is in both")
     refused(now, tmp_path / "fewer", r"another gallery at leave_one_out \(20 and 25 images\)")
     refused(now, tmp_path / "classes", "has other classes for the same ids")
     (before / "curves.json").write_text("{")
@@ -485,11 +485,11 @@ def test_classes_are_drawn_together_where_two_evaluations_are_compared(tmp_path,
 
     def bootstrap(before, after, **options):
         groups.append(options["groups"])
-        return comparison.paired_bootstrap(before, after, samples=10, **options)
+        return paired_bootstrap(before, after, samples=10, **options)
 
-    monkeypatch.setattr(comparing, "paired_bootstrap", bootstrap)
+    monkeypatch.setattr(comparison, "paired_bootstrap", bootstrap)
     for test in (set_of(records, None), graded(records)):
-        folder = tmp_path / f"{test.relevance is None}"
+        folder = tmp_path / f"{test.grades is None}"
         write(folder / "before", test, None)
         write(folder / "now", test, None, compare_with=folder / "before")
     with_labels, without = groups[0], groups[-1]

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tfrank.evaluation.metrics import BY_CLASS, MEANS
+from tfrank.evaluation.metric_names import BY_CLASS
+from tfrank.evaluation.retrieval_metrics import MEANS
 
 # Per-query metrics for which a mean over classes is reported.
 REPORTED = ("recall_at_1", "ap")
@@ -22,9 +23,9 @@ def class_mean(values: np.ndarray, labels: np.ndarray) -> float:
     >>> class_mean(np.array([1.0, 1.0, 0.0, np.nan]), np.array([7, 7, 8, 9]))
     0.5
     """
-    counts = np.isfinite(values)
-    _, place, sizes = np.unique(labels[counts], return_inverse=True, return_counts=True)
-    return float(np.mean(np.bincount(place, values[counts]) / sizes)) if len(sizes) else float("nan")
+    valid = np.isfinite(values)
+    _, place, sizes = np.unique(labels[valid], return_inverse=True, return_counts=True)
+    return float(np.mean(np.bincount(place, values[valid]) / sizes)) if len(sizes) else float("nan")
 
 
 def class_means(per_query: Mapping[str, np.ndarray], labels: np.ndarray) -> dict[str, float]:

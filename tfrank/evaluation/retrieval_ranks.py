@@ -4,13 +4,14 @@ Ties are ranked pessimistically: a negative as similar as a positive is ranked b
 a query come from one product, because two products may round the same pair differently.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from tfrank.evaluation.counting import count_no_less
 from tfrank.evaluation.parallel import Gallery, in_parallel
+from tfrank.evaluation.relevance import Relevance
+from tfrank.evaluation.threshold_counts import count_at_least
 
 # Similarities that a thread holds at a time: 64 MiB in float32.
 BLOCK_SIMILARITIES = 2**24
@@ -37,89 +38,32 @@ class Ranks(NamedTuple):
         return np.diff(self.start)
 
 
-class Truth(NamedTuple):
-    """The ground truth: what each query should find.
-
-    Attributes:
-        positives: maps a query's number to the gallery rows that it should find.
-        ignored: maps a query's number to the gallery rows left out of its ranking, such as the query itself.
-    """
-
-    positives: Callable[[int], np.ndarray]
-    ignored: Callable[[int], np.ndarray]
-
-
-def by_label(
-    query_labels: np.ndarray,
-    gallery_labels: np.ndarray,
-    self_index: np.ndarray | None = None,
-    junk: np.ndarray | None = None,
-) -> Truth:
-    """The truth by labels: a query should find the gallery rows with its label, except itself.
-
-    Args:
-        query_labels: `[queries]` integers.
-        gallery_labels: `[gallery]` integers.
-        self_index: `[queries]` the query's own gallery row, or -1. None: all -1.
-        junk: `[queries, gallery]` bool, rows that are neither positives nor negatives of a query.
-
-    >>> by_label(np.array([7, 8]), np.array([7, 8, 7]), np.array([0, 1])).positives(0)
-    array([2])
-    """
-    order = np.argsort(gallery_labels, kind="stable")
-    ordered = gallery_labels[order]
-    first = np.searchsorted(ordered, query_labels, side="left")
-    last = np.searchsorted(ordered, query_labels, side="right")
-
-    def ignored(query):
-        own = [] if self_index is None or self_index[query] < 0 else [self_index[query]]
-        if junk is None:
-            return np.array(own, np.int64)
-        return np.union1d(np.flatnonzero(junk[query]), own).astype(np.int64)
-
-    def positives(query):
-        rows = order[first[query] : last[query]]
-        if self_index is not None:
-            rows = rows[rows != self_index[query]]
-        return rows if junk is None else rows[~junk[query, rows]]
-
-    return Truth(positives, ignored)
-
-
-def by_list(positives: Sequence[np.ndarray], ignored: Sequence[np.ndarray]) -> Truth:
-    """The truth by lists: for each query, the gallery rows to find and the gallery rows to ignore.
-
-    The two lists of a query have no repeated row and no common row.
-    """
-    return Truth(lambda query: positives[query], lambda query: ignored[query])
-
-
-def positive_ranks(queries: np.ndarray, gallery: np.ndarray, truth: Truth) -> Ranks:
+def positive_ranks(queries: np.ndarray, gallery: np.ndarray, relevance: Relevance) -> Ranks:
     """The ranks of the positives of each query among all gallery rows that are not ignored for it.
 
     Args:
         queries: `[queries, dim]` float32, unit norm.
         gallery: `[gallery, dim]` float32, unit norm.
-        truth: what each query should find.
+        relevance: what each query should find.
     """
     rows = Gallery(gallery)
     size = max(1, (BLOCK_SIMILARITIES if rows.held else STREAMED_SIMILARITIES) // max(len(gallery), 1))
 
     def ranks_of(start):
-        return _ranks_of_block(start, rows.similarities(queries[start : start + size]), truth)
+        return _ranks_of_block(start, rows.similarities(queries[start : start + size]), relevance)
 
     starts = range(0, len(queries), size)
     return concatenated(in_parallel(ranks_of, starts, workers=None if rows.held else 2))
 
 
-def ranks_of_blocks(blocks: Iterable[tuple[int, np.ndarray]], truth: Truth) -> Ranks:
+def ranks_of_blocks(blocks: Iterable[tuple[int, np.ndarray]], relevance: Relevance) -> Ranks:
     """The ranks of the positives, as in `positive_ranks`, from similarities computed elsewhere.
 
     Args:
         blocks: (first query, `[block, gallery]` similarities), in the order of the queries.
-        truth: what each query should find.
+        relevance: what each query should find.
     """
-    return concatenated(in_parallel(lambda block: _ranks_of_block(*block, truth), blocks))
+    return concatenated(in_parallel(lambda block: _ranks_of_block(*block, relevance), blocks))
 
 
 def concatenated(parts: Iterable[Sequence[np.ndarray]]) -> Ranks:
@@ -129,21 +73,21 @@ def concatenated(parts: Iterable[Sequence[np.ndarray]]) -> Ranks:
     return Ranks(start, np.concatenate([np.empty(0, np.int32), *ranks]).astype(np.int32))
 
 
-def _ranks_of_block(start: int, block: np.ndarray, truth: Truth) -> list[np.ndarray]:
+def _ranks_of_block(start: int, block: np.ndarray, relevance: Relevance) -> list[np.ndarray]:
     """The ranks of the positives of each row of a block of similarities, ascending."""
     queries = range(start, start + len(block))
-    positives = [np.sort(row[truth.positives(query)]) for row, query in zip(block, queries)]
+    positives = [np.sort(row[relevance.positives(query)]) for row, query in zip(block, queries)]
     most = max(map(len, positives))
     if most <= FEW_POSITIVES:
         thresholds = np.full([len(block), most], np.inf, block.dtype)
         for threshold, positive in zip(thresholds, positives):
             threshold[: len(positive)] = positive
-        before = count_no_less(block, thresholds)
+        before = count_at_least(block, thresholds)
     else:
         before = (_no_less(np.sort(row), positive) for row, positive in zip(block, positives))
     ranks = []
     for row, query, positive, count in zip(block, queries, positives, before):
-        ignored = np.sort(row[truth.ignored(query)])
+        ignored = np.sort(row[relevance.ignored(query)])
         negatives = count[: len(positive)] - _no_less(positive, positive) - _no_less(ignored, positive)
         ranks.append((negatives + np.arange(len(positive), 0, -1))[::-1])
     return ranks

@@ -11,10 +11,10 @@ from tests.evaluation import ROWS
 from tfrank.common.checks import InputError
 from tfrank.configs import digits
 from tfrank.evaluation import clusters, verification
-from tfrank.evaluation.measure import PostProcessing, measure
-from tfrank.evaluation.protocols import TestSet, splits_of
-from tfrank.run.measuring import about, check_measurable, measure_all, questions_of
-from tfrank.run.measuring import test_set_of as set_of
+from tfrank.evaluation.protocols import TestSet, tasks_of
+from tfrank.evaluation.ranking_results import evaluate_tasks
+from tfrank.run.evaluation_results import about, check_evaluation, evaluate_embeddings, ranking_setups
+from tfrank.run.evaluation_results import test_set_of as set_of
 
 EMBEDDINGS = ROWS["distinct"]
 LABELS = np.random.default_rng(0).permutation(np.repeat([2**40, -3, 0, 9, 5], [1, 3, 7, 19, 30]))
@@ -25,9 +25,9 @@ APART = dataclasses.replace(PLAIN, role=ROLES)
 RELEVANCE = {
     f"{query}": {"easy": [f"{query + 1}"], "hard": [f"{query + 2}"], "junk": []} for query in range(0, 60, 3)
 }
-GRADED = dataclasses.replace(APART, labels=np.full(60, -1), relevance=RELEVANCE)
+GRADED = dataclasses.replace(APART, labels=np.full(60, -1), grades=RELEVANCE)
 NOTHING_GRADED = dataclasses.replace(
-    GRADED, relevance={name: {"easy": [], "hard": [], "junk": []} for name in RELEVANCE}
+    GRADED, grades={name: {"easy": [], "hard": [], "junk": []} for name in RELEVANCE}
 )
 ALL_ALONE = dataclasses.replace(PLAIN, labels=np.arange(60))
 
@@ -48,7 +48,7 @@ def test_a_test_set_is_what_the_records_say(tmp_path):
     assert [name.decode() for name in test.ids] == [image.id for image in images]
     assert test.role.tolist() == ["", "query", "distractor", *[""] * 8]
     assert test.group.tolist() == [-1, 7, *[-1] * 9]
-    assert test.relevance is RELEVANCE and set_of(index, None).relevance is None
+    assert test.grades is RELEVANCE and set_of(index, None).grades is None
 
 
 def test_ids_that_repeat_get_the_numbers_of_their_records(tmp_path, capsys):
@@ -71,59 +71,59 @@ def test_ids_that_repeat_get_the_numbers_of_their_records(tmp_path, capsys):
     ids=["labels", "roles", "grades"],
 )
 def test_without_a_protocol_it_is_the_usual_one_of_the_test_set(test, rankings):
-    assert list(measure_all(config_of(), EMBEDDINGS, test).rankings) == rankings
+    assert list(evaluate_embeddings(config_of(), EMBEDDINGS, test).rankings) == rankings
 
 
 def test_vehicles_are_measured_both_ways_by_names_of_their_own():
     """By the lists of queries and gallery, and by ten random galleries, each as if alone."""
     config = config_of(protocols=("query_gallery", "random_gallery"), recall_at=(1, 2, 5))
-    found = measure_all(config, EMBEDDINGS, APART)
+    found = evaluate_embeddings(config, EMBEDDINGS, APART)
     assert list(found.rankings) == ["query_gallery", "random_gallery"]
     for name, one in found.rankings.items():
-        (wanted,) = measure(EMBEDDINGS, splits_of(APART, name), (1, 2, 5)).values()
+        (wanted,) = evaluate_tasks(EMBEDDINGS, tasks_of(APART, name), (1, 2, 5)).values()
         assert one.metrics == wanted.metrics
 
 
 def test_runs_of_other_seeds_are_measured_by_the_same_draws():
     config = config_of(protocols=("random_gallery",), recall_at=(1,), nmi=True, verification=True)
-    first = measure_all(config, EMBEDDINGS, APART)
+    first = evaluate_embeddings(config, EMBEDDINGS, APART)
     config.seed = 4
-    again = measure_all(config, EMBEDDINGS, APART)
+    again = evaluate_embeddings(config, EMBEDDINGS, APART)
     assert again.metrics() == first.metrics() and again.galleries == first.galleries
 
 
 def test_every_option_of_post_processing_and_the_search_are_the_configs():
     options = {"query_expansion": 3, "database_augmentation": 2, "expansion_alpha": 1.5, "rerank": True}
     config = config_of(**options)
-    post = PostProcessing(query_expansion=3, database_augmentation=2, alpha=1.5, rerank=True)
-    splits = splits_of(APART, "query_gallery")
-    wanted = measure(EMBEDDINGS, splits, (1, 10), post=post)["query_gallery"].metrics
-    assert measure_all(config, EMBEDDINGS, APART).rankings["query_gallery"].metrics == wanted
+    tasks = tasks_of(APART, "query_gallery")
+    wanted = evaluate_tasks(EMBEDDINGS, tasks, (1, 10), options=options)["query_gallery"].metrics
+    assert evaluate_embeddings(config, EMBEDDINGS, APART).rankings["query_gallery"].metrics == wanted
     pytest.importorskip("scann")
     assert (
         "scann_recall"
-        in measure_all(config_of(), EMBEDDINGS, APART, search="scann").metrics()["query_gallery"]
+        in evaluate_embeddings(config_of(), EMBEDDINGS, APART, search="scann").metrics()["query_gallery"]
     )
 
 
-def test_what_is_of_the_embeddings_as_a_whole_stands_with_the_first_ranking():
+def test_what_is_of_the_embeddings_as_a_whole_stands_with_the_main_ranking():
     config = config_of(protocols=("query_gallery", "leave_one_out"), nmi=True, verification=True)
-    found = measure_all(config, EMBEDDINGS, APART)
+    found = evaluate_embeddings(config, EMBEDDINGS, APART)
     pairs = verification.verification(EMBEDDINGS, LABELS, seed=0)
     wanted = clusters.class_distances(EMBEDDINGS, LABELS) | {"nmi": clusters.nmi(EMBEDDINGS, LABELS, seed=0)}
     assert found.extras == wanted | pairs
+    assert found.main_ranking == "query_gallery" and found.main is found.rankings["query_gallery"]
     first, second = found.metrics().values()
     assert first == found.rankings["query_gallery"].metrics | found.extras
     assert second == found.rankings["leave_one_out"].metrics
     assert verification.note(pairs) in found.notes
     # The metrics of a ranking are not touched by asking for them.
     assert "nmi" not in found.rankings["query_gallery"].metrics
-    plain = measure_all(config_of(), EMBEDDINGS, APART)
+    plain = evaluate_embeddings(config_of(), EMBEDDINGS, APART)
     assert set(plain.extras) == {"dists_intra", "dists_inter"}
 
 
 def test_of_images_without_a_class_there_are_no_distances_of_classes():
-    found = measure_all(config_of(), EMBEDDINGS, GRADED)
+    found = evaluate_embeddings(config_of(), EMBEDDINGS, GRADED)
     assert found.extras == {} and found.notes == ()
     assert set(found.metrics()["easy"]) >= {"trapezoid_map", "capped_precision_at_10", "queries"}
 
@@ -132,14 +132,14 @@ def test_instances_are_measured_that_groups_of_images_make():
     groups = np.where(np.arange(60) < 40, np.arange(60) // 4, -1)
     labels = np.where(groups >= 0, groups // 2, 99)
     test = TestSet(labels, IDS, np.full(60, ""), groups)
-    found = measure_all(config_of(recall_at=(1, 29)), EMBEDDINGS, test)
+    found = evaluate_embeddings(config_of(recall_at=(1, 29)), EMBEDDINGS, test)
     wanted = reference.averaged_groups(EMBEDDINGS, groups)
     assert found.images.tolist() == [*range(0, 40, 4), *range(40, 60)]
     np.testing.assert_allclose(found.embeddings, [mean for _, mean in wanted], atol=1e-6)
     assert found.test.labels.tolist() == labels[found.images].tolist()
     assert found.rankings["leave_one_out"].metrics["queries"] == 30
     with pytest.raises(InputError, match="K=30 is too large: a query is ranked against 29 images"):
-        check_measurable(config_of(recall_at=(30,)), test)
+        check_evaluation(config_of(recall_at=(30,)), test)
 
 
 def test_what_a_reader_should_know_is_noted_once():
@@ -147,10 +147,10 @@ def test_what_a_reader_should_know_is_noted_once():
     rows[:2] = 0
     one_class = dataclasses.replace(APART, labels=np.full(60, 7))
     config = config_of(protocols=("leave_one_out", "query_gallery"))
-    assert measure_all(config, rows, one_class).notes == (
+    assert evaluate_embeddings(config, rows, one_class).notes == (
         "Left out: K=100. A query is ranked against 59 images.",
         "Left out: K=100. A query is ranked against 40 images.",
-        "All images are of one class: nothing can be ranked before a right one.",
+        "All images are of one class: no ranking can be wrong.",
         "2 embeddings are zero; their similarity to everything is 0.",
     )
 
@@ -164,8 +164,8 @@ def test_what_a_reader_should_know_is_noted_once():
         (PLAIN, {"protocols": ("query_gallery",)}, "No image of the test set has the role 'query'"),
         (PLAIN, {"protocols": ("leave_one_out", "revisited")}, "no graded relevance"),
         (GRADED, {"protocols": ("leave_one_out",)}, r"no class \(label -1\)"),
-        (GRADED, {"nmi": True}, r"no class \(label -1\), by which NMI and verification are measured"),
-        (GRADED, {"verification": True}, "by which NMI and verification"),
+        (GRADED, {"nmi": True}, r"no class \(label -1\), but NMI and verification need classes"),
+        (GRADED, {"verification": True}, "but NMI and verification need"),
         (ALL_ALONE, {}, "^No image has another of its class, so there is nothing to retrieve"),
         (ALL_ALONE, {"protocols": ("random_gallery",)}, "^No image has another of its class"),
         (
@@ -174,7 +174,11 @@ def test_what_a_reader_should_know_is_noted_once():
             r"labels 0, 3, 6, 9, 12, \.\.\., the gallery 99\), so there is nothing to retrieve",
         ),
         (NOTHING_GRADED, {}, "No query has an image that its graded relevance counts"),
-        (PLAIN, {"rerank": True, "query_expansion": 2}, "in the gallery as it is there, not expanded"),
+        (
+            PLAIN,
+            {"rerank": True, "query_expansion": 2},
+            "in the gallery from there, where it is not expanded",
+        ),
         (
             dataclasses.replace(PLAIN, labels=np.full(60, 7)),
             {"verification": True},
@@ -184,36 +188,36 @@ def test_what_a_reader_should_know_is_noted_once():
 )
 def test_what_cannot_be_measured_is_found_before_there_are_embeddings(test, options, message):
     with pytest.raises(InputError, match=message):
-        check_measurable(config_of(**options), test)
+        check_evaluation(config_of(**options), test)
 
 
 def test_what_can_be_measured_is_not_refused():
     for test in (PLAIN, APART, GRADED):
-        check_measurable(config_of(), test)
-    check_measurable(config_of(recall_at=(1, 59), nmi=True), PLAIN)
-    check_measurable(config_of(rerank=True, query_expansion=2), APART)
+        check_evaluation(config_of(), test)
+    check_evaluation(config_of(recall_at=(1, 59), nmi=True), PLAIN)
+    check_evaluation(config_of(rerank=True, query_expansion=2), APART)
     # Its Ks are the protocol's own.
-    check_measurable(config_of(recall_at=(1000,)), GRADED)
+    check_evaluation(config_of(recall_at=(1000,)), GRADED)
 
 
 @pytest.mark.parametrize("test", [PLAIN, APART, GRADED], ids=["labels", "roles", "grades"])
 def test_what_is_asked_is_known_before_there_are_embeddings(test):
     protocols = ("leave_one_out", "random_gallery") if test is PLAIN else ()
     config = config_of(protocols=protocols, recall_at=(1,))
-    found, asked = measure_all(config, EMBEDDINGS, test), questions_of(config, test)
-    assert list(asked) == list(found.rankings)
-    for name, question in asked.items():
+    found, setups = evaluate_embeddings(config, EMBEDDINGS, test), ranking_setups(config, test)
+    assert list(setups) == list(found.rankings)
+    for name, setup in setups.items():
         queries = found.rankings[name].queries
-        assert question.ids.tolist() == [IDS[row].decode() for row in queries]
-        assert question.labels.tolist() == test.labels[queries].tolist()
-        assert question.gallery == found.galleries[name]
+        assert setup.ids.tolist() == [IDS[row].decode() for row in queries]
+        assert setup.labels.tolist() == test.labels[queries].tolist()
+        assert setup.gallery == found.galleries[name]
     sizes = {"leave_one_out": 60, "random_gallery": 5, "query_gallery": 40}
     assert all(one["images"] == sizes.get(name, 40) for name, one in found.galleries.items())
 
 
 def test_a_gallery_is_its_ids_and_labels_in_any_order():
     def gallery_of(test):
-        return questions_of(config_of(), test)["query_gallery"].gallery
+        return ranking_setups(config_of(), test)["query_gallery"].gallery
 
     order = np.random.default_rng(0).permutation(60)
     same = TestSet(LABELS[order], IDS[order], ROLES[order], np.full(60, -1))
@@ -229,19 +233,19 @@ def test_a_gallery_is_its_ids_and_labels_in_any_order():
 
 def test_a_ranking_in_which_nothing_is_to_be_found_is_left_out_and_said():
     relevance = {name: grades | {"hard": []} for name, grades in RELEVANCE.items()}
-    test = dataclasses.replace(GRADED, relevance=relevance)
-    check_measurable(config_of(), test)
-    found = measure_all(config_of(), EMBEDDINGS, test)
+    test = dataclasses.replace(GRADED, grades=relevance)
+    check_evaluation(config_of(), test)
+    found = evaluate_embeddings(config_of(), EMBEDDINGS, test)
     assert list(found.rankings) == list(found.galleries) == ["easy", "medium"]
-    assert found.notes == ("Left out: hard. No query has anything to find there.",)
+    assert found.notes == ("Left out: hard. None of its queries has a positive.",)
     assert found.rankings["medium"].metrics["queries"] == 20
 
 
 def test_images_of_no_role_are_counted_where_roles_matter():
     test = dataclasses.replace(APART, role=np.where(np.arange(60) < 7, "", ROLES))
-    note = "7 images are neither queries nor gallery, and no part of that ranking."
-    assert note in measure_all(config_of(), EMBEDDINGS, test).notes
-    assert note not in measure_all(config_of(protocols=("leave_one_out",)), EMBEDDINGS, test).notes
+    note = "7 images are neither queries nor gallery. They are left out of the ranking."
+    assert note in evaluate_embeddings(config_of(), EMBEDDINGS, test).notes
+    assert note not in evaluate_embeddings(config_of(protocols=("leave_one_out",)), EMBEDDINGS, test).notes
 
 
 def test_facts_say_what_was_measured_and_what_was_done_to_it():
@@ -267,6 +271,6 @@ def test_facts_say_what_was_measured_and_what_was_done_to_it():
     assert facts["search"] == "scann, to a recall of 0.9"
     assert {name: facts[name] for name in list(facts)[5:]} == {
         "images' size": "their own",
-        "whitening": "power 0.5, to 16 numbers",
+        "whitening": "power 0.5, to 16 dimensions",
         "database augmentation": "4 nearest, weighted by s^0",
     }

@@ -9,12 +9,12 @@ from tests import reference
 from tests.evaluation import LABELS, ROWS, on_circle
 from tests.reference import metrics as oracle
 from tfrank.common.checks import InputError
-from tfrank.evaluation.evaluate import evaluate, unit_rows
-from tfrank.evaluation.measure import leave_one_out
+from tfrank.evaluation.evaluate_arrays import evaluate, unit_rows
+from tfrank.evaluation.ranking_results import leave_one_out
 from tfrank.evaluation.search import by_name
 
 # Not the function of that name, which the folder offers.
-module = sys.modules["tfrank.evaluation.evaluate"]
+module = sys.modules["tfrank.evaluation.evaluate_arrays"]
 DISTINCT, TIED = ROWS["distinct"], ROWS["tied"]
 KS = (1, 2, 10)
 OF_A_RANKING = {
@@ -37,7 +37,10 @@ def assert_as_ranked(found, rankings):
         np.testing.assert_allclose(found.per_query[name], wanted, rtol=1e-12, err_msg=name)
         assert found.metrics[MEANS.get(name, name)] == pytest.approx(np.nanmean(wanted)), name
     lone = rankings.count(None)
-    assert (found.metrics["queries"], found.metrics["lone_queries"]) == (len(rankings) - lone, lone)
+    assert (found.metrics["queries"], found.metrics["queries_without_positive"]) == (
+        len(rankings) - lone,
+        lone,
+    )
     places = [oracle.places(ranking) if ranking else [] for ranking in rankings]
     assert [part.tolist() for part in np.split(found.ranks.rank, found.ranks.start[1:-1])] == places
 
@@ -88,7 +91,7 @@ def test_a_query_is_left_out_of_the_gallery_by_its_id_whatever_the_type():
     for ids, gallery_ids in kinds:
         found = evaluate(rows, labels, ids=ids, gallery_ids=gallery_ids, **gallery)
         assert found.per_query["recall_at_1"].tolist()[::2] == [0, 0]
-        assert found.metrics["lone_queries"] == 1
+        assert found.metrics["queries_without_positive"] == 1
     for ids in ({}, {"ids": list("abc")}, {"ids": list("abc"), "gallery_ids": list("xyz")}):
         assert evaluate(rows, labels, **ids, **gallery).metrics["recall_at_1"] == 1
 
@@ -185,7 +188,7 @@ def test_zero_embeddings_and_galleries_of_one_class_are_noted():
         "2 embeddings are zero; their similarity to everything is 0.",
     )
     (note,) = evaluate(DISTINCT, np.zeros(60, int), ks=[1]).notes
-    assert note == "All images to be found are of one class: nothing can be ranked before a right one."
+    assert note == "The gallery has images of one class only: no ranking can be wrong."
     gallery = {"gallery_embeddings": DISTINCT, "gallery_labels": np.full(60, 9)}
     assert evaluate(rows, LABELS, **gallery, ks=[1]).notes == (
         "2 embeddings are zero; their similarity to everything is 0.",
@@ -208,7 +211,7 @@ def test_zero_embeddings_are_as_similar_to_all_as_orthogonal_ones():
 def test_queries_whose_label_the_gallery_lacks_are_counted_as_lone():
     gallery = {"gallery_embeddings": on_circle(0, 9), "gallery_labels": np.array([2, 4])}
     found = evaluate(on_circle(0, 1, 2, 3, 4), np.array([1, 2, 3, 5, 4]), **gallery)
-    assert (found.metrics["queries"], found.metrics["lone_queries"]) == (2, 3)
+    assert (found.metrics["queries"], found.metrics["queries_without_positive"]) == (2, 3)
     assert np.isnan(found.per_query["ap"]).tolist() == [True, False, True, True, False]
 
 
@@ -243,8 +246,8 @@ def test_where_scann_cannot_run_all_is_found_exactly_and_a_note_says_so(monkeypa
 
 
 ITSELF = (
-    "The gallery has the very embeddings of the queries, so each query finds itself first. Leave the gallery"
-    " out, or give ids and gallery_ids."
+    "Gallery and queries have the same embeddings, so each query finds itself first. Leave out the gallery,"
+    " or give ids and gallery_ids."
 )
 WIDE = DISTINCT.astype(np.float64) * 3
 AGAIN = DISTINCT.copy()
@@ -306,7 +309,7 @@ def test_queries_that_are_left_out_of_their_own_rankings_are_not_noted():
 def test_queries_whose_classes_the_gallery_lacks_are_refused_before_they_are_searched(
     monkeypatch, search, labels, gallery_labels, said
 ):
-    monkeypatch.setattr(module, "measure_split", None)
+    monkeypatch.setattr(module, "evaluate_task", None)
     rows, others = on_circle(*range(len(labels))), on_circle(*range(len(gallery_labels)))
     with pytest.raises(InputError) as error:
         evaluate(
@@ -320,7 +323,7 @@ def test_queries_whose_classes_the_gallery_lacks_are_refused_before_they_are_sea
 
 
 def test_a_gallery_of_nothing_but_the_query_and_junk_is_refused(monkeypatch):
-    monkeypatch.setattr(module, "measure_split", None)
+    monkeypatch.setattr(module, "evaluate_task", None)
     gallery = {"gallery_embeddings": ROWS_OF_4, "gallery_labels": np.arange(4)}
     for left_out in ({"ids": list("abcd"), "gallery_ids": list("abcd")}, {"junk": np.eye(4, dtype=bool)}):
         with pytest.raises(
@@ -363,20 +366,20 @@ NO = np.zeros([4, 4], bool)
             "`gallery_ids` has 'y' more than once",
         ),
         ({**GALLERY, "gallery_ids": list("wxyz")}, "There are gallery_ids, but no ids to compare them with"),
-        ({"gallery_embeddings": ROWS_OF_4}, "gallery_embeddings and gallery_labels together"),
-        ({"gallery_labels": LABELS_OF_4}, "gallery_embeddings and gallery_labels together"),
-        ({"gallery_ids": list("abcd")}, "gallery_embeddings and gallery_labels together"),
+        ({"gallery_embeddings": ROWS_OF_4}, "Give both gallery_embeddings and gallery_labels"),
+        ({"gallery_labels": LABELS_OF_4}, "Give both gallery_embeddings and gallery_labels"),
+        ({"gallery_ids": list("abcd")}, "Give both gallery_embeddings and gallery_labels"),
         ({**GALLERY, "gallery_labels": LABELS_OF_4[:2]}, "`gallery_labels`. Expected 4 integers"),
         (
             {"gallery_embeddings": ROWS_OF_4[:0], "gallery_labels": LABELS_OF_4[:0]},
             "`gallery_embeddings`. Expected at least one image",
         ),
-        ({**GALLERY, "gallery_embeddings": np.eye(4)}, "Queries have 2 numbers each, the gallery 4"),
+        ({**GALLERY, "gallery_embeddings": np.eye(4)}, "Queries have 2 dimensions, the gallery has 4"),
         ({**GALLERY, "junk": NO[:3]}, r"`junk`. Expected bools of shape \(4, 4\). .*bool \(3, 4\)"),
         ({"junk": NO.astype(int)}, r"`junk`. Expected bools of shape \(4, 4\). .*int64 \(4, 4\)"),
         ({"junk": NO.tolist()}, "`junk`. Expected bools .*'list'"),
         ({"junk": ~NO}, "there is nothing to retrieve"),
-        ({"junk": NO, "search": "scann"}, "Take search='exact'"),
+        ({"junk": NO, "search": "scann"}, "Give search='exact'"),
         ({"search": "scan"}, 'Did you mean "scann"'),
         ({"ks": [0]}, "`ks`. Expected an integer of at least 1"),
         ({"ks": []}, "`ks`. Expected a list of numbers"),
@@ -389,6 +392,6 @@ def test_what_does_not_fit_is_refused_by_name(arguments, message):
 
 def test_an_evaluation_prints_its_numbers_what_they_mean_and_its_notes():
     text = str(evaluate(DISTINCT, LABELS))
-    assert "Recall@1 " in text and "lone queries" in text
+    assert "Recall@1 " in text and "Queries without a positive" in text
     assert "Recall@K (hit rate): share of queries" in text
     assert text.endswith("Left out: K=100. A query is ranked against 59 images.")

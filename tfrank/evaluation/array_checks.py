@@ -5,7 +5,7 @@ import numpy as np
 from tfrank.common.checks import InputError
 
 
-def embeddings(name: str, value: np.ndarray, *, dim: int | None = None) -> np.ndarray:
+def checked_embeddings(name: str, value: np.ndarray, *, dim: int | None = None) -> np.ndarray:
     """Returns `value` as an array with at least one row of floats; raises InputError if it is not one.
 
     A memory map stays on disk.
@@ -26,10 +26,10 @@ def embeddings(name: str, value: np.ndarray, *, dim: int | None = None) -> np.nd
     return rows
 
 
-def own_rows(self_index: np.ndarray | None, queries: int, gallery: int) -> np.ndarray:
+def checked_self_index(self_index: np.ndarray | None, queries: int, gallery: int) -> np.ndarray:
     """Returns `[queries]` the query's own gallery row, or -1; raises InputError if it is not in the gallery.
 
-    >>> own_rows(None, 2, 9)
+    >>> checked_self_index(None, 2, 9)
     array([-1, -1])
     """
     own = np.full(queries, -1) if self_index is None else np.asarray(self_index)

@@ -1,4 +1,4 @@
-"""The metrics against the plain loops, with lone queries, ties, and in any blocks; and worked by hand."""
+"""The metrics against the plain loops, with ties and queries without a positive, in any blocks; by hand."""
 
 import math
 import re
@@ -10,10 +10,13 @@ from tests import reference
 from tests.evaluation import LABELS, ROWS, every_rows, every_search, in_any_blocks
 from tests.reference import metrics as oracle
 from tfrank.common.checks import InputError
-from tfrank.evaluation import metrics, ranks
-from tfrank.evaluation.measure import leave_one_out
+from tfrank.evaluation import retrieval_metrics as metrics
+from tfrank.evaluation import retrieval_ranks as ranks
+from tfrank.evaluation.metric_names import COUNTS, METRICS, definitions_of
 from tfrank.evaluation.parallel import similarities
-from tfrank.evaluation.ranks import Ranks
+from tfrank.evaluation.ranking_results import leave_one_out
+from tfrank.evaluation.relevance import relevance_by_label
+from tfrank.evaluation.retrieval_ranks import Ranks
 from tfrank.evaluation.search import by_name, exhaustive
 
 KS = (1, 2, 5, 10, 59)
@@ -36,7 +39,7 @@ def assert_as_in_the_oracle(got, similarity, *pairs):
     """That a summary holds Recall@K and mAP of the plain loops."""
     precisions = reference.average_precision(similarity, *pairs)
     lone = int(np.sum(np.isnan(precisions)))
-    assert (got["queries"], got["lone_queries"]) == (len(similarity) - lone, lone)
+    assert (got["queries"], got["queries_without_positive"]) == (len(similarity) - lone, lone)
     assert got["map"] == pytest.approx(np.nanmean(precisions), abs=1e-12)
     for k in KS:
         assert got[f"recall_at_{k}"] == pytest.approx(reference.recall_at_k(similarity, *pairs, k), abs=1e-12)
@@ -47,9 +50,9 @@ def assert_as_in_the_oracle(got, similarity, *pairs):
 def test_leave_one_out_is_that_of_the_plain_loops_in_any_blocks(monkeypatch, rows, block_similarities):
     monkeypatch.setattr(ranks, "BLOCK_SIMILARITIES", block_similarities)
     got = leave_one_out(rows, LABELS, KS)
-    assert set(got) == {"map", "queries", "lone_queries"} | {f"recall_at_{k}" for k in KS}
+    assert set(got) == {"map", "queries", "queries_without_positive"} | {f"recall_at_{k}" for k in KS}
     assert_as_in_the_oracle(got, rows @ rows.T, LABELS, LABELS, range(60))
-    assert got["lone_queries"] == 2
+    assert got["queries_without_positive"] == 2
     assert 0 < got["recall_at_1"] < got["recall_at_10"]
 
 
@@ -57,13 +60,13 @@ def test_leave_one_out_is_that_of_the_plain_loops_in_any_blocks(monkeypatch, row
 @in_any_blocks
 @pytest.mark.parametrize("own", ["none", "some"])
 def test_queries_may_stand_outside_the_gallery(monkeypatch, rows, own, block_similarities):
-    """The first 20 rows are queries, the last 50 the gallery; ten rows are both. Query 3 is lone."""
+    """The first 20 rows are queries, the last 50 the gallery; ten rows are both. Query 3 has no positive."""
     monkeypatch.setattr(ranks, "BLOCK_SIMILARITIES", block_similarities)
     numbers = np.arange(20)
     query_labels, gallery_labels = np.where(numbers == 3, 77, LABELS[:20]), LABELS[10:]
     self_index = np.where((numbers >= 10) & (own == "some"), numbers - 10, -1)
-    truth = ranks.by_label(query_labels, gallery_labels, self_index)
-    found = ranks.positive_ranks(rows[:20], rows[10:], truth)
+    relevance = relevance_by_label(query_labels, gallery_labels, self_index)
+    found = ranks.positive_ranks(rows[:20], rows[10:], relevance)
     assert not found.positives[3]
     pairs = (query_labels, gallery_labels, self_index)
     assert_as_in_the_oracle(metrics.summarize(metrics.per_query(found, KS)), rows[:20] @ rows[10:].T, *pairs)
@@ -71,8 +74,8 @@ def test_queries_may_stand_outside_the_gallery(monkeypatch, rows, own, block_sim
 
 def test_ranks_are_those_of_positives_by_hand():
     similarity = np.array([[0.95, 0.9, 0.8, 0.8, 0.1, 0.1]])
-    truth = ranks.by_label(np.array([1]), np.array([1, 2, 1, 2, 1, 1]), np.array([0]))
-    found = ranks.ranks_of_blocks([(0, similarity)], truth)
+    relevance = relevance_by_label(np.array([1]), np.array([1, 2, 1, 2, 1, 1]), np.array([0]))
+    found = ranks.ranks_of_blocks([(0, similarity)], relevance)
     # Before the positive of 0.8 stand 0.9 and the negative tied with it.
     assert found.rank.tolist() == [3, 4, 5] and found.start.tolist() == [0, 3]
     assert metrics.recall_at_k(found, 2) == [0] and metrics.recall_at_k(found, 3) == [1]
@@ -83,7 +86,7 @@ def test_ranks_are_those_of_positives_by_hand():
 @pytest.mark.parametrize("block_positives", [metrics.BLOCK_POSITIVES, 40, 1])
 def test_every_metric_of_every_query_is_that_of_the_plain_loops(monkeypatch, rows, block_positives):
     monkeypatch.setattr(metrics, "BLOCK_POSITIVES", block_positives)
-    found = ranks.positive_ranks(rows, rows, ranks.by_label(LABELS, LABELS, OWN))
+    found = ranks.positive_ranks(rows, rows, relevance_by_label(LABELS, LABELS, OWN))
     rankings = oracle.relevance(rows @ rows.T, LABELS, LABELS, OWN)
     got = metrics.per_query(found, KS)
     assert set(got) == set(EVERY_METRIC)
@@ -137,9 +140,9 @@ def test_a_summary_is_the_means_over_queries_with_a_positive():
     got = metrics.summarize(metrics.per_query(BY_HAND, [1, 4]))
     assert list(got) == [
         *("recall_at_1", "recall_at_4", "precision_at_1", "precision_at_4"),
-        *("map", "map_at_r", "r_precision", "mrr", "ndcg", "queries", "lone_queries"),
+        *("map", "map_at_r", "r_precision", "mrr", "ndcg", "queries", "queries_without_positive"),
     ]
-    assert (got["queries"], got["lone_queries"]) == (3, 2)
+    assert (got["queries"], got["queries_without_positive"]) == (3, 2)
     assert got["recall_at_1"] == pytest.approx(2 / 3)
     assert got["precision_at_4"] == pytest.approx((2 / 4 + 2 / 4 + 1 / 4) / 3)
     assert got["map_at_r"] == pytest.approx((1 / 2 + (1 / 2 + 2 / 3) / 3 + 1) / 3)
@@ -153,12 +156,10 @@ def test_every_metric_of_a_summary_is_defined_in_a_sentence():
         "trapezoid_ap": metrics.trapezoid_ap(BY_HAND),
         "capped_precision_at_3": metrics.capped_precision_at_k(BY_HAND, 3),
     }
-    names = {name.replace("_at_3", "_at_<k>") for name in metrics.summarize(columns)}
-    # Means over classes take the labels too; one sentence serves them all.
-    assert names | {"by_class"} == {*metrics.DEFINITIONS, "queries", "lone_queries"}
-    assert all(sentence.endswith(".") for sentence in metrics.DEFINITIONS.values())
-    assert "hit rate" in metrics.DEFINITIONS["recall_at_<k>"]
-    assert "the query itself left out" in metrics.DEFINITIONS["recall_at_<k>"]
+    names = metrics.summarize(columns).keys() - set(COUNTS)
+    assert len(definitions_of(names)) == len(names)
+    assert "hit rate" in METRICS["recall_at_<k>"].definition
+    assert "the query itself left out" in METRICS["recall_at_<k>"].definition
 
 
 @pytest.mark.parametrize(
@@ -224,7 +225,7 @@ def test_recalls_from_neighbors_are_those_of_the_plain_loops(k):
         f"recall_at_{k}": pytest.approx(wanted),
         f"precision_at_{k}": pytest.approx(np.mean(hits)),
         "queries": 58,
-        "lone_queries": 2,
+        "queries_without_positive": 2,
     }
 
 

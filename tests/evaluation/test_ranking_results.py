@@ -1,4 +1,4 @@
-"""Measuring is what composing search, post-processing and metrics by hand gives."""
+"""Results of rankings equal those of search, post-processing and metrics composed by hand."""
 
 import itertools
 
@@ -9,12 +9,12 @@ from tests import reference
 from tests.evaluation import LABELS, ROWS, on_circle
 from tests.reference import metrics as oracle
 from tfrank.common.checks import InputError
-from tfrank.evaluation import measure as module
-from tfrank.evaluation import metrics
-from tfrank.evaluation.by_class import class_means
-from tfrank.evaluation.measure import NOTHING, PostProcessing, measure, measure_split
-from tfrank.evaluation.protocols import Split, TestSet, splits_of
-from tfrank.evaluation.ranks import by_label, by_list
+from tfrank.evaluation import ranking_results as module
+from tfrank.evaluation import retrieval_metrics as metrics
+from tfrank.evaluation.class_means import class_means
+from tfrank.evaluation.protocols import RetrievalTask, TestSet, tasks_of
+from tfrank.evaluation.ranking_results import evaluate_task, evaluate_tasks
+from tfrank.evaluation.relevance import relevance_by_label, relevance_by_list
 from tfrank.evaluation.search import by_name, exhaustive, neighbors
 from tfrank.evaluation.search.scann_index import ScannIndex
 
@@ -23,26 +23,33 @@ DISTINCT = ROWS["distinct"]
 IDS = np.array([f"{number}" for number in range(60)])
 APART = np.where(np.arange(60) % 3 == 0, "query", "gallery")
 EVERY_POST = [
-    PostProcessing(query_expansion=expansion, database_augmentation=augmentation, alpha=1.5, rerank=rerank)
+    {
+        "query_expansion": expansion,
+        "database_augmentation": augmentation,
+        "expansion_alpha": 1.5,
+        "rerank": rerank,
+    }
     for expansion, augmentation, rerank in itertools.product((0, 4), (0, 3), (False, True))
 ]
-every_post = pytest.mark.parametrize("post", EVERY_POST, ids=lambda post: "-".join(map(str, post)))
+every_post = pytest.mark.parametrize("post", EVERY_POST, ids=lambda post: "-".join(map(str, post.values())))
 
 
-def split_of(protocol):
-    (split,) = splits_of(TestSet(LABELS, IDS, APART, np.full(60, -1)), protocol)
-    return split
+def task_of(protocol):
+    (task,) = tasks_of(TestSet(LABELS, IDS, APART, np.full(60, -1)), protocol)
+    return task
 
 
 def similarities_by_hand(queries, gallery, own, post):
     """`[queries, gallery]` after the post-processing, by the plain loops of each."""
-    if post.database_augmentation:
+    if post["database_augmentation"]:
         everyone = np.arange(len(gallery))
-        gallery = reference.expanded(gallery, gallery, post.database_augmentation, post.alpha, everyone)
+        gallery = reference.expanded(
+            gallery, gallery, post["database_augmentation"], post["expansion_alpha"], everyone
+        )
         queries = np.array([q if o < 0 else gallery[o] for q, o in zip(queries, own)])
-    if post.query_expansion:
-        queries = reference.expanded(queries, gallery, post.query_expansion, post.alpha, own)
-    if post.rerank:
+    if post["query_expansion"]:
+        queries = reference.expanded(queries, gallery, post["query_expansion"], post["expansion_alpha"], own)
+    if post["rerank"]:
         return reference.k_reciprocal(queries, gallery, 20, 6, 0.3, own)
     return queries @ gallery.T
 
@@ -51,42 +58,45 @@ def similarities_by_hand(queries, gallery, own, post):
 @every_post
 def test_every_post_processing_is_that_of_the_plain_loops(protocol, post):
     """Where each image is a query in turn, a query is what augmentation has made of it in the gallery."""
-    split = split_of(protocol)
-    queries, gallery = DISTINCT[split.queries].astype(float), DISTINCT[split.gallery].astype(float)
-    if post.rerank and post.query_expansion and protocol == "leave_one_out":
-        with pytest.raises(InputError, match="takes a query that is in the gallery as it is there"):
-            measure(DISTINCT, [split], KS, post=post)
+    task = task_of(protocol)
+    queries, gallery = DISTINCT[task.queries].astype(float), DISTINCT[task.gallery].astype(float)
+    if post["rerank"] and post["query_expansion"] and protocol == "leave_one_out":
+        with pytest.raises(InputError, match="Re-ranking takes a query that is in the gallery from there"):
+            evaluate_tasks(DISTINCT, [task], KS, options=post)
         return
-    similarity = similarities_by_hand(queries, gallery, split.self_index, post)
-    labels = LABELS[split.queries], LABELS[split.gallery], split.self_index
-    found = measure(DISTINCT, [split], KS, post=post)[protocol]
+    similarity = similarities_by_hand(queries, gallery, task.self_index, post)
+    labels = LABELS[task.queries], LABELS[task.gallery], task.self_index
+    found = evaluate_tasks(DISTINCT, [task], KS, options=post)[protocol]
     precisions = reference.average_precision(similarity, *labels)
     np.testing.assert_allclose(found.per_query["ap"], precisions, atol=1e-6)
     for k in KS:
         wanted = reference.recall_at_k(similarity, *labels, k)
         assert found.metrics[f"recall_at_{k}"] == pytest.approx(wanted)
-    assert found.metrics["lone_queries"] == np.sum(np.isnan(precisions))
+    assert found.metrics["queries_without_positive"] == np.sum(np.isnan(precisions))
 
 
 def test_each_post_processing_changes_the_numbers():
-    split = split_of("query_gallery")
-    maps = [measure(DISTINCT, [split], KS, post=post)["query_gallery"].metrics["map"] for post in EVERY_POST]
+    task = task_of("query_gallery")
+    maps = [
+        evaluate_tasks(DISTINCT, [task], KS, options=post)["query_gallery"].metrics["map"]
+        for post in EVERY_POST
+    ]
     assert len(set(maps)) == len(EVERY_POST)
-    assert maps[0] == measure(DISTINCT, [split], KS, post=NOTHING)["query_gallery"].metrics["map"]
+    assert maps[0] == evaluate_tasks(DISTINCT, [task], KS)["query_gallery"].metrics["map"]
 
 
 @pytest.mark.parametrize("rerank", [False, True])
-def test_several_truths_of_a_split_are_ranked_alike(rerank):
-    """Re-ranked similarities come once and serve every truth."""
+def test_several_rankings_of_a_task_are_ranked_alike(rerank):
+    """Re-ranked similarities come once and serve every relevance."""
     rng = np.random.default_rng(0)
     lists = [[rng.permutation(40)[:5] for _ in range(20)] for _ in range(2)]
     nothing, own = [np.empty(0, int)] * 20, np.full(20, -1)
-    truths = {name: by_list(positives, nothing) for name, positives in zip("ab", lists)}
-    split = Split(np.arange(40, 60), np.arange(40), own, truths, None)
+    relevance = {name: relevance_by_list(positives, nothing) for name, positives in zip("ab", lists)}
+    task = RetrievalTask(np.arange(40, 60), np.arange(40), own, relevance, None)
     queries, gallery = DISTINCT[40:].astype(float), DISTINCT[:40].astype(float)
-    post = PostProcessing(rerank=rerank)
+    post = EVERY_POST[0] | {"rerank": rerank}
     similarity = similarities_by_hand(queries, gallery, own, post)
-    found = measure(DISTINCT, [split], [1], post=post)
+    found = evaluate_tasks(DISTINCT, [task], [1], options=post)
     for name, positives in zip("ab", lists):
         rankings = [reference.ranking_of(s, set(p.tolist())) for s, p in zip(similarity, positives)]
         wanted = list(map(oracle.trapezoid_ap, rankings))
@@ -99,16 +109,17 @@ def test_several_truths_of_a_split_are_ranked_alike(rerank):
 @pytest.mark.parametrize("expansion", [0, 4])
 def test_scann_gives_the_hits_of_exact_search_and_no_more(protocol, expansion):
     pytest.importorskip("scann")
-    split, post = split_of(protocol), PostProcessing(query_expansion=expansion)
-    exact = measure(DISTINCT, [split], KS, post=post)[protocol]
-    found = measure(DISTINCT, [split], KS, post=post, search="scann")[protocol]
-    assert found.ranks is None and found.split is split
+    task, post = task_of(protocol), {"query_expansion": expansion, "expansion_alpha": 2.0}
+    exact = evaluate_tasks(DISTINCT, [task], KS, options=post)[protocol]
+    found = evaluate_tasks(DISTINCT, [task], KS, options=post, search="scann")[protocol]
+    assert found.ranks is None and found.task is task
     names = [f"{metric}_at_{k}" for metric in ("recall", "precision") for k in KS]
     assert list(found.per_query) == names
     for name in names:
         np.testing.assert_array_equal(found.per_query[name], exact.per_query[name])
     wanted = {
-        name: exact.metrics[name] for name in (*names, "recall_at_1_by_class", "queries", "lone_queries")
+        name: exact.metrics[name]
+        for name in (*names, "recall_at_1_by_class", "queries", "queries_without_positive")
     }
     assert found.metrics == {**wanted, "scann_recall": 1.0}
 
@@ -137,7 +148,7 @@ def rounded_by_place(queries, gallery, k, self_index):
     )
 
 
-@pytest.mark.parametrize("search", [by_name.scann, hashed, rounded_by_place])
+@pytest.mark.parametrize("search", [hashed, rounded_by_place])
 @pytest.mark.parametrize("leave_one_out", [True, False])
 @pytest.mark.parametrize("labels", CLASSES.values(), ids=CLASSES)
 @pytest.mark.parametrize("rows", [REPEATED, ROWS["tied"]], ids=["repeated", "tied"])
@@ -151,10 +162,10 @@ def test_scann_gives_the_hits_of_exact_search_at_every_k_where_many_are_tied(
     gallery = np.arange(60) if leave_one_out else np.arange(20, 60)
     own = queries if leave_one_out else np.where(queries < 20, -1, queries - 20)
     both = labels[queries], labels[gallery]
-    split = Split(queries, gallery, own, {"": by_label(*both, own)}, both, leave_one_out)
-    exact = measure(rows, [split], range(1, split.ranked + 1))[""]
-    for most in (1, 2, 3, 4, 5, 8, 19, split.ranked - 1, split.ranked):
-        found = measure(rows, [split], range(1, most + 1), search="scann")[""]
+    task = RetrievalTask(queries, gallery, own, {"": relevance_by_label(*both, own)}, both, leave_one_out)
+    exact = evaluate_tasks(rows, [task], range(1, task.ranked + 1))[""]
+    for most in (1, 2, 3, 4, 5, 8, 19, task.ranked - 1, task.ranked):
+        found = evaluate_tasks(rows, [task], range(1, most + 1), search="scann")[""]
         for name, values in found.per_query.items():
             np.testing.assert_array_equal(values, exact.per_query[name], err_msg=name)
             assert found.metrics[name] == exact.metrics[name]
@@ -163,8 +174,8 @@ def test_scann_gives_the_hits_of_exact_search_at_every_k_where_many_are_tied(
 def test_images_of_a_class_that_are_all_alike_find_each_other_by_scann():
     pytest.importorskip("scann")
     labels, own = np.arange(40) % 10, np.arange(40)
-    split = Split(own, own, own, {"": by_label(labels, labels, own)}, (labels, labels), True)
-    found = measure(on_circle(*labels * 9), [split], [1, 2, 3], search="scann")[""].metrics
+    task = RetrievalTask(own, own, own, {"": relevance_by_label(labels, labels, own)}, (labels, labels), True)
+    found = evaluate_tasks(on_circle(*labels * 9), [task], [1, 2, 3], search="scann")[""].metrics
     for k in (1, 2, 3):
         assert found[f"recall_at_{k}"] == found[f"precision_at_{k}"] == 1
 
@@ -173,17 +184,19 @@ def test_only_queries_with_a_positive_in_a_tie_at_the_end_of_their_lists_are_ran
     """Seen from 0 degrees, 10 and -10 are tied; seen from 1, nothing is; from 180, two negatives are."""
     asked = []
 
-    def spy(queries, gallery, truth):
+    def spy(queries, gallery, relevance):
         asked.append(queries.tolist())
-        return positive_ranks(queries, gallery, truth)
+        return positive_ranks(queries, gallery, relevance)
 
     positive_ranks = module.positive_ranks
     monkeypatch.setattr(module, "positive_ranks", spy)
     monkeypatch.setitem(by_name.SEARCHES, "scann", exhaustive.exact)
     rows = on_circle(1, 0, 180, 0, 10, -10, 180, 170, 190)
     labels = np.array([7, 7, 7]), np.array([8, 7, 8, 7, 8, 8])
-    split = Split(np.arange(3), np.arange(3, 9), np.full(3, -1), {"": by_label(*labels)}, labels)
-    found = measure(rows, [split], [2], search="scann")[""]
+    task = RetrievalTask(
+        np.arange(3), np.arange(3, 9), np.full(3, -1), {"": relevance_by_label(*labels)}, labels
+    )
+    found = evaluate_tasks(rows, [task], [2], search="scann")[""]
     assert asked == [[rows[1].tolist()]]
     # Of equals the negative is first.
     assert found.per_query["recall_at_2"].tolist() == [1, 0, 1]
@@ -197,8 +210,10 @@ def test_a_positive_that_rounding_puts_before_equal_negatives_is_after_them(monk
 
     monkeypatch.setitem(by_name.SEARCHES, "scann", scann)
     labels = np.array([7]), np.array([7, 8, 8, 8])
-    split = Split(np.array([0]), np.arange(1, 5), np.array([-1]), {"": by_label(*labels)}, labels)
-    assert measure(on_circle(*[0] * 5), [split], [k], search="scann")[""].metrics[f"recall_at_{k}"] == 0
+    task = RetrievalTask(
+        np.array([0]), np.arange(1, 5), np.array([-1]), {"": relevance_by_label(*labels)}, labels
+    )
+    assert evaluate_tasks(on_circle(*[0] * 5), [task], [k], search="scann")[""].metrics[f"recall_at_{k}"] == 0
 
 
 def test_queries_with_too_few_found_are_ranked_exactly(monkeypatch):
@@ -208,9 +223,9 @@ def test_queries_with_too_few_found_are_ranked_exactly(monkeypatch):
         return neighbors.Neighbors(np.where(gone, -1, found.index), np.where(gone, -np.inf, found.similarity))
 
     monkeypatch.setitem(by_name.SEARCHES, "scann", poor)
-    split = split_of("leave_one_out")
-    exact = measure(DISTINCT, [split], KS)["leave_one_out"]
-    found = measure(DISTINCT, [split], KS, search="scann")["leave_one_out"]
+    task = task_of("leave_one_out")
+    exact = evaluate_tasks(DISTINCT, [task], KS)["leave_one_out"]
+    found = evaluate_tasks(DISTINCT, [task], KS, search="scann")["leave_one_out"]
     assert found.metrics["scann_recall"] < 1
     for name, values in found.per_query.items():
         np.testing.assert_array_equal(values, exact.per_query[name])
@@ -226,56 +241,56 @@ def test_draws_of_an_approximate_search_are_averaged_with_its_own_recall(monkeyp
         return found._replace(index=np.where(np.arange(k) < len(calls), found.index, -1))
 
     monkeypatch.setitem(by_name.SEARCHES, "scann", poor)
-    split = split_of("query_gallery")
-    found = measure(DISTINCT, [split] * 2, [2], search="scann")["query_gallery"]
+    task = task_of("query_gallery")
+    found = evaluate_tasks(DISTINCT, [task] * 2, [2], search="scann")["query_gallery"]
     assert calls == [3, 3] and found.metrics["scann_recall"] == 0.75
 
 
-def test_a_query_that_is_lone_in_one_draw_has_the_values_of_the_others():
+def test_a_query_without_a_positive_in_one_draw_has_the_values_of_the_others():
     """Row 0 finds its only positive at rank 1 in the first draw, and has none in the second."""
     rows, nothing = DISTINCT[[0, 0, 1, 2]], [np.empty(0, int)]
     draws = [
-        Split(
+        RetrievalTask(
             np.array([0]),
             np.array([1, 2, 3]),
             np.array([-1]),
-            {"": by_list([[0]], nothing)},
+            {"": relevance_by_list([[0]], nothing)},
             (LABELS[:1], LABELS[1:4]),
         ),
-        Split(
+        RetrievalTask(
             np.array([0, 2]),
             np.array([1, 2, 3]),
             np.array([-1, -1]),
-            {"": by_list([nothing[0], np.array([0, 1])], nothing * 2)},
+            {"": relevance_by_list([nothing[0], np.array([0, 1])], nothing * 2)},
             (LABELS[[0, 2]], LABELS[1:4]),
         ),
     ]
-    found = measure(rows, draws, [1])[""]
+    found = evaluate_tasks(rows, draws, [1])[""]
     assert found.queries.tolist() == [0, 2] and found.per_query["recall_at_1"].tolist() == [1, 1]
 
 
 def test_what_needs_whole_rankings_is_refused_with_scann():
-    graded = Split(np.arange(2), np.arange(9), np.full(2, -1), {"easy": by_list([[1]] * 2, [[]] * 2)}, None)
-    for split, post in [(graded, NOTHING), (split_of("leave_one_out"), PostProcessing(rerank=True))]:
-        with pytest.raises(
-            InputError, match="Graded relevance and re-ranking need exact search; scann finds"
-        ):
-            measure(DISTINCT, [split], KS, search="scann", post=post)
+    graded = RetrievalTask(
+        np.arange(2), np.arange(9), np.full(2, -1), {"easy": relevance_by_list([[1]] * 2, [[]] * 2)}, None
+    )
+    for task, post in [(graded, {}), (task_of("leave_one_out"), {"rerank": True})]:
+        with pytest.raises(InputError, match="Graded relevance and re-ranking need exact search, not scann"):
+            evaluate_tasks(DISTINCT, [task], KS, search="scann", options=post)
 
 
 @pytest.mark.parametrize("protocol", ["query_gallery", "random_gallery"])
 def test_nothing_to_find_is_said(protocol):
     test = TestSet(np.arange(60), IDS, APART, np.full(60, -1))
     with pytest.raises(InputError, match="there is nothing to retrieve"):
-        measure(DISTINCT, splits_of(test, protocol), [1])
+        evaluate_tasks(DISTINCT, tasks_of(test, protocol), [1])
 
 
 def test_a_split_is_measured_from_its_rows_alone():
-    split = split_of("query_gallery")
-    rows = DISTINCT[split.queries], DISTINCT[split.gallery]
-    found = measure_split(*rows, split, KS)["query_gallery"]
-    assert found.metrics == measure(DISTINCT, [split], KS)["query_gallery"].metrics
+    task = task_of("query_gallery")
+    rows = DISTINCT[task.queries], DISTINCT[task.gallery]
+    found = evaluate_task(*rows, task, KS)["query_gallery"]
+    assert found.metrics == evaluate_tasks(DISTINCT, [task], KS)["query_gallery"].metrics
     per_query = metrics.per_query(found.ranks, KS)
-    by_class = class_means(per_query, split.labels[0])
+    by_class = class_means(per_query, task.labels[0])
     assert found.metrics == metrics.summarize(per_query) | by_class
-    assert [*found.metrics][-2:] == ["queries", "lone_queries"]
+    assert [*found.metrics][-2:] == ["queries", "queries_without_positive"]

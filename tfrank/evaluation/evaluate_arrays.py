@@ -8,18 +8,19 @@ import numpy as np
 from tfrank.common import checks
 from tfrank.common.checks import InputError
 from tfrank.common.normalize import l2_normalize
-from tfrank.evaluation import metrics
-from tfrank.evaluation.measure import answerable, measure_split
-from tfrank.evaluation.protocols import Split, text_of
-from tfrank.evaluation.ranks import Ranks, by_label
+from tfrank.evaluation.protocols import RetrievalTask, text_of
+from tfrank.evaluation.ranking_results import answerable, evaluate_task
+from tfrank.evaluation.relevance import relevance_by_label
 from tfrank.evaluation.report import text
+from tfrank.evaluation.retrieval_metrics import usable_ks
+from tfrank.evaluation.retrieval_ranks import Ranks
 from tfrank.evaluation.search.by_name import SEARCHES, usable
 
 # Rows processed together.
 BLOCK = 65_536
 ITSELF = (
-    "The gallery has the very embeddings of the queries, so each query finds itself first. Leave the gallery"
-    " out, or give ids and gallery_ids."
+    "Gallery and queries have the same embeddings, so each query finds itself first. Leave out the gallery,"
+    " or give ids and gallery_ids."
 )
 
 
@@ -29,7 +30,7 @@ class Evaluation:
 
     Attributes:
         metrics: means over the queries with a positive, 0 to 1; the number of these `queries`, and the number
-            of `lone_queries`, which have no positive and are left out.
+            of `queries_without_positive`, which have no positive and are left out.
         per_query: the same metrics, `[queries]` each; NaN for a query without a positive.
         ranks: the ranks of the positives of each query, from 1; None after an approximate search.
         notes: remarks for the reader of the metrics.
@@ -86,7 +87,9 @@ def evaluate(
     checks.one_of("search", search, SEARCHES)
     no_gallery = gallery_embeddings is None
     if no_gallery != (gallery_labels is None) or (no_gallery and gallery_ids is not None):
-        raise InputError("Give gallery_embeddings and gallery_labels together, or nothing of a gallery.")
+        raise InputError(
+            "Give both gallery_embeddings and gallery_labels; or leave out both, and gallery_ids."
+        )
     if ids is None and gallery_ids is not None:
         raise InputError("There are gallery_ids, but no ids to compare them with. Give both, or neither.")
     given_labels = labels
@@ -101,26 +104,28 @@ def evaluate(
         for name, one in all_labels.items():
             # Such a uint64 label would wrap to a negative int64.
             if np.max(one) > np.iinfo(np.int64).max:
-                raise checks.invalid(name, "integers below 2^63, beside others", np.max(one))
+                raise checks.invalid(name, "integers below 2^63", np.max(one))
         self_index, leave_one_out = _places(ids, gallery_ids, len(queries)), False
         both, notes = (labels, gallery_labels), notes + more
         if queries.shape[1] != gallery.shape[1]:
             raise InputError(
-                f"Queries have {queries.shape[1]} numbers each, the gallery {gallery.shape[1]}. They must be"
-                " embeddings of one model."
+                f"Queries have {queries.shape[1]} dimensions, the gallery has {gallery.shape[1]}. Embed both"
+                " with the same model."
             )
         same = _stored_in(embeddings, gallery_embeddings) or _equal(queries, gallery)
         # `junk` may leave out the query itself.
         notes += (ITSELF if same and junk is None and np.all(self_index < 0) else "",)
     _check_junk(junk, len(queries), len(gallery), search)
     if np.all(both[1] == both[1][0]):
-        notes += ("All images to be found are of one class: nothing can be ranked before a right one.",)
-    truths = {"": by_label(*both, self_index, junk)}
-    split = Split(np.arange(len(queries)), np.arange(len(gallery)), self_index, truths, both, leave_one_out)
-    split = answerable(split)
-    ks, note = metrics.usable_ks(ks, split.ranked)
+        notes += ("The gallery has images of one class only: no ranking can be wrong.",)
+    relevance = {"": relevance_by_label(*both, self_index, junk)}
+    task = RetrievalTask(
+        np.arange(len(queries)), np.arange(len(gallery)), self_index, relevance, both, leave_one_out
+    )
+    task = answerable(task)
+    ks, note = usable_ks(ks, task.ranked)
     search, why = usable(search)
-    found = measure_split(queries, gallery, split, ks, search=search)[""]
+    found = evaluate_task(queries, gallery, task, ks, search=search)[""]
     return Evaluation(found.metrics, found.per_query, found.ranks, tuple(filter(None, (why, note, *notes))))
 
 
@@ -131,7 +136,7 @@ def _checked(prefix, embeddings, labels, ids):
         expected = "floats of shape [images, dim]"
         raise checks.invalid(f"{prefix}embeddings", expected, f"{embeddings.dtype} {embeddings.shape}")
     if 0 in embeddings.shape:
-        raise checks.invalid(f"{prefix}embeddings", "at least one image and one number", embeddings.shape)
+        raise checks.invalid(f"{prefix}embeddings", "at least one image and one dimension", embeddings.shape)
     if labels.shape not in ((len(embeddings),), (len(embeddings), 1)) or labels.dtype.kind not in "iu":
         expected = f"{len(embeddings)} integers"
         raise checks.invalid(f"{prefix}labels", expected, f"{labels.dtype} {labels.shape}")
@@ -177,7 +182,7 @@ def unit_rows(embeddings: np.ndarray, ids: np.ndarray | None = None) -> tuple[np
         if len(bad):
             number = start + int(bad[0])
             name = f"image {number}" if ids is None else repr(text_of(ids[number]))
-            raise InputError(f"The embedding of {name} is not finite. Has the model diverged?")
+            raise InputError(f"The embedding of {name} is not finite. The model may have diverged.")
         zeros += int(np.sum(~block.any(axis=1)))
         with np.errstate(over="ignore"):
             norms = np.linalg.norm(block, axis=1)
@@ -229,4 +234,4 @@ def _check_junk(junk, queries, gallery, search):
         received = f"{junk.dtype} {junk.shape}" if isinstance(junk, np.ndarray) else type(junk).__name__
         raise checks.invalid("junk", f"bools of shape {(queries, gallery)}", received)
     if search != "exact":
-        raise InputError("Junk is left out by exact search alone. Take search='exact'.")
+        raise InputError("Only exact search leaves out junk. Give search='exact'.")

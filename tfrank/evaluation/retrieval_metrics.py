@@ -14,88 +14,13 @@ import numpy as np
 
 from tfrank.common import checks
 from tfrank.common.checks import InputError
-from tfrank.evaluation.ranks import Ranks
+from tfrank.evaluation.retrieval_ranks import Ranks
 
 DEFAULT_KS = (1, 10, 100)
 # Positives processed together, so that intermediate results stay in the processor's cache.
 BLOCK_POSITIVES = 2**18
 # Names of means over queries that differ from the name of the per-query metric.
 MEANS = {"ap": "map", "ap_at_r": "map_at_r", "reciprocal_rank": "mrr", "trapezoid_ap": "trapezoid_map"}
-DEFINITIONS = {
-    "recall_at_<k>": "Recall@K (hit rate): share of queries with at least one image of their class among"
-    " the K nearest, the query itself left out.",
-    "precision_at_<k>": "Precision@K: share of the K nearest images that are of the query's class.",
-    "map": "mAP: mean over queries of AP, the mean of the precisions at the ranks of all images of the"
-    " query's class.",
-    "map_at_r": "MAP@R: as mAP, with only the R nearest images counted as found, where R is how many images"
-    " of its class a query has to find.",
-    "r_precision": "R-precision: share of the R nearest images that are of the query's class, where R is"
-    " how many there are to find.",
-    "mrr": "MRR: mean over queries of 1 / rank of the nearest image of the query's class.",
-    "ndcg": "nDCG: sum of 1 / log2(1 + rank) over the images of the query's class, divided by that of the"
-    " best ranking.",
-    "trapezoid_map": "mAP of the revisited Oxford and Paris protocol: the area under each query's"
-    " precision-recall curve, by trapezoids.",
-    "capped_precision_at_<k>": "mP@K of the revisited Oxford and Paris protocol: precision among the K"
-    " nearest images, or down to the last positive where that comes before.",
-    "by_class": "By class: mean over classes of the mean of each class's queries. Each class counts the same,"
-    " however many queries it has; in a mean over queries large classes count more.",
-}
-# Suffix of the name of a mean over classes.
-BY_CLASS = "_by_class"
-
-# Metric names as papers write them. Metrics that are not listed are shown by their own names.
-TITLES = {
-    "ap": "AP",
-    "trapezoid_ap": "AP",
-    "map": "mAP",
-    "trapezoid_map": "mAP",
-    "map_at_r": "MAP@R",
-    "r_precision": "R-precision",
-    "mrr": "MRR",
-    "ndcg": "nDCG",
-    "dists_intra": "dists@intra",
-    "dists_inter": "dists@inter",
-    "nmi": "NMI",
-    "roc_auc": "ROC AUC",
-    "scann_recall": "ScaNN's recall",
-}
-FAMILIES = {
-    "recall_at_": ("Recall@", "<k>"),
-    "precision_at_": ("Precision@", "<k>"),
-    "capped_precision_at_": ("mP@", "<k>"),
-    "tar_at_far_": ("TAR@FAR ", "<far>"),
-}
-PAIRS = ("positive_pairs", "negative_pairs", "all_positive_pairs", "all_negative_pairs")
-COUNTS = ("queries", "lone_queries", "templates", *PAIRS)
-
-
-def metric_title(name: str) -> str:
-    """A metric's name as papers write it.
-
-    >>> metric_title("recall_at_10"), metric_title("recall_at_<k>"), metric_title("new_one")
-    ('Recall@10', 'Recall@K', 'New one')
-    """
-    if name.endswith(BY_CLASS):
-        return f"{metric_title(name.removesuffix(BY_CLASS))} by class"
-    for prefix, (title, _) in FAMILIES.items():
-        if name.startswith(prefix):
-            return title + name.removeprefix(prefix).replace("<k>", "K").replace("<far>", "x")
-    return TITLES.get(name, name.replace("_", " ").capitalize())
-
-
-def family_of(name: str) -> str:
-    """The key of a metric in `DEFINITIONS`.
-
-    >>> family_of("recall_at_10"), family_of("map")
-    ('recall_at_<k>', 'map')
-    """
-    if name.endswith(BY_CLASS):
-        return "by_class"
-    for prefix, (_, parameter) in FAMILIES.items():
-        if name.startswith(prefix):
-            return prefix + parameter
-    return name
 
 
 def main_metric(per_query: Mapping[str, np.ndarray]) -> str:
@@ -204,7 +129,7 @@ def capped_precision_at_k(ranks: Ranks, k: int) -> np.ndarray:
     >>> capped_precision_at_k(Ranks(np.array([0, 2]), np.array([1, 2])), 10)
     array([1.])
     """
-    last = _of_counting(ranks.rank[ranks.start[1:][ranks.positives > 0] - 1], ranks)
+    last = _of_valid_queries(ranks.rank[ranks.start[1:][ranks.positives > 0] - 1], ranks)
     return _sum(ranks.rank <= k, ranks) / np.minimum(k, last)
 
 
@@ -235,20 +160,20 @@ def summarize(per_query: Mapping[str, np.ndarray]) -> dict[str, float]:
 
     Returns:
         `recall_at_<k>`, `precision_at_<k>`, `map`, `map_at_r`, `r_precision`, `mrr`, `ndcg`, 0 to 1, and the
-        numbers of `queries` and of `lone_queries`, those without a positive, which are left out.
-        `DEFINITIONS` explains the metrics.
+        numbers of valid `queries` and of `queries_without_positive`, which are left out.
+        `metric_names.METRICS` explains the metrics.
 
     Raises:
         InputError: no query has a positive.
 
     >>> summarize({"ap": np.array([0.5, 1.0, np.nan])})
-    {'map': 0.75, 'queries': 2, 'lone_queries': 1}
+    {'map': 0.75, 'queries': 2, 'queries_without_positive': 1}
     """
-    counting = ~np.isnan(next(iter(per_query.values())))
-    queries = int(np.sum(counting))
+    valid = ~np.isnan(per_query[main_metric(per_query)])
+    queries = int(np.sum(valid))
     _check_queries(queries)
-    means = {MEANS.get(name, name): float(np.mean(values[counting])) for name, values in per_query.items()}
-    return {**means, "queries": queries, "lone_queries": len(counting) - queries}
+    means = {MEANS.get(name, name): float(np.mean(values[valid])) for name, values in per_query.items()}
+    return {**means, "queries": queries, "queries_without_positive": len(valid) - queries}
 
 
 def usable_ks(ks: Sequence[int] | None, gallery_size: int) -> tuple[tuple[int, ...], str]:
@@ -362,16 +287,16 @@ def _among_r(ranks: Ranks) -> np.ndarray:
 
 def _first(values: np.ndarray, ranks: Ranks) -> np.ndarray:
     """`[queries]` the value at the first positive; NaN without one."""
-    return _of_counting(values[ranks.start[:-1][ranks.positives > 0]], ranks)
+    return _of_valid_queries(values[ranks.start[:-1][ranks.positives > 0]], ranks)
 
 
 def _sum(values: np.ndarray, ranks: Ranks) -> np.ndarray:
     """`[queries]` the sum of the values at the positives; NaN without one."""
     starts = ranks.start[:-1][ranks.positives > 0]
-    return _of_counting(np.add.reduceat(values, starts, dtype=np.float64), ranks)
+    return _of_valid_queries(np.add.reduceat(values, starts, dtype=np.float64), ranks)
 
 
-def _of_counting(values: np.ndarray, ranks: Ranks) -> np.ndarray:
+def _of_valid_queries(values: np.ndarray, ranks: Ranks) -> np.ndarray:
     """`[queries]` the given values for queries with a positive, in order, and NaN for the others."""
     result = np.full(len(ranks.positives), np.nan)
     result[ranks.positives > 0] = values

@@ -16,13 +16,12 @@ import pytest
 from PIL import Image
 
 from tfrank.common.checks import InputError
-from tfrank.evaluation.report import charts, curves
-from tfrank.evaluation.report import html as html_report
-from tfrank.evaluation.report.html import Comparison, FirstTable, Grid, GridRow, Picture, Report
-from tfrank.evaluation.standings import standings
+from tfrank.evaluation.model_summaries import summarize_models
+from tfrank.evaluation.report import charts, curves, html_page
+from tfrank.evaluation.report.html_page import Grid, GridRow, ModelTable, Report, RunComparison, ShownImage
 
 NONE = "\N{EN DASH}"
-ROOT = pathlib.Path(html_report.__file__).parents[3]
+ROOT = pathlib.Path(html_page.__file__).parents[3]
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -39,18 +38,18 @@ HOSTILE = [
 
 
 def jpeg(shade):
-    return html_report.thumbnail(np.full([4, 6, 3], shade, np.uint8))
+    return html_page.thumbnail(np.full([4, 6, 3], shade, np.uint8))
 
 
 def report_of(names, nothing=()):
     """A report with every section, all texts of which are among the names; `nothing` empties fields."""
     text = itertools.cycle(names).__next__
     pictures = [
-        Picture(jpeg(90), text(), True, 0.9, 1, text()),
-        Picture(jpeg(99), text(), False, math.nan, 2, aspect=0.1),
-        Picture(jpeg(9), text(), None, None, 3, aspect=20.0, small=True),
+        ShownImage(jpeg(90), text(), True, 0.9, 1, text()),
+        ShownImage(jpeg(99), text(), False, math.nan, 2, aspect=0.1),
+        ShownImage(jpeg(9), text(), None, None, 3, aspect=20.0, small=True),
     ]
-    grids = [Grid(text(), [GridRow(Picture(jpeg(200), text()), pictures, text())], text())]
+    grids = [Grid(text(), [GridRow(ShownImage(jpeg(200), text()), pictures, text())], text())]
     labels, curve = np.arange(12) % 11, (np.array([0, 1]), np.array([1, 0.5]))
     recalls = np.arange(1, 3), np.array([0.5, 1.0])
     drawn = [
@@ -59,27 +58,32 @@ def report_of(names, nothing=()):
         charts.similarities(curves.Histogram(np.linspace(-1, 1, 3), np.ones(2) / 2, np.ones(2) / 2)),
         charts.embedding_map(np.random.default_rng(0).normal(size=[12, 2]), labels, lambda label: text()),
     ]
-    metrics = {"recall_at_1": 0.91234, "map": math.nan, "dists_intra": 0.5, "queries": 58, "lone_queries": 2}
+    metrics = {
+        "recall_at_1": 0.91234,
+        "map": math.nan,
+        "dists_intra": 0.5,
+        "queries": 58,
+        "queries_without_positive": 2,
+    }
     after = {**metrics, "recall_at_1": 0.95, "map": 0.5}
     interval = {"recall_at_1": (0.01, 0.07)}
     comparisons = [
-        Comparison(text(), (text(), text()), (metrics, after), interval, charts=drawn[:1], grids=grids),
-        Comparison(text(), (text(), text()), (metrics, after)),
+        RunComparison(text(), (text(), text()), (metrics, after), interval, charts=drawn[:1], grids=grids),
+        RunComparison(text(), (text(), text()), (metrics, after)),
     ]
     values = {charts.plain(text()) + " before": np.zeros(12), "trained": np.arange(12) / 11}
     full = Report(
         title=text(),
         warnings=[text()],
-        first=[
-            FirstTable("map", standings(values, labels), text()),
-            FirstTable("map", standings(values, None)),
+        model_tables=[
+            ModelTable("map", summarize_models(values, labels), text()),
+            ModelTable("map", summarize_models(values, None)),
         ],
         made=[(text(), text())],
         config=charts.plain(text()),
         facts=[(text(), text())],
         metrics={charts.plain(text()): metrics, "query and gallery": {"recall_at_1": None}},
         published={charts.plain(text()) + " paper": {"recall_at_1": 0.811}},
-        definitions={"recall_at_<k>": text()},
         notes=[text()],
         grids=grids,
         charts=drawn,
@@ -124,8 +128,8 @@ class Page(html.parser.HTMLParser):
 def test_data_adds_no_tag_and_no_attribute(name):
     """The page of hostile names has the tags of that of a harmless name, in the same order."""
     page, harmless = (
-        Page(html_report.render(report_of([name]))),
-        Page(html_report.render(report_of(["name"]))),
+        Page(html_page.render(report_of([name]))),
+        Page(html_page.render(report_of(["name"]))),
     )
     # Which names of a map find room is a matter of their lengths.
     tags, wanted = ([tag for tag in one.tags if tag[0] != "text"] for one in (page, harmless))
@@ -147,7 +151,7 @@ def test_data_adds_no_tag_and_no_attribute(name):
 
 
 def test_nothing_is_loaded_from_outside():
-    page = html_report.render(report_of(HOSTILE))
+    page = html_page.render(report_of(HOSTILE))
     parsed = Page(page)
     assert all(value.startswith("data:image/jpeg;base64,") for value in parsed.values("src"))
     assert all(value.startswith("#") for value in parsed.values("href"))
@@ -169,12 +173,12 @@ def test_nothing_is_loaded_from_outside():
 
 
 def test_every_link_leads_to_a_section():
-    parsed = Page(html_report.render(report_of(["name"])))
+    parsed = Page(html_page.render(report_of(["name"])))
     assert sorted(parsed.values("href")) == sorted(f"#{section}" for section in parsed.values("id"))
 
 
 SECTIONS = {
-    "metrics": "numbers",
+    "metrics": "metrics",
     "comparisons": "comparison",
     "charts": "charts",
     "grids": "queries",
@@ -185,41 +189,41 @@ SECTIONS = {
 
 @pytest.mark.parametrize("absent", SECTIONS)
 def test_a_section_is_there_where_there_is_something_to_show(absent):
-    parsed = Page(html_report.render(report_of(["name"], [absent])))
+    parsed = Page(html_page.render(report_of(["name"], [absent])))
     assert set(parsed.values("id")) == set(SECTIONS.values()) - {SECTIONS[absent]}
     assert set(parsed.values("href")) == {f"#{section}" for section in parsed.values("id")}
 
 
 def test_the_smallest_report_is_a_page():
-    parsed = Page(html_report.render(Report("Nothing yet")))
+    parsed = Page(html_page.render(Report("Nothing yet")))
     assert not parsed.values("id") and not parsed.open
     assert parsed.text.split() == ["Nothing", "yet"] * 2
 
 
 def test_facts_that_are_not_known_are_dashes():
-    page = html_report.render(Report("Facts", [("loss", math.nan), ("seed", None), ("images", 0)]))
+    page = html_page.render(Report("Facts", [("loss", math.nan), ("seed", None), ("images", 0)]))
     assert re.findall("<dd><bdi>(.*?)</bdi>", page) == [NONE, NONE, "0"]
 
 
 def test_the_same_report_makes_the_same_page():
-    assert html_report.render(report_of(HOSTILE)) == html_report.render(report_of(HOSTILE))
+    assert html_page.render(report_of(HOSTILE)) == html_page.render(report_of(HOSTILE))
 
 
 def lines_of(report):
     """The cells of each line of the tables, as text."""
-    lines = re.findall("<tr[^>]*>(.*?)</tr>", html_report.render(report), re.DOTALL)
+    lines = re.findall("<tr[^>]*>(.*?)</tr>", html_page.render(report), re.DOTALL)
     return [[Page(cell).text.strip() for cell in re.split("(?=<t[hd])", line)[1:]] for line in lines]
 
 
 def test_numbers_stand_beside_the_published_ones_and_what_is_missing_is_a_dash():
-    lines = lines_of(report_of(["name"], ["first", "comparisons", "worst_classes"]))
+    lines = lines_of(report_of(["name"], ["model_tables", "comparisons", "worst_classes"]))
     assert lines == [
         ["Metric", "name", "query and gallery"],
         ["Recall@1", "91.23\u00a0%", NONE],
         ["mAP", NONE, NONE],
         ["dists@intra", "0.500", NONE],
         ["Queries", "58", NONE],
-        ["Lone queries", "2", NONE],
+        ["Queries without a positive", "2", NONE],
         ["Result", "Recall@1"],
         ["name", "91.23\u00a0%"],
         ["query and gallery", NONE],
@@ -229,16 +233,16 @@ def test_numbers_stand_beside_the_published_ones_and_what_is_missing_is_a_dash()
 
 def test_published_results_of_what_was_not_measured_are_not_shown():
     report = Report("One", metrics={"mine": {"map": 0.5}}, published={"theirs": {"recall_at_1": 0.9}})
-    assert "theirs" not in html_report.render(report)
+    assert "theirs" not in html_page.render(report)
 
 
 def test_the_page_opens_with_the_model_beside_what_it_is_to_be_better_than():
     """Six classes of two queries, one query more of the last class."""
     labels = np.append(np.repeat(np.arange(6), 2), 5)
     before = np.where(labels < 3, 0.0, 0.5)
-    models = standings({"raw pixels": before, "trained": before + 0.25}, labels)
-    title, raw, trained = lines_of(Report("First", first=[FirstTable("recall_at_1", models)]))
-    assert title == ["Model", "Mean over queries", "Over classes", "trained minus this"]
+    models = summarize_models({"raw pixels": before, "trained": before + 0.25}, labels)
+    title, raw, trained = lines_of(Report("First", model_tables=[ModelTable("recall_at_1", models)]))
+    assert title == ["Model", "Mean over queries", "Mean over classes", "trained minus this"]
     assert [raw[0], raw[2], trained[0], trained[2], trained[3]] == [
         "raw pixels",
         "25.00\u00a0%",
@@ -248,46 +252,48 @@ def test_the_page_opens_with_the_model_beside_what_it_is_to_be_better_than():
     ]
     assert raw[1].startswith("26.92\u00a0%") and re.search(r"\d+\.\d\d to \d+\.\d\d$", raw[1])
     assert raw[3].split() == ["+25.00", "+25.00", "to", "+25.00", "▲", "better"]
-    page = html_report.render(Report("First", first=[FirstTable("recall_at_1", models)]))
+    page = html_page.render(Report("First", model_tables=[ModelTable("recall_at_1", models)]))
     assert page.index("<h2>Recall@1</h2>") < page.index("</header>")
-    assert "95\u00a0% interval, by bootstrap of whole classes" in page
+    assert "95\u00a0% interval below it, from the bootstrap of whole classes" in page
 
 
 def test_a_model_alone_has_no_column_of_differences_and_unknown_classes_none_of_their_mean():
     def table_of(labels):
-        return Report("First", first=[FirstTable("map", standings({"trained": np.ones(7)}, labels))])
+        return Report(
+            "First", model_tables=[ModelTable("map", summarize_models({"trained": np.ones(7)}, labels))]
+        )
 
     assert lines_of(table_of(np.arange(7))) == [
-        ["Model", "Mean over queries", "Over classes"],
+        ["Model", "Mean over queries", "Mean over classes"],
         ["trained", "100.00\u00a0% 100.00 to 100.00", "100.00\u00a0%"],
     ]
     assert lines_of(table_of(None))[0] == ["Model", "Mean over queries"]
-    assert "by bootstrap of queries" in html_report.render(table_of(None))
+    assert "from the bootstrap of queries" in html_page.render(table_of(None))
 
 
 def test_below_five_classes_the_page_says_why_there_are_no_intervals():
-    models = standings({"start": np.zeros(8), "trained": np.ones(8)}, np.arange(8) // 2)
-    report = Report("Few", first=[FirstTable("map", models)])
+    models = summarize_models({"start": np.zeros(8), "trained": np.ones(8)}, np.arange(8) // 2)
+    report = Report("Few", model_tables=[ModelTable("map", models)])
     assert lines_of(report)[1] == ["start", "0.00\u00a0%", "0.00\u00a0%", "+100.00"]
-    page = html_report.render(report)
-    assert "No intervals" in page and "it takes 5 classes at least" in page
+    page = html_page.render(report)
+    assert "No intervals" in page and "it needs at least 5 classes" in page
 
 
 def test_warnings_stand_before_everything_else():
-    page = html_report.render(report_of(["name"]))
+    page = html_page.render(report_of(["name"]))
     body = page[page.index("<body>") :]
     assert body.index('role="alert"') < body.index("<h1>")
-    assert 'role="alert"' not in html_report.render(report_of(["name"], ["warnings"]))
+    assert 'role="alert"' not in html_page.render(report_of(["name"], ["warnings"]))
 
 
 def test_definitions_are_on_the_page_once():
-    report = Report("One", metrics={"mine": {"map": 0.5}}, definitions={"map": "mAP: mean of AP."})
-    text = Page(html_report.render(report)).text
-    assert text.count("mean of AP") == 1 and "mAP: mean of AP." in text
+    report = Report("One", metrics={name: {"map": 0.5, "queries": 7} for name in ("mine", "yours")})
+    text = Page(html_page.render(report)).text
+    assert text.count("mAP: mean over queries of AP, the mean of the precisions") == 1
 
 
 def test_config_date_and_version_are_folded_away():
-    page = html_report.render(Report("Made", made=[("date", "2026-01-02")], config='{"seed": 7}'))
+    page = html_page.render(Report("Made", made=[("date", "2026-01-02")], config='{"seed": 7}'))
     folded = page[page.index("<details>") : page.index("</details>")]
     assert "2026-01-02" in folded and "&#34;seed&#34;: 7" in folded
 
@@ -308,31 +314,31 @@ def test_two_runs_stand_side_by_side_with_what_their_difference_means(interval, 
         {"recall_at_1": 0.54, "dists_inter": 0.25, "queries": 9},
     ]
     intervals = {"recall_at_1": interval, "dists_inter": (-0.3, -0.2)}
-    comparison = Comparison("easy", ("old", "new"), tuple(metrics), intervals)
+    comparison = RunComparison("easy", ("old", "new"), tuple(metrics), intervals)
     assert lines_of(Report("Two", comparisons=[comparison])) == [
         ["Metric", "First", "Second", "Difference"],
         ["Recall@1", "50.00\u00a0%", "54.00\u00a0%", f"+4.00{shown}"],
         ["dists@inter", "0.500", "0.250", "\u22120.250 \u22120.300 to \u22120.200"],
         ["Queries", "7", "9", NONE],
     ]
-    page = html_report.render(Report("Two", comparisons=[comparison]))
+    page = html_page.render(Report("Two", comparisons=[comparison]))
     assert "First run: <bdi>old</bdi>. Second run: <bdi>new</bdi>." in page and "95\u00a0% interval" in page
 
 
 def test_two_runs_without_intervals_say_nothing_of_them():
     metrics = {"map": 0.5}
-    comparison = Comparison("easy", ("old", "new"), (metrics, metrics))
+    comparison = RunComparison("easy", ("old", "new"), (metrics, metrics))
     report = Report("Two", comparisons=[comparison])
     assert lines_of(report)[1] == ["mAP", "50.00\u00a0%", "50.00\u00a0%", "+0.00"]
-    assert "interval" not in Page(html_report.render(report)).text
+    assert "interval" not in Page(html_page.render(report)).text
 
 
 def test_every_ranking_that_two_runs_have_is_named():
     runs = ("old", "new"), ({"map": 0.5}, {"map": 0.5})
-    comparisons = [Comparison(name, *runs) for name in ("easy", "hard")]
+    comparisons = [RunComparison(name, *runs) for name in ("easy", "hard")]
 
     def headings(report):
-        return re.findall("<h2>(Two runs.*?)</h2>", html_report.render(report))
+        return re.findall("<h2>(Two runs.*?)</h2>", html_page.render(report))
 
     two = [f"Two runs side by side: <bdi>{name}</bdi>" for name in ("easy", "hard")]
     assert headings(Report("Two", comparisons=comparisons)) == two
@@ -342,7 +348,7 @@ def test_every_ranking_that_two_runs_have_is_named():
 def test_classes_whose_map_is_not_known_have_no_column_for_it():
     scores = [curves.ClassScore("cat", 2, 0.5, None, "dog", 1)]
     assert lines_of(Report("Classes", worst_classes=scores)) == [
-        ["Class", "Queries", "Recall@1", "Most often taken for"],
+        ["Class", "Queries", "Recall@1", "Most often confused with"],
         ["cat", "2", "50.0\u00a0%", "dog (1)"],
     ]
 
@@ -359,7 +365,7 @@ def test_classes_are_shown_with_what_they_are_taken_for():
 
 
 def test_right_and_wrong_are_told_by_sign_and_word_too():
-    page = html_report.render(report_of(["cat"], ["comparisons"]))
+    page = html_page.render(report_of(["cat"], ["comparisons"]))
     shown = re.findall(r'<figure class="picture f\d+ (\w+)">(.*?)</figure>', page, re.DOTALL)
     marks = [(kind, re.findall('class="mark"[^>]*>(.)<', inner)) for kind, inner in shown]
     assert marks == [("query", []), ("right", ["✓"]), ("wrong", ["✗"]), ("unknown", ["?"])]
@@ -373,8 +379,8 @@ def test_right_and_wrong_are_told_by_sign_and_word_too():
 
 
 def test_a_picture_is_a_button_that_names_its_file_and_has_its_proportions():
-    pictures = [html_report.picture_of(np.zeros([*shape, 3], np.uint8), file="a/b.jpg") for shape in SHAPES]
-    page = html_report.render(Report("Files", grids=[Grid("Any", [GridRow(pictures[0], pictures[1:])])]))
+    pictures = [html_page.shown_image(np.zeros([*shape, 3], np.uint8), file="a/b.jpg") for shape in SHAPES]
+    page = html_page.render(Report("Files", grids=[Grid("Any", [GridRow(pictures[0], pictures[1:])])]))
     frames = re.findall(
         r'class="picture f(\d+) .*?<button type="button" class="frame" title="(.*?)">', page, re.DOTALL
     )
@@ -404,21 +410,21 @@ SHAPES = [(300, 400), (333, 250), (100, 900), (900, 100), (8, 8)]
 def test_a_thumbnail_is_so_high_in_its_own_proportions(shape, wanted):
     picture = np.zeros([*shape, 3], np.uint8)
     picture[..., 0] = 200
-    small = Image.open(io.BytesIO(html_report.thumbnail(picture, height=64)))
+    small = Image.open(io.BytesIO(html_page.thumbnail(picture, height=64)))
     assert small.format == "JPEG" and small.size == wanted
     assert np.abs(np.asarray(small).astype(int) - [200, 0, 0]).max() < 12
 
 
 def test_a_photo_has_two_pixels_for_each_of_the_112_that_it_is_shown_with():
-    page = html_report.render(report_of(["name"]))
-    assert "max-width: calc(var(--aspect) * 112px)" in page and html_report.THUMBNAIL >= 2 * 112
+    page = html_page.render(report_of(["name"]))
+    assert "max-width: calc(var(--aspect) * 112px)" in page and html_page.THUMBNAIL >= 2 * 112
 
 
 def test_a_small_image_is_enlarged_by_whole_pixels():
     image = np.repeat(np.array([[0, 255], [255, 0]], np.uint8)[..., None], 3, axis=-1)
-    large = np.asarray(Image.open(io.BytesIO(html_report.thumbnail(image, height=64)))).astype(int)
+    large = np.asarray(Image.open(io.BytesIO(html_page.thumbnail(image, height=64)))).astype(int)
     assert np.abs(large - np.kron(image[..., 0], np.ones([32, 32]))[..., None]).max() < 12
-    page = html_report.render(report_of(["name"], ["comparisons"]))
+    page = html_page.render(report_of(["name"], ["comparisons"]))
     assert page.count('class="small"') == 1 and ".small { image-rendering: pixelated; }" in page
 
 
@@ -433,10 +439,10 @@ def test_a_small_image_is_enlarged_by_whole_pixels():
 )
 def test_a_thumbnail_of_something_else_is_refused(image):
     with pytest.raises(InputError, match=r"Expected uint8 pixels \[height, width, 3\]"):
-        html_report.thumbnail(image)
+        html_page.thumbnail(image)
 
 
 def test_a_page_with_216_thumbnails_of_ten_kilobytes_takes_three_megabytes():
-    picture = Picture(bytes(10_000), "class", True, 0.5, 1)
+    picture = ShownImage(bytes(10_000), "class", True, 0.5, 1)
     grid = Grid("Worst", [GridRow(picture, [picture] * 8)] * 8)
-    assert len(html_report.render(Report("Large", grids=[grid] * 3)).encode()) < 3.1e6
+    assert len(html_page.render(Report("Large", grids=[grid] * 3)).encode()) < 3.1e6

@@ -9,9 +9,9 @@ from tests import reference
 from tests.evaluation import ROWS, every_rows, on_circle
 from tests.reference import metrics as oracle
 from tfrank.common.checks import InputError
-from tfrank.evaluation import templates as module
-from tfrank.evaluation.protocols import PROTOCOLS, TEMPLATE_PAIRS, TestSet, splits_of, usual_protocol
-from tfrank.evaluation.templates import TemplatePairs, template_embeddings, template_verification
+from tfrank.evaluation import template_verification as module
+from tfrank.evaluation.protocols import PROTOCOLS, TEMPLATE_PAIRS, TestSet, tasks_of, usual_protocol
+from tfrank.evaluation.template_verification import TemplatePairs, template_embeddings, template_verification
 from tfrank.evaluation.verification import note
 
 RNG = np.random.default_rng(3)
@@ -91,7 +91,7 @@ def test_template_verification_by_hand():
         **{"tar_at_far_0.25": 1.0, "tar_at_far_0.5": 1.0},
         **{"positive_pairs": 2, "negative_pairs": 4, "templates": 4},
     }
-    assert note(found, (0.25, 0.5, 0.1)) == "FAR 0.1 left out: 4 negative pairs cannot show so low a rate."
+    assert note(found, (0.25, 0.5, 0.1)) == "FAR 0.1 left out: 4 negative pairs are too few for such a rate."
 
 
 def test_the_rates_are_those_of_the_tables_of_ijb_c():
@@ -121,12 +121,12 @@ def test_memory_does_not_grow_with_the_pairs_beyond_their_similarities(tmp_path)
 @pytest.mark.parametrize(
     ("pairs", "message"),
     [
-        ([[1, 2, 1], [1, 5, 0], [6, 5, 0]], r"^The pairs name template 5, of which .* \(2 such templates\)"),
+        ([[1, 2, 1], [1, 5, 0], [6, 5, 0]], r"^The pairs name template 5, but .* \(2 such templates\)"),
         (
             [[1, 2, 1], [1, 2, 1]],
-            "pairs of one person and pairs of two. Of 2 pairs of templates 2 are of one",
+            "pairs of one person and pairs of two. 2 of 2 pairs of templates are of one",
         ),
-        ([[1, 2, 0]], "Of 1 pairs of templates 0 are of one person"),
+        ([[1, 2, 0]], "0 of 1 pairs of templates are of one person"),
     ],
 )
 def test_pairs_that_cannot_be_compared_are_refused_in_one_line(pairs, message):
@@ -145,4 +145,4 @@ def test_a_test_set_of_templates_is_measured_by_them_and_has_no_splits():
     )
     assert usual_protocol(test) == TEMPLATE_PAIRS
     with pytest.raises(InputError, match=r"`protocol`\. Expected one of"):
-        splits_of(test, TEMPLATE_PAIRS)
+        tasks_of(test, TEMPLATE_PAIRS)

@@ -12,36 +12,40 @@ from tfrank.common.checks import InputError
 from tfrank.data.index import RecordIndex
 from tfrank.data.sources.image import ROLES
 from tfrank.data.templates import TEMPLATES, Templates
-from tfrank.evaluation import clusters, metrics
-from tfrank.evaluation import verification as verifying
-from tfrank.evaluation.evaluate import zero_note
-from tfrank.evaluation.measure import NOTHING, Measured, PostProcessing, answerable, measure
+from tfrank.evaluation import clusters
+from tfrank.evaluation.evaluate_arrays import zero_note
+from tfrank.evaluation.postprocessing import steps
 from tfrank.evaluation.protocols import (
     PROTOCOLS,
     TEMPLATE_PAIRS,
     UNKNOWN,
+    RetrievalTask,
     TestSet,
     average_groups,
-    splits_of,
+    tasks_of,
     text_of,
     usual_protocol,
 )
-from tfrank.evaluation.templates import (
+from tfrank.evaluation.ranking_results import RankingResult, answerable, check_search, evaluate_tasks
+from tfrank.evaluation.retrieval_metrics import usable_ks
+from tfrank.evaluation.template_verification import (
     TEMPLATE_FARS,
     TemplatePairs,
     check_templates,
     template_verification,
 )
+from tfrank.evaluation.verification import check_pairs, note, verification
 
 
 @dataclasses.dataclass(frozen=True)
-class Results:
+class EvaluationResults:
     """The results of a test set.
 
     Attributes:
-        rankings: measurements by ranking name; the protocol's main ranking comes first. `template_pairs`
-            has metrics but no queries.
-        galleries: size and hash of the gallery by ranking name, see `Question`.
+        rankings: results by the name of a ranking. `template_pairs` has metrics but no queries.
+        main_ranking: the name of the ranking that stands for the whole evaluation: the first one of the first
+            protocol. Pictures, charts and the tables of models are of this one.
+        galleries: size and hash of the gallery by the name of a ranking, see `RankingSetup`.
         extras: metrics of the embeddings as a whole: dists@intra and dists@inter, NMI, verification.
         notes: what a reader of the metrics should know.
         embeddings: `[instances, dim]` the ranked embeddings.
@@ -49,7 +53,8 @@ class Results:
         images: `[instances]` a record number of each.
     """
 
-    rankings: dict[str, Measured]
+    rankings: dict[str, RankingResult]
+    main_ranking: str
     galleries: dict[str, dict]
     extras: dict[str, float]
     notes: tuple[str, ...]
@@ -57,19 +62,24 @@ class Results:
     test: TestSet
     images: np.ndarray
 
+    @property
+    def main(self) -> RankingResult:
+        """The result of the main ranking."""
+        return self.rankings[self.main_ranking]
+
     def metrics(self) -> dict[str, dict[str, float]]:
-        """Returns the metrics of each ranking; the first one includes the extras."""
+        """Returns the metrics of each ranking; those of the main ranking include the extras."""
         rows = {name: dict(one.metrics) for name, one in self.rankings.items()}
-        next(iter(rows.values())).update(self.extras)
+        rows[self.main_ranking].update(self.extras)
         return rows
 
-    def without_embeddings(self) -> "Results":
+    def without_embeddings(self) -> "EvaluationResults":
         """Returns the same without embeddings, to save memory: raw pixels are as large as the images."""
         return dataclasses.replace(self, embeddings=np.empty([0, 0], np.float32))
 
 
-class Question(NamedTuple):
-    """The queries and the gallery of a ranking.
+class RankingSetup(NamedTuple):
+    """The queries and the gallery of a ranking. Rankings with equal galleries can be compared.
 
     Attributes:
         ids: `[queries]` text.
@@ -100,8 +110,8 @@ def test_set_of(index: RecordIndex, relevance: Mapping | Templates | None) -> Te
     ids = distinct_ids(index)
     if ids.dtype != np.asarray(index.id).dtype:
         print(
-            "Several images have one id: the numbers of their records are added. Has another feature their"
-            " names? --config.data.features.id.",
+            "Several images have one id, so their record numbers are added. If another feature holds the"
+            " names, set --config.data.features.id.",
             flush=True,
         )
     templates = None
@@ -112,82 +122,82 @@ def test_set_of(index: RecordIndex, relevance: Mapping | Templates | None) -> Te
         ids=ids,
         role=np.array(ROLES)[index.role],
         group=np.asarray(index.group),
-        relevance=relevance if templates is None else None,
+        grades=relevance if templates is None else None,
         templates=templates,
     )
 
 
-def check_measurable(config: ConfigDict, test: TestSet, *, search: str = "exact") -> None:
-    """Raises InputError if the config cannot be measured on the test set. Called before training."""
+def check_evaluation(config: ConfigDict, test: TestSet, *, search: str = "exact") -> None:
+    """Raises InputError if the config does not fit the test set. Called before training."""
     options = config.evaluation
-    if search != "exact" and (options.rerank or "revisited" in _protocols(config, test)):
-        raise InputError(
-            f"Graded relevance and re-ranking need exact search, not {search}. Leave out --neighbors."
-        )
     if TEMPLATE_PAIRS in _protocols(config, test):
         _check_template_pairs(config, test)
-    test, splits = _all_splits(config, test)
-    for of_protocol in splits:
-        _ks(config, of_protocol)
-        for split in of_protocol:
-            answerable(split, _post_processing(config))
-    verification = _verifies_images(config, test)
-    if (options.nmi or verification) and np.any(test.labels == UNKNOWN):
+    test, protocols = _all_tasks(config, test)
+    for tasks in protocols.values():
+        check_search(search, tasks, options)
+        _ks(config, tasks)
+        for task in tasks:
+            answerable(task, options)
+    verifies = _verifies_images(config, test)
+    if (options.nmi or verifies) and np.any(test.labels == UNKNOWN):
         raise InputError(
-            "Images of the test set have no class (label -1), by which NMI and verification are measured."
-            " Set config.evaluation.nmi and config.evaluation.verification to False."
+            "Images of the test set have no class (label -1), but NMI and verification need classes. Set"
+            " config.evaluation.nmi and config.evaluation.verification to False."
         )
-    if verification:
-        verifying.check_pairs(test.labels)
+    if verifies:
+        check_pairs(test.labels)
 
 
-def questions_of(config: ConfigDict, test: TestSet) -> dict[str, Question]:
-    """Returns the question of each ranking. Needs no embeddings."""
-    test, splits = _all_splits(config, test)
+def ranking_setups(config: ConfigDict, test: TestSet) -> dict[str, RankingSetup]:
+    """Returns the queries and the gallery of each ranking. Needs no embeddings."""
+    test, protocols = _all_tasks(config, test)
     found = {}
-    for of_protocol in splits:
-        rows = np.unique(np.concatenate([split.queries for split in of_protocol]))
+    for tasks in protocols.values():
+        rows = np.unique(np.concatenate([task.queries for task in tasks]))
         ids = np.array([text_of(image) for image in test.ids[rows]])
-        for name, gallery in _galleries(test, of_protocol).items():
-            found[name] = Question(ids, test.labels[rows], gallery)
+        for name, gallery in _galleries(test, tasks).items():
+            found[name] = RankingSetup(ids, test.labels[rows], gallery)
     return found
 
 
-def measure_all(
+def evaluate_embeddings(
     config: ConfigDict, embeddings: np.ndarray, test: TestSet, *, search: str = "exact"
-) -> Results:
-    """Measures unit-norm embeddings `[images, dim]` of a test set in every way that the config asks for.
+) -> EvaluationResults:
+    """Computes all metrics that the config asks for, of unit-norm embeddings `[images, dim]` of a test set.
 
     Random draws, such as random galleries, are the same for every config, so that runs are comparable.
     """
     options = config.evaluation
     notes = [_note_on_roles(config, test)]
     embeddings, test, images = average_groups(embeddings, test)
-    post, rankings, galleries = _post_processing(config), {}, {}
+    rankings, galleries = {}, {}
     for name in _protocols(config, test):
         if name == TEMPLATE_PAIRS:
-            rankings[name], galleries[name], note = _measure_template_pairs(embeddings, test)
-            notes.append(note)
+            rankings[name], galleries[name], note_on_pairs = _evaluate_template_pairs(embeddings, test)
+            notes.append(note_on_pairs)
             continue
-        splits = splits_of(test, name)
-        ks, note = _ks(config, splits)
-        found = measure(embeddings, splits, ks, search=search, target_recall=options.target_recall, post=post)
-        searched = _galleries(test, splits)
+        tasks = tasks_of(test, name)
+        ks, note_on_ks = _ks(config, tasks)
+        found = evaluate_tasks(
+            embeddings, tasks, ks, search=search, target_recall=options.target_recall, options=options
+        )
+        searched = _galleries(test, tasks)
         galleries |= {ranking: searched[ranking] for ranking in found}
-        empty = searched.keys() - found.keys()
-        notes += [note, *(f"Left out: {one}. No query has anything to find there." for one in sorted(empty))]
+        empty = sorted(searched.keys() - found.keys())
+        notes += [note_on_ks, *(f"Left out: {one}. None of its queries has a positive." for one in empty)]
         rankings |= found
     extras = clusters.class_distances(embeddings, test.labels) if np.all(test.labels != UNKNOWN) else {}
     if options.nmi:
         extras["nmi"] = clusters.nmi(embeddings, test.labels)
     if _verifies_images(config, test):
-        found = verifying.verification(embeddings, test.labels)
-        notes.append(verifying.note(found))
+        found = verification(embeddings, test.labels)
+        notes.append(note(found))
         extras |= found
     zeros = len(embeddings) - np.count_nonzero(np.any(embeddings, axis=1))
-    notes += [_common_note(test), zero_note(zeros)]
+    notes += [_note_on_one_class(test), zero_note(zeros)]
     unique = tuple(dict.fromkeys(filter(None, notes)))
-    return Results(rankings, galleries, extras, unique, embeddings, test, images)
+    main, *_ = rankings
+    return EvaluationResults(rankings, main, galleries, extras, unique, embeddings, test, images)
 
 
 def about(config: ConfigDict, test: TestSet, *, model: str, search: str) -> dict[str, str | int]:
@@ -207,37 +217,19 @@ def about(config: ConfigDict, test: TestSet, *, model: str, search: str) -> dict
         "protocols": "; ".join(f"{name}: {PROTOCOLS[name]}" for name in _protocols(config, test)),
         "search": f"scann, to a recall of {options.target_recall:g}" if search == "scann" else search,
     }
-    weights = f" nearest, weighted by s^{options.expansion_alpha:g}"
-    dims = f", to {options.whitening_dim} numbers" if options.whitening_dim else ""
-    done = {
-        "images' size": "their own" if options.full_size else "",
-        "scales": ", ".join(f"{scale:g}" for scale in options.scales) if len(options.scales) > 1 else "",
-        "whitening": f"power {options.whitening:g}{dims}" if options.whitening else "",
-        "database augmentation": f"{n}{weights}" if (n := options.database_augmentation) else "",
-        "query expansion": f"{n}{weights}" if (n := options.query_expansion) else "",
-        "re-ranking": "k-reciprocal" if options.rerank else "",
-    }
-    return facts | {name: value for name, value in done.items() if value}
+    size = {"images' size": "their own"} if options.full_size else {}
+    return facts | size | steps.described(options)
 
 
 def _protocols(config, test):
     return tuple(config.evaluation.protocols) or (usual_protocol(test),)
 
 
-def _post_processing(config):
-    options = config.evaluation
-    return PostProcessing(
-        query_expansion=options.query_expansion,
-        database_augmentation=options.database_augmentation,
-        alpha=options.expansion_alpha,
-        rerank=options.rerank,
-    )
-
-
-def _all_splits(config, test):
-    """Returns the test set of the instances, and the splits of each protocol."""
+def _all_tasks(config, test) -> tuple[TestSet, dict[str, list[RetrievalTask]]]:
+    """Returns the test set of the instances, and the tasks of each protocol that ranks."""
     _, test, _ = average_groups(np.zeros([len(test.labels), 1], np.float32), test)
-    return test, [splits_of(test, name) for name in _protocols(config, test) if name != TEMPLATE_PAIRS]
+    ranked = [name for name in _protocols(config, test) if name != TEMPLATE_PAIRS]
+    return test, {name: tasks_of(test, name) for name in ranked}
 
 
 def _verifies_images(config, test):
@@ -248,53 +240,54 @@ def _verifies_images(config, test):
 def _check_template_pairs(config, test):
     if test.templates is None:
         raise InputError(f"The test set has no templates ({TEMPLATES} beside its records).")
-    if _post_processing(config) != NOTHING._replace(alpha=config.evaluation.expansion_alpha):
+    if found := steps.ranking_steps(config.evaluation):
+        fields = [f"config.evaluation.{step.options[0]}={step.off}" for step in found]
         raise InputError(
-            "Pairs of templates are compared and not ranked. Set query_expansion and database_augmentation of"
-            " config.evaluation to 0, and rerank to False."
+            "Pairs of templates are compared and not ranked, so there is nothing to post-process. Set"
+            f" {' and '.join(fields)}."
         )
     check_templates(test.templates)
 
 
-def _measure_template_pairs(embeddings, test):
-    """Measures the pairs of templates; returns the measurement, facts on what was compared, and a note."""
+def _evaluate_template_pairs(embeddings, test):
+    """Verifies the pairs of templates; returns the result, what was compared, and a note."""
     found = template_verification(embeddings, test.templates)
     nothing = np.empty([0], np.int64)
     digest = hashlib.sha256()
     for column in test.templates:
         digest.update(np.ascontiguousarray(column, np.int32))
     compared = {"images": len(test.ids), "sha256": digest.hexdigest()}
-    return Measured(found, {}, nothing, None, None), compared, verifying.note(found, TEMPLATE_FARS)
+    return RankingResult(found, {}, nothing, None, None), compared, note(found, TEMPLATE_FARS)
 
 
-def _galleries(test, splits):
-    """Returns the gallery of each ranking of a protocol, as in `Question`."""
+def _galleries(test, tasks):
+    """Returns the gallery of each ranking of a protocol, as in `RankingSetup`."""
     sizes, digests = {}, {}
-    for split in splits:
-        images = zip(test.ids[split.gallery], test.labels[split.gallery])
+    for task in tasks:
+        images = zip(test.ids[task.gallery], test.labels[task.gallery])
         lines = "\n".join(sorted(f"{text_of(image)!r} {label}" for image, label in images))
-        for name in split.truths:
-            sizes[name] = len(split.gallery)
+        for name in task.relevance:
+            sizes[name] = len(task.gallery)
             digests.setdefault(name, hashlib.sha256()).update(lines.encode())
     return {name: {"images": sizes[name], "sha256": digests[name].hexdigest()} for name in sizes}
 
 
-def _ks(config, splits):
+def _ks(config, tasks):
     """Returns the Ks of the config, or the default Ks that the gallery is large enough for; and a note."""
-    ranked = min(split.ranked for split in splits)
+    ranked = min(task.ranked for task in tasks)
     ks = config.evaluation.recall_at or None
-    return metrics.usable_ks(ks, ranked) if splits[0].labels is not None else ((1,), "")
+    return usable_ks(ks, ranked) if tasks[0].labels is not None else ((1,), "")
 
 
 def _note_on_roles(config, test):
     left_out = np.count_nonzero(test.role == "")
     if left_out and {"query_gallery", "revisited"} & set(_protocols(config, test)):
-        return f"{left_out:,} images are neither queries nor gallery, and no part of that ranking."
+        return f"{left_out:,} images are neither queries nor gallery. They are left out of the ranking."
     return ""
 
 
-def _common_note(test):
+def _note_on_one_class(test):
     labels = test.labels[test.labels != UNKNOWN]
     if len(labels) and np.all(labels == labels[0]):
-        return "All images are of one class: nothing can be ranked before a right one."
+        return "All images are of one class: no ranking can be wrong."
     return ""

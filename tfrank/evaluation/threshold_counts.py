@@ -1,4 +1,4 @@
-"""Counts of a query's similarities that are no less than its thresholds."""
+"""Counts of the similarities of a query that are at least as large as given thresholds."""
 
 import numpy as np
 
@@ -8,8 +8,8 @@ ROWS, COLUMNS = 128, 2048
 MARKS = 8
 
 
-def count_no_less(similarity: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """Counts, for each threshold of each row, the values of the row that are no less.
+def count_at_least(similarity: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
+    """Counts, for each threshold of each row, the values of the row that are at least as large.
 
     Args:
         similarity: `[rows, columns]` float32.
@@ -18,7 +18,7 @@ def count_no_less(similarity: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
     Returns:
         `[rows, thresholds]` int64.
 
-    >>> count_no_less(np.float32([[1, 2, 3], [4, 4, 5]]), np.float32([[2, 9], [4, 5]]))
+    >>> count_at_least(np.float32([[1, 2, 3], [4, 4, 5]]), np.float32([[2, 9], [4, 5]]))
     array([[2, 0],
            [3, 1]])
     """
@@ -32,8 +32,8 @@ def count_no_less(similarity: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
     return counts
 
 
-def count_no_less_in_columns(similarity: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """Computes `count_no_less(similarity.T, thresholds)` without transposing."""
+def count_at_least_in_columns(similarity: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
+    """Computes `count_at_least(similarity.T, thresholds)` without transposing."""
     counts = np.zeros(thresholds.shape[::-1], np.int64)
     for tile, _, columns in _tiles(similarity):
         marks = np.zeros([len(tile), COLUMNS], bool)

@@ -2,10 +2,10 @@
 
 `metrics.json`:
 
-    {"schema": 1,
+    {"schema": 2,
      "tfrank": "0.1.0",
      "about": {"model": "...", "images": 900, "classes": 5, "protocols": "...", "search": "exact", ...},
-     "rankings": {"leave_one_out": {"recall_at_1": 0.99, ..., "queries": 900, "lone_queries": 0}},
+     "rankings": {"leave_one_out": {"recall_at_1": 0.99, ..., "queries": 900, "queries_without_positive": 0}},
      "galleries": {"leave_one_out": {"images": 900, "sha256": "of their ids and labels"}},
      "extras": {"dists_intra": 0.3, ...},
      "notes": ["..."]}
@@ -32,7 +32,7 @@ import numpy as np
 from tfrank.common import files
 from tfrank.common.checks import InputError
 
-SCHEMA = 1
+SCHEMA = 2
 COLUMNS = ("id", "label")
 # The start of a cell that `as_text` has prefixed.
 _FORMULA = re.compile(r"^'('*[=+\-@\t\r])")
@@ -102,8 +102,8 @@ def load_metrics(folder: str) -> dict[str, Any]:
     if tree.get("schema") != SCHEMA or not all(isinstance(part, dict) for part in (*parts, *rows)):
         path = os.path.join(folder, "metrics.json")
         raise InputError(
-            f"{path} is not of an evaluation, or is of another schema ({tree.get('schema')!r}). Give the"
-            " folder of an evaluation, such as RUN/evaluation/test, or evaluate again."
+            f"{path} was not written by an evaluation, or has another schema ({tree.get('schema')!r}). Give"
+            " the folder of an evaluation, such as RUN/evaluation/test, or evaluate again."
         )
     return tree
 
@@ -134,7 +134,7 @@ def load_per_query(folder: str, ranking: str) -> PerQuery:
             raise ValueError(f"its columns are {head}")
         ids, labels, *columns = zip(*lines, strict=True) if lines else [()] * len(head)
         if len(set(ids)) < len(ids):
-            raise ValueError("an id stands there twice")
+            raise ValueError("an id is in it twice")
         values = [np.array([float(v) if v else np.nan for v in column]) for column in columns]
         return PerQuery(
             np.array([_FORMULA.sub(r"\1", one) for one in ids], str),
@@ -178,7 +178,7 @@ def _load(folder, name):
             return dict(json.load(file))
     except FileNotFoundError:
         raise InputError(
-            f"There is no evaluation in {folder} (no {name}). Give the folder of one, such as"
+            f"There is no evaluation in {folder} (no {name}). Give the folder of an evaluation, such as"
             " RUN/evaluation/test."
         ) from None
     except (OSError, ValueError, TypeError, RecursionError) as error:

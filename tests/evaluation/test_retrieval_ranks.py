@@ -9,10 +9,12 @@ import tensorflow as tf
 
 from tests import reference
 from tests.evaluation import LABELS, ROWS, every_rows
-from tfrank.evaluation import counting, leave_one_out, parallel, ranks
+from tfrank.evaluation import leave_one_out, parallel, threshold_counts
+from tfrank.evaluation import retrieval_ranks as ranks
 from tfrank.evaluation.leave_one_out import leave_one_out_ranks
 from tfrank.evaluation.parallel import in_parallel, similarities
-from tfrank.evaluation.ranks import by_label, by_list, positive_ranks
+from tfrank.evaluation.relevance import relevance_by_label, relevance_by_list
+from tfrank.evaluation.retrieval_ranks import positive_ranks
 
 OWN = np.arange(60)
 
@@ -36,7 +38,7 @@ def blocks(request, monkeypatch):
 
 @every_rows
 def test_ranks_are_those_of_the_plain_loops_in_any_blocks(blocks, rows):
-    found = positive_ranks(rows, rows, by_label(LABELS, LABELS, OWN))
+    found = positive_ranks(rows, rows, relevance_by_label(LABELS, LABELS, OWN))
     assert of_each_query(found) == of_the_loops(similarities(rows, rows), LABELS, LABELS, OWN)
     assert found.positives.tolist() == [np.sum(label == LABELS) - 1 for label in LABELS]
 
@@ -45,7 +47,7 @@ def test_ranks_are_those_of_the_plain_loops_in_any_blocks(blocks, rows):
 def test_queries_may_stand_outside_the_gallery_and_some_inside(blocks, rows):
     own = np.where(np.arange(20) >= 15, np.arange(20) - 10, -1)
     pairs = (LABELS[:20], LABELS[10:], own)
-    found = positive_ranks(rows[:20], rows[10:], by_label(*pairs))
+    found = positive_ranks(rows[:20], rows[10:], relevance_by_label(*pairs))
     assert of_each_query(found) == of_the_loops(similarities(rows[:20], rows[10:]), *pairs)
 
 
@@ -53,10 +55,10 @@ def test_queries_may_stand_outside_the_gallery_and_some_inside(blocks, rows):
 def test_junk_is_neither_positive_nor_negative(blocks, rows):
     """As if the gallery of a query had no such rows."""
     junk = np.random.default_rng(3).random([60, 60]) < 0.3
-    found = of_each_query(positive_ranks(rows, rows, by_label(LABELS, LABELS, OWN, junk)))
+    found = of_each_query(positive_ranks(rows, rows, relevance_by_label(LABELS, LABELS, OWN, junk)))
     lists = [np.flatnonzero((LABELS[q] == LABELS) & ~junk[q] & (q != OWN)) for q in OWN]
     ignored = [np.flatnonzero(junk[q] | (q == OWN)) for q in OWN]
-    assert of_each_query(positive_ranks(rows, rows, by_list(lists, ignored))) == found
+    assert of_each_query(positive_ranks(rows, rows, relevance_by_list(lists, ignored))) == found
     for q in OWN:
         keep = np.flatnonzero(~junk[q] & (q != OWN))
         similarity = similarities(rows, rows)[q : q + 1, keep]
@@ -88,7 +90,7 @@ def test_equal_images_tie_wherever_they_stand(monkeypatch, dim, images):
     np.testing.assert_array_equal(similarity[:, place[:images]], similarity[:, place[images:]])
     # A positive has its double before it: among few positives no rank can be odd.
     found = leave_one_out_ranks(rows, labels)
-    whole = positive_ranks(rows, rows, by_label(labels, labels, np.arange(2 * images)))
+    whole = positive_ranks(rows, rows, relevance_by_label(labels, labels, np.arange(2 * images)))
     np.testing.assert_array_equal(found.rank, whole.rank)
     # Before the nearest positive stand the query's double and the double of that positive, at least.
     assert found.rank.min() >= 3
@@ -102,11 +104,11 @@ def test_a_collapsed_model_has_the_worst_ranks():
 @every_rows
 @pytest.mark.parametrize("slab", [7, 60, 1000])
 def test_a_gallery_that_is_not_held_is_read_slab_by_slab(monkeypatch, rows, slab):
-    wanted = positive_ranks(rows, rows, by_label(LABELS, LABELS, OWN))
+    wanted = positive_ranks(rows, rows, relevance_by_label(LABELS, LABELS, OWN))
     monkeypatch.setattr(parallel, "HELD_BYTES", 0)
     monkeypatch.setattr(parallel, "SLAB_ROWS", slab)
     monkeypatch.setattr(ranks, "STREAMED_SIMILARITIES", 11 * 60)
-    found = positive_ranks(rows, rows, by_label(LABELS, LABELS, OWN))
+    found = positive_ranks(rows, rows, relevance_by_label(LABELS, LABELS, OWN))
     np.testing.assert_array_equal(found.rank, wanted.rank)
 
 
@@ -116,7 +118,7 @@ def test_embeddings_may_be_mapped_from_a_file(tmp_path):
     wanted = leave_one_out_ranks(ROWS["distinct"], LABELS)
     np.testing.assert_array_equal(leave_one_out_ranks(mapped, LABELS).rank, wanted.rank)
     np.testing.assert_array_equal(
-        positive_ranks(mapped, mapped, by_label(LABELS, LABELS, OWN)).rank, wanted.rank
+        positive_ranks(mapped, mapped, relevance_by_label(LABELS, LABELS, OWN)).rank, wanted.rank
     )
 
 
@@ -127,15 +129,17 @@ def test_counts_are_those_of_a_plain_comparison(rows, columns):
     thresholds = np.concatenate([rng.integers(-5, 6, [rows, 3]), np.full([rows, 1], np.inf)], 1)
     wanted = np.sum(similarity[:, None] >= thresholds[:, :, None], axis=2)
     thresholds = thresholds.astype(np.float32)
-    np.testing.assert_array_equal(counting.count_no_less(similarity, thresholds), wanted)
-    np.testing.assert_array_equal(counting.count_no_less_in_columns(similarity.T, thresholds), wanted)
+    np.testing.assert_array_equal(threshold_counts.count_at_least(similarity, thresholds), wanted)
+    np.testing.assert_array_equal(
+        threshold_counts.count_at_least_in_columns(similarity.T, thresholds), wanted
+    )
 
 
 def test_all_marks_of_a_row_are_counted():
     """A byte holds up to 255: none may overflow where every number counts."""
     ones = np.ones([300, 5000], np.float32)
-    assert np.all(counting.count_no_less(ones, ones[:, :1]) == 5000)
-    assert np.all(counting.count_no_less_in_columns(ones, np.ones([5000, 1], np.float32)) == 300)
+    assert np.all(threshold_counts.count_at_least(ones, ones[:, :1]) == 5000)
+    assert np.all(threshold_counts.count_at_least_in_columns(ones, np.ones([5000, 1], np.float32)) == 300)
 
 
 def test_tasks_run_in_order_and_an_error_comes_where_its_result_would():

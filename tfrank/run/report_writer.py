@@ -14,41 +14,42 @@ from ml_collections import ConfigDict
 import tfrank
 from tfrank.common import files
 from tfrank.data.index import RecordIndex
-from tfrank.evaluation import by_class, clusters, metrics, verification
-from tfrank.evaluation.measure import rows_of
+from tfrank.evaluation.class_means import dominant_classes
+from tfrank.evaluation.metric_names import BY_CLASS
+from tfrank.evaluation.postprocessing.steps import ranking_steps
 from tfrank.evaluation.protocols import UNKNOWN
+from tfrank.evaluation.ranking_results import rows_of
 from tfrank.evaluation.report import charts, curves
-from tfrank.evaluation.report.files import write_results
-from tfrank.evaluation.report.html import FirstTable, Report, render
+from tfrank.evaluation.report.html_page import Report, render
+from tfrank.evaluation.report.result_files import write_results
 from tfrank.evaluation.search.exhaustive import exact
-from tfrank.run.comparing import (
-    compare,
+from tfrank.run.comparison import (
+    compare_runs,
     earlier_rankings,
-    first_tables,
     load_baselines,
+    model_tables,
     per_query_of,
-    questions_of_results,
+    setups_of_results,
     write_baselines,
 )
-from tfrank.run.measuring import Results
+from tfrank.run.evaluation_results import EvaluationResults
 from tfrank.run.pictures import Images, query_grids
 
 # How many of the classes with most queries a note names.
 NAMED = 5
 CURVE_KS = 1000
-DEFINITIONS = metrics.DEFINITIONS | clusters.DEFINITIONS | verification.DEFINITIONS
 
 
 def write_evaluation(
     folder: str,
     config: ConfigDict,
-    results: Results,
+    results: EvaluationResults,
     index: RecordIndex | None,
     *,
     about: Mapping[str, Any],
     title: str,
     compare_with: str = "",
-    baselines: Mapping[str, Results] = types.MappingProxyType({}),
+    baselines: Mapping[str, EvaluationResults] = types.MappingProxyType({}),
     warnings: Sequence[str] = (),
     training: str = "",
 ) -> list[str]:
@@ -59,7 +60,7 @@ def write_evaluation(
         config: config of the run.
         results: results of the evaluation.
         index: records of the test set; None if embeddings came without images.
-        about: facts on the evaluation, see `measuring.about`.
+        about: facts on the evaluation, see `evaluation_results.about`.
         title: title of the report.
         compare_with: folder of another evaluation to compare with; "" for none.
         baselines: results of baselines on the same test set, such as raw pixels, by name. They are kept in
@@ -68,24 +69,23 @@ def write_evaluation(
         warnings: warnings at the top of the page.
         training: folder of the run whose training curves are drawn; "" for none.
     """
-    questions, per_query = questions_of_results(results), per_query_of(results)
+    setups, per_query = setups_of_results(results), per_query_of(results)
     lines = {name: _curves_of(one) for name, one in results.rankings.items() if one.ranks is not None}
     with Images(config, results, index) as images:
-        comparisons = compare(compare_with, folder, results, lines, images) if compare_with else ()
+        comparisons = compare_runs(compare_with, folder, results, lines, images) if compare_with else ()
         if baselines or not config.evaluation.baselines:
             write_baselines(folder, baselines, about)
-        beside, left_out = load_baselines(folder, about, questions)
+        beside, left_out = load_baselines(folder, about, setups)
         if compare_with:
-            beside["earlier run"] = earlier_rankings(compare_with, folder, questions)
+            beside["earlier run"] = earlier_rankings(compare_with, folder, setups)
         notes = [*results.notes, *_note_on_classes(results, images), *left_out]
         page = Report(
             title=title,
             warnings=warnings,
             facts=_facts(about, title),
-            first=_first_tables(results, beside, "embeddings" if index is None else "trained"),
+            model_tables=model_tables(results, beside, "embeddings" if index is None else "trained"),
             metrics=results.metrics(),
             published={name: dict(row) for name, row in config.evaluation.published.items()},
-            definitions=_definitions(results),
             notes=[*notes, *_note_on_pictures(config)],
             grids=_grids(results, images),
             charts=[*_charts(results, lines, images), *_charts_of_training(training)],
@@ -121,29 +121,23 @@ def _facts(about, title):
     return [(name, fact) for name, fact in facts.items() if fact != title]
 
 
-def _first_tables(results, beside, name):
-    tables = first_tables(results, beside, name)
-    several = len(results.rankings) > 1
-    return [FirstTable(metric, models, ranking if several else "") for ranking, metric, models in tables]
-
-
 def _note_on_classes(results, images):
-    """Returns a note if few classes make up many of the first ranking's queries."""
-    found = next(iter(results.rankings.values()))
+    """Returns a note if few classes make up many of the main ranking's queries."""
+    found = results.main
     scores, labels = found.per_query.get("recall_at_1"), results.test.labels[found.queries]
     if scores is None or np.any(labels == UNKNOWN):
         return []
     labels = labels[np.isfinite(scores)]
-    largest, sizes = by_class.dominant_classes(labels)
+    largest, sizes = dominant_classes(labels)
     if not len(largest):
         return []
     names = [f"{images.class_name(label)} ({size:,})" for label, size in zip(largest[:NAMED], sizes)]
     names += [f"{len(largest) - NAMED:,} more"] if len(largest) > NAMED else []
     are = f"{len(np.unique(labels)):,} classes {'is' if len(largest) == 1 else 'are'}"
-    means = (found.metrics[name] for name in ("recall_at_1", "recall_at_1" + metrics.BY_CLASS))
+    means = (found.metrics[name] for name in ("recall_at_1", "recall_at_1" + BY_CLASS))
     shares = map(charts.percent, (sizes.sum() / len(labels), *means))
     return [
-        "{} of {} {} of the queries: {}. They weigh most in a mean over queries: Recall@1 is {} over queries,"
+        "{} of {} {} of the queries: {}. They dominate a mean over queries: Recall@1 is {} over queries,"
         " {} over classes.".format(len(largest), are, next(shares), ", ".join(names), *shares)
     ]
 
@@ -167,19 +161,12 @@ def _charts_of_training(folder):
     return drawn
 
 
-def _definitions(results):
-    """Returns the definitions of the measured metrics."""
-    names = [name for row in results.metrics().values() for name in row]
-    families = dict.fromkeys(map(metrics.family_of, names))
-    return {family: DEFINITIONS[family] for family in families if family in DEFINITIONS}
-
-
 def _note_on_pictures(config):
-    options = config.evaluation
-    if options.query_expansion or options.database_augmentation or options.rerank:
+    moved = [step.name for step in ranking_steps(config.evaluation)]
+    if moved:
         return [
-            "Pictures, similarities, the map and what classes are taken for are of the embeddings before"
-            " query expansion, database augmentation and re-ranking."
+            "Pictures, similarities, the map and the classes that are confused are of the embeddings before"
+            f" {' and '.join(moved)}."
         ]
     return []
 
@@ -187,53 +174,40 @@ def _note_on_pictures(config):
 def _curves_of(found):
     pairs = {
         "precision_recall": curves.precision_recall(found.ranks),
-        "recall_at_k": curves.recall_curve(found.ranks, min(CURVE_KS, max(1, found.split.ranked))),
+        "recall_at_k": curves.recall_curve(found.ranks, min(CURVE_KS, max(1, found.task.ranked))),
     }
     return {name: [axis.tolist() for axis in pair] for name, pair in pairs.items()}
 
 
-def _first_split(results):
-    """Returns the first ranking's name and measurement if it has a single split, else (None, None)."""
-    name, found = next(iter(results.rankings.items()))
-    return (name, found) if found.split is not None else (None, None)
-
-
 def _grids(results, images):
-    name, found = _first_split(results)
-    return query_grids(results, found, name, images) if images and found is not None else []
+    return query_grids(results, images) if images and results.main.task is not None else []
 
 
 def _charts(results, lines, images):
-    shown = []
-    if lines:
-        shown += charts.line_charts(lines)
-    name, found = _first_split(results)
-    if name is None or found.split.labels is None:
+    shown, task = charts.line_charts(lines) if lines else [], results.main.task
+    if task is None or task.labels is None:
         return shown
-    split = found.split
-    queries, gallery = (rows_of(results.embeddings, rows) for rows in (split.queries, split.gallery))
-    histogram = curves.similarity_histogram(queries, gallery, *split.labels, split.self_index)
+    queries, gallery = (rows_of(results.embeddings, rows) for rows in (task.queries, task.gallery))
+    histogram = curves.similarity_histogram(queries, gallery, *task.labels, task.self_index)
     rows, places = curves.map_2d(gallery)
-    class_name = images.class_name
     return [
         *shown,
         charts.similarities(histogram),
-        charts.embedding_map(places, split.labels[1][rows], class_name),
+        charts.embedding_map(places, task.labels[1][rows], images.class_name),
     ]
 
 
 def _worst_classes(results, images):
-    name, found = _first_split(results)
-    if name is None or found.split.labels is None or "recall_at_1" not in found.per_query:
+    found, task = results.main, results.main.task
+    if task is None or task.labels is None or "recall_at_1" not in found.per_query:
         return []
-    split, (labels, gallery_labels) = found.split, found.split.labels
+    labels, gallery_labels = task.labels
     scores = labels, found.per_query["recall_at_1"], found.per_query.get("ap")
     # Search for confused classes only for queries of the worst classes.
     worst = {int(one.name) for one in curves.worst_classes(*scores)}
     queries = np.flatnonzero(np.isin(labels, list(worst)))
-    own = split.self_index[queries]
-    gallery = rows_of(results.embeddings, split.gallery)
-    nearest = exact(results.embeddings[split.queries[queries]], gallery, 1, own)
+    gallery = rows_of(results.embeddings, task.gallery)
+    nearest = exact(results.embeddings[task.queries[queries]], gallery, 1, task.self_index[queries])
     nearest_labels = labels.copy()
     nearest_labels[queries] = gallery_labels[nearest.index[:, 0]]
     return curves.worst_classes(*scores, nearest=nearest_labels, names=images.class_name)

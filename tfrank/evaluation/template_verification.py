@@ -1,4 +1,4 @@
-"""IJB-C's template verification: do two sets of images show one person? Uses its own list of pairs."""
+"""Template verification of IJB-C: whether two sets of images show one person, for a given list of pairs."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -71,14 +71,14 @@ def check_templates(templates: TemplatePairs) -> None:
     missing = np.setdiff1d(templates.pairs[:, :2], templates.template)
     if len(missing):
         raise InputError(
-            f"The pairs name template {missing[0]}, of which the test set has no image ({len(missing):,} such"
-            f" template{'s' * (len(missing) > 1)}). Prepare the records again, from all images."
+            f"The pairs name template {missing[0]}, but the test set has no image of it ({len(missing):,}"
+            f" such template{'s' * (len(missing) > 1)}). Prepare the records again, from all images."
         )
     same = int(np.count_nonzero(templates.pairs[:, 2]))
     if not 0 < same < len(templates.pairs):
         raise InputError(
-            f"Verification needs pairs of one person and pairs of two. Of {len(templates.pairs):,} pairs of"
-            f" templates {same:,} are of one person."
+            f"Verification needs pairs of one person and pairs of two. {same:,} of {len(templates.pairs):,}"
+            " pairs of templates are of one person."
         )
 
 

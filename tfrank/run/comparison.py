@@ -1,4 +1,4 @@
-"""Comparisons: an evaluation beside its baselines, and beside an earlier one on the same gallery."""
+"""Comparison of an evaluation with its baselines, and with an earlier evaluation on the same gallery."""
 
 import dataclasses
 import os
@@ -10,11 +10,12 @@ import numpy as np
 
 import tfrank
 from tfrank.common.checks import InputError
-from tfrank.evaluation.metrics import MEANS, main_metric
+from tfrank.evaluation.model_summaries import summarize_models
 from tfrank.evaluation.protocols import UNKNOWN, text_of
 from tfrank.evaluation.report.bootstrap import paired_bootstrap
 from tfrank.evaluation.report.charts import line_charts
-from tfrank.evaluation.report.files import (
+from tfrank.evaluation.report.html_page import Grid, ModelTable, RunComparison
+from tfrank.evaluation.report.result_files import (
     PerQuery,
     common_queries,
     load_curves,
@@ -22,22 +23,21 @@ from tfrank.evaluation.report.files import (
     load_per_query,
     write_results,
 )
-from tfrank.evaluation.report.html import Comparison, Grid
-from tfrank.evaluation.standings import Standing, standings
-from tfrank.run.measuring import Question, Results
+from tfrank.evaluation.retrieval_metrics import MEANS, main_metric
+from tfrank.run.evaluation_results import EvaluationResults, RankingSetup
 from tfrank.run.pictures import Images, grid_rows
 
 BASELINES = "baselines"
-# Per-query metrics by which the first table compares models.
-FIRST = ("recall_at_1", "ap", "trapezoid_ap")
-# Facts of `measuring.about` that do not say how embeddings were made and ranked.
+# Per-query metrics by which models are compared at the top of the report.
+COMPARED = ("recall_at_1", "ap", "trapezoid_ap")
+# Facts of `evaluation_results.about` that do not say how embeddings were made and ranked.
 OTHER_FACTS = ("model", "images", "classes", "protocols", "search")
 MOST_CHANGED = 4
 # Smallest change in AP for which a query is shown.
 LEAST_CHANGE = 5e-4
 
 
-class Earlier(NamedTuple):
+class EarlierRanking(NamedTuple):
     """A ranking of the earlier evaluation.
 
     Attributes:
@@ -51,7 +51,7 @@ class Earlier(NamedTuple):
     places: np.ndarray
 
 
-def per_query_of(results: Results) -> dict[str, PerQuery]:
+def per_query_of(results: EvaluationResults) -> dict[str, PerQuery]:
     """Returns the per-query results of each ranking with queries; pairs of templates have none."""
     test, found = results.test, {}
     for name, one in results.rankings.items():
@@ -62,19 +62,21 @@ def per_query_of(results: Results) -> dict[str, PerQuery]:
     return found
 
 
-def questions_of_results(results: Results) -> dict[str, Question]:
-    """Returns the question of each ranking."""
+def setups_of_results(results: EvaluationResults) -> dict[str, RankingSetup]:
+    """Returns the queries and the gallery of each ranking."""
     queries = per_query_of(results)
-    return {name: Question(one.ids, one.labels, results.galleries[name]) for name, one in queries.items()}
+    return {name: RankingSetup(one.ids, one.labels, results.galleries[name]) for name, one in queries.items()}
 
 
-def write_baselines(folder: str, baselines: Mapping[str, Results], about: Mapping[str, object]) -> None:
+def write_baselines(
+    folder: str, baselines: Mapping[str, EvaluationResults], about: Mapping[str, object]
+) -> None:
     """Writes the baselines of an evaluation to its folder, each as an evaluation. Deletes earlier ones.
 
     Args:
         folder: folder of the evaluation.
         baselines: results by name.
-        about: facts on the evaluation, see `measuring.about`.
+        about: facts on the evaluation, see `evaluation_results.about`.
     """
     if os.path.exists(place := os.path.join(folder, BASELINES)):
         shutil.rmtree(place)
@@ -93,35 +95,35 @@ def write_baselines(folder: str, baselines: Mapping[str, Results], about: Mappin
 
 
 def load_baselines(
-    folder: str, about: Mapping[str, object], questions: Mapping[str, Question]
-) -> tuple[dict[str, dict[str, Earlier]], list[str]]:
+    folder: str, about: Mapping[str, object], setups: Mapping[str, RankingSetup]
+) -> tuple[dict[str, dict[str, EarlierRanking]], list[str]]:
     """Loads the baselines in an evaluation's folder that were measured in the same way as the evaluation.
 
     Args:
         folder: folder of the evaluation.
-        about: facts on the evaluation, see `measuring.about`.
-        questions: questions of the evaluation.
+        about: facts on the evaluation, see `evaluation_results.about`.
+        setups: queries and gallery of each ranking of the evaluation.
 
     Returns:
         The rankings of each baseline by name, and a note on each baseline that was left out.
     """
     place, found, notes = os.path.join(folder, BASELINES), {}, []
-    for name in sorted(os.listdir(place)) if questions and os.path.isdir(place) else ():
+    for name in sorted(os.listdir(place)) if setups and os.path.isdir(place) else ():
         try:
             before = load_metrics(os.path.join(place, name))["about"]
             other = [fact for fact in {**before, **about} if before.get(fact) != about.get(fact)]
             if other := [fact for fact in other if fact not in OTHER_FACTS]:
                 raise InputError(f"it was measured with other {', '.join(other)}.")
-            found[name] = earlier_rankings(os.path.join(place, name), folder, questions)
+            found[name] = earlier_rankings(os.path.join(place, name), folder, setups)
         except InputError as error:
-            notes.append(f"The baseline “{name}” is left out of the first table: {error}")
+            notes.append(f"The baseline “{name}” is left out of the tables of models: {error}")
     return found, notes
 
 
-def first_tables(
-    results: Results, beside: Mapping[str, Mapping[str, Earlier]], name: str
-) -> list[tuple[str, str, list[Standing]]]:
-    """Returns (ranking, metric, models) of each table at the top of a report.
+def model_tables(
+    results: EvaluationResults, beside: Mapping[str, Mapping[str, EarlierRanking]], name: str
+) -> list[ModelTable]:
+    """Returns the tables at the top of a report, which compare models by ranking and metric.
 
     Args:
         results: results of the model that the report is about.
@@ -131,77 +133,78 @@ def first_tables(
     tables = []
     for ranking, this in per_query_of(results).items():
         labels = this.labels if np.all(this.labels != UNKNOWN) else None
-        for metric in (one for one in FIRST if one in this.metrics):
+        for metric in (one for one in COMPARED if one in this.metrics):
             values = {}
             for other, rankings in beside.items():
                 if ranking in rankings and metric in rankings[ranking].per_query.metrics:
                     earlier, rows, places = rankings[ranking]
                     values[other] = np.full(len(this.ids), np.nan)
                     values[other][rows] = earlier.metrics[metric][places]
-            models = standings({**values, name: this.metrics[metric]}, labels)
-            tables.append((ranking, MEANS.get(metric, metric), models))
+            models = summarize_models({**values, name: this.metrics[metric]}, labels)
+            title = ranking if len(results.rankings) > 1 else ""
+            tables.append(ModelTable(MEANS.get(metric, metric), models, title))
     return tables
 
 
-def earlier_rankings(before: str, now: str, questions: Mapping[str, Question]) -> dict[str, Earlier]:
-    """Loads the rankings of an earlier evaluation that ask the same. Needs no embeddings.
+def earlier_rankings(before: str, now: str, setups: Mapping[str, RankingSetup]) -> dict[str, EarlierRanking]:
+    """Loads the rankings of an earlier evaluation with the same queries and gallery. Needs no embeddings.
 
     Args:
         before: folder of the earlier evaluation.
         now: folder of this evaluation.
-        questions: questions of this evaluation.
+        setups: queries and gallery of each ranking of this evaluation.
 
     Raises:
         InputError: the earlier evaluation is missing or damaged, or it has another test set, gallery or
             protocol.
     """
     if os.path.realpath(before) == os.path.realpath(now):
-        raise InputError(f"{before} is this evaluation itself. Compare with another.")
-    if not questions:
+        raise InputError(f"{before} is the folder of this evaluation itself. Give the folder of another one.")
+    if not setups:
         raise InputError(
             "Evaluations are compared query by query, and pairs of templates have no queries. Leave out"
             " --compare_with."
         )
     tree, _ = load_metrics(before), load_curves(before)
     found = {
-        name: _earlier(before, name, question, tree["galleries"].get(name))
-        for name, question in questions.items()
+        name: _earlier(before, name, setup, tree["galleries"].get(name))
+        for name, setup in setups.items()
         if name in tree["rankings"]
     }
     if not found:
         raise InputError(
-            f"{before} has the rankings {', '.join(tree['rankings'])}, and none of {', '.join(questions)}."
-            " Evaluate both by one protocol."
+            f"{before} has the rankings {', '.join(tree['rankings'])}, but none of {', '.join(setups)}."
+            " Evaluate both with the same protocol."
         )
     return found
 
 
-def _earlier(before, name, question, gallery):
+def _earlier(before, name, setup, gallery):
     other = load_per_query(before, name)
-    rows, places = common_queries(question.ids, other.ids)
+    rows, places = common_queries(setup.ids, other.ids)
     if not len(rows):
         raise InputError(
-            f"{before} has none of this test set's queries: they have no id in common."
+            f"{before} has none of the queries of this test set: no id is in both."
             " Compare with an evaluation of the same test set."
         )
-    if np.any(question.labels[rows] != other.labels[places]):
-        raise InputError(f"{before} has other classes for the same ids. It is of another test set.")
-    if gallery != question.gallery:
-        sizes = " and ".join(f"{one['images']:,}" for one in (gallery or {"images": 0}, question.gallery))
+    if np.any(setup.labels[rows] != other.labels[places]):
+        raise InputError(f"{before} has other classes for the same ids, so its test set is another one.")
+    if gallery != setup.gallery:
+        sizes = " and ".join(f"{one['images']:,}" for one in (gallery or {"images": 0}, setup.gallery))
         raise InputError(
-            f"{before} searched another gallery at {name} ({sizes} images), so its numbers do not compare."
+            f"{before} searched another gallery at {name} ({sizes} images), so its metrics do not compare."
             " Evaluate it again on this one."
         )
-    return Earlier(other, rows, places)
+    return EarlierRanking(other, rows, places)
 
 
-def compare(
+def compare_runs(
     before: str,
     now: str,
-    results: Results,
+    results: EvaluationResults,
     lines: Mapping[str, Mapping],
     images: Images,
-) -> list[Comparison]:
+) -> list[RunComparison]:
     """Compares each ranking that two evaluations share, on their common queries.
 
     Args:
@@ -214,7 +217,7 @@ def compare(
     Raises:
         InputError: see `earlier_rankings`.
     """
-    found = earlier_rankings(before, now, questions_of_results(results))
+    found = earlier_rankings(before, now, setups_of_results(results))
     per_query = per_query_of(results)
     curves = load_curves(before), lines
     comparisons = []
@@ -225,7 +228,7 @@ def compare(
         both = {folder: them[name] for folder, them in zip((before, now), curves) if same and name in them}
         intervals, means = _differences(this, earlier)
         comparisons.append(
-            Comparison(
+            RunComparison(
                 ranking=name,
                 names=(before, now),
                 metrics=means,
@@ -247,9 +250,9 @@ def _differences(this, earlier):
         found = paired_bootstrap(*pair, groups=groups)
         name_of_mean = MEANS.get(metric, metric)
         intervals[name_of_mean] = (found.low, found.high)
-        counts = np.isfinite(pair[0]) & np.isfinite(pair[1])
+        valid = np.isfinite(pair[0]) & np.isfinite(pair[1])
         for mean, values in zip(means, pair):
-            mean |= {name_of_mean: float(values[counts].mean()), "queries": found.queries}
+            mean |= {name_of_mean: float(values[valid].mean()), "queries": found.queries}
     return intervals, means
 
 
@@ -257,7 +260,7 @@ def _changed(results, name, this, earlier, images):
     """Returns picture grids of the queries that changed most."""
     found, metric = results.rankings[name], main_metric(this.metrics)
     other, rows, places = earlier
-    if not images or found.split is None or metric not in other.metrics:
+    if not images or found.task is None or metric not in other.metrics:
         return []
     change = np.full(len(this.ids), np.nan)
     change[rows] = this.metrics[metric][rows] - other.metrics[metric][places]
@@ -266,7 +269,7 @@ def _changed(results, name, this, earlier, images):
         order = np.argsort(-sign * change, kind="stable")[:MOST_CHANGED]
         queries = order[sign * change[order] > LEAST_CHANGE]
         if len(queries):
-            shown = zip(grid_rows(results, found, name, queries, images), queries)
+            shown = zip(grid_rows(results, name, queries, images), queries)
             changes = [
                 dataclasses.replace(row, note=f"{row.note}, {change[query]:+.3f}") for row, query in shown
             ]

@@ -19,11 +19,11 @@ from markupsafe import Markup, escape
 from PIL import Image
 
 from tfrank.common import checks
-from tfrank.evaluation.metrics import COUNTS, metric_title
+from tfrank.evaluation.metric_names import COUNTS, definitions_of, metric_of, metric_title
+from tfrank.evaluation.model_summaries import ModelSummary
 from tfrank.evaluation.report.bootstrap import FEWEST_GROUPS
 from tfrank.evaluation.report.charts import MINUS, Chart, percent, plain
 from tfrank.evaluation.report.curves import ClassScore
-from tfrank.evaluation.standings import Standing
 
 # Thumbnails have more than twice the pixels of their display size, so that they can be enlarged. Images up to
 # `SMALL` pixels wide and high are shown with visible pixels.
@@ -31,14 +31,12 @@ THUMBNAIL, QUALITY, SMALL = 256, 78, 64
 # Range of aspect ratios in the layout: narrower and wider images get a margin.
 NARROWEST_PLACE, WIDEST_PLACE = 0.5, 2.5
 PLACES_PER_ONE = 50
-# Metrics that are not shares, and for which an increase is neither better nor worse.
-DISTANCES = ("dists_intra", "dists_inter")
 NONE = "\N{EN DASH}"
 
 
 @dataclass(frozen=True)
-class Picture:
-    """An image in a row of pictures.
+class ShownImage:
+    """An image in a row of images.
 
     Attributes:
         jpeg: the encoded image, as from `thumbnail`.
@@ -65,8 +63,8 @@ class Picture:
 class GridRow:
     """A query, its nearest images, nearest first, and a short note such as its AP."""
 
-    query: Picture
-    neighbors: Sequence[Picture]
+    query: ShownImage
+    neighbors: Sequence[ShownImage]
     note: str = ""
 
 
@@ -80,23 +78,23 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class FirstTable:
+class ModelTable:
     """Comparison of models by one metric.
 
     Attributes:
         metric: the name of the metric.
-        models: as from `standings.standings`; the last one is the model that the page is about.
+        models: as from `model_summaries.summarize_models`; the last one is the model that the page is about.
         ranking: the name of the ranking; "" if there is only one.
     """
 
     metric: str
-    models: Sequence[Standing]
+    models: Sequence[ModelSummary]
     ranking: str = ""
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Comparison of two runs.
+class RunComparison:
+    """Comparison of two runs on the queries of one ranking.
 
     Attributes:
         ranking: the ranking, which both have.
@@ -126,11 +124,10 @@ class Report:
         title: the title of the page.
         facts: (name, value), such as the data set, the model, the protocol and the search.
         warnings: sentences shown before anything else.
-        first: the tables that open the page.
+        model_tables: the tables that open the page.
         metrics: maps the name of a protocol to its metrics by name; shares from 0 to 1.
         published: maps the name of a published result to its metrics; shares from 0 to 1.
-        definitions: one sentence for a metric, or for a family such as `recall_at_<k>`.
-        notes: sentences below the first tables.
+        notes: sentences below these tables.
         grids: queries and their nearest images.
         charts: charts from `charts`.
         worst_classes: as from `curves.worst_classes`.
@@ -142,15 +139,14 @@ class Report:
     title: str
     facts: Sequence[tuple[str, Any]] = ()
     warnings: Sequence[str] = ()
-    first: Sequence[FirstTable] = ()
+    model_tables: Sequence[ModelTable] = ()
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    definitions: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
     grids: Sequence[Grid] = ()
     charts: Sequence[Chart] = ()
     worst_classes: Sequence[ClassScore] = ()
-    comparisons: Sequence[Comparison] = ()
+    comparisons: Sequence[RunComparison] = ()
     made: Sequence[tuple[str, Any]] = ()
     config: str = ""
 
@@ -178,11 +174,11 @@ def render(report: Report) -> str:
         detail=_detail,
         percent=percent,
         differences=_differences,
-        standing=_standing,
+        summary_cells=_summary_cells,
         breakable=_breakable,
-        definition=_definition,
         place=_place,
     )
+    names = _names(report.metrics.values())
     template = environment.get_template("report.html.jinja")
     script = importlib.resources.files("tfrank.evaluation.report").joinpath("report.js").read_text()
     return template.render(
@@ -190,9 +186,10 @@ def render(report: Report) -> str:
         script=Markup(script),
         # The page allows only this script to run.
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        interval_words=_interval_words(report.first),
+        interval_words=_interval_words(report.model_tables),
         places=[n / PLACES_PER_ONE for n in _places()],
-        names=_names(report.metrics.values()),
+        names=names,
+        definitions=[_term_and_rest(sentence) for sentence in definitions_of(names)],
         published=_published(report),
         results=[
             *((title, row, "") for title, row in report.metrics.items()),
@@ -201,11 +198,11 @@ def render(report: Report) -> str:
     )
 
 
-def picture_of(image: np.ndarray, **fields: Any) -> Picture:
-    """The `Picture` of an image, `[height, width, 3]` uint8; `fields` are its other fields."""
+def shown_image(image: np.ndarray, **fields: Any) -> ShownImage:
+    """The `ShownImage` of an image, `[height, width, 3]` uint8; `fields` are its other fields."""
     encoded = thumbnail(image)
     height, width = np.shape(image)[:2]
-    return Picture(encoded, aspect=width / height, small=max(height, width) <= SMALL, **fields)
+    return ShownImage(encoded, aspect=width / height, small=max(height, width) <= SMALL, **fields)
 
 
 def thumbnail(image: np.ndarray, height: int = THUMBNAIL) -> bytes:
@@ -244,16 +241,15 @@ def thumbnail(image: np.ndarray, height: int = THUMBNAIL) -> bytes:
 
 
 def metric_text(value: Any, name: str) -> str:
-    """A metric's value as text: a count, a distance, or a share in percent; "–" for None and NaN.
+    """A metric's value as text: a count, a distance, a rank, or a share in percent; "–" for None and NaN.
 
     >>> metric_text(0.91234, "map"), metric_text(60502, "queries"), metric_text(float("nan"), "map")
     ('91.23\\xa0%', '60,502', '–')
     """
     if not _is_finite(value):
         return NONE
-    if name in COUNTS:
-        return f"{value:,}"
-    return f"{value:.3f}" if name in DISTANCES else percent(value, 2)
+    formats, unit = {"count": "{:,}", "distance": "{:.3f}", "rank": "{:,.1f}"}, metric_of(name).unit
+    return formats[unit].format(value) if unit in formats else percent(value, 2)
 
 
 def _is_finite(value) -> bool:
@@ -271,31 +267,31 @@ def _data_uri(jpeg: bytes) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(jpeg).decode()
 
 
-def _alt(picture: Picture) -> str:
-    """The alternative text of a picture."""
-    place = "Query" if picture.rank is None else f"Rank {picture.rank}"
-    verdict = {True: ", right", False: ", wrong", None: ""}[picture.correct]
-    near = f", similarity {picture.similarity:.3f}" if _is_finite(picture.similarity) else ""
-    return f"{place}{verdict}: {plain(picture.caption)}{near}"
+def _alt(image: ShownImage) -> str:
+    """The alternative text of a image."""
+    place = "Query" if image.rank is None else f"Rank {image.rank}"
+    verdict = {True: ", right", False: ", wrong", None: ""}[image.correct]
+    near = f", similarity {image.similarity:.3f}" if _is_finite(image.similarity) else ""
+    return f"{place}{verdict}: {plain(image.caption)}{near}"
 
 
-def _detail(picture: Picture) -> str:
+def _detail(image: ShownImage) -> str:
     """The text below a picture's caption."""
-    if picture.rank is None:
+    if image.rank is None:
         return "query"
-    if picture.similarity is None:
-        return f"#{picture.rank}"
-    return f"{picture.similarity:.3f}" if _is_finite(picture.similarity) else NONE
+    if image.similarity is None:
+        return f"#{image.rank}"
+    return f"{image.similarity:.3f}" if _is_finite(image.similarity) else NONE
 
 
 def _places() -> range:
     return range(round(NARROWEST_PLACE * PLACES_PER_ONE), round(WIDEST_PLACE * PLACES_PER_ONE) + 1)
 
 
-def _place(picture: Picture) -> int:
+def _place(image: ShownImage) -> int:
     """The number of the style for a picture's aspect ratio."""
     places = _places()
-    return min(max(round(picture.aspect * PLACES_PER_ONE), places[0]), places[-1]) - places[0]
+    return min(max(round(image.aspect * PLACES_PER_ONE), places[0]), places[-1]) - places[0]
 
 
 def _breakable(text: Any) -> Markup:
@@ -303,42 +299,42 @@ def _breakable(text: Any) -> Markup:
     return escape(_text(text)).replace("_", Markup("_<wbr>"))
 
 
-def _definition(sentence: Any) -> tuple[str, str]:
+def _term_and_rest(sentence: str) -> tuple[str, str]:
     """The defined term of a sentence, up to its first colon, and the rest of the sentence."""
     head, colon, rest = plain(sentence).partition(":")
     return (head, colon + rest) if colon else ("", head)
 
 
-def _interval_words(tables: Sequence[FirstTable]) -> str:
-    """A sentence on the intervals of the first tables, or on why there are none."""
-    if any(math.isinf(model.mean.low) for table in tables for model in table.models):
+def _interval_words(tables: Sequence[ModelTable]) -> str:
+    """A sentence on the intervals of the tables of models, or on why there are none."""
+    if any(math.isinf(model.over_queries.low) for table in tables for model in table.models):
         return (
-            f"No intervals: they are drawn from whole classes, since queries of a class are found or missed"
-            f" together, and it takes {FEWEST_GROUPS} classes at least. Differences in percentage points."
+            "No intervals: the bootstrap draws whole classes, since queries of a class are found or missed"
+            f" together, and it needs at least {FEWEST_GROUPS} classes. Differences are in percentage points."
         )
-    by_class = any(model.by_class is not None for table in tables for model in table.models)
+    by_class = any(model.over_classes is not None for table in tables for model in table.models)
     drawn = "whole classes" if by_class else "queries"
-    words = f"Below each number its 95\u00a0% interval, by bootstrap of {drawn}."
+    words = f"Each mean has its 95\u00a0% interval below it, from the bootstrap of {drawn}."
     if any(len(table.models) > 1 for table in tables):
         words += (
-            " Differences are in percentage points, on the same queries; one is clear where its interval"
-            " leaves out zero."
+            " Differences are in percentage points, on the same queries. A difference is clear if its"
+            " interval excludes zero."
         )
     return words
 
 
-def _standing(one: Standing) -> dict:
-    """The cells of a row of a first table."""
-    low, high = one.mean.low, one.mean.high
+def _summary_cells(one: ModelSummary) -> dict:
+    """The cells of a row of a table of models."""
+    low, high = one.over_queries.low, one.over_queries.high
     found = one.difference
     return {
         "name": one.name,
-        "mean": percent(one.mean.difference, 2),
+        "mean": percent(one.over_queries.mean, 2),
         "interval": "" if math.isinf(low) else f"{100 * low:.2f} to {100 * high:.2f}",
-        "by_class": None if one.by_class is None else percent(one.by_class, 2),
-        "difference": _signed(found.difference, "") if found else "",
+        "over_classes": None if one.over_classes is None else percent(one.over_classes, 2),
+        "difference": _signed(found.mean, "") if found else "",
         "difference_interval": _interval(found.low, found.high, "", "") if found else "",
-        "verdict": _verdict(found.low, found.high) if found else "",
+        "verdict": _verdict(found.low, found.high, 1) if found else "",
     }
 
 
@@ -355,7 +351,7 @@ def _published(report: Report) -> list[str]:
     return [name for name in _names(report.metrics.values()) if name in printed]
 
 
-def _differences(comparison: Comparison) -> list[dict]:
+def _differences(comparison: RunComparison) -> list[dict]:
     """The rows of the table that compares two runs."""
     lines = []
     for name in _names(comparison.metrics):
@@ -369,7 +365,7 @@ def _differences(comparison: Comparison) -> list[dict]:
                 "second": second,
                 "difference": _signed(second - first, name) if known and name not in COUNTS else NONE,
                 "interval": _interval(low, high, name, "too few classes"),
-                "verdict": "" if name in DISTANCES else _verdict(low, high),
+                "verdict": _verdict(low, high, metric_of(name).better),
             }
         )
     return lines
@@ -382,14 +378,19 @@ def _interval(low: float, high: float, name: str, none: str) -> str:
     return f"{_signed(low, name)} to {_signed(high, name)}" if low <= high else ""
 
 
-def _verdict(low: float, high: float) -> str:
-    """The verdict from the interval of a difference; "" if there is no interval."""
-    if not low <= high or math.isinf(low):
+def _verdict(low: float, high: float, better: int) -> str:
+    """The verdict from the interval of a difference; "" without an interval or a better direction.
+
+    `better` is 1 if higher is better, -1 if lower is better, 0 if neither.
+    """
+    if not low <= high or math.isinf(low) or not better:
         return ""
-    return "better" if low > 0 else "worse" if high < 0 else "unclear"
+    if low <= 0 <= high:
+        return "unclear"
+    return "better" if (low > 0) == (better > 0) else "worse"
 
 
 def _signed(value: float, name: str) -> str:
     """A difference with its sign; differences of shares are in percentage points."""
-    text = f"{value:+.3f}" if name in DISTANCES else f"{100 * value:+.2f}"
+    text = f"{100 * value:+.2f}" if metric_of(name).unit == "share" else f"{value:+.3f}"
     return text.replace("-", MINUS)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tfrank.common.checks import InputError
-from tfrank.evaluation.report import files as results
-from tfrank.evaluation.report.files import (
+from tfrank.evaluation.report import result_files as results
+from tfrank.evaluation.report.result_files import (
     PerQuery,
     common_queries,
     load_curves,
@@ -22,7 +22,7 @@ HOSTILE = [
     *("", "'", '"', '",\n"', "1e5", "nan", "#", ";\t|", "=cmd()", "id"),
     *("'=cmd()", "''=cmd()", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "'a", "a=b", "-"),
 ]
-METRICS = {"recall_at_1": 0.5, "map": 1 / 3, "queries": 17, "lone_queries": 1}
+METRICS = {"recall_at_1": 0.5, "map": 1 / 3, "queries": 17, "queries_without_positive": 1}
 GALLERIES = {"easy": {"images": 18, "sha256": "0"}}
 CURVES = {"easy": {"recall_at_k": [[1, 2], [0.5, 1.0]]}}
 PER_QUERY = PerQuery(
@@ -51,7 +51,7 @@ def test_metrics_are_as_the_docstring_has_them(tmp_path):
     tree = json.loads((write(tmp_path / "new") / "metrics.json").read_text())
     example = results.__doc__.split("`metrics.json`:")[1].split("Metrics are shares")[0]
     assert list(tree) == list(json.loads(example.replace(", ...", "")))
-    assert tree["schema"] == 1 and tree["tfrank"] == "9.9.9"
+    assert tree["schema"] == 2 and tree["tfrank"] == "9.9.9"
     assert load_metrics(str(tmp_path / "new")) == tree
     assert tree["rankings"] == {"easy": METRICS} and tree["extras"] == {"dists_intra": 0.25}
     assert tree["galleries"] == GALLERIES
@@ -121,8 +121,8 @@ def test_metrics_do_not_stand_beside_what_is_of_another_evaluation(tmp_path, mon
         ("metrics.json", "{", "metrics.json is damaged"),
         ("metrics.json", "[1, 2]", "metrics.json is damaged"),
         ("metrics.json", "\udcff", "metrics.json is damaged"),
-        ("metrics.json", "{}", r"metrics.json is not of an evaluation, or is of another schema \(None\)"),
-        ("metrics.json", '{"recall_at_1": 0.5}', "is of another schema"),
+        ("metrics.json", "{}", r"not written by an evaluation, or has another schema \(None\)"),
+        ("metrics.json", '{"recall_at_1": 0.5}', "has another schema"),
         ("metrics.json", '{"schema": 2, "about": {}, "rankings": {}}', r"another schema \(2\)"),
         ("metrics.json", '{"schema": 1, "about": {}, "rankings": [], "galleries": {}}', "another schema"),
         ("metrics.json", '{"schema": 1, "about": {}, "rankings": {}}', "another schema"),

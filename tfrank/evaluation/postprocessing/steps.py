@@ -1,0 +1,189 @@
+"""The list of the post-processing steps: their options, checks, order, and words for the report.
+
+A new step needs a file in this folder, an entry in `STEPS`, and its options as fields of `config.evaluation`
+in `tfrank/configs/default.py`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tfrank.common import checks
+from tfrank.common.checks import InputError
+from tfrank.evaluation.postprocessing.query_expansion import augment_database, expand_queries
+from tfrank.evaluation.postprocessing.reranking import k_reciprocal_blocks
+
+# Values by option name. A missing option switches its step off.
+Options = Mapping[str, Any]
+
+
+class Step(NamedTuple):
+    """A step between the model and the ranking.
+
+    A step without `move` and `similarities` changes how images are embedded. Who has the model applies it.
+
+    Attributes:
+        name: the name in reports.
+        options: the names of its options; the first one switches the step on.
+        off: the value of the first option that switches the step off.
+        check: raises InputError if an option is out of range. It gets all options.
+        describe: returns the values of the options as text for reports.
+        move: maps `[queries, dim]` and `[gallery, dim]` float32 unit rows, `[queries]` the query's own
+            gallery row or -1, and the options to new queries and gallery. If the queries are the gallery,
+            both are one array.
+        similarities: maps the same to (first query, `[block, gallery]` similarities), which replace the
+            cosines. Only the last step may have it.
+        check_queries: raises InputError if the step cannot be applied to queries with these own gallery rows.
+    """
+
+    name: str
+    options: tuple[str, ...]
+    off: Any
+    check: Callable[[Options], None]
+    describe: Callable[[Options], str]
+    move: Callable | None = None
+    similarities: Callable | None = None
+    check_queries: Callable[[np.ndarray, Options], None] | None = None
+
+    def is_on(self, options: Options) -> bool:
+        """Whether the options switch the step on."""
+        value = options.get(self.options[0], self.off)
+        return (tuple(value) if isinstance(value, list) else value) != self.off
+
+
+def _check_scales(options):
+    checks.sequence("scales", options["scales"], checks.number, above=0)
+
+
+def _describe_scales(options):
+    return ", ".join(f"{scale:g}" for scale in options["scales"])
+
+
+def _check_whitening(options):
+    checks.number("whitening", options["whitening"], at_least=0, at_most=0.5)
+    checks.integer("whitening_dim", options["whitening_dim"], at_least=0)
+    checks.integer("whitening_images", options["whitening_images"], at_least=2)
+
+
+def _describe_whitening(options):
+    dim = options["whitening_dim"]
+    return f"power {options['whitening']:g}" + (f", to {dim} dimensions" if dim else "")
+
+
+def _check_augmentation(options):
+    checks.integer("database_augmentation", options["database_augmentation"], at_least=0)
+
+
+def _check_expansion(options):
+    checks.integer("query_expansion", options["query_expansion"], at_least=0)
+    checks.number("expansion_alpha", options["expansion_alpha"], at_least=0)
+
+
+def _describe_neighbors(name):
+    return lambda options: f"{options[name]} nearest, weighted by s^{options['expansion_alpha']:g}"
+
+
+def _augment(queries, gallery, self_index, options):
+    augmented = augment_database(
+        gallery, k=options["database_augmentation"], alpha=options["expansion_alpha"]
+    )
+    return augmented if queries is gallery else queries, augmented
+
+
+def _expand(queries, gallery, self_index, options):
+    k, alpha = options["query_expansion"], options["expansion_alpha"]
+    return expand_queries(queries, gallery, k=k, alpha=alpha, self_index=self_index), gallery
+
+
+def _rerank(queries, gallery, self_index, options):
+    return k_reciprocal_blocks(queries, gallery, self_index=self_index)
+
+
+def _check_unexpanded(self_index, options):
+    if options.get("query_expansion") and np.any(self_index >= 0):
+        raise InputError(
+            "Re-ranking takes a query that is in the gallery from there, where it is not expanded. Use"
+            " database augmentation in place of query expansion, or one of the two."
+        )
+
+
+# In the order in which they are applied.
+STEPS = (
+    Step("scales", ("scales",), (1.0,), _check_scales, _describe_scales),
+    Step(
+        "whitening",
+        ("whitening", "whitening_dim", "whitening_images"),
+        0.0,
+        _check_whitening,
+        _describe_whitening,
+    ),
+    Step(
+        "database augmentation",
+        ("database_augmentation", "expansion_alpha"),
+        0,
+        _check_augmentation,
+        _describe_neighbors("database_augmentation"),
+        move=_augment,
+    ),
+    Step(
+        "query expansion",
+        ("query_expansion", "expansion_alpha"),
+        0,
+        _check_expansion,
+        _describe_neighbors("query_expansion"),
+        move=_expand,
+    ),
+    Step(
+        "re-ranking",
+        ("rerank",),
+        False,
+        lambda options: None,
+        lambda options: "k-reciprocal",
+        similarities=_rerank,
+        check_queries=_check_unexpanded,
+    ),
+)
+OPTIONS = tuple(dict.fromkeys(option for step in STEPS for option in step.options))
+
+
+def check_options(options: Options) -> None:
+    """Raises InputError if an option of a step is out of its range."""
+    for step in STEPS:
+        step.check(options)
+
+
+def model_steps(options: Options) -> list[Step]:
+    """The steps that are on and change how images are embedded.
+
+    >>> [step.name for step in model_steps({"whitening": 0.5, "rerank": True})]
+    ['whitening']
+    """
+    return [step for step in STEPS if step.is_on(options) and not (step.move or step.similarities)]
+
+
+def ranking_steps(options: Options) -> list[Step]:
+    """The steps that are on and change the ranking of given embeddings.
+
+    >>> [step.name for step in ranking_steps({"whitening": 0.5, "rerank": True})]
+    ['re-ranking']
+    """
+    return [step for step in STEPS if step.is_on(options) and (step.move or step.similarities)]
+
+
+def without_model_steps(options: Options) -> dict[str, Any]:
+    """The options that switch `model_steps` off.
+
+    >>> without_model_steps({"whitening": 0.5, "whitening_dim": 64, "rerank": True})
+    {'whitening': 0.0}
+    """
+    return {step.options[0]: step.off for step in model_steps(options)}
+
+
+def described(options: Options) -> dict[str, str]:
+    """The steps that are on, by name, with the values of their options as text.
+
+    >>> described({"query_expansion": 10, "expansion_alpha": 2.0, "rerank": False})
+    {'query expansion': '10 nearest, weighted by s^2'}
+    """
+    return {step.name: step.describe(options) for step in STEPS if step.is_on(options)}
