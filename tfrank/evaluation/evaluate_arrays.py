@@ -103,8 +103,8 @@ def evaluate(
         )
         for name, one in all_labels.items():
             # Such a uint64 label would wrap to a negative int64.
-            if np.max(one) > np.iinfo(np.int64).max:
-                raise checks.invalid(name, "integers below 2^63", np.max(one))
+            if (largest := np.max(np.asarray(one))) > np.iinfo(np.int64).max:
+                raise checks.invalid(name, "integers below 2^63", largest)
         self_index, leave_one_out = _places(ids, gallery_ids, len(queries)), False
         both, notes = (labels, gallery_labels), notes + more
         if queries.shape[1] != gallery.shape[1]:

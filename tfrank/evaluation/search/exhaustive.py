@@ -61,8 +61,8 @@ def _search_slab(
     tile = len(rows) if gpu() else max(TILE_ROWS, 4 * keys.shape[1])
     room, workers = (GPU_SIMILARITIES, 2) if gpu() else (BLOCK_SIMILARITIES, None)
     size = min(max(1, room // tile), -(-len(queries) // (workers or cores())))
-    tiles = [(first_row + start, rows[start : start + tile]) for start in range(0, len(rows), tile)]
-    tiles = [(start, Gallery(part)) for start, part in tiles]
+    starts = range(0, len(rows), tile)
+    tiles = [(first_row + start, Gallery(rows[start : start + tile])) for start in starts]
     merge = _merge_on_gpu if gpu() else _merge_tile
 
     def search_block(start):
@@ -190,6 +190,6 @@ def share_found(
         rows = np.setdiff1d(some[: len(nearest)], [-1, self_row])
         least = similarity[nearest >= 0].min(initial=np.inf)
         product = gallery[rows].astype(np.float32) @ query.astype(np.float32)
-        right += np.count_nonzero(np.isin(rows, nearest) | (product >= least - ROUNDING))
+        right += int(np.count_nonzero(np.isin(rows, nearest) | (product >= least - ROUNDING)))
     wanted = np.count_nonzero(exact_neighbors.index >= 0)
     return float(right / wanted) if wanted else 1.0

@@ -17,7 +17,7 @@ class Neighbors(NamedTuple):
         similarity: `[queries, k]` float32 cosine; -inf if there are fewer than k.
     """
 
-    index: np.ndarray
+    index: np.ndarray  # type: ignore[assignment]  # Not the method of tuples.
     similarity: np.ndarray
 
 

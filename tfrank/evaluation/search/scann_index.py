@@ -217,8 +217,8 @@ class ScannIndex:
             InputError: there is no whole index, it has a pickle or a link, or it needs ScaNN, which cannot
                 run.
         """
-        with scann_files.opened(folder) as (rows, ids, row_of, settings, place):
-            settings = _checked_settings(folder, settings)
+        with scann_files.opened(folder) as (rows, ids, row_of, fields, place):
+            settings = _checked_settings(folder, fields)
             searcher = place and _scann().load_searcher(place, assets_backcompat_shim=False)
         return cls(rows, ids, settings, searcher, row_of)
 
