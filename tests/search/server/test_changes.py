@@ -135,6 +135,7 @@ def test_the_last_image_stays(changing):
     assert changing.client.get("/healthz").json()["images"] >= 1
 
 
+@pytest.mark.slow
 def test_a_stopped_server_answers_what_it_took(index_folder):
     with servers.serving(index_folder) as server:
         host, port = server.url.removeprefix("http://").split(":")

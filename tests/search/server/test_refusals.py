@@ -202,6 +202,7 @@ def test_the_log_has_neither_images_nor_lines_that_a_client_made_up(server):
     assert not [line for line in list(server.log) if "PNG" in line]
 
 
+@pytest.mark.slow
 def test_a_full_server_says_when_to_come_again(index_folder):
     with servers.serving(index_folder, "--max_waiting=1") as server:
         host, port = server.url.removeprefix("http://").split(":")
