@@ -1,5 +1,6 @@
 """Search in an index: by id, path, bytes and embedding, with conditions, without duplicates."""
 
+import json
 import shutil
 
 import numpy as np
@@ -57,6 +58,18 @@ def test_results_meet_the_condition_and_the_least_similarity_exactly(index):
     wanted = {key for key, value in expected.items() if key.startswith("class 2") and value >= least - 1e-7}
     assert set(found.ids) == wanted and len(wanted) > 0
     assert index.search(index.embeddings[0], where={"label": "none"})[0].ids == []
+
+
+def test_results_are_matches_by_the_thresholds_of_the_model(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "index")
+    values = search.open(folder).search("class 0/0.jpg", k=11)[0]
+    assert set(values.matches) == {""}
+    (model,) = (tmp_path / "index" / "models").iterdir()
+    limits = {"match": values.similarities[1], "perhaps": values.similarities[4]}
+    stated = {"thresholds": {name: {"similarity": float(limit)} for name, limit in limits.items()}}
+    (model / "tfrank.json").write_text(json.dumps(stated))
+    (found,) = search.open(tmp_path / "index").search("class 0/0.jpg", k=11)
+    assert found.matches == ["match"] * 2 + ["perhaps"] * 3 + ["no"] * 6
 
 
 def test_metadata_has_size_and_class_of_the_file(index, photos):

@@ -1,14 +1,35 @@
 """Export to a SavedModel that plain TensorFlow can load without tfrank."""
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfrank.common import files
+from tfrank.common.checks import InputError
 from tfrank.common.normalize import l2_normalize
+
+# File in a SavedModel that states the whitening and the scales that it applies, and its thresholds.
+CONTENTS = "tfrank.json"
+
+
+def exported_contents(saved_model: str) -> dict[str, Any]:
+    """Reads the `whitening`, `scales` and `thresholds` of a SavedModel; {} if it does not state them.
+
+    Raises:
+        InputError: the file that states them is damaged.
+    """
+    try:
+        with open(os.path.join(saved_model, CONTENTS)) as file:
+            return dict(json.load(file))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"{saved_model} is damaged ({CONTENTS}: {error}). Export it again.") from None
 
 
 def export_saved_model(

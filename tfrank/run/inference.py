@@ -5,7 +5,8 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -21,15 +22,14 @@ from tfrank.evaluation.postprocessing.multi_scale import multi_scale
 from tfrank.evaluation.postprocessing.whitening import Whitening, whitening_layer
 from tfrank.evaluation.report import text
 from tfrank.evaluation.search import exhaustive
-from tfrank.export.saved_model import export_saved_model
+from tfrank.evaluation.thresholds import thresholds
+from tfrank.export.saved_model import CONTENTS, export_saved_model
 from tfrank.models.embedding import resolve_options
 from tfrank.models.preprocessing import preprocess
 from tfrank.run.datasets import build_loader
 
 RAW_SIDE = 64
 GRID_QUERIES, GRID_NEIGHBORS = 8, 8
-# File in a SavedModel that states the whitening and the scales that it applies.
-CONTENTS = "tfrank.json"
 
 
 def load_best(model: keras.Model, path: str) -> None:
@@ -104,6 +104,36 @@ def draw_neighbors(
         return text.neighbor_grid(image_of, queries, nearest, labels, class_of)
 
 
+def match_thresholds(
+    config: ConfigDict, function: Callable[[tf.Tensor], tf.Tensor], validation: RecordIndex | None
+) -> dict[str, dict[str, float]]:
+    """Learns from held-out classes from which similarity on two images match; {} without such classes.
+
+    "match": nearest neighbours at least as similar are of the query's class in 95 % of cases. "perhaps": in
+    half of them.
+    """
+    if validation is None:
+        return {}
+    match, perhaps = thresholds(*embed_all(config, function, validation))
+    return {"match": match._asdict(), "perhaps": perhaps._asdict()}
+
+
+def match_sentence(matches: Mapping[str, Mapping[str, float]]) -> str:
+    """Returns `match_thresholds` in words.
+
+    >>> match_sentence({"match": {"similarity": 0.7, "low": 0.65, "high": 0.8, "precision": 0.95}})
+    "From similarity 0.70 on (95 % interval 0.65 to 0.80), 95 % of nearest images are of the query's class."
+    """
+    match = matches["match"]
+    if match["similarity"] > 1:
+        return f"At no similarity are {match['precision']:.0%} of nearest images of the query's class."
+    return (
+        f"From similarity {match['similarity']:.2f} on (95 % interval {match['low']:.2f} to"
+        f" {match['high']:.2f}), {100 * match['precision']:.0f} % of nearest images are of the"
+        " query's class."
+    )
+
+
 def export(
     config: ConfigDict,
     model: keras.Model,
@@ -111,10 +141,11 @@ def export(
     whitening: Whitening | None = None,
     *,
     scales: Sequence[float] = (1.0,),
+    matches: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes a SavedModel that embeds as it was measured: at these scales, then whitened if given.
 
-    Its `encoded` signature decodes images as training did.
+    Its `encoded` signature decodes images as training did. It states `matches`, see `match_thresholds`.
 
     Raises:
         InputError: a scale is not 1, but the model takes images of one size only.
@@ -133,16 +164,6 @@ def export(
         return whitening_layer(whitening)(l2_normalize(tf.cast(function(images), tf.float32)))
 
     contents = {"whitening": config.evaluation.whitening if whitening else 0.0, "scales": list(scales)}
+    contents |= {"thresholds": dict(matches)} if matches else {}
     served = whitened if whitening else function
     export_saved_model(model, folder, build_loader(config).serve, served, {CONTENTS: json.dumps(contents)})
-
-
-def exported_contents(saved_model: str) -> dict:
-    """Reads the `whitening` and `scales` that a SavedModel applies; {} if it does not state them."""
-    try:
-        with open(os.path.join(saved_model, CONTENTS)) as file:
-            return dict(json.load(file))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"{saved_model} is damaged ({CONTENTS}: {error}). Export it again.") from None

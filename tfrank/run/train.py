@@ -62,7 +62,8 @@ def train_and_evaluate(config, workdir, strategy, data, steps):
     if not cluster.is_chief(strategy):
         return
     paths = {name: os.path.join(workdir, name) for name in ("metrics.json", "saved_model")}
-    inference.export(config, training.serving, paths["saved_model"])
+    matches = inference.match_thresholds(config, model, data.validation)
+    inference.export(config, training.serving, paths["saved_model"], matches=matches)
     results = measure(model)
     rows = (baselines | {"trained": results}).items()
     rows = {name: one.metrics()[one.main_ranking] for name, one in rows}
@@ -72,7 +73,8 @@ def train_and_evaluate(config, workdir, strategy, data, steps):
         print(note)
     best = training.trainer.best
     weights = verdict.best_sentence(best, steps) if best else f"Those of the last step, {steps:,}."
-    print(weights)
+    facts = {"weights": weights} | ({"matches": inference.match_sentence(matches)} if matches else {})
+    print("\n".join(facts.values()))
     warnings = verdict.warnings_of(rows, best, verdict.read_losses(workdir))
     for warning in warnings:
         print(f"\nWARNING: {warning}")
@@ -87,7 +89,7 @@ def train_and_evaluate(config, workdir, strategy, data, steps):
         files.remove(os.path.join(folder, name))
     *_, page = report_writer.write_evaluation(
         *(folder, config, results, data.test),
-        about=about | {"weights": weights},
+        about=about | facts,
         title=workdir,
         warnings=warnings,
         baselines=baselines,

@@ -22,6 +22,7 @@ from tfrank.evaluation.postprocessing.multi_scale import multi_scale
 from tfrank.evaluation.postprocessing.whitening import Whitening, learn_whitening
 from tfrank.evaluation.protocols import TestSet
 from tfrank.export.operations import check_operations
+from tfrank.export.saved_model import exported_contents
 from tfrank.run import evaluation_results, experiment, inference, settings
 from tfrank.run.datasets import build_loader
 from tfrank.run.workdir import check_path
@@ -114,7 +115,7 @@ def open_model(
 
 def check_contents(saved_model: str, config: ConfigDict) -> None:
     """Raises InputError if the config asks for whitening or scales that the SavedModel already applies."""
-    contents, options = inference.exported_contents(saved_model), config.evaluation
+    contents, options = exported_contents(saved_model), config.evaluation
     for field, asked, nothing in (
         ("whitening", options.whitening, 0.0),
         ("scales", list(options.scales), [1.0]),

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfrank.common import files
 from tfrank.common.checks import InputError
 from tfrank.export.operations import check_operations
+from tfrank.export.saved_model import CONTENTS
 
 # Number of images that the model embeds at a time.
 BATCH = 32
@@ -78,8 +79,8 @@ def fingerprint(folder: str) -> str:
         folders.sort()
         for name in sorted(names):
             path = os.path.join(here, name)
-            # TensorFlow writes this file anew with each export of the same model.
-            if name != "fingerprint.pb":
+            # Neither changes the embeddings: TensorFlow writes the one anew with each export.
+            if name not in ("fingerprint.pb", CONTENTS):
                 digest.update(os.path.relpath(path, folder).encode())
                 with open(path, "rb") as file:
                     digest.update(hashlib.file_digest(file, "sha256").digest())

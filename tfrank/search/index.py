@@ -13,6 +13,7 @@ from tfrank.common.normalize import l2_normalize
 from tfrank.data.prepare.image_files import BadImage, checked_image
 from tfrank.evaluation.search.exhaustive import exact
 from tfrank.evaluation.search.neighbors import Neighbors
+from tfrank.export.saved_model import exported_contents
 from tfrank.search import duplicates, structure
 from tfrank.search.building import SHORTER_SIDE
 from tfrank.search.embedder import Embedder
@@ -34,12 +35,14 @@ class Found(NamedTuple):
         ids: their ids.
         similarities: `[found]` float32, the cosine.
         metadata: their columns, each a dict by name.
+        matches: for each "match", "perhaps" or "no", by the thresholds of the model; "" if it has none.
         version: number of the version of the index that was searched.
     """
 
     ids: list[str]
     similarities: np.ndarray
     metadata: list[dict[str, Any]]
+    matches: list[str]
     version: int
 
 
@@ -56,6 +59,8 @@ class SearchIndex:
         table: the columns of the images but for the embeddings, a `pyarrow.Table`.
         ids: `[rows]` ids of the images.
         embeddings: `[rows, dim]` float32 of unit norm.
+        thresholds: the thresholds "match" and "perhaps" of the model, each with its `similarity`; {} if it
+            was exported without any.
 
     Raises:
         InputError: the folder is no index, or is damaged.
@@ -67,6 +72,7 @@ class SearchIndex:
         self.ids = np.array(self.table.column("id").to_pylist())
         self._row_of = {key: row for row, key in enumerate(self.ids.tolist())}
         self._structure = structure.opened(self.store, self.version, self.ids, self.embeddings)
+        self.thresholds = exported_contents(self._model_folder()).get("thresholds", {})
         same = loaded is not None and loaded.fingerprint == self.version.model
         self._trusted, self._embedder = trusted, loaded if same else None
 
@@ -80,9 +86,11 @@ class SearchIndex:
     def embedder(self) -> Embedder:
         """The model of the index, which is loaded when it is first used."""
         if self._embedder is None:
-            model = self.store.path("models", self.version.model)
-            self._embedder = Embedder(model, trusted=self._trusted)
+            self._embedder = Embedder(self._model_folder(), trusted=self._trusted)
         return self._embedder
+
+    def _model_folder(self):
+        return self.store.path("models", self.version.model)
 
     def metadata(self, image_id: str) -> dict[str, Any]:
         """Returns the columns of an image. Raises InputError if there is no such image."""
@@ -195,7 +203,14 @@ class SearchIndex:
 
     def _found(self, rows, similarities):
         metadata = self.table.take(pa.array(rows, pa.int64())).to_pylist()
-        return Found(self.ids[rows].tolist(), similarities, metadata, self.version.number)
+        matches = [self._match(similarity) for similarity in similarities.tolist()]
+        return Found(self.ids[rows].tolist(), similarities, metadata, matches, self.version.number)
+
+    def _match(self, similarity):
+        for name in ("match", "perhaps"):
+            if name in self.thresholds and similarity >= self.thresholds[name]["similarity"]:
+                return name
+        return "no" if self.thresholds else ""
 
     def _row(self, image_id):
         if image_id not in self._row_of:

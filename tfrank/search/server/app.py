@@ -147,10 +147,10 @@ def _add_searches(app: FastAPI, running: Service) -> None:
         found, vector = await running.search(opened, asked, data)
 
         def answer():
-            rows = zip(found.ids, found.similarities.tolist(), found.metadata)
+            rows = zip(found.ids, found.similarities.tolist(), found.matches, found.metadata)
             results = [
-                {"id": key, "similarity": similarity, "metadata": opened.metadata(row)}
-                for key, similarity, row in rows
+                {"id": key, "similarity": similarity, "match": match, "metadata": opened.metadata(row)}
+                for key, similarity, match, row in rows
             ]
             text = None if vector is None else models.as_text(vector)
             return _answer(opened, {"results": results, "vector": text})

@@ -100,6 +100,7 @@ class Result(BaseModel):
 
     id: str
     similarity: float
+    match: str = Field(description="match, perhaps or no, by the model's thresholds; empty if it has none.")
     metadata: dict[str, Any]
 
 

@@ -16,14 +16,15 @@ function nameOf(id, metadata = {}) {
 }
 
 // A picture in its own proportions; a click on it calls `choose`.
-function card({ id, similarity, metadata = {} }, choose) {
+function card({ id, similarity, match = "", metadata = {} }, choose) {
   const name = nameOf(id, metadata), known = metadata.width > 0 && metadata.height > 0;
-  const words = similarity === undefined ? `Search by ${name}` : `Search by ${name}, similarity ${similarity.toFixed(2)}`;
+  const certainty = { match: ", a match", perhaps: ", perhaps a match" }[match] || "";
+  const words = similarity === undefined ? `Search by ${name}` : `Search by ${name}, similarity ${similarity.toFixed(2)}${certainty}`;
   const image = make("img", { src: address(id, "thumbnail"), alt: "", loading: "lazy", decoding: "async" });
   const frame = make("button", { type: "button", className: "frame", title: id }, image);
   frame.setAttribute("aria-label", words);
   frame.addEventListener("click", () => choose(id));
-  const item = make("li", {}, make("figure", {}, frame, caption(name, similarity)));
+  const item = make("li", {}, make("figure", {}, frame, caption(name, similarity, match)));
   const setAspect = (width, height) => {
     item.style.setProperty("--aspect", Math.min(Math.max(width / height, 0.5), 2.6).toFixed(3));
     item.classList.toggle("tiny", Math.max(width, height) < 64);
@@ -33,14 +34,16 @@ function card({ id, similarity, metadata = {} }, choose) {
   return item;
 }
 
-function caption(name, similarity) {
+function caption(name, similarity, match) {
   const label = make("span", { className: "name", textContent: name, title: name });
   if (similarity === undefined) return make("figcaption", {}, label);
   const bar = make("span");
   bar.style.width = `${Math.max(0, Math.min(1, similarity)) * 100}%`;
   const track = make("span", { className: "track" }, bar);
   track.setAttribute("aria-hidden", "true");
-  return make("figcaption", {}, make("span", { className: "similarity" }, similarity.toFixed(2), track), label);
+  const badge = { match: "match", perhaps: "perhaps" }[match];
+  const marks = badge ? [make("span", { className: `badge ${badge}`, textContent: badge })] : [];
+  return make("figcaption", {}, make("span", { className: "similarity" }, similarity.toFixed(2), track, ...marks), label);
 }
 
 export function showImages(list, images, choose) {
