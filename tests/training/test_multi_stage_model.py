@@ -221,7 +221,7 @@ def test_a_loss_of_activations_is_refused_by_fit_in_one_message(jit_compile):
     with pytest.raises(InputError) as refused:
         fit(model)
     assert str(refused.value).startswith("A layer adds a loss of its activations")
-    assert str(refused.value).endswith("Leave it out, or train without micro_batch_size and xla.")
+    assert str(refused.value).endswith("Remove it, or train without both.")
 
 
 @pytest.mark.parametrize("jit_compile", ["auto", True])
