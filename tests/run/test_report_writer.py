@@ -445,7 +445,7 @@ def test_what_cannot_be_compared_is_refused_and_nothing_is_written(tmp_path, rec
     (before / "curves.json").unlink()
     refused(now, before, "no curves.json")
     (before / "metrics.json").write_text(json.dumps({"leave_one_out": {}}))
-    refused(now, before, "of another schema")
+    refused(now, before, "has another schema")
 
 
 @pytest.mark.parametrize("protocol", ["random_gallery", "revisited"])

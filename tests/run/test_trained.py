@@ -41,7 +41,7 @@ def test_embeddings_of_a_file_are_normalised_and_unnamed_images_numbered(tmp_pat
     np.testing.assert_allclose(rows, reference.unit(ROWS), atol=1e-7)
     assert test.labels.tolist() == ARRAYS["labels"].tolist()
     assert test.ids.tolist() == list("012345")
-    assert test.role.tolist() == [""] * 6 and test.group.tolist() == [-1] * 6 and test.relevance is None
+    assert test.role.tolist() == [""] * 6 and test.group.tolist() == [-1] * 6 and test.grades is None
 
 
 @pytest.mark.parametrize("kind", [np.str_, np.bytes_])
