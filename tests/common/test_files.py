@@ -82,7 +82,7 @@ def test_a_store_that_does_not_answer_is_said_to_in_one_line_and_seconds(module,
         )
     assert done.returncode == 1
     assert re.fullmatch(
-        r"Error: Cannot reach gs://bucket/records\S* \(no answer within 2 s\)\. Look at .*\n", done.stderr
+        r"Error: Cannot reach gs://bucket/records\S* \(no answer within 2 s\)\. Check .*\n", done.stderr
     )
 
 

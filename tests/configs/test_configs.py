@@ -12,6 +12,7 @@ from tfrank import LOSSES
 from tfrank.common.checks import InputError
 from tfrank.configs import default
 from tfrank.data.prepare.scan import Features
+from tfrank.evaluation.postprocessing.steps import STEPS
 from tfrank.losses import ADDONS
 from tfrank.losses.proxies import PROXY_LOSSES
 from tfrank.models.weights import PUBLISHED
@@ -85,11 +86,12 @@ def test_a_config_adds_no_field_to_the_defaults(name):
 def test_every_field_is_read_somewhere():
     source = "".join(path.read_text() for path in (ROOT / "tfrank" / "run").glob("*.py"))
     config = default.get_config()
+    options = {option for step in STEPS for option in step.options}
     for group in ("data", "train", "evaluation"):
         for field in config[group]:
-            split = group == "data" and field in ("train", "test")
+            passed_on = field in (("train", "test") if group == "data" else options)
             short = r"|\boptions" if group == "evaluation" else ""
-            assert split or re.search(rf"(\b{group}{short})\.{field}\b", source), field
+            assert passed_on or re.search(rf"(\b{group}{short})\.{field}\b", source), field
     # The fields of the model are passed on as keywords.
     from tfrank.models.embedding import embedding_model
 
@@ -287,6 +289,8 @@ def test_every_whole_number_but_those_of_the_view_has_a_least_value():
     flat = flatten(default.get_config().to_dict())
     whole = {k for k, v in flat.items() if isinstance(v, int) and not isinstance(v, bool)}
     whole -= {name for name in whole if name.startswith("loss.")}  # The loss checks its own.
+    # A step after the model checks its own.
+    whole -= {f"evaluation.{option}" for step in STEPS for option in step.options}
     assert whole == {*settings.LEAST, "data.image_size", "data.resize"}
 
 

@@ -9,7 +9,6 @@ import pytest
 from tests.programs import ROOT
 from tests.search import write_model
 from tfrank.common.checks import InputError
-from tfrank.export import __main__ as command
 from tfrank.export import formats, model_card
 
 
@@ -67,10 +66,10 @@ def test_a_card_names_data_model_and_results(tmp_path):
 
 def test_images_to_compare_on_are_those_of_the_folder(tmp_path):
     with pytest.raises(InputError, match="--images has no JPEG or PNG files"):
-        command._images(str(tmp_path), (16, 16))
+        formats.images_of(str(tmp_path), (16, 16))
     (tmp_path / "a.jpg").write_text("text")
     with pytest.raises(InputError, match=r"a.jpg cannot be read"):
-        command._images(str(tmp_path), (16, 16))
+        formats.images_of(str(tmp_path), (16, 16))
     (tmp_path / "a.jpg").unlink()
     (tmp_path / "b.png").write_bytes((ROOT / "docs" / "report.png").read_bytes())
-    assert command._images(str(tmp_path), (16, 20)).shape == (1, 16, 20, 3)
+    assert formats.images_of(str(tmp_path), (16, 20)).shape == (1, 16, 20, 3)

@@ -68,7 +68,7 @@ def test_a_source_is_prepared_into_the_workdir(config, images, records, tmp_path
 def test_neither_source_nor_records_is_said(config, tmp_path):
     with pytest.raises(
         InputError,
-        match=r"where the images of 'folder' are.*--config\.data\.source=PATH.*--config\.data\.rec",
+        match=r"names no images of 'folder'.*--config\.data\.source=PATH.*--config\.data\.rec",
     ):
         build(config, tmp_path)
 
@@ -149,7 +149,7 @@ def test_records_without_classes_are_refused(config, tmp_path, monkeypatch):
 
     monkeypatch.setitem(SOURCES, "csv", Source(read, own=True))
     config.data.update(name="csv", source=str(manifest))
-    with pytest.raises(InputError, match="Records to test on have no class"):
+    with pytest.raises(InputError, match="The test records have no classes"):
         build(config, tmp_path)
 
 
@@ -230,7 +230,7 @@ def test_a_validation_part_that_cannot_be_measured_is_refused_before_training(tm
     (tmp_path / "x.csv").write_text("\n".join(["path,label,split", *lines]))
     config = settings.resolved(importlib.import_module("configs.own_images").get_config())
     config.data.update(name="csv", source=str(tmp_path / "x.csv"), validation_classes=classes)
-    with pytest.raises(InputError, match=rf"by a validation part of \d+ images? of {classes} class"):
+    with pytest.raises(InputError, match=rf"The validation part has \d+ images? of {classes} class"):
         build(config, tmp_path)
 
 

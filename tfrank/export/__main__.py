@@ -10,8 +10,6 @@ else on random ones.
 import os
 from collections.abc import Sequence
 
-import numpy as np
-import tensorflow as tf
 from absl import flags
 
 from tfrank.common import commands
@@ -34,7 +32,7 @@ def main(_: Sequence[str]) -> None:
     if not os.path.exists(os.path.join(saved_model, "saved_model.pb")):
         run, saved_model = os.path.dirname(run), run
     folder = _OUTPUT.value or run
-    images = _images(_IMAGES.value, formats.image_size(saved_model)) if _IMAGES.value else None
+    images = formats.images_of(_IMAGES.value, formats.image_size(saved_model)) if _IMAGES.value else None
     for name in _FORMATS.value:
         done = formats.write(saved_model, folder, name, images)
         print(
@@ -44,27 +42,6 @@ def main(_: Sequence[str]) -> None:
         )
     if os.path.exists(os.path.join(run, "metrics.json")):
         print(f"{model_card.write(run, folder, license_name=_LICENSE.value)}: what the model is and does")
-
-
-def _images(folder: str, size: tuple[int, int]) -> np.ndarray:
-    """Returns up to `formats.CHECKED` images of a folder and of those in it, `[images, *size, 3]`."""
-    paths = sorted(
-        os.path.join(here, name)
-        for here, _, names in os.walk(folder)
-        for name in names
-        if name.lower().endswith((".jpg", ".jpeg", ".png"))
-    )
-    if not paths:
-        raise InputError(f"--images has no JPEG or PNG files: {folder}")
-    chosen = paths[:: max(1, len(paths) // formats.CHECKED)][: formats.CHECKED]
-    pictures = []
-    for path in chosen:
-        try:
-            picture = tf.io.decode_image(tf.io.read_file(path), channels=3, expand_animations=False)
-        except tf.errors.OpError as error:
-            raise InputError(f"{path} cannot be read ({error.message}).") from None
-        pictures.append(tf.image.resize(picture, size, antialias=True).numpy())
-    return np.stack(pictures)
 
 
 def command() -> None:

@@ -88,6 +88,31 @@ def random_images(number: int, shape: tuple[int, int]) -> np.ndarray:
     return tf.clip_by_value(tf.image.resize(small, shape, "bicubic"), 0, 255).numpy()
 
 
+def images_of(folder: str, size: tuple[int, int]) -> np.ndarray:
+    """Returns up to `CHECKED` images of a folder and of those in it, `[images, *size, 3]`.
+
+    Raises:
+        InputError: there is none, or one cannot be read.
+    """
+    paths = sorted(
+        os.path.join(here, name)
+        for here, _, names in os.walk(folder)
+        for name in names
+        if name.lower().endswith((".jpg", ".jpeg", ".png"))
+    )
+    if not paths:
+        raise InputError(f"--images has no JPEG or PNG files: {folder}")
+    chosen = paths[:: max(1, len(paths) // CHECKED)][:CHECKED]
+    pictures = []
+    for path in chosen:
+        try:
+            picture = tf.io.decode_image(tf.io.read_file(path), channels=3, expand_animations=False)
+        except tf.errors.OpError as error:
+            raise InputError(f"{path} cannot be read ({error.message}).") from None
+        pictures.append(tf.image.resize(picture, size, antialias=True).numpy())
+    return np.stack(pictures)
+
+
 def image_size(saved_model: str) -> tuple[int, int]:
     """Returns the height and width of the images that a SavedModel takes."""
     return _embedding(saved_model)[1]
