@@ -101,6 +101,51 @@ def test_removed_images_are_gone_and_unknown_ones_are_named(tmp_path, embedder, 
         building.remove(str(tmp_path / "index"), search.open(tmp_path / "index").ids.tolist())
 
 
+def interrupt(tmp_path, embedder, photos, monkeypatch):
+    """An index of 12 photos, and what an update left that ended when it had embedded two changed ones."""
+    updated(tmp_path / "index", embedder, photos)
+    write_photo(photos / "class 0" / "0.jpg", 97)
+    write_photo(photos / "class 1" / "1.jpg", 98)
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="No space left"):
+        patched.setattr(os, "fsync", failing_at(2))
+        updated(tmp_path / "index", embedder, photos)
+
+
+def test_an_image_that_is_added_after_an_interrupted_update_takes_no_other_away(
+    tmp_path, embedder, photos, monkeypatch
+):
+    interrupt(tmp_path, embedder, photos, monkeypatch)
+    new = write_photo(tmp_path / "new.jpg", 99)
+    (listed,) = listed_images(str(table(tmp_path, f"path\n{new}")))
+    building.update(str(tmp_path / "index"), embedder, [listed], remove_others=False, quiet=True)
+    assert len(search.open(tmp_path / "index")) == 13
+
+
+def test_only_what_is_removed_after_an_interrupted_update_is_gone(tmp_path, embedder, photos, monkeypatch):
+    interrupt(tmp_path, embedder, photos, monkeypatch)
+    assert building.remove(str(tmp_path / "index"), ["class 2/2.jpg"]).rows == 11
+
+
+def test_an_image_is_not_added_by_another_model(tmp_path, embedder, photos):
+    updated(tmp_path / "index", embedder, photos)
+    other = Embedder(str(write_model(tmp_path / "other", seed=1)))
+    with pytest.raises(InputError, match="has another model by now"):
+        updated(tmp_path / "index", other, photos, remove_others=False)
+    assert len(search.open(tmp_path / "index")) == 12
+
+
+def test_an_image_that_only_an_interrupted_update_has_cannot_be_removed(
+    tmp_path, embedder, photos, monkeypatch
+):
+    updated(tmp_path / "index", embedder, photos)
+    write_photo(photos / "class 0" / "new.jpg", 99)
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="No space left"):
+        patched.setattr(os, "fsync", failing_at(2))
+        updated(tmp_path / "index", embedder, photos)
+    with pytest.raises(InputError, match=r"The index has no image 'class 0/new.jpg'"):
+        building.remove(str(tmp_path / "index"), ["class 0/new.jpg"])
+
+
 def test_many_small_files_are_joined(tmp_path, embedder, photos, monkeypatch):
     monkeypatch.setattr(building, "MOST_SMALL", 3)
     images = listed_images(str(photos))

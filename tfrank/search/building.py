@@ -46,17 +46,13 @@ class Update(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """The file and the row in it where an image stands, and what its file was when it was embedded.
-
-    It is finished if the current version has it.
-    """
+    """The file and the row in it where an image stands, and what its file was when it was embedded."""
 
     part: str
     number: int
     size: int
     modified: int
     path: str
-    finished: bool
 
 
 class _Checked(NamedTuple):
@@ -101,8 +97,14 @@ def update(
     with files.locked(folder):
         index = Store(folder)
         old = index.current()
-        rows = _rows_of(index, old, embedder.fingerprint)
+        same_model = old is not None and old.model == embedder.fingerprint
+        if old and not same_model and not remove_others:
+            raise InputError(f"{folder} has another model by now, so images are not added with this one.")
         wanted = {image.id: image for image in images}
+        unfinished = _rows_of(index, index.unfinished(embedder.fingerprint))
+        rows = _rows_of(index, old.parts if same_model else ())
+        # What an interrupted update embedded counts for the images that are given, and for no others.
+        rows |= {key: row for key, row in unfinished.items() if key in wanted}
         stays = {key: row for key, row in rows.items() if _stays(row, wanted.get(key), remove_others)}
         new = [image for image in images if image.id not in stays]
         files.make_folder(index.path("models"))
@@ -132,31 +134,30 @@ def remove(folder: str, ids: Iterable[str], *, target_recall: float = 0.99) -> V
         old = index.current()
         if old is None:
             raise InputError(f"{folder} is not an index folder. Make one with tfrank-index.")
-        rows, ids = _rows_of(index, old, old.model), set(ids)
+        rows, ids = _rows_of(index, old.parts), set(ids)
         if unknown := sorted(ids - set(rows)):
             raise InputError(f"The index has no image {unknown[0]!r}.")
-        stays = {key: row for key, row in rows.items() if key not in ids and row.finished}
+        stays = {key: row for key, row in rows.items() if key not in ids}
         if not stays:
             raise InputError("The index would have no image left. Remove its folder instead.")
         parts = _rewritten(index, old.model, stays, {})
         return _publish(index, old, old.model, old.dim, parts, old.root, len(ids), target_recall)
 
 
-def _rows_of(index: Store, old: Version | None, model: str) -> dict[str, _Row]:
-    """Returns the rows of a model by id: those of the current version, and of an interrupted update."""
-    finished = list(old.parts) if old and old.model == model else []
+def _rows_of(index: Store, parts: Iterable[str]) -> dict[str, _Row]:
+    """Returns the rows of files of embeddings, by id."""
     rows = {}
-    for part in [*finished, *index.unfinished(model)]:
+    for part in parts:
         table = index.read_part(part, ["id", "bytes", "modified", "path"])
         for number, (key, *others) in enumerate(zip(*(column.to_pylist() for column in table.columns))):
-            rows[key] = _Row(part, number, *others, part in finished)
+            rows[key] = _Row(part, number, *others)
     return rows
 
 
 def _stays(row: _Row, image: Listed | None, remove_others: bool) -> bool:
     """Returns whether a row stays: the image is unchanged, or it is not given and need not be."""
     if image is None:
-        return row.finished and (not remove_others or not row.path)
+        return not remove_others or not row.path
     return (row.size, row.modified) == (image.size, image.modified)
 
 
