@@ -5,6 +5,7 @@ import pathlib
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.programs import ROOT
 from tests.search import write_model
@@ -43,6 +44,22 @@ def test_what_is_no_model_or_no_format_is_named(saved_model, tmp_path):
         formats.write(str(tmp_path), str(tmp_path), "tflite")
     with pytest.raises(InputError, match="onnx"):
         formats.write(saved_model, str(tmp_path), "onxx")
+
+
+def test_a_model_that_writes_a_file_is_converted_only_if_it_is_trusted(tmp_path, monkeypatch):
+    class Model(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None, 8, 8, 3], tf.float32)])
+        def embed(self, images):
+            tf.io.write_file("mark", "it ran")
+            return {"embedding": tf.math.l2_normalize(images[:, 0, 0], 1)}
+
+    monkeypatch.chdir(tmp_path)
+    model = Model()
+    tf.saved_model.save(model, "model", signatures=model.embed)
+    with pytest.raises(InputError, match="may write files"):
+        formats.write("model", ".", "tflite")
+    assert not (tmp_path / "mark").exists()
+    assert formats.image_size("model", trusted=True) == (8, 8)
 
 
 def test_a_card_names_data_model_and_results(tmp_path):

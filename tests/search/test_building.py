@@ -91,6 +91,18 @@ def test_a_csv_file_gives_ids_labels_and_columns_which_may_change_without_embedd
     assert again.embedded == 0 and search.open(tmp_path / "index").metadata("p4")["label"] == "wren"
 
 
+def test_an_image_that_is_given_again_gets_its_new_label_and_the_others_keep_theirs(
+    tmp_path, embedder, photos
+):
+    updated(tmp_path / "index", embedder, photos)
+    first, *_ = listed_images(str(photos))
+    again = first._replace(label="wren", others={"price": 2})
+    building.update(str(tmp_path / "index"), embedder, [again], remove_others=False, quiet=True)
+    index = search.open(tmp_path / "index")
+    assert index.metadata(first.id)["label"] == "wren" and index.metadata(first.id)["price"] == 2
+    assert index.metadata("class 2/2.jpg")["label"] == "class 2" and len(index) == 12
+
+
 def test_removed_images_are_gone_and_unknown_ones_are_named(tmp_path, embedder, photos):
     updated(tmp_path / "index", embedder, photos)
     version = building.remove(str(tmp_path / "index"), ["class 0/0.jpg", "class 1/1.jpg"])

@@ -20,6 +20,11 @@ _MODEL = flags.DEFINE_string("model", None, "Folder of a run, or of a SavedModel
 _FORMATS = flags.DEFINE_list("formats", ["tflite"], f"Some of {', '.join(formats.FORMATS)}.")
 _IMAGES = flags.DEFINE_string("images", "", "Folder of image files to compare the models on.")
 _OUTPUT = flags.DEFINE_string("output_dir", "", "Where to. Default: beside the SavedModel.")
+_TRUST = flags.DEFINE_bool(
+    "trust_saved_model",
+    False,
+    "Load the SavedModel even if it may read and write files or run Python.",
+)
 _LICENSE = flags.DEFINE_string("license", "", "Licence of the model, for its card.")
 
 
@@ -32,9 +37,11 @@ def main(_: Sequence[str]) -> None:
     if not os.path.exists(os.path.join(saved_model, "saved_model.pb")):
         run, saved_model = os.path.dirname(run), run
     folder = _OUTPUT.value or run
-    images = formats.images_of(_IMAGES.value, formats.image_size(saved_model)) if _IMAGES.value else None
+    trusted, images = _TRUST.value, None
+    if _IMAGES.value:
+        images = formats.images_of(_IMAGES.value, formats.image_size(saved_model, trusted=trusted))
     for name in _FORMATS.value:
-        done = formats.write(saved_model, folder, name, images)
+        done = formats.write(saved_model, folder, name, images, trusted=trusted)
         print(
             f"{done.path}: {done.megabytes:.1f} MB; cosine to the SavedModel's embeddings"
             f" {done.cosine:.5f} on average, {done.least:.5f} at least.",

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfrank.common import checks, files
 from tfrank.common.checks import InputError
+from tfrank.export.saved_model import loading
 
 SIGNATURE = "serving_default"
 # Images that are embedded by both models to compare them.
@@ -48,7 +49,9 @@ class Written(NamedTuple):
     least: float
 
 
-def write(saved_model: str, folder: str, name: str, images: np.ndarray | None = None) -> Written:
+def write(
+    saved_model: str, folder: str, name: str, images: np.ndarray | None = None, *, trusted: bool = False
+) -> Written:
     """Writes a SavedModel in another format and compares both models on images.
 
     Args:
@@ -57,13 +60,14 @@ def write(saved_model: str, folder: str, name: str, images: np.ndarray | None = 
         name: a key of `FORMATS`.
         images: `[images, height, width, 3]` RGB 0-255, such as the model is made for; None: random ones, on
             which eight bits are less exact than on photos.
+        trusted: whether the SavedModel may run any operation; see `export.saved_model.loading`.
 
     Raises:
         InputError: the folder is no such SavedModel, a package is missing, or an embedding differs more than
             the format allows. Nothing is written then.
     """
     wanted = FORMATS[checks.one_of("format", name, FORMATS)]
-    embed, shape = _embedding(saved_model)
+    embed, shape = _embedding(saved_model, trusted)
     if images is None:
         images = random_images(CHECKED, shape)
     images = np.asarray(images, np.float32)
@@ -113,20 +117,17 @@ def images_of(folder: str, size: tuple[int, int]) -> np.ndarray:
     return np.stack(pictures)
 
 
-def image_size(saved_model: str) -> tuple[int, int]:
+def image_size(saved_model: str, *, trusted: bool = False) -> tuple[int, int]:
     """Returns the height and width of the images that a SavedModel takes."""
-    return _embedding(saved_model)[1]
+    return _embedding(saved_model, trusted)[1]
 
 
-def _embedding(saved_model):
+def _embedding(saved_model, trusted):
     """Returns the embedding function of a SavedModel, and the height and width of its images."""
-    try:
+    with loading(saved_model, trusted=trusted):
         model = tf.saved_model.load(saved_model)
         signature = model.signatures[SIGNATURE]
         shape = signature.structured_input_signature[1]["images"].shape[1:3]
-    except (OSError, KeyError, IndexError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
-        raise InputError(f"{saved_model} is not a SavedModel of an embedding model ({reason}).") from None
     if None in shape:
         raise InputError(f"{saved_model} takes images of any size; these formats need a fixed one.")
 

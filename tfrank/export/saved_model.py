@@ -1,9 +1,10 @@
 """Export to a SavedModel that plain TensorFlow can load without tfrank."""
 
+import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -12,6 +13,7 @@ import tensorflow as tf
 from tfrank.common import files
 from tfrank.common.checks import InputError
 from tfrank.common.normalize import l2_normalize
+from tfrank.export.operations import check_operations
 
 # File in a SavedModel that states the whitening and the scales that it applies, and its thresholds.
 CONTENTS = "tfrank.json"
@@ -30,6 +32,32 @@ def exported_contents(saved_model: str) -> dict[str, Any]:
         return {}
     except (OSError, ValueError, TypeError) as error:
         raise InputError(f"{saved_model} is damaged ({CONTENTS}: {error}). Export it again.") from None
+
+
+@contextlib.contextmanager
+def loading(folder: str, *, trusted: bool = False) -> Iterator[None]:
+    """Refuses operations that are not trusted, and names the folder if its SavedModel cannot be loaded.
+
+    Args:
+        folder: folder of the SavedModel that is loaded within.
+        trusted: whether it may run any operation. If not, a model that could read or write files, contact
+            other machines or run Python is refused before it is loaded.
+
+    Raises:
+        InputError: the model is refused, or loading it fails.
+    """
+    try:
+        if not trusted:
+            check_operations(folder)
+        yield
+    except InputError:
+        raise
+    except (OSError, KeyError, IndexError, ValueError, TypeError, tf.errors.OpError) as error:
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise InputError(
+            f"{folder} is not a SavedModel of an embedding model ({reason}). Give the folder of one, or"
+            " export it again."
+        ) from None
 
 
 def export_saved_model(

@@ -21,8 +21,7 @@ from tfrank.evaluation.evaluate_arrays import check_unique, unit_rows
 from tfrank.evaluation.postprocessing.multi_scale import multi_scale
 from tfrank.evaluation.postprocessing.whitening import Whitening, learn_whitening
 from tfrank.evaluation.protocols import TestSet
-from tfrank.export.operations import check_operations
-from tfrank.export.saved_model import exported_contents
+from tfrank.export.saved_model import exported_contents, loading
 from tfrank.run import evaluation_results, experiment, inference, settings
 from tfrank.run.datasets import build_loader
 from tfrank.run.workdir import check_path
@@ -135,12 +134,9 @@ def load_saved_model(
     Args:
         folder: folder of the SavedModel.
         size: side of the square images that it embeds; None for any.
-        trusted: whether it may run any operation. If not, a model that could read or write files, contact
-            other machines or run Python is refused before it is loaded.
+        trusted: whether it may run any operation; see `export.saved_model.loading`.
     """
-    try:
-        if not trusted:
-            check_operations(folder)
+    with loading(folder, trusted=trusted):
         loaded = tf.saved_model.load(folder)
         signature = loaded.signatures["serving_default"]
         inputs, outputs = signature.structured_input_signature[1], signature.structured_outputs
@@ -153,14 +149,6 @@ def load_saved_model(
             raise ValueError(f"its images are of {takes} pixels, not of {size or 'any size'}")
         # The function holds the model too: the signature alone does not keep the variables alive.
         return lambda batch, model=loaded: model.signatures["serving_default"](images=batch)["embedding"]
-    except InputError:
-        raise
-    except (OSError, KeyError, IndexError, ValueError, tf.errors.OpError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
-        raise InputError(
-            f"{folder} is not a SavedModel of an embedding model ({reason}). Give the folder of one, or"
-            " export it again."
-        ) from None
 
 
 def load_embeddings(path: str) -> tuple[np.ndarray, TestSet]:

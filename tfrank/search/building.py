@@ -6,7 +6,7 @@ import csv
 import io
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -278,14 +278,20 @@ def _rewritten(
 
 def _relabelled(table: pa.Table, wanted: Mapping[str, Listed]) -> pa.Table:
     """Returns the table with the paths, labels and further columns that its images are listed with now."""
-    images = [wanted.get(key) for key in table.column("id").to_pylist()]
-    if not images or None in images:  # Not listed: rows of an interrupted update, or a removal.
+    rows = table.drop_columns("embedding").to_pylist()
+    if not any(row["id"] in wanted for row in rows):
         return table
-    listed = [image for image in images if image is not None]
-    columns = {name: table.column(name).combine_chunks() for name in COLUMNS}
-    columns |= {"path": pa.array([image.path for image in listed], pa.string())}
-    columns |= {"label": pa.array([image.label for image in listed], pa.string()), **_others(listed)}
+    now = [_relisted(row, wanted[row["id"]]) if row["id"] in wanted else row for row in rows]
+    columns = {name: pa.array([row[name] for row in now], kind) for name, kind in COLUMNS.items()}
+    others = sorted({name for row in now for name in row} - set(COLUMNS))
+    columns |= {name: pa.array([row.get(name) for row in now]) for name in others}
     return pa.table({**columns, "embedding": table.column("embedding")})
+
+
+def _relisted(row: dict[str, Any], image: Listed) -> dict[str, Any]:
+    """Returns the columns of an image with the path, label and further columns of now."""
+    fixed = {name: row[name] for name in COLUMNS}
+    return {**fixed, "path": image.path, "label": image.label, **image.others}
 
 
 def _publish(

@@ -10,8 +10,7 @@ import tensorflow as tf
 
 from tfrank.common import files
 from tfrank.common.checks import InputError
-from tfrank.export.operations import check_operations
-from tfrank.export.saved_model import CONTENTS
+from tfrank.export.saved_model import CONTENTS, loading
 
 # Number of images that the model embeds at a time.
 BATCH = 32
@@ -34,22 +33,12 @@ class Embedder:
     """
 
     def __init__(self, folder: str, *, trusted: bool = False):
-        try:
-            if not trusted:
-                check_operations(folder)
+        with loading(folder, trusted=trusted):
             self.folder, self.fingerprint = folder, fingerprint(folder)
             # The model is held, since the signature alone does not keep the variables alive.
             self._model = tf.saved_model.load(folder)
             self._signature = self._model.signatures["encoded"]
             self.dim = int(self._signature.structured_outputs["embedding"].shape[-1])
-        except InputError:
-            raise
-        except (OSError, KeyError, ValueError, TypeError, tf.errors.OpError) as error:
-            reason = str(error).strip().splitlines()[0].rstrip(".")
-            raise InputError(
-                f"{folder} is not a SavedModel that embeds image files ({reason}). Give the folder of one, or"
-                " of a run that has exported one: its `saved_model`."
-            ) from None
 
     def embed(self, images: Sequence[bytes]) -> np.ndarray:
         """Returns `[images, dim]` float32 embeddings of unit norm. Images of any number, as files' bytes."""

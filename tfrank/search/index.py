@@ -18,7 +18,7 @@ from tfrank.search import duplicates, structure
 from tfrank.search.building import SHORTER_SIDE
 from tfrank.search.embedder import Embedder
 from tfrank.search.filters import rows_where
-from tfrank.search.store import Store, Version, matrix
+from tfrank.search.store import Store, Version
 
 # Images at least as similar as this are taken for duplicates: copies in another size or compression.
 DUPLICATE = 0.97
@@ -244,13 +244,7 @@ def _read(store: Store) -> tuple[Version, pa.Table, np.ndarray]:
         if version is None:
             raise InputError(f"{store.folder} is not an index folder. Make one with tfrank-index.")
         try:
-            rows, tables, start = np.empty([version.rows, version.dim], np.float32), [], 0
-            for part in version.parts:
-                table = store.read_part(part)
-                rows[start : start + table.num_rows] = matrix(table)
-                start += table.num_rows
-                tables.append(table.drop_columns("embedding"))
-            return version, pa.concat_tables(tables, promote_options="permissive").combine_chunks(), rows
+            return version, *store.read(version)
         except InputError:
             # Two newer versions may have removed a file meanwhile.
             if store.current() == version:

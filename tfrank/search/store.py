@@ -134,6 +134,20 @@ class Store:
             reason = str(error).strip().splitlines()[0]
             raise InputError(f"{self.path(name)} is damaged ({reason}). {_AGAIN}") from None
 
+    def read(self, version: Version, columns: Sequence[str] | None = None) -> tuple[pa.Table, np.ndarray]:
+        """Reads columns of a version's images, by default all, and the embeddings, `[rows, dim]` float32.
+
+        Raises:
+            InputError: a file is missing or damaged.
+        """
+        rows, tables, start = np.empty([version.rows, version.dim], np.float32), [], 0
+        for part in version.parts:
+            table = self.read_part(part, columns and [*columns, "embedding"])
+            rows[start : start + table.num_rows] = matrix(table)
+            start += table.num_rows
+            tables.append(table.drop_columns("embedding"))
+        return pa.concat_tables(tables, promote_options="permissive").combine_chunks(), rows
+
     def rows(self, name: str) -> int:
         """Returns the number of rows of a file of embeddings."""
         return pq.read_metadata(self.path(name)).num_rows

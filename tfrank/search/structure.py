@@ -9,7 +9,7 @@ from tfrank.evaluation.search.exhaustive import exact
 from tfrank.evaluation.search.neighbors import Neighbors
 from tfrank.evaluation.search.scann_index import TREE_FROM, ScannIndex
 from tfrank.evaluation.search.scann_probe import scann_problem
-from tfrank.search.store import Store, Version, matrix
+from tfrank.search.store import Store, Version
 
 # A structure is built anew if more than this share of its images were added or removed.
 MOST_CHANGED = 0.1
@@ -63,8 +63,8 @@ def added(index: Store, version: Version, old: Version | None, changed: int, tar
     if problem := scann_problem():
         print(f"ScaNN cannot be used ({problem}), so all {version.rows:,} images are searched exactly.")
         return version
-    ids, rows = ids_and_rows(index, version)
-    scann = ScannIndex.build(rows, ids=ids, target_recall=target_recall)
+    table, rows = index.read(version, ["id"])
+    scann = ScannIndex.build(rows, ids=np.array(table.column("id").to_pylist()), target_recall=target_recall)
     print(f"The search finds {scann.settings.recall:.1%} of the ten nearest of {version.rows:,} images.")
     name = f"search-{version.number}"
     scann.save(index.path(name))
@@ -84,14 +84,3 @@ def opened(index: Store, version: Version, ids: np.ndarray, rows: np.ndarray) ->
         scann.add(rows[new], ids[new])
     order = np.argsort(ids)
     return Approximate(scann, order[np.searchsorted(ids, scann.ids, sorter=order)])
-
-
-def ids_and_rows(index: Store, version: Version) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the ids of a version's images and their embeddings, `[rows, dim]` float32."""
-    ids, rows, start = [], np.empty([version.rows, version.dim], np.float32), 0
-    for part in version.parts:
-        table = index.read_part(part, ["id", "embedding"])
-        rows[start : start + table.num_rows] = matrix(table)
-        start += table.num_rows
-        ids += table.column("id").to_pylist()
-    return np.array(ids), rows
