@@ -43,6 +43,9 @@ def image_records(labels=LABELS, *, first=0):
     ]
 
 
+RECORDS = image_records()
+
+
 def write_examples(path, *examples):
     """A shard of examples as another program would write it, each given by its features."""
     with tf.io.TFRecordWriter(str(path)) as writer:

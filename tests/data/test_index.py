@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.data import (
+    RECORDS,
     image_records,
     names_in,
     of_equal_length,
@@ -24,20 +25,6 @@ from tfrank.data.index import concatenate, index_path, load_index, select
 from tfrank.data.records import (
     write_shard,
 )
-
-RECORDS = image_records()
-
-
-@pytest.fixture
-def folder(tmp_path):
-    path = tmp_path / "records"
-    path.mkdir()
-    return str(path)
-
-
-@pytest.fixture
-def index(folder):
-    return write_records(RECORDS, folder, "train", num_shards=3)
 
 
 def test_indexes_side_by_side_read_as_one(index, tmp_path):

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tests.data import (
     LABELS,
+    RECORDS,
     copy_to_memory,
     image_records,
     names_in,
@@ -30,7 +31,6 @@ from tfrank.data.records import (
     write_shard,
 )
 
-RECORDS = image_records()
 # The schema of a record. Numbers other than the label are optional.
 STRINGS = ("image/encoded", "image/format", "image/class/text", "image/filename", "image/id")
 BOX = [f"image/object/bbox/{side}" for side in BOX_SIDES]
@@ -43,18 +43,6 @@ SCHEMA = {
     **{key: tf.io.FixedLenFeature([], tf.float32, default_value=-1) for key in BOX},
     **{f"image/face/landmark/{axis}": tf.io.VarLenFeature(tf.float32) for axis in "xy"},
 }
-
-
-@pytest.fixture
-def folder(tmp_path):
-    path = tmp_path / "records"
-    path.mkdir()
-    return str(path)
-
-
-@pytest.fixture
-def index(folder):
-    return write_records(RECORDS, folder, "train", num_shards=3)
 
 
 def content(serialized):
