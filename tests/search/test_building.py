@@ -1,8 +1,10 @@
 """Making and changing an index: only what is new is embedded, and readers see one whole version."""
 
 import csv
+import dataclasses
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.data.prepare import prepare_folder, write_images
 from tests.programs import ROOT
 from tests.search import write_model, write_photo, write_photos
 from tfrank import search
@@ -101,6 +104,22 @@ def test_an_image_that_is_given_again_gets_its_new_label_and_the_others_keep_the
     index = search.open(tmp_path / "index")
     assert index.metadata(first.id)["label"] == "wren" and index.metadata(first.id)["price"] == 2
     assert index.metadata("class 2/2.jpg")["label"] == "class 2" and len(index) == 12
+
+
+def test_records_give_their_classes_and_splits_and_only_changed_ones_are_embedded(tmp_path, embedder):
+    images, records = write_images(tmp_path / "images"), str(tmp_path / "records")
+    prepare_folder(images, records)
+    assert updated(tmp_path / "index", embedder, records).embedded == 31
+    index = search.open(tmp_path / "index")
+    assert set(index.table.column("split").to_pylist()) == {"train", "test"}
+    assert [index.metadata(key)["label"] for key in index.ids] == [key.split("/")[0] for key in index.ids]
+    again = updated(tmp_path / "index", embedder, records)
+    assert (again.embedded, again.kept) == (0, 31)
+    path = next(images.rglob("*.png"))
+    path.unlink()
+    shutil.rmtree(records)
+    prepare_folder(images, records)
+    assert updated(tmp_path / "index", embedder, records)[1:4] == (0, 30, 1)
 
 
 def test_removed_images_are_gone_and_unknown_ones_are_named(tmp_path, embedder, photos):
@@ -239,9 +258,14 @@ def test_a_full_disk_leaves_the_old_version(tmp_path, embedder, photos, monkeypa
     assert_right(tmp_path / "index", embedder, photos)
 
 
-@pytest.mark.skipif(bool(scann_problem()), reason="ScaNN cannot be used")
-def test_a_large_index_is_searched_by_scann_which_follows_changes(tmp_path, monkeypatch):
+WITHOUT_SCANN = "ScaNN is not installed."
+BY_SCANN = pytest.param("", marks=pytest.mark.skipif(bool(scann_problem()), reason="ScaNN cannot be used"))
+
+
+@pytest.mark.parametrize("problem", [BY_SCANN, WITHOUT_SCANN], ids=["scann", "faiss"])
+def test_a_large_index_is_searched_by_scann_or_faiss_which_follow_changes(tmp_path, monkeypatch, problem):
     monkeypatch.setattr(structure, "TREE_FROM", 300)
+    monkeypatch.setattr(structure, "scann_problem", lambda: problem)
     rows = np.random.default_rng(0).normal(size=(400, 8)).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     index = store.Store(str(tmp_path / "index"))
@@ -262,6 +286,31 @@ def test_a_large_index_is_searched_by_scann_which_follows_changes(tmp_path, monk
     (found,) = opened.search(rows[385], k=5)
     expected = np.argsort(-(rows[20:390] @ rows[385]))[:5] + 20
     assert found.ids == [f"i{place}" for place in expected]
+    # All, of which the searched leaves or cells have a part.
+    (found,) = opened.search(rows[385], k=500)
+    assert sorted(found.ids) == sorted(f"i{place}" for place in range(20, 390))
+
+
+def test_a_large_index_without_scann_and_faiss_is_searched_exactly_and_says_so(
+    tmp_path, monkeypatch, capsys, caplog
+):
+    rows = np.eye(400, dtype=np.float32)
+    index = store.Store(str(tmp_path / "index"))
+    os.makedirs(index.path("models"))
+    part = index.write_part(store.table_of({"id": pa.array(map(str, range(400)))}, rows), "m")
+    monkeypatch.setattr(structure, "TREE_FROM", 300)
+    monkeypatch.setattr(structure, "scann_problem", lambda: WITHOUT_SCANN)
+    made = building._publish(index, None, "m", 400, [part], "", 400, 0.99)
+    assert made.search == "search-1"
+    # Elsewhere there is no FAISS: no error, but a line.
+    monkeypatch.setattr(structure, "faiss_problem", lambda: "FAISS is not installed.")
+    opened = structure.opened(index, made, np.array([str(row) for row in range(400)]), rows)
+    assert isinstance(opened, structure.Exact)
+    assert "All 400 images are searched exactly. FAISS is not installed." in caplog.text
+    assert structure.added(index, dataclasses.replace(made, search=""), None, 400, 0.99).search == ""
+    assert "All 400 images are searched exactly. ScaNN is not installed. Or by FAISS: FAISS" in (
+        capsys.readouterr().out
+    )
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@
     tfrank-index remove --index_dir=index --ids=robin/1.jpg,robin/2.jpg
 
 The model is the folder of a run, or a SavedModel. Images are those of a folder, with all folders inside it,
-or of a CSV file with the column path and any others. Images that are unchanged since the last time are not
+of a CSV file with the column path and any others, or of records. Images that are unchanged since the last time are not
 embedded again. A stopped command resumes. Readers see the old index until the new one is complete.
 """
 
@@ -25,7 +25,7 @@ from tfrank.search.store import Store
 
 _INDEX = flags.DEFINE_string("index_dir", None, "Folder of the index.")
 _MODEL = flags.DEFINE_string("model", "", "Folder of a run or of a SavedModel. Default: that of the index.")
-_IMAGES = flags.DEFINE_string("images", "", "Folder of images, or CSV file.")
+_IMAGES = flags.DEFINE_string("images", "", "Folder of images or of records, or CSV file.")
 _RECALL = flags.DEFINE_float(
     "target_recall", 0.99, "Share of the ten nearest to find, above 0, up to 1.", lower_bound=0, upper_bound=1
 )

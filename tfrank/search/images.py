@@ -6,10 +6,14 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
+import tensorflow as tf
 
 from tfrank.common.checks import InputError
+from tfrank.data.record_folder import load_summary, open_split
+from tfrank.data.records import RecordReader, class_text
 from tfrank.data.sources.folder import HEIC, SUFFIXES
 from tfrank.search.store import COLUMNS
 
@@ -22,12 +26,12 @@ class Listed(NamedTuple):
 
     Attributes:
         id: unique text; by default the path relative to the folder, or to the CSV file.
-        path: of the image file.
+        path: of the image file; for a record the shard and the record's first byte.
         label: its class; "" if unknown. In a folder, the name of the folder inside it that holds the image.
-        others: further columns of a CSV file, by name.
+        others: further columns of a CSV file, by name; for a record its `split`.
         read: returns the bytes of the image file.
-        size: number of those bytes; -1 if the file does not exist.
-        modified: when the file was changed last, in nanoseconds since 1970; 0 for records.
+        size: number of bytes of the file or record; -1 if the file does not exist.
+        modified: when the file was changed last, in nanoseconds since 1970; for a record its checksum.
     """
 
     id: str
@@ -43,13 +47,13 @@ def listed_images(source: str) -> list[Listed]:
     """Lists the images of a folder, with all folders inside it, of a CSV file, or of records, in order.
 
     A CSV file has a column `path`, relative to the file, and may have `id`, `label` and any others, which
-    become columns of the index. Hidden files and folders are left out. A folder with files `*.index.npz` is
-    one of records, as `prepare` writes it.
+    become columns of the index. Hidden files and folders are left out. Of a folder of records, as `prepare`
+    writes it, all splits are listed.
 
     Raises:
         InputError: the source does not exist or has no image, or an id occurs twice.
     """
-    images = list(_of_csv(source) if os.path.isfile(source) else _of_folder(source))
+    images = list(_kind_of(source)(source))
     if not images:
         raise InputError(f"{source} has no images. Images end in {', '.join(SUFFIXES)}.")
     seen = set()
@@ -60,9 +64,38 @@ def listed_images(source: str) -> list[Listed]:
     return images
 
 
+def _kind_of(source: str) -> Callable[[str], Iterator[Listed]]:
+    """Returns the function that lists the images of a source."""
+    if os.path.isfile(source):
+        return _of_csv
+    return _of_records if load_summary(source) else _of_folder
+
+
+def _of_records(folder: str) -> Iterator[Listed]:
+    for split in load_summary(folder)["splits"]:
+        index = open_split(folder, split)
+        reader = RecordReader(index)
+        _, firsts, classes = np.unique(index.label, return_index=True, return_inverse=True)
+        labels = [class_text(serialized) for serialized in reader.read(firsts)]
+        for row, image_id in enumerate(index.id):
+            path = f"{index.shards[index.shard[row]]}:{index.offset[row]}"
+            size, checksum = int(index.length[row]), int(index.checksum[row])
+            read = functools.partial(_read_record, reader, row)
+            yield Listed(
+                image_id.decode(), path, labels[classes[row]], {"split": split}, read, size, checksum
+            )
+
+
+def _read_record(reader, row):
+    (serialized,) = reader.read([row])
+    return tf.train.Example.FromString(serialized).features.feature["image/encoded"].bytes_list.value[0]
+
+
 def _of_folder(folder: str) -> Iterator[Listed]:
     if not os.path.isdir(folder):
-        raise InputError(f"--images does not exist: {folder}. Give a folder of images or a CSV file.")
+        raise InputError(
+            f"--images does not exist: {folder}. Give a folder of images or records, or a CSV file."
+        )
     heic = 0
     for here, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))

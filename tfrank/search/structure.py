@@ -1,6 +1,8 @@
-"""The search structure of an index: none below some size, where exact search is fast, else ScaNN."""
+"""The search structure of an index: none below some size, where exact search is fast, else ScaNN or FAISS."""
 
 import dataclasses
+import logging
+import os
 from typing import Protocol
 
 import numpy as np
@@ -9,7 +11,10 @@ from tfrank.evaluation.search.exhaustive import exact
 from tfrank.evaluation.search.neighbors import Neighbors
 from tfrank.evaluation.search.scann_index import TREE_FROM, ScannIndex
 from tfrank.evaluation.search.scann_probe import scann_problem
+from tfrank.search.faiss_index import SETTINGS, FaissIndex, faiss_problem
 from tfrank.search.store import Store, Version
+
+_LOG = logging.getLogger(__name__)
 
 # A structure is built anew if more than this share of its images were added or removed.
 MOST_CHANGED = 0.1
@@ -35,14 +40,14 @@ class Exact:
 
 @dataclasses.dataclass(frozen=True)
 class Approximate:
-    """Searches by ScaNN; `row_of` has the row of the index of each row of ScaNN's gallery."""
+    """Searches by ScaNN or FAISS; `row_of` has the row of the index of each row of their gallery."""
 
-    scann: ScannIndex
+    built: ScannIndex | FaissIndex
     row_of: np.ndarray
 
     def search(self, queries: np.ndarray, k: int) -> Neighbors:
-        """Returns the k nearest rows of each query, but for those that ScaNN misses."""
-        found = self.scann.search(queries, k)
+        """Returns the k nearest rows of each query, but for those that the search misses."""
+        found = self.built.search(queries, k)
         return Neighbors(np.where(found.index >= 0, self.row_of[found.index], -1), found.similarity)
 
 
@@ -60,14 +65,15 @@ def added(index: Store, version: Version, old: Version | None, changed: int, tar
         return version
     if old and old.search and old.changed + changed <= MOST_CHANGED * version.rows:
         return dataclasses.replace(version, search=old.search, changed=old.changed + changed)
-    if problem := scann_problem():
-        print(f"ScaNN cannot be used ({problem}), so all {version.rows:,} images are searched exactly.")
+    kind = FaissIndex if (problem := scann_problem()) else ScannIndex
+    if problem and (missing := faiss_problem()):
+        print(f"All {version.rows:,} images are searched exactly. {problem} Or by FAISS: {missing}")
         return version
     table, rows = index.read(version, ["id"])
-    scann = ScannIndex.build(rows, ids=np.array(table.column("id").to_pylist()), target_recall=target_recall)
-    print(f"The search finds {scann.settings.recall:.1%} of the ten nearest of {version.rows:,} images.")
+    built = kind.build(rows, ids=np.array(table.column("id").to_pylist()), target_recall=target_recall)
+    print(f"The search finds {built.settings.recall:.1%} of the ten nearest of {version.rows:,} images.")
     name = f"search-{version.number}"
-    scann.save(index.path(name))
+    built.save(index.path(name))
     return dataclasses.replace(version, search=name)
 
 
@@ -75,12 +81,17 @@ def opened(index: Store, version: Version, ids: np.ndarray, rows: np.ndarray) ->
     """Opens the search structure of a version. It also knows of changes since the structure was built."""
     if not version.search:
         return Exact(rows)
-    scann = ScannIndex.load(index.path(version.search))
-    gone = scann.ids[~np.isin(scann.ids, ids)]
+    folder = index.path(version.search)
+    kind = FaissIndex if os.path.exists(os.path.join(folder, SETTINGS)) else ScannIndex
+    if problem := (faiss_problem if kind is FaissIndex else scann_problem)():
+        _LOG.warning("All %d images are searched exactly. %s", version.rows, problem)
+        return Exact(rows)
+    built = kind.load(folder)
+    gone = built.ids[~np.isin(built.ids, ids)]
     if len(gone):
-        scann.delete(gone)
-    new = ~np.isin(ids, scann.ids)
+        built.delete(gone)
+    new = ~np.isin(ids, built.ids)
     if new.any():
-        scann.add(rows[new], ids[new])
+        built.add(rows[new], ids[new])
     order = np.argsort(ids)
-    return Approximate(scann, order[np.searchsorted(ids, scann.ids, sorter=order)])
+    return Approximate(built, order[np.searchsorted(ids, built.ids, sorter=order)])
