@@ -5,8 +5,9 @@
     tfrank-index remove --index_dir=index --ids=robin/1.jpg,robin/2.jpg
 
 The model is the folder of a run, or a SavedModel. Images are those of a folder, with all folders inside it,
-of a CSV file with the column path and any others, or of records. Images that are unchanged since the last time are not
-embedded again. A stopped command resumes. Readers see the old index until the new one is complete.
+of a CSV file with the column path and any others, or of records. Images that are unchanged since the last
+time are not embedded again. A stopped command resumes. Readers see the old index until the new one is
+complete.
 """
 
 import csv
