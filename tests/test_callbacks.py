@@ -364,6 +364,7 @@ def test_any_precision_is_evaluated(policy):
     assert last(history) == pytest.approx(wanted, abs=1e-6 if policy == "float64" else 1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", tfrank.LOSSES)
 def test_every_loss_trains_with_it(name):
     history = fit(small_model(tfrank.LOSSES[name]()), RetrievalEvaluation((IMAGES, LABELS)))

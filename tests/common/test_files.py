@@ -57,6 +57,7 @@ commands.run(lambda _: {call})
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module, function, call",
     [

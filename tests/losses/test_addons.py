@@ -302,6 +302,7 @@ def results():
     return printed_json("-m", "tests.losses.addons_replicas")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=", ".join)
 def test_two_replicas_give_the_loss_and_the_update_of_one_device(results, case):
     one, two = results[", ".join(case)]["one device"], results[", ".join(case)]["two replicas"]

@@ -30,6 +30,11 @@ def small_model(loss, optimizer="sgd", **compile_arguments):
     return model
 
 
+def few(name):
+    """Marks of a test that few losses are enough for, as they share what is tested."""
+    return () if name in ("smooth_ap", "lifted_structure") else pytest.mark.slow
+
+
 @pytest.fixture
 def policy(request):
     keras.config.set_dtype_policy(request.param)
@@ -42,8 +47,8 @@ POLICIES = [("float32", True), ("mixed_bfloat16", True), ("mixed_float16", "auto
 
 @pytest.mark.parametrize(
     "name, policy, jit_compile",
-    [(name, "float32", "auto") for name in losses.LOSSES]
-    + [(name, *policy) for name in KINDS for policy in POLICIES],
+    [pytest.param(name, "float32", "auto", marks=few(name)) for name in losses.LOSSES]
+    + [pytest.param(name, *policy, marks=few(name)) for name in KINDS for policy in POLICIES],
     indirect=["policy"],
 )
 def test_fit_logs_the_loss_computed_by_hand_and_learns(name, policy, jit_compile):
@@ -125,6 +130,7 @@ def trained(tmp_path_factory):
     return here, there
 
 
+@pytest.mark.slow
 @every_name
 def test_a_step_after_save_and_load_in_a_fresh_process_gives_the_same_bits(trained, name):
     here, there = trained

@@ -301,9 +301,9 @@ def by_hand(labels, rows):
     "policy, jit_compile",
     [
         ("float32", "auto"),
-        ("float32", True),
-        ("float32", False),
-        ("mixed_bfloat16", False),
+        pytest.param("float32", True, marks=pytest.mark.slow),
+        pytest.param("float32", False, marks=pytest.mark.slow),
+        pytest.param("mixed_bfloat16", False, marks=pytest.mark.slow),
         ("mixed_float16", False),
     ],
     indirect=["policy"],
@@ -314,7 +314,7 @@ def test_fit_and_evaluate_log_the_values_computed_by_hand(policy, jit_compile):
     check_logs(model, CLASSES, by_hand(CLASSES, rows))
 
 
-@pytest.mark.parametrize("first", [-(2**24) - 8, 2**24, 2**62], ids=["-2^24", "2^24", "2^62"])
+@pytest.mark.parametrize("first", [-(2**24) - 8, 2**62], ids=["-2^24", "2^62"])
 def test_large_labels_reach_metrics_as_integers(first):
     """In float32 neighbouring classes would be one."""
     model, labels = compiled_model(), first + CLASSES
@@ -364,6 +364,7 @@ def logged():
     return printed_json("-m", "tests.losses.metric_replicas")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["fit", "evaluate"])
 @pytest.mark.parametrize("prefix", ["", "weighted_"], ids=["plain", "weighted"])
 @pytest.mark.parametrize("recipe", IN_MODELS, ids=str)

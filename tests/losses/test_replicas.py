@@ -1,11 +1,12 @@
 """Two replicas give the loss and the update of one device; the cases stand in `replica_cases.py`."""
 
+import functools
 import re
 
 import numpy as np
 import pytest
 
-from tests.losses.replica_cases import CASES, CHANGING
+from tests.losses.replica_cases import CASES, CHANGING, QUICK
 from tests.programs import printed_json
 
 # float32 as promised. In bfloat16 each replica rounds its part of the gradient to 8 bits, and the
@@ -13,16 +14,27 @@ from tests.programs import printed_json
 UPDATE_TOLERANCE = {"float32": 1e-5, "mixed_bfloat16": 2**-6}
 
 
-@pytest.fixture(scope="module")
-def results():
-    """What all cases gave, by one program with the one strategy a process may hold."""
-    return printed_json("-m", "tests.losses.replica_cases")
+@functools.cache
+def results(which):
+    """What cases gave, by one program with the one strategy a process may hold."""
+    return printed_json("-m", "tests.losses.replica_cases", which)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_two_replicas_give_the_loss_and_the_update_of_one_device(results, case):
-    assert "error" not in results[str(case)]
-    one, two = results[str(case)]["one device"], results[str(case)]["two replicas"]
+def result(case):
+    found = results("quick" if case in QUICK else "others")[str(case)]
+    assert "error" not in found
+    return found
+
+
+def marked(cases):
+    return [
+        pytest.param(case, id=str(case), marks=[pytest.mark.slow] * (case not in QUICK)) for case in cases
+    ]
+
+
+@pytest.mark.parametrize("case", marked(CASES))
+def test_two_replicas_give_the_loss_and_the_update_of_one_device(case):
+    one, two = result(case)["one device"], result(case)["two replicas"]
     np.testing.assert_allclose(two["loss"], one["loss"], rtol=1e-5, atol=1e-9)
     tolerance = UPDATE_TOLERANCE[case.policy] * np.abs(one["update"]).max()
     np.testing.assert_allclose(two["update"], one["update"], rtol=0, atol=tolerance)
@@ -35,13 +47,13 @@ def test_two_replicas_give_the_loss_and_the_update_of_one_device(results, case):
     assert differs == (has_loss and case.loss in CHANGING)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.way == "fit"], ids=str)
-def test_fit_logs_the_loss_of_the_step(results, case):
-    step, fit = results[str(case._replace(way="step"))], results[str(case)]
-    assert "error" not in fit
+@pytest.mark.parametrize("case", marked(case for case in CASES if case.way == "fit"))
+def test_fit_logs_the_loss_of_the_step(case):
+    step, fit = result(case._replace(way="step")), result(case)
     np.testing.assert_allclose(fit["two replicas"]["loss"], step["one device"]["loss"], rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case, expected_text",
     [

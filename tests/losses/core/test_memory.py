@@ -5,6 +5,8 @@ import pytest
 from tests.programs import printed_json
 from tfrank.losses.core import padding
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def taken():

@@ -50,6 +50,7 @@ def test_padding_changes_neither_value_nor_gradient(monkeypatch, recipe, case):
     assert_same(padded, values_and_gradients(recipe.loss().score, CORES[case], recipe))
 
 
+@pytest.mark.slow
 @every_soft_loss
 def test_what_xla_compiles_around_a_loss_may_leave_the_batch_size_open(recipe):
     loss = recipe.loss()

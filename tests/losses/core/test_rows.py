@@ -241,6 +241,7 @@ def test_the_same_hyper_parameters_are_compiled_once(recipe):
     assert rows._compiled.cache_info().currsize == compiled
 
 
+@pytest.mark.slow
 @every_loss
 def test_batches_with_other_labels_compile_once(recipe):
     loss = recipe.loss()
