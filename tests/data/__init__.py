@@ -3,10 +3,12 @@
 import dataclasses
 import functools
 import glob
+import io
 import os
 
 import numpy as np
 import tensorflow as tf
+from PIL import Image
 
 from tfrank.data.index import concatenate, index_path, load_index
 from tfrank.data.records import ImageRecord, RecordReader, write_shard
@@ -24,7 +26,9 @@ def picture(number, size=4):
 @functools.cache
 def png(number, size=4):
     """The file of a picture."""
-    return tf.io.encode_png(picture(number, size)).numpy()
+    file = io.BytesIO()
+    Image.fromarray(picture(number, size)).save(file, "png")
+    return file.getvalue()
 
 
 def image_records(labels=LABELS, *, first=0):

@@ -122,6 +122,22 @@ def test_records_give_their_classes_and_splits_and_only_changed_ones_are_embedde
     assert updated(tmp_path / "index", embedder, records)[1:4] == (0, 30, 1)
 
 
+def test_thumbnails_leave_with_their_images(tmp_path, embedder, photos):
+    updated(tmp_path / "index", embedder, photos)
+    assert len(list((tmp_path / "index" / "thumbnails").iterdir())) == 12
+    building.remove(str(tmp_path / "index"), ["class 0/0.jpg"])
+    (photos / "class 1" / "1.jpg").unlink()
+    (photos / "class 2" / "2.jpg").write_text("no photo")
+    done = updated(tmp_path / "index", embedder, photos)
+    assert done.removed == 1 and len(done.skipped) == 1 and done.embedded == 1
+    names = {os.path.basename(index_of(tmp_path).thumbnail(key)) for key in index_of(tmp_path).ids}
+    assert {path.name for path in (tmp_path / "index" / "thumbnails").iterdir()} == names
+
+
+def index_of(tmp_path):
+    return search.open(tmp_path / "index")
+
+
 def test_removed_images_are_gone_and_unknown_ones_are_named(tmp_path, embedder, photos):
     updated(tmp_path / "index", embedder, photos)
     version = building.remove(str(tmp_path / "index"), ["class 0/0.jpg", "class 1/1.jpg"])
@@ -150,6 +166,9 @@ def test_an_image_that_is_added_after_an_interrupted_update_takes_no_other_away(
     (listed,) = listed_images(str(table(tmp_path, f"path\n{new}")))
     building.update(str(tmp_path / "index"), embedder, [listed], remove_others=False, quiet=True)
     assert len(search.open(tmp_path / "index")) == 13
+    # What the interrupted update embedded is still there for the next one.
+    again = updated(tmp_path / "index", embedder, photos)
+    assert (again.embedded, again.kept, again.removed) == (0, 12, 1)
 
 
 def test_only_what_is_removed_after_an_interrupted_update_is_gone(tmp_path, embedder, photos, monkeypatch):

@@ -5,7 +5,7 @@ import concurrent.futures
 import csv
 import io
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -87,7 +87,8 @@ def update(
         images: the images, of unique ids.
         root: the folder or file that the images came from, for readers.
         remove_others: whether images that are not given leave the index, but for those without a path, which
-            were sent to a server.
+            were sent to a server. If not, `skipped.csv` and what an interrupted update wrote stay as they
+            are.
         target_recall: recall that an approximate search structure is built to.
         quiet: whether to show no progress.
 
@@ -101,17 +102,18 @@ def update(
         if old and not same_model and not remove_others:
             raise InputError(f"{folder} has another model by now, so images are not added with this one.")
         wanted = {image.id: image for image in images}
-        unfinished = _rows_of(index, index.unfinished(embedder.fingerprint))
+        unfinished = list(index.unfinished(embedder.fingerprint))
         rows = _rows_of(index, old.parts if same_model else ())
         # What an interrupted update embedded counts for the images that are given, and for no others.
-        rows |= {key: row for key, row in unfinished.items() if key in wanted}
+        rows |= {key: row for key, row in _rows_of(index, unfinished).items() if key in wanted}
         stays = {key: row for key, row in rows.items() if _stays(row, wanted.get(key), remove_others)}
         new = [image for image in images if image.id not in stays]
         files.make_folder(index.path("models"))
         copy_model(embedder.folder, index.path("models", embedder.fingerprint))
         skipped: list[tuple[str, str]] = []
         written = list(_embedded(index, embedder, new, skipped, quiet))
-        _write_skipped(index.path("skipped.csv"), skipped)
+        if remove_others:
+            _write_skipped(index.path("skipped.csv"), skipped)
         if not stays and not written:
             reason = f"; the first, {skipped[0][0]}: {skipped[0][1]}" if skipped else ""
             raise InputError(f"No image of {root or 'the list'} can be read{reason}.")
@@ -119,7 +121,10 @@ def update(
         removed = len(set(rows) - set(stays) - set(wanted))
         embedded = len(new) - len(skipped)
         model, changed = (embedder.fingerprint, embedder.dim), embedded + removed
-        version = _publish(index, old, *model, [*kept, *written], root, changed, target_recall)
+        keep = () if remove_others else unfinished
+        version = _publish(index, old, *model, [*kept, *written], root, changed, target_recall, keep)
+        given = {image.id for image in new} - {image_id for image_id, _ in skipped}
+        _remove_thumbnails(index, set(rows) - set(stays) - given)
         return Update(version, embedded, len(stays), removed, skipped)
 
 
@@ -140,8 +145,16 @@ def remove(folder: str, ids: Iterable[str], *, target_recall: float = 0.99) -> V
         stays = {key: row for key, row in rows.items() if key not in ids}
         if not stays:
             raise InputError("The index would have no image left. Remove its folder instead.")
+        keep = list(index.unfinished(old.model))
         parts = _rewritten(index, old.model, stays, {})
-        return _publish(index, old, old.model, old.dim, parts, old.root, len(ids), target_recall)
+        version = _publish(index, old, old.model, old.dim, parts, old.root, len(ids), target_recall, keep)
+        _remove_thumbnails(index, ids)
+        return version
+
+
+def _remove_thumbnails(index: Store, ids: Iterable[str]) -> None:
+    for image_id in ids:
+        files.remove(index.thumbnail(image_id))
 
 
 def _rows_of(index: Store, parts: Iterable[str]) -> dict[str, _Row]:
@@ -303,6 +316,7 @@ def _publish(
     root: str,
     changed: int,
     target_recall: float,
+    keep: Collection[str] = (),
 ) -> Version:
     """Publishes a version of these files, with a search structure if it needs one."""
     number = (old.number if old else 0) + 1
@@ -312,7 +326,7 @@ def _publish(
     if old and (old.model, old.parts, old.root) == (model, version.parts, root):
         return old
     version = structure.added(index, version, same, changed, target_recall)
-    index.publish(version)
+    index.publish(version, keep)
     return version
 
 

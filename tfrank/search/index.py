@@ -18,7 +18,7 @@ from tfrank.search import duplicates, structure
 from tfrank.search.building import SHORTER_SIDE
 from tfrank.search.embedder import Embedder
 from tfrank.search.filters import rows_where
-from tfrank.search.store import Store, Version
+from tfrank.search.store import Contents, Store, Version
 
 # Images at least as similar as this are taken for duplicates: copies in another size or compression.
 DUPLICATE = 0.97
@@ -52,7 +52,7 @@ class SearchIndex:
     Args:
         folder: the index folder.
         trusted: whether the model of the index may run any operation; see `Embedder`.
-        loaded: a model that is loaded already, which is used if the version has the same one.
+        before: an open index of the same folder. What both have in common is not read again.
 
     Attributes:
         version: the version.
@@ -66,15 +66,18 @@ class SearchIndex:
         InputError: the folder is no index, or is damaged.
     """
 
-    def __init__(self, folder: str, *, trusted: bool = False, loaded: Embedder | None = None):
+    def __init__(self, folder: str, *, trusted: bool = False, before: "SearchIndex | None" = None):
         self.store = Store(folder)
-        self.version, self.table, self.embeddings = _read(self.store)
+        self.version, self._contents = _read(self.store, before and before._contents)
+        self.table, self.embeddings = self._contents.table, self._contents.rows
         self.ids = np.array(self.table.column("id").to_pylist())
         self._row_of = {key: row for row, key in enumerate(self.ids.tolist())}
-        self._structure = structure.opened(self.store, self.version, self.ids, self.embeddings)
+        self._structure = structure.opened(
+            self.store, self.version, self.ids, self.embeddings, before and before._structure
+        )
         self.thresholds = exported_contents(self._model_folder()).get("thresholds", {})
-        same = loaded is not None and loaded.fingerprint == self.version.model
-        self._trusted, self._embedder = trusted, loaded if same else None
+        same_model = before is not None and before.version.model == self.version.model
+        self._trusted, self._embedder = trusted, before._embedder if same_model else None
 
     def __len__(self) -> int:
         return self.version.rows
@@ -237,14 +240,14 @@ def open_index(folder: str | os.PathLike, *, trusted: bool = False) -> SearchInd
     return SearchIndex(os.fspath(folder), trusted=trusted)
 
 
-def _read(store: Store) -> tuple[Version, pa.Table, np.ndarray]:
-    """Reads the current version, its columns and its embeddings."""
+def _read(store: Store, before: Contents | None) -> tuple[Version, Contents]:
+    """Reads the current version and what it holds."""
     while True:
         version = store.current()
         if version is None:
             raise InputError(f"{store.folder} is not an index folder. Make one with tfrank-index.")
         try:
-            return version, *store.read(version)
+            return version, store.read(version, before=before)
         except InputError:
             # Two newer versions may have removed a file meanwhile.
             if store.current() == version:

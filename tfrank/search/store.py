@@ -18,7 +18,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -70,6 +71,20 @@ class Version:
     changed: int = 0
 
 
+class Contents(NamedTuple):
+    """What a version holds.
+
+    Attributes:
+        table: the columns of the images but for the embeddings.
+        rows: the embeddings, `[rows, dim]` float32 of unit norm.
+        places: the rows that each file of embeddings has, by its name.
+    """
+
+    table: pa.Table
+    rows: np.ndarray
+    places: dict[str, slice]
+
+
 class Store:
     """Reads and writes the files of an index folder.
 
@@ -103,15 +118,20 @@ class Store:
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise InputError(f"{self.folder} is damaged ({error}). {_AGAIN}") from None
 
-    def publish(self, version: Version) -> None:
-        """Makes a version the current one, then removes the files that no reader needs any more."""
+    def publish(self, version: Version, keep: Collection[str] = ()) -> None:
+        """Makes a version the current one, then removes the files that no reader needs any more.
+
+        Args:
+            version: the version.
+            keep: names of files of embeddings to keep for another update.
+        """
         before = self.current()
         files.make_folder(self.path("versions"))
         files.write_json(self.path("versions", f"{version.number}.json"), dataclasses.asdict(version))
         with files.atomic_write(self.path("CURRENT"), "w") as file:
             file.write(f"{version.number}\n")
         # A reader may be opening the version before.
-        self._remove_unused([version] if before is None else [version, before])
+        self._remove_unused([version] if before is None else [version, before], keep)
 
     def write_part(self, table: pa.Table, model: str) -> str:
         """Writes a table of images and embeddings to the next file; returns its name."""
@@ -134,19 +154,33 @@ class Store:
             reason = str(error).strip().splitlines()[0]
             raise InputError(f"{self.path(name)} is damaged ({reason}). {_AGAIN}") from None
 
-    def read(self, version: Version, columns: Sequence[str] | None = None) -> tuple[pa.Table, np.ndarray]:
-        """Reads columns of a version's images, by default all, and the embeddings, `[rows, dim]` float32.
+    def read(
+        self, version: Version, columns: Sequence[str] | None = None, before: "Contents | None" = None
+    ) -> "Contents":
+        """Reads what a version holds.
+
+        Args:
+            version: the version.
+            columns: names of the columns; None for all.
+            before: what another version holds, of the same columns. Files that both have are not read again.
 
         Raises:
             InputError: a file is missing or damaged.
         """
-        rows, tables, start = np.empty([version.rows, version.dim], np.float32), [], 0
+        rows, tables, places, start = np.empty([version.rows, version.dim], np.float32), [], {}, 0
         for part in version.parts:
-            table = self.read_part(part, columns and [*columns, "embedding"])
-            rows[start : start + table.num_rows] = matrix(table)
-            start += table.num_rows
-            tables.append(table.drop_columns("embedding"))
-        return pa.concat_tables(tables, promote_options="permissive").combine_chunks(), rows
+            if before and part in before.places:
+                old = before.places[part]
+                table, embeddings = before.table.slice(old.start, old.stop - old.start), before.rows[old]
+            else:
+                whole = self.read_part(part, columns and [*columns, "embedding"])
+                table, embeddings = whole.drop_columns("embedding"), matrix(whole)
+            places[part] = slice(start, start + len(embeddings))
+            rows[places[part]] = embeddings
+            start += len(embeddings)
+            tables.append(table)
+        table = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+        return Contents(table, rows, places)
 
     def rows(self, name: str) -> int:
         """Returns the number of rows of a file of embeddings."""
@@ -175,8 +209,8 @@ class Store:
         """Returns the path of an image's thumbnail."""
         return self.path("thumbnails", f"{hashlib.sha256(image_id.encode()).hexdigest()[:32]}.jpg")
 
-    def _remove_unused(self, versions):
-        parts = {name for version in versions for name in version.parts}
+    def _remove_unused(self, versions, keep):
+        parts = {name for version in versions for name in version.parts} | set(keep)
         searches = {version.search for version in versions}
         models = {version.model for version in versions}
         numbers = {f"{version.number}.json" for version in versions}

@@ -1,5 +1,6 @@
 """The search structure of an index: none below some size, where exact search is fast, else ScaNN or FAISS."""
 
+import copy
 import dataclasses
 import logging
 import os
@@ -40,8 +41,9 @@ class Exact:
 
 @dataclasses.dataclass(frozen=True)
 class Approximate:
-    """Searches by ScaNN or FAISS; `row_of` has the row of the index of each row of their gallery."""
+    """Searches by ScaNN or FAISS, built in a folder; `row_of` has the index's row of each of their rows."""
 
+    folder: str
     built: ScannIndex | FaissIndex
     row_of: np.ndarray
 
@@ -69,16 +71,27 @@ def added(index: Store, version: Version, old: Version | None, changed: int, tar
     if problem and (missing := faiss_problem()):
         print(f"All {version.rows:,} images are searched exactly. {problem} Or by FAISS: {missing}")
         return version
-    table, rows = index.read(version, ["id"])
-    built = kind.build(rows, ids=np.array(table.column("id").to_pylist()), target_recall=target_recall)
+    held = index.read(version, ["id"])
+    ids = np.array(held.table.column("id").to_pylist())
+    built = kind.build(held.rows, ids=ids, target_recall=target_recall)
     print(f"The search finds {built.settings.recall:.1%} of the ten nearest of {version.rows:,} images.")
     name = f"search-{version.number}"
     built.save(index.path(name))
     return dataclasses.replace(version, search=name)
 
 
-def opened(index: Store, version: Version, ids: np.ndarray, rows: np.ndarray) -> Structure:
-    """Opens the search structure of a version. It also knows of changes since the structure was built."""
+def opened(
+    index: Store, version: Version, ids: np.ndarray, rows: np.ndarray, before: Structure | None = None
+) -> Structure:
+    """Opens the search structure of a version. It also knows of changes since the structure was built.
+
+    Args:
+        index: the files of the index.
+        version: the version.
+        ids: `[rows]` its ids.
+        rows: `[rows, dim]` its embeddings.
+        before: an open structure of another version. If it is the same one by ScaNN, it is not loaded again.
+    """
     if not version.search:
         return Exact(rows)
     folder = index.path(version.search)
@@ -86,7 +99,7 @@ def opened(index: Store, version: Version, ids: np.ndarray, rows: np.ndarray) ->
     if problem := (faiss_problem if kind is FaissIndex else scann_problem)():
         _LOG.warning("All %d images are searched exactly. %s", version.rows, problem)
         return Exact(rows)
-    built = kind.load(folder)
+    built = _shared(folder, before) or kind.load(folder)
     gone = built.ids[~np.isin(built.ids, ids)]
     if len(gone):
         built.delete(gone)
@@ -94,4 +107,11 @@ def opened(index: Store, version: Version, ids: np.ndarray, rows: np.ndarray) ->
     if new.any():
         built.add(rows[new], ids[new])
     order = np.argsort(ids)
-    return Approximate(built, order[np.searchsorted(ids, built.ids, sorter=order)])
+    return Approximate(folder, built, order[np.searchsorted(ids, built.ids, sorter=order)])
+
+
+def _shared(folder: str, before: Structure | None) -> ScannIndex | None:
+    """Returns a copy of an open structure that may change without changing the other; None if it cannot."""
+    if isinstance(before, Approximate) and before.folder == folder and isinstance(before.built, ScannIndex):
+        return copy.copy(before.built)  # Its changes replace arrays. FAISS changes its own.
+    return None

@@ -33,11 +33,11 @@ class Opened:
     Args:
         folder: the index folder.
         trusted: whether the model may run any operation.
-        before: the version that was served before; its model is kept if it is the same.
+        before: the version that was served before. What both have in common is not read again.
     """
 
     def __init__(self, folder: str, *, trusted: bool, before: "Opened | None" = None):
-        self.index = SearchIndex(folder, trusted=trusted, loaded=before and before.index.embedder)
+        self.index = SearchIndex(folder, trusted=trusted, before=before and before.index)
         self.number, self.model = self.index.version.number, self.index.version.model
         self.names = [name for name in self.index.table.column_names if name not in PRIVATE]
         self._lock, self._duplicates = threading.Lock(), {}
