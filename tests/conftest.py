@@ -4,12 +4,18 @@ A process may map 65,530 pieces of memory, and dies where it would map more. Ten
 that XLA compiled, and by default each takes a hundred.
 """
 
+import gc
 import os
 
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_parallel_codegen_split_count=1"
+
+
+def pytest_sessionfinish():
+    """Keeps pytest's last collections of garbage short, since pytest-xdist interrupts a process after 5 s."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

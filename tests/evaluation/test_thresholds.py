@@ -1,10 +1,12 @@
-"""Thresholds of a precision: equal to a plain loop over all possible ones."""
+"""Thresholds of a precision and of a false accept rate: equal to a plain loop over all possible ones."""
+
+import itertools
 
 import numpy as np
 import pytest
 
 from tfrank.common.checks import InputError
-from tfrank.evaluation.thresholds import thresholds
+from tfrank.evaluation.thresholds import far_thresholds, thresholds
 
 
 def unit_rows(seed, rows, dim=4):
@@ -68,3 +70,48 @@ def test_the_interval_holds_the_threshold_of_the_population():
 def test_one_class_or_no_pair_is_refused(labels):
     with pytest.raises(InputError, match="at least two classes, and one of them with two images"):
         thresholds(np.eye(3), np.array(labels))
+    with pytest.raises(InputError, match="at least two classes, and one of them with two images"):
+        far_thresholds(np.eye(3), np.array(labels))
+
+
+def clustered(seed, images=40, classes=5):
+    """Rows of classes that overlap, and their labels."""
+    labels = np.random.default_rng(seed).integers(0, classes, images)
+    rows = unit_rows(seed, images) + 2 * unit_rows(9, classes)[labels]
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32), labels
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("far", [0.3, 0.05, 0.002])
+def test_the_threshold_of_a_false_accept_rate_is_the_smallest_that_keeps_it(seed, far):
+    rows, labels = clustered(seed)
+    pairs = list(itertools.combinations(range(len(rows)), 2))
+    negatives = sorted((rows[a] @ rows[b] for a, b in pairs if labels[a] != labels[b]), reverse=True)
+    positives = [rows[a] @ rows[b] for a, b in pairs if labels[a] == labels[b]]
+    (found,) = far_thresholds(rows, labels, fars=[far])
+    accepted = int(far * len(negatives))
+    assert found.pairs == len(negatives) and found.low <= found.high
+    assert np.sum(np.array(negatives) >= found.similarity) == accepted
+    assert negatives[accepted] < found.similarity <= negatives[accepted] + 1e-6
+    assert found.tar == pytest.approx(np.mean([p >= found.similarity for p in positives]))
+
+
+def test_a_rate_below_one_pair_has_no_threshold():
+    rows, labels = clustered(0)
+    (found,) = far_thresholds(rows, labels, fars=[1e-5])
+    assert found.similarity > 1 and found.tar == 0
+
+
+def test_drawn_pairs_give_nearly_the_threshold_of_all_pairs():
+    rows, labels = clustered(1, images=2000, classes=40)
+    (exact,) = far_thresholds(rows, labels, fars=[0.05])
+    (drawn,) = far_thresholds(rows, labels, fars=[0.05], max_pairs=20_000)
+    assert exact.pairs > 900_000 and drawn.pairs == 20_000
+    assert drawn.similarity == pytest.approx(exact.similarity, abs=0.01)
+    assert drawn.tar == pytest.approx(exact.tar, abs=0.02)
+
+
+def test_the_interval_of_a_rate_holds_the_threshold_of_the_population():
+    found = [far_thresholds(*clustered(seed, images=240, classes=40), fars=[0.05])[0] for seed in range(20)]
+    middle = np.median([one.similarity for one in found])
+    assert sum(one.low <= middle <= one.high for one in found) >= 16

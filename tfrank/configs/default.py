@@ -292,6 +292,11 @@ def get_config(loss: str = "") -> ConfigDict:
     config.evaluation.full_size = False
     # Share of the true neighbours that ScaNN is tuned to find, if it is used.
     config.evaluation.target_recall = 0.99
+    # From which similarity on a search calls an image a match, learnt on the validation classes: where this
+    # share of nearest images is of the query's class; or, if `match_far` is above 0, where at most that share
+    # of the pairs of different classes is accepted.
+    config.evaluation.match_precision = 0.95
+    config.evaluation.match_far = 0.0
     # Scales at which an image is embedded; the embeddings are summed. Other scales than 1 need a model that
     # takes images of any size.
     config.evaluation.scales = (1.0,)

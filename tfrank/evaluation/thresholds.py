@@ -10,8 +10,11 @@ from tfrank.common.checks import InputError
 from tfrank.evaluation.search.exhaustive import exact
 
 SAMPLES = 1000
+# The same for pairs of images, of which there are many more, and the greatest number of pairs.
+PAIR_SAMPLES, MAX_PAIRS = 200, 1_000_000
 # Precision from which on a result is called a match, and from which on it may be one.
 MATCH, PERHAPS = 0.95, 0.5
+TOO_FEW = "A threshold needs at least two classes, and one of them with two images."
 
 
 class Threshold(NamedTuple):
@@ -69,7 +72,7 @@ def thresholds(
     precisions = checks.sequence("precisions", precisions, checks.number, above=0, at_most=1)
     _, classes, counts = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)
     if len(counts) < 2 or counts.max() < 2:
-        raise InputError("A threshold needs at least two classes, and one of them with two images.")
+        raise InputError(TOO_FEW)
     found = exact(embeddings, embeddings, 1, np.arange(len(classes)))
     similarities, right = found.similarity[:, 0], classes[found.index[:, 0]] == classes
     order = np.argsort(-similarities, kind="stable")
@@ -86,6 +89,124 @@ def thresholds(
         recall = float(np.mean(similarities[right] >= similarity)) if right.any() else 0.0
         results.append(Threshold(similarity, float(low), float(high), precision, recall))
     return results
+
+
+class FarThreshold(NamedTuple):
+    """A similarity from which on pairs of images are accepted.
+
+    Attributes:
+        similarity: the threshold, a cosine; above 1 if the pairs are too few to measure the rate.
+        low, high: ends of its 95 % interval.
+        far: false accept rate, which was asked for.
+        tar: share of the pairs of one class that are accepted.
+        pairs: number of pairs of different classes that were compared.
+    """
+
+    similarity: float
+    low: float
+    high: float
+    far: float
+    tar: float
+    pairs: int
+
+
+def far_thresholds(
+    embeddings: np.ndarray,
+    labels: np.ndarray,
+    *,
+    fars: Sequence[float] = (1e-2, 1e-3),
+    max_pairs: int = MAX_PAIRS,
+    seed: int = 0,
+) -> list[FarThreshold]:
+    """Returns the smallest threshold that accepts at most a share of the pairs of different classes.
+
+    With N such pairs of similarities n, and P pairs of one class of similarities p,
+
+        FAR(t) = 1/N #{n >= t},    TAR(t) = 1/P #{p >= t}
+
+    The threshold of a rate is the smallest float32 t with FAR(t) <= rate. Unlike precision, the rate does not
+    depend on how many images of other classes there are. Take classes that were not trained on.
+
+    The interval is that of the percentiles 2.5 and 97.5 of 200 draws of as many classes with replacement.
+
+    Args:
+        embeddings: `[images, dim]` of unit norm.
+        labels: `[images]` integers, with at least two classes and one pair of equal labels.
+        fars: false accept rates, above 0, below 1.
+        max_pairs: number of pairs of different classes, and of one class, that are drawn if there are more.
+        seed: seed of the draws.
+
+    Raises:
+        InputError: there is one class only, or no two images of one class.
+
+    >>> rows = np.array([[1, 0], [0.96, 0.28], [0, 1], [0.28, 0.96]])
+    >>> (found,) = far_thresholds(rows, np.array([3, 3, 5, 5]), fars=[0.25])
+    >>> round(found.similarity, 2), found.tar, found.pairs
+    (0.28, 1.0, 4)
+    """
+    fars = checks.sequence("fars", fars, checks.number, above=0, below=1)
+    _, classes, counts = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)
+    if len(counts) < 2 or counts.max() < 2:
+        raise InputError(TOO_FEW)
+    rng = np.random.default_rng(seed)
+    rows = np.asarray(embeddings, np.float32)
+    first, second = _pairs(classes, max_pairs, rng, of_one_class=False)
+    similarities = np.vecdot(rows[first], rows[second])
+    order = np.argsort(-similarities, kind="stable")
+    similarities, first, second = similarities[order], classes[first[order]], classes[second[order]]
+    positives = np.vecdot(*(rows[ends] for ends in _pairs(classes, max_pairs, rng, of_one_class=True)))
+    draws = rng.multinomial(len(counts), np.full(len(counts), 1 / len(counts)), size=PAIR_SAMPLES)
+    draws = np.concatenate([np.ones([1, len(counts)], draws.dtype), draws])
+    found = np.array([_refusing(similarities, draw[first] * draw[second], fars) for draw in draws])
+    results = []
+    for far, (similarity, *drawn) in zip(fars, found.T):
+        low, high = np.nanpercentile(drawn, [2.5, 97.5])
+        tar = float(np.mean(positives >= similarity))
+        results.append(FarThreshold(float(similarity), float(low), float(high), far, tar, len(first)))
+    return results
+
+
+def _pairs(
+    classes: np.ndarray, most: int, rng: np.random.Generator, *, of_one_class: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the numbers of the images of all pairs, or of `most` random ones with replacement."""
+    images = len(classes)
+    if images * (images - 1) // 2 <= 4 * most:
+        first, second = np.triu_indices(images, 1)
+    else:
+        first, second = rng.integers(images, size=(2, 4 * most))
+        if of_one_class:
+            # Draws of any two images would hit few such pairs.
+            order = np.argsort(classes, kind="stable")
+            starts = np.searchsorted(classes[order], np.arange(classes.max() + 1))
+            sizes = np.bincount(classes)
+            of_class = rng.choice(len(sizes), 4 * most, p=sizes * (sizes - 1) / np.sum(sizes * (sizes - 1)))
+            first, second = (order[starts[of_class] + rng.integers(sizes[of_class])] for _ in range(2))
+    chosen = (classes[first] == classes[second]) == of_one_class
+    chosen &= first != second
+    first, second = first[chosen], second[chosen]
+    if len(first) > most:
+        some = rng.choice(len(first), most, replace=False)
+        first, second = first[some], second[some]
+    return first, second
+
+
+def _refusing(similarities: np.ndarray, weights: np.ndarray, fars: Sequence[float]) -> list[float]:
+    """Returns the smallest similarities that refuse all but shares of the pairs.
+
+    1.01 if the pairs are too few; NaN if no pair counts.
+
+    Args:
+        similarities: `[pairs]` float32, descending.
+        weights: `[pairs]` how often each pair counts.
+        fars: the shares to accept.
+    """
+    accepted = np.cumsum(weights)
+    if not accepted[-1]:
+        return [np.nan] * len(fars)
+    refused = np.searchsorted(accepted, np.array(fars) * accepted[-1] + 1e-9, side="right")
+    above = np.nextafter(similarities[refused], np.float32(2)).astype(float)
+    return np.where(refused > 0, above, 1.01).tolist()
 
 
 def _smallest(similarities: np.ndarray, right: np.ndarray, weights: np.ndarray, precision: float) -> float:

@@ -28,7 +28,7 @@ def verification(
     negative pairs of similarities n,
 
         roc_auc    = 1/(P N) sum over p, n of [p > n] + [p = n] / 2
-        TAR at FAR = 1/P #{p: p > t}, where t is the largest n with #{n: n > t} <= FAR N
+        TAR at FAR = 1/P #{p: p > t}, where t is the smallest n with #{n: n > t} <= FAR N
 
     TAR is the share of positives at or above the smallest threshold that accepts at most a share FAR of the
     negatives. A positive as similar as a negative that must be refused is refused. Apart from ties this is

@@ -22,7 +22,7 @@ from tfrank.evaluation.postprocessing.multi_scale import multi_scale
 from tfrank.evaluation.postprocessing.whitening import Whitening, whitening_layer
 from tfrank.evaluation.report import text
 from tfrank.evaluation.search import exhaustive
-from tfrank.evaluation.thresholds import thresholds
+from tfrank.evaluation.thresholds import PERHAPS, far_thresholds, thresholds
 from tfrank.export.saved_model import CONTENTS, export_saved_model
 from tfrank.models.embedding import resolve_options
 from tfrank.models.preprocessing import preprocess
@@ -109,12 +109,15 @@ def match_thresholds(
 ) -> dict[str, dict[str, float]]:
     """Learns from held-out classes from which similarity on two images match; {} without such classes.
 
-    "match": nearest neighbours at least as similar are of the query's class in 95 % of cases. "perhaps": in
-    half of them.
+    "match": by the precision of nearest images, or the false accept rate, of the config. "perhaps": from
+    where on half of the nearest images are of the query's class.
     """
     if validation is None:
         return {}
-    match, perhaps = thresholds(*embed_all(config, function, validation))
+    held_out = embed_all(config, function, validation)
+    match, perhaps = thresholds(*held_out, precisions=(config.evaluation.match_precision, PERHAPS))
+    if config.evaluation.match_far:
+        (match,) = far_thresholds(*held_out, fars=[config.evaluation.match_far])
     return {"match": match._asdict(), "perhaps": perhaps._asdict()}
 
 
@@ -125,13 +128,16 @@ def match_sentence(matches: Mapping[str, Mapping[str, float]]) -> str:
     "From similarity 0.70 on (95 % interval 0.65 to 0.80), 95 % of nearest images are of the query's class."
     """
     match = matches["match"]
+    reached = f"From similarity {match['similarity']:.2f} on (95 % interval {match['low']:.2f} to"
+    reached += f" {match['high']:.2f}), "
+    if "far" in match:
+        pairs = f"{100 * match['far']:g} % of the {match['pairs']:,} pairs of different classes"
+        if match["similarity"] > 1:
+            return f"No similarity is a match: {pairs} are less than one."
+        return f"{reached}at most {pairs} are accepted, and {match['tar']:.1%} of those of one class."
     if match["similarity"] > 1:
         return f"At no similarity are {match['precision']:.0%} of nearest images of the query's class."
-    return (
-        f"From similarity {match['similarity']:.2f} on (95 % interval {match['low']:.2f} to"
-        f" {match['high']:.2f}), {100 * match['precision']:.0f} % of nearest images are of the"
-        " query's class."
-    )
+    return f"{reached}{100 * match['precision']:.0f} % of nearest images are of the query's class."
 
 
 def export(

@@ -197,6 +197,8 @@ def _check_evaluation(evaluation):
     for k in evaluation.recall_at:
         checks.integer("config.evaluation.recall_at", k, at_least=1)
     checks.number("config.evaluation.target_recall", evaluation.target_recall, above=0, at_most=1)
+    checks.number("config.evaluation.match_precision", evaluation.match_precision, above=0, at_most=1)
+    checks.number("config.evaluation.match_far", evaluation.match_far, at_least=0, below=1)
     with checks.as_fields("evaluation", OPTIONS):
         check_options(evaluation)
 
