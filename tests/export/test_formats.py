@@ -71,9 +71,14 @@ def test_a_card_names_data_model_and_results(tmp_path):
     (tmp_path / "metrics.json").write_text(
         json.dumps({"start": {"recall_at_1": 0.5}, "trained": {"map": 0.25}})
     )
+    evaluation = tmp_path / "evaluation" / "test"
+    evaluation.mkdir(parents=True)
+    intervals = {"recall_at_1": {"start": [0.5, 0.41, 0.59]}, "map": {"trained": [0.25, None, None]}}
+    (evaluation / "metrics.json").write_text(json.dumps({"models": {"leave_one_out": intervals}}))
     path = model_card.write(str(tmp_path), str(tmp_path / "out"), license_name="CC-BY-4.0")
     card = pathlib.Path(path).read_text()
-    assert "| start | 0.500 |  |  |  |" in card and "| trained |  |  | 0.250 |  |" in card
+    assert "| start | 0.500 (0.410 to 0.590) |  |  |  |" in card and "| trained |  |  | 0.250 |  |" in card
+    assert "In brackets: the 95 % interval" in card
     assert "- **Licence**: CC-BY-4.0" in card and "- **Training data**: photos (folder)" in card
     assert "/home" not in card
     (tmp_path / "metrics.json").write_text("{")

@@ -24,15 +24,19 @@ def write(run: str, folder: str, *, license_name: str = "") -> str:
         InputError: the run has no results, or they are damaged.
     """
     config, metrics = (_read(os.path.join(run, name)) for name in ("config.json", "metrics.json"))
-    about = _about(run)
+    about, intervals = _evaluation(run)
     path = os.path.join(files.make_folder(folder), FILE)
     with files.atomic_write(path, "w") as file:
-        file.write(text(config, metrics, about, license_name))
+        file.write(text(config, metrics, about, intervals, license_name))
     return path
 
 
 def text(
-    config: dict[str, Any], metrics: dict[str, dict[str, float]], about: dict[str, Any], license_name: str
+    config: dict[str, Any],
+    metrics: dict[str, dict[str, float]],
+    about: dict[str, Any],
+    intervals: dict[str, dict[str, list]],
+    license_name: str,
 ) -> str:
     """Returns the card as Markdown.
 
@@ -40,12 +44,13 @@ def text(
         config: the run's config.
         metrics: by model ("start", "trained"), the metrics by name.
         about: facts on the evaluation by name, as a report has them.
+        intervals: by metric and model, the mean with the ends of its 95 % interval, or None for these.
         license_name: the licence of the model, or "".
     """
     data, model, train = config["data"], config["model"], config["train"]
     source = os.path.basename(str(data["source"] or data["records"]).rstrip("/")) or data["name"]
     rows = [
-        [name, *(f"{values[key]:.3f}" if key in values else "" for key in METRICS.values())]
+        [name, *(_cell(values.get(key), intervals.get(key, {}).get(name)) for key in METRICS.values())]
         for name, values in metrics.items()
     ]
     table = [["", *METRICS], ["---"] * (len(METRICS) + 1), *rows]
@@ -71,6 +76,7 @@ def text(
         "",
         *(f"| {' | '.join(row)} |" for row in table),
         "",
+        *(["In brackets: the 95 % interval, from the bootstrap of classes.", ""] if "(" in str(rows) else []),
         "## Limits",
         "",
         "The metrics hold for images like those of the test set. Measure again on images of another kind.",
@@ -78,15 +84,24 @@ def text(
     return "\n".join(lines) + "\n"
 
 
-def _about(run):
-    """Returns the facts on the evaluation of a run's test set; {} if it has none."""
+def _cell(value, interval):
+    """Returns a metric, with its interval if there is one; "" if the model does not have the metric."""
+    if value is None:
+        return ""
+    _, low, high = interval or (None, None, None)
+    return f"{value:.3f}" if low is None else f"{value:.3f} ({low:.3f} to {high:.3f})"
+
+
+def _evaluation(run):
+    """Returns the facts on the evaluation of a run's test set, and its intervals; {}, {} if it has none."""
     evaluations = os.path.join(run, "evaluation")
     for name in sorted(os.listdir(evaluations)) if os.path.isdir(evaluations) else []:
         path = os.path.join(evaluations, name, "metrics.json")
         if os.path.exists(path):
             found = _read(path)
-            return {**found.get("about", {}), "tfrank": found.get("tfrank", "")}
-    return {}
+            about = {**found.get("about", {}), "tfrank": found.get("tfrank", "")}
+            return about, next(iter(found.get("models", {}).values()), {})
+    return {}, {}
 
 
 def _read(path):

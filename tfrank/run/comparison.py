@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -144,6 +144,21 @@ def model_tables(
             title = ranking if len(results.rankings) > 1 else ""
             tables.append(ModelTable(MEANS.get(metric, metric), models, title))
     return tables
+
+
+def means_and_intervals(tables: Sequence[ModelTable], main_ranking: str) -> dict[str, dict[str, dict]]:
+    """Returns [mean, low, high] by ranking, metric and model; None for the ends where there is no interval.
+
+    Args:
+        tables: as from `model_tables`.
+        main_ranking: name of the ranking of tables without a name.
+    """
+    found: dict[str, dict[str, dict]] = {}
+    for table in tables:
+        of_metric = found.setdefault(table.ranking or main_ranking, {}).setdefault(table.metric, {})
+        for name, (mean, *ends, _), *_ in table.models:
+            of_metric[name] = [mean, *(end if np.isfinite(end) else None for end in ends)]
+    return found
 
 
 def earlier_rankings(before: str, now: str, setups: Mapping[str, RankingSetup]) -> dict[str, EarlierRanking]:

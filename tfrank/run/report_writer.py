@@ -27,6 +27,7 @@ from tfrank.run.comparison import (
     compare_runs,
     earlier_rankings,
     load_baselines,
+    means_and_intervals,
     model_tables,
     per_query_of,
     setups_of_results,
@@ -78,12 +79,13 @@ def write_evaluation(
         beside, left_out = load_baselines(folder, about, setups)
         if compare_with:
             beside["earlier run"] = earlier_rankings(compare_with, folder, setups)
+        tables = model_tables(results, beside, "embeddings" if index is None else "trained")
         notes = [*results.notes, *_note_on_classes(results, images), *left_out]
         page = Report(
             title=title,
             warnings=warnings,
             facts=_facts(about, title),
-            model_tables=model_tables(results, beside, "embeddings" if index is None else "trained"),
+            model_tables=tables,
             metrics=results.metrics(),
             published={name: dict(row) for name, row in config.evaluation.published.items()},
             notes=[*notes, *_note_on_pictures(config)],
@@ -105,6 +107,7 @@ def write_evaluation(
         per_query=per_query,
         curves=lines,
         version=tfrank.__version__,
+        models=means_and_intervals(tables, results.main_ranking),
     )
     with files.atomic_write(os.path.join(folder, "report.html"), "w") as file:
         file.write(html)

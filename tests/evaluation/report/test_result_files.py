@@ -49,7 +49,7 @@ def write(folder, **changes):
 
 def test_metrics_are_as_the_docstring_has_them(tmp_path):
     tree = json.loads((write(tmp_path / "new") / "metrics.json").read_text())
-    example = results.__doc__.split("`metrics.json`:")[1].split("Metrics are shares")[0]
+    example = results.__doc__.split("`metrics.json`:")[1].split("`models` has the mean")[0]
     assert list(tree) == list(json.loads(example.replace(", ...", "")))
     assert tree["schema"] == 2 and tree["tfrank"] == "9.9.9"
     assert load_metrics(str(tmp_path / "new")) == tree

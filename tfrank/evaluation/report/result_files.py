@@ -8,9 +8,12 @@
      "rankings": {"leave_one_out": {"recall_at_1": 0.99, ..., "queries": 900, "queries_without_positive": 0}},
      "galleries": {"leave_one_out": {"images": 900, "sha256": "of their ids and labels"}},
      "extras": {"dists_intra": 0.3, ...},
-     "notes": ["..."]}
+     "notes": ["..."],
+     "models": {"leave_one_out": {"map": {"start": [0.4, 0.38, 0.42], ...}}}}
 
-Metrics are shares from 0 to 1, except counts, and dists@intra and dists@inter, which go up to 2.
+`models` has the mean of each compared model and its 95 % interval, whose ends are null if there are too few
+classes for one. Metrics are shares from 0 to 1, except counts, and dists@intra and dists@inter, which go up
+to 2.
 
 `per_query/<ranking>.csv` has a line for each query: its id, its label and its metrics, empty for a query
 without a positive. An id that a spreadsheet would read as a formula is prefixed with '.
@@ -24,6 +27,7 @@ import glob
 import json
 import os
 import re
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -63,6 +67,7 @@ def write_results(
     per_query: Mapping[str, PerQuery],
     curves: Mapping[str, Mapping[str, Sequence]],
     version: str,
+    models: Mapping[str, Mapping[str, Mapping[str, Sequence[float | None]]]] = types.MappingProxyType({}),
 ) -> None:
     """Writes the files; `metrics.json` last, so that it never lies beside files of another evaluation."""
     files.make_folder(os.path.join(folder, "per_query"))
@@ -86,6 +91,7 @@ def write_results(
         "galleries": {name: dict(one) for name, one in galleries.items()},
         "extras": dict(extras),
         "notes": list(notes),
+        "models": dict(models),
     }
     files.write_json(os.path.join(folder, "metrics.json"), tree)
 
