@@ -3,6 +3,7 @@
     tfrank-index --model=runs/own_images_photos_pnp --images=photos --index_dir=index
     tfrank-index duplicates --index_dir=index
     tfrank-index remove --index_dir=index --ids=robin/1.jpg,robin/2.jpg
+    tfrank-index projector --index_dir=index
 
 The model is the folder of a run, or a SavedModel. Images are those of a folder, with all folders inside it,
 of a CSV file with the column path and any others, or of records. Images that are unchanged since the last
@@ -12,13 +13,14 @@ complete.
 
 import csv
 import functools
+import shlex
 from collections.abc import Sequence
 
 from absl import flags
 
 from tfrank.common import commands, files
 from tfrank.common.checks import InputError
-from tfrank.search import building
+from tfrank.search import building, projector
 from tfrank.search.embedder import Embedder, saved_model_of
 from tfrank.search.images import listed_images
 from tfrank.search.index import DUPLICATE, open_index
@@ -32,19 +34,23 @@ _RECALL = flags.DEFINE_float(
 )
 _TRUST = flags.DEFINE_bool("trust_model", False, "Use the model even if it may read and write files.")
 _SIMILARITY = flags.DEFINE_float("min_similarity", DUPLICATE, "Least cosine of duplicates, -1 to 1.")
+_OUTPUT = flags.DEFINE_string(
+    "output_dir",
+    "",
+    "Where the files for TensorBoard's projector go. Default: the folder projector in the index.",
+)
 _IDS = flags.DEFINE_list("ids", [], "Ids of the images to remove.")
-
-ACTIONS = ("update", "duplicates", "remove")
 
 
 def main(argv: Sequence[str]) -> None:
     """Does what the first word asks for; without one, updates the index."""
     action = argv[1] if argv[1:] else "update"
-    if action not in ACTIONS or argv[2:]:
-        raise InputError(f"Unknown command {' '.join(argv[1:])!r}. Give one of {', '.join(ACTIONS)}.")
+    actions = {"update": _update, "duplicates": _duplicates, "remove": _remove, "projector": _projector}
+    if action not in actions or argv[2:]:
+        raise InputError(f"Unknown command {' '.join(argv[1:])!r}. Give one of {', '.join(actions)}.")
     if not _INDEX.value:
         raise InputError("Give the folder of the index: --index_dir=index")
-    {"update": _update, "duplicates": _duplicates, "remove": _remove}[action]()
+    actions[action]()
 
 
 def _update():
@@ -86,6 +92,13 @@ def _duplicates():
 def _remove():
     version = building.remove(_INDEX.value, _IDS.value, target_recall=_RECALL.value)
     print(f"Version {version.number} of {_INDEX.value} has {version.rows:,} images.")
+
+
+def _projector():
+    index = open_index(_INDEX.value, trusted=_TRUST.value)
+    folder = _OUTPUT.value or index.store.path("projector")
+    count = projector.write(index, folder)
+    print(f"{count:,} of {len(index):,} images. Look at them: tensorboard --logdir={shlex.quote(folder)}")
 
 
 def command() -> None:
