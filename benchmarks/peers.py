@@ -63,8 +63,9 @@ PEERS = {
     ),
     "normalized_softmax": Peer(("NormalizedSoftmaxLoss", {"temperature": 0.05})),
     "arc_face": Peer(("ArcFaceLoss", {"margin": np.degrees(0.5), "scale": 64})),
+    "cos_face": Peer(("CosFaceLoss", {"margin": 0.35, "scale": 64})),
 }
-WITH_PROXIES = ("ProxyNCALoss", "SoftTripleLoss", "NormalizedSoftmaxLoss", "ArcFaceLoss")
+WITH_PROXIES = ("ProxyNCALoss", "SoftTripleLoss", "NormalizedSoftmaxLoss", "ArcFaceLoss", "CosFaceLoss")
 MEMORY = "-memory"
 
 

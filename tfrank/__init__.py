@@ -36,6 +36,7 @@ from tfrank.losses import (
 from tfrank.losses.proxies import (
     PROXY_LOSSES,
     ArcFaceLoss,
+    CosFaceLoss,
     NormalizedSoftmaxLoss,
     Proxies,
     ProxyLoss,
@@ -59,6 +60,7 @@ __all__ = [
     "BlackboxAPLoss",
     "CircleLoss",
     "ContrastiveLoss",
+    "CosFaceLoss",
     "CrossBatchMemory",
     "FastAPLoss",
     "HistogramLoss",

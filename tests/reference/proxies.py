@@ -39,12 +39,18 @@ def arc_face(c, y, *, scale=64.0, margin=0.5):
     return -math.log(own / (own + sum(math.exp(scale * cosine) for z, cosine in enumerate(c) if z != y)))
 
 
+def cos_face(c, y, *, scale=64.0, margin=0.35):
+    own = math.exp(scale * (c[y] - margin))
+    return -math.log(own / (own + sum(math.exp(scale * cosine) for z, cosine in enumerate(c) if z != y)))
+
+
 LOSSES = {
     "proxy_nca": proxy_nca,
     "proxy_nca_pp": proxy_nca_pp,
     "soft_triple": soft_triple,
     "normalized_softmax": normalized_softmax,
     "arc_face": arc_face,
+    "cos_face": cos_face,
 }
 
 

@@ -61,6 +61,7 @@ LOSS_RECIPES = {
     "soft_triple": dict(proxies_per_class=10, gamma=0.1, scale=20.0, margin=0.01, tau=0.2),
     "normalized_softmax": dict(temperature=0.05),
     "arc_face": dict(margin=0.5, scale=64.0),
+    "cos_face": dict(margin=0.35, scale=64.0),
     # Losses of TensorFlow Addons; need the extra `addons`.
     "addons/triplet_semi_hard": dict(margin=1.0, distance_metric="L2"),
     "addons/triplet_hard": dict(margin=1.0, soft=False, distance_metric="L2"),

@@ -21,6 +21,7 @@ OPTIONS = {
         {"proxies_per_class": 3, "gamma": 1.0, "scale": 5.0, "margin": 0.0},
     ],
     "normalized_softmax": [{"temperature": 1.0}],
+    "cos_face": [{"scale": 8.0, "margin": 0.0}],
     "arc_face": [{"scale": 8.0, "margin": 0.0}, {"scale": 8.0, "margin": 1.5}],
 }
 
@@ -52,7 +53,9 @@ class Recipe(NamedTuple):
 DEFAULTS = [Recipe(name, {}) for name in proxies.PROXY_LOSSES]
 every_loss = pytest.mark.parametrize("recipe", DEFAULTS, ids=str)
 every_loss_and_option = pytest.mark.parametrize(
-    "recipe", DEFAULTS + [Recipe(name, option) for name in OPTIONS for option in OPTIONS[name]], ids=str
+    "recipe",
+    DEFAULTS + [Recipe(name, option) for name, options in OPTIONS.items() for option in options],
+    ids=str,
 )
 
 

@@ -4,6 +4,7 @@ A row in `PROXY_LOSSES` makes a loss available by name and includes it in the te
 """
 
 from tfrank.losses.proxies.arc_face import ArcFaceLoss
+from tfrank.losses.proxies.cos_face import CosFaceLoss
 from tfrank.losses.proxies.layer import Proxies
 from tfrank.losses.proxies.normalized_softmax import NormalizedSoftmaxLoss
 from tfrank.losses.proxies.proxy_loss import ProxyLoss
@@ -17,11 +18,13 @@ PROXY_LOSSES: dict[str, type[ProxyLoss]] = {
     "soft_triple": SoftTripleLoss,
     "normalized_softmax": NormalizedSoftmaxLoss,
     "arc_face": ArcFaceLoss,
+    "cos_face": CosFaceLoss,
 }
 
 __all__ = [
     "PROXY_LOSSES",
     "ArcFaceLoss",
+    "CosFaceLoss",
     "NormalizedSoftmaxLoss",
     "Proxies",
     "ProxyLoss",

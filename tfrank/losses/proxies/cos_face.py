@@ -1,0 +1,71 @@
+"""CosFace (Wang et al., CVPR 2018, arXiv 1801.09414)."""
+
+from collections.abc import Iterable
+
+import keras
+import tensorflow as tf
+
+from tfrank.common import checks
+from tfrank.losses.proxies.proxy_loss import ProxyLoss
+
+
+def cos_face_loss(
+    cosines: tf.Tensor, class_index: tf.Tensor, *, scale: float = 64.0, margin: float = 0.35
+) -> tf.Tensor:
+    """The loss of each row, `[batch]`.
+
+    Implements the formula of `CosFaceLoss`.
+
+    Args:
+        cosines: `[batch, proxies]` float.
+        class_index: `[batch]` int32, the column of the proxy of each row's class.
+        scale: positive.
+        margin: cosine, 0 to 2.
+    """
+    own = tf.one_hot(class_index, cosines.shape[1], dtype=cosines.dtype)
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(class_index, scale * (cosines - margin * own))
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class CosFaceLoss(ProxyLoss):
+    """Softmax classification by cosines, of which an embedding's own must be larger by a margin.
+
+        a   = c_y - margin
+        L_q = -log(exp(scale a) / (exp(scale a) + sum over classes z != y of exp(scale c_z)))      (eq. 4)
+
+    with c_z the cosine of the embedding with the proxy of class z, and y the embedding's class.
+
+    Args:
+        labels: the training labels, see `ProxyLoss`.
+        scale: positive; the paper's s. Default 64.
+        margin: cosine, 0 to 2; the paper's m. Default 0.35.
+        reduction: "mean" or None, see `ProxyLoss`.
+        name: name of the loss.
+
+    Shapes: labels `[batch]` or `[batch, 1]` integers, cosines `[batch, classes]` floats, from the layer
+    that `proxies()` makes.
+
+    Every row counts, even one without another row of its class in the batch. With one class the loss is 0.
+
+    Reference: Wang et al., CosFace: Large Margin Cosine Loss for Deep Face Recognition, CVPR 2018,
+    arXiv 1801.09414; defaults are the paper's. Memory: about three matrices `[batch, classes]`.
+
+    >>> loss = CosFaceLoss(labels=[3, 7])
+    >>> round(float(loss([7, 3], [[0.1, 0.2], [0.1, 0.0]])), 4)
+    16.0
+    """
+
+    def __init__(
+        self,
+        labels: Iterable[int],
+        *,
+        scale: float = 64.0,
+        margin: float = 0.35,
+        reduction: str | None = "mean",
+        name: str = "cos_face",
+    ):
+        hyper_parameters = {
+            "scale": checks.number("scale", scale, above=0),
+            "margin": checks.number("margin", margin, at_least=0, at_most=2),
+        }
+        super().__init__(cos_face_loss, hyper_parameters, labels, reduction=reduction, name=name)
