@@ -137,7 +137,13 @@ def blackbox_ap(*pairs, interpolation=4.0, margin=0.02):  # arXiv 1912.03500
 
 
 def blackbox_ap_slopes(*pairs, interpolation=4.0, margin=0.02):  # arXiv 1912.03500
-    """dL_q/ds, [queries, gallery], as the method defines it."""
+    """dL_q/ds, [queries, gallery], as the method defines it for the mean over all valid queries."""
+    query_labels, _, gallery_labels, _, self_index = pairs
+    in_gallery = any(row >= 0 for row in self_index)
+    own = 1 if in_gallery else 0
+    asked = list(gallery_labels if in_gallery else query_labels)
+    valid = sum(list(gallery_labels).count(label) > own for label in asked)
+    interpolation /= max(valid, 1)
     slopes = []
     for s, positives, negatives in each_query(*pairs):
         slopes.append([0.0] * len(s))

@@ -75,7 +75,21 @@ def blackbox_ap_loss(
     norm.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
-    return score_rows(_kernel, *rows, interpolation, margin)
+    queries = _valid_queries(query_labels, gallery_labels, self_index)
+    step = scalars.tensor(interpolation, query_embeddings.dtype) / tf.cast(queries, query_embeddings.dtype)
+    return score_rows(_kernel, *rows, step, margin)
+
+
+def _valid_queries(query_labels, gallery_labels, self_index):
+    """The number of valid queries, on all replicas alike: of the gallery's rows if queries are among them."""
+    ordered = tf.sort(gallery_labels)
+
+    def valid(labels, least):
+        size = tf.searchsorted(ordered, labels, "right") - tf.searchsorted(ordered, labels, "left")
+        return tf.math.count_nonzero(size >= least)
+
+    among = tf.reduce_any(self_index >= 0)
+    return tf.maximum(tf.where(among, valid(gallery_labels, 2), valid(query_labels, 1)), 1)
 
 
 @keras.saving.register_keras_serializable("tfrank")
@@ -86,14 +100,17 @@ class BlackboxAPLoss(RankingLoss):
         rank(s)_i = (1 + number of s_j above s_i) / number of s_j
         L_q = 1 - 1/|P| sum over positives i of rank_P(s)_i / rank(s)_i
         g = dL_q / d rank(s), with rank_P, the rank among positives, a constant
-        dL_q / ds = -(rank(s) - rank(s + lambda g)) / lambda
+        dL_q / ds = -(rank(s) - rank(s + h g)) / h,       h = lambda / Q
 
-    With margin 0 the value is 1 - AP itself; ties share the better rank. The value is piecewise constant, and
-    the last line is the derivative of its continuous interpolation.
+    with Q the number of valid queries of the global batch (all rows with another of their class in the
+    gallery, if the batch is a part of it). As the loss of a batch is a mean over Q queries, lambda times its
+    gradient is h g, which is what the authors' code adds to the scores. With margin 0 the value is 1 - AP
+    itself; ties share the better rank. The value is piecewise constant, and the slope is that of its
+    continuous interpolation.
 
     Args:
         interpolation: lambda, positive. Larger values take more distant ranks into account but are less
-            faithful. Default 4 (the authors' retrieval experiments).
+            faithful. Default 4 (the authors' retrieval experiments, with batches of 128).
         margin: how far above negatives positives should score, at least 0. Default 0.02 (the same). Here the
             shift is fixed; the authors' code draws its size at random.
         reduction: "mean" or None, see `RankingLoss`.
