@@ -34,7 +34,7 @@ RANK_OPTIONS = [
 OPTIONS = {
     "pnp": [*RANK_OPTIONS, {"alpha": 1.5, "b": 0.5}],
     "smooth_ap": RANK_OPTIONS,
-    "map_q": [{"num_bins": 5}, {"num_bins": 50}, {"include_self": True}],
+    "map_q": [{"num_bins": 5}, {"num_bins": 50}, {"num_bins": 25, "minimum": 0.0}, {"include_self": True}],
     "fast_ap": [{"num_bins": 1}, {"num_bins": 3}, {"num_bins": 37}],
     "rll": [
         {"negative_temperature": 0.0},

@@ -26,6 +26,7 @@ NO_BOOLEAN = ["no", None, 2]
         ("smooth_ap", "temperature", [0, -1, *NO_NUMBER]),
         ("smooth_ap", "include_self", NO_BOOLEAN),
         ("map_q", "num_bins", [1, 0, -20, *NO_INTEGER]),
+        ("map_q", "minimum", [1, -1.1, *NO_NUMBER]),
         *[("map_q", switch, NO_BOOLEAN) for switch in ("tie_aware", "class_weights", "include_self")],
         ("fast_ap", "num_bins", [0, -10, *NO_INTEGER]),
         # At most alpha, 1.2.

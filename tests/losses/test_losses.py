@@ -282,7 +282,9 @@ def elsewhere(value):
         return tuple(map(elsewhere, value))
     if isinstance(value, bool):
         return not value
-    return value + 4 if isinstance(value, int) else value * 1.5 + 0.1
+    if isinstance(value, int):
+        return value + 4
+    return value * (1.5 if value >= 0 else 0.5) + 0.1
 
 
 @every_loss

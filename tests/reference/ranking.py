@@ -34,9 +34,9 @@ def smooth_ap(*pairs, temperature=0.01, include_self=False):  # arXiv 2007.12163
     return mean_over_positives(term, *pairs, temperature=temperature, include_self=include_self)
 
 
-def map_q(*pairs, num_bins=20, tie_aware=False, include_self=False):  # arXiv 1906.07589
+def map_q(*pairs, num_bins=20, tie_aware=False, minimum=-1.0, include_self=False):  # arXiv 1906.07589
     """1 - AP_Q of eq. 11, and which queries are valid."""
-    width = 2 / (num_bins - 1)  # Delta
+    width = (1 - minimum) / (num_bins - 1)  # Delta
 
     def loss(s, positives, negatives):
         ap = relevant_so_far = rows_so_far = 0.0
@@ -44,7 +44,7 @@ def map_q(*pairs, num_bins=20, tie_aware=False, include_self=False):  # arXiv 19
             center = 1 - (m - 1) * width
             relevant = rows = 0.0
             for i in [*positives, *negatives]:
-                x = min(max(s[i], -1.0), 1.0)
+                x = min(max(s[i], minimum), 1.0)
                 delta = max(1 - abs(x - center) / width, 0)  # eq. 7
                 rows += delta
                 relevant += delta if i in positives else 0

@@ -13,7 +13,7 @@ LOSS_RECIPES = {
     # warmup_steps: only for "dq", see `PNPLoss`. -1: half of the run for random weights, else 0.
     "pnp": dict(variant="dq", alpha=4.0, b=4.0, temperature=0.01, include_self=False, warmup_steps=0),
     "smooth_ap": dict(temperature=0.01, include_self=False),
-    "map_q": dict(num_bins=20, tie_aware=False, class_weights=False, include_self=False),
+    "map_q": dict(num_bins=20, tie_aware=False, minimum=-1.0, class_weights=False, include_self=False),
     "rll": dict(
         margin=0.4,
         alpha=1.2,

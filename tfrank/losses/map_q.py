@@ -7,9 +7,11 @@ import keras
 import tensorflow as tf
 
 from tfrank.common import checks, distributed
+from tfrank.losses.core import scalars
 from tfrank.losses.core.binned_ap import histogram_kernel
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.rows import score_rows
+from tfrank.losses.core.scalars import Scalar
 
 _kernel = functools.cache(histogram_kernel)
 
@@ -23,6 +25,7 @@ def quantized_ap_loss(
     *,
     num_bins: int = 20,
     tie_aware: bool = False,
+    minimum: Scalar = -1.0,
     include_self: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """1 - AP_Q of each query, `[queries]`, and which queries are valid, `[queries]` bool.
@@ -31,14 +34,14 @@ def quantized_ap_loss(
     norm.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
-    return score_rows(_kernel(num_bins, tie_aware), *rows, include_self=include_self)
+    return score_rows(_kernel(num_bins, tie_aware), *rows, minimum, include_self=include_self)
 
 
 @keras.saving.register_keras_serializable("tfrank")
 class QuantizedAPLoss(RankingLoss):
     """One minus Average Precision, with similarities soft-binned into a histogram.
 
-        b_m = 1 - (m - 1) D, D = 2 / (M - 1)              M bin centres on [-1, 1]
+        b_m = 1 - (m - 1) D, D = (1 - minimum) / (M - 1)  M bin centres on [minimum, 1]
         delta(s, m) = max(1 - |s - b_m| / D, 0)                                       (eq. 7)
         h_m, h+_m = sum of delta(s_j, m) over all j, over the positives
         P_m = sum_{m' <= m} h+_m' / sum_{m' <= m} h_m'     0 if the denominator is 0  (eq. 9)
@@ -50,6 +53,8 @@ class QuantizedAPLoss(RankingLoss):
     Args:
         num_bins: M, at least 2. Default 20 (section 4.2, "Score quantization").
         tie_aware: eq. 13 instead of eq. 9. Default False, which the paper found better.
+        minimum: centre of the last bin, -1 to below 1, in which all smaller similarities count. Default -1:
+            the paper's interval. The authors' `APLoss` has 25 bins on [0, 1]: `num_bins=25, minimum=0.0`.
         class_weights: whether every class of the global batch has the same weight, whatever its number of
             queries: w_q = 1 / (number of valid queries of q's class). Gains 1 to 3 % mAP on unbalanced data
             (Fig. 7). Default False: eq. 12.
@@ -75,6 +80,7 @@ class QuantizedAPLoss(RankingLoss):
         num_bins: int = 20,
         *,
         tie_aware: bool = False,
+        minimum: Scalar = -1.0,
         class_weights: bool = False,
         include_self: bool = False,
         reduction: str | None = "mean",
@@ -83,6 +89,7 @@ class QuantizedAPLoss(RankingLoss):
         hyper_parameters = {
             "num_bins": checks.integer("num_bins", num_bins, at_least=2),
             "tie_aware": checks.boolean("tie_aware", tie_aware),
+            "minimum": scalars.number("minimum", minimum, at_least=-1, below=1),
             "include_self": checks.boolean("include_self", include_self),
         }
         super().__init__(quantized_ap_loss, hyper_parameters, reduction=reduction, name=name)

@@ -1,10 +1,11 @@
 """Average Precision from histograms of similarities (Revaud et al., arXiv 1906.07589, eq. 5 to 13).
 
-A similarity s has the position x = (1 - s) / spacing among M bin centres, which are numbered 0 to M - 1 from
-the most similar one. Its triangular soft assignment (eq. 7) reaches the two neighbouring bins, so it adds
-clip(m + 1 - x, 0, 1) to the cumulative histogram at bin m. The cumulative histograms of eq. 9 are sums of
-these shares. Each bin takes one vectorised pass over a block that is in cache. The derivative of a share is
-nonzero in one bin only, where the gradient looks it up. No tensor has the size bins x batch x batch.
+A similarity s has the position x = (1 - s) / spacing among M bin centres on [minimum, 1], which are numbered
+0 to M - 1 from the most similar one. Its triangular soft assignment (eq. 7) reaches the two neighbouring
+bins, so it adds clip(m + 1 - x, 0, 1) to the cumulative histogram at bin m. The cumulative histograms of eq.
+9 are sums of these shares. Each bin takes one vectorised pass over a block that is in cache. The derivative
+of a share is nonzero in one bin only, where the gradient looks it up. No tensor has the size bins x batch x
+batch.
 """
 
 import tensorflow as tf
@@ -36,11 +37,14 @@ def _with_bin_before(cumulative):
 
 
 def histogram_kernel(num_bins: int, tie_aware: bool) -> Kernel:
-    """The kernel of L = 1 - sum_m P_m dr_m (eq. 11), with the precision P_m of eq. 9 or 13."""
-    loss_of = tie_aware_precision_loss if tie_aware else precision_loss
-    per_unit = (num_bins - 1) / 2  # 1 / spacing
+    """The kernel of L = 1 - sum_m P_m dr_m (eq. 11), with the precision P_m of eq. 9 or 13.
 
-    def kernel(block: Block):
+    It takes the centre of the last bin, `minimum`, and counts similarities below it in that bin.
+    """
+    loss_of = tie_aware_precision_loss if tie_aware else precision_loss
+
+    def kernel(block: Block, minimum):
+        per_unit = (num_bins - 1) / (1 - minimum)  # 1 / spacing
         position = tf.clip_by_value((1 - block.s) * per_unit, 0, num_bins - 1)
         reach = tf.cast(tf.range(1, num_bins + 1), block.s.dtype)  # m + 1
 
@@ -63,7 +67,9 @@ def histogram_kernel(num_bins: int, tie_aware: bool) -> Kernel:
         lower_bin = tf.cast(tf.minimum(position, num_bins - 2), tf.int32)
         column = lower_bin + tf.where(block.negative_mask, 0, num_bins)
         slopes = tf.gather(_materialized(tf.concat(rates, axis=1)), column, axis=1, batch_dims=1)
-        return losses, tf.where(block.candidate_mask, slopes, tf.zeros_like(slopes))
+        # Rounding puts similarities of -1 beyond the last bin of [-1, 1], where they keep their slope.
+        moves = block.candidate_mask & ((block.s >= minimum) | (minimum <= -1))
+        return losses, tf.where(moves, slopes, tf.zeros_like(slopes))
 
     return kernel
 
