@@ -46,6 +46,7 @@ OPTIONS = {
     ],
     "blackbox_ap": [{"interpolation": 0.5}, {"margin": 0.0}],
     "recall_at_k": [
+        {"k_temperatures": (1.0,) * 5, "count_query": True},
         {"ks": (1, 3), "k_temperatures": (0.5, 2.0), "temperature": 0.1},
         {"ks": (1, 3), "k_temperatures": (4.0, 2.0), "temperature": 0.1},
     ],

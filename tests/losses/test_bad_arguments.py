@@ -48,7 +48,7 @@ NO_BOOLEAN = ["no", None, 2]
         ("recall_at_k", "temperature", [0, -1, *NO_NUMBER]),
         ("recall_at_k", "k_temperatures", [[], 5, "12345", None, [0] * 5, [1] * 4, [1] * 6]),
         ("recall_at_k", "k_temperatures", [[1, 2, 4, 8, x] for x in NO_NUMBER]),
-        ("recall_at_k", "simix", NO_BOOLEAN),
+        *[("recall_at_k", switch, NO_BOOLEAN) for switch in ("count_query", "simix")],
         ("recall_at_k", "seed", [-1, 2**63, *NO_INTEGER]),
         ("sup_ap", "temperature", [0, -1, *NO_NUMBER]),
         *[("sup_ap", argument, [-0.1, *NO_NUMBER]) for argument in ("rho", "delta")],

@@ -159,11 +159,14 @@ def blackbox_ap_slopes(*pairs, interpolation=4.0, margin=0.02):  # arXiv 1912.03
     return np.array(slopes)
 
 
-def recall_at_k_loss(*pairs, ks=(1, 2, 4, 8, 16), temperature=0.01, k_temperatures=(1, 2, 4, 8, 16)):
+def recall_at_k_loss(
+    *pairs, ks=(1, 2, 4, 8, 16), temperature=0.01, k_temperatures=(1, 2, 4, 8, 16), count_query=False
+):
     """1 - the mean over k of the smooth recall@k of Patel et al., arXiv 2108.11179; which are valid."""
 
     def loss(s, positives, negatives):
-        r = [1 + soft_rank(i, positives + negatives, s, temperature) for i in positives]
+        own = [j for j in range(len(s)) if j not in positives + negatives] if count_query else []
+        r = [1 + soft_rank(i, positives + negatives + own, s, temperature) for i in positives]
         recalls = []
         for k, k_temperature in zip(ks, k_temperatures, strict=True):
             found = sum(sigmoid((k - r_i) / k_temperature) for r_i in r)
@@ -198,12 +201,15 @@ def sup_ap(
             positives_before = sum(s[k] > s[i] for k in positives)
             negatives_before = sum(H(s[j] - s[i]) for j in negatives)
             terms.append(1 - (1 + positives_before) / (1 + positives_before + negatives_before))
+        return sum(terms) / len(terms)
+
+    def calibration(s, positives, negatives):
         too_far = [max(positive_margin - s[i], 0) for i in positives]
         too_near = [max(s[j] - negative_margin, 0) for j in negatives]
-        calibration = sum(too_far) / len(too_far) + sum(too_near) / max(len(too_near), 1)
-        return (1 - calibration_weight) * sum(terms) / len(terms) + calibration_weight * calibration
+        return sum(too_far) / len(too_far) + sum(too_near) / max(len(too_near), 1)
 
-    return by_query(loss, *pairs, include_self=include_self)
+    ranking, valid = by_query(loss, *pairs, include_self=include_self)
+    return (1 - calibration_weight) * ranking + calibration_weight * by_query(calibration, *pairs)[0], valid
 
 
 def rll_slopes(

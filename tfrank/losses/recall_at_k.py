@@ -17,8 +17,8 @@ from tfrank.losses.core.scalars import Scalar
 
 
 @functools.cache
-def _kernel(ks):
-    """The kernel for these k.
+def _kernel(ks, count_query):
+    """The kernel for these k, with ranks that count the query's own row or not.
 
     A query's loss is not a mean over its positives, so ranks are computed twice: for the value, and for the
     gradient.
@@ -28,6 +28,7 @@ def _kernel(ks):
         step = sigmoid_step(temperature)
         k = tf.constant(ks, block.s.dtype)
         zero = tf.zeros_like(block.s)
+        ranked_mask = block.candidate_mask | block.own_mask if count_query else block.candidate_mask
 
         def found(rank):
             """sigmoid((k - rank) / T_k), `[rows, ks]`: how much a positive of that rank is in the top k."""
@@ -35,7 +36,7 @@ def _kernel(ks):
 
         def ranked(i):
             before, slope = step(block.s - block.at(i))
-            others = block.candidate_mask & (block.columns != i[:, None])
+            others = ranked_mask & (block.columns != i[:, None])
             rank = 1 + tf.reduce_sum(tf.where(others, before, zero), axis=1)
             return rank, tf.where(others, slope, zero)
 
@@ -72,6 +73,7 @@ def recall_at_k_loss(
     ks: tuple[int, ...] = (1, 2, 4, 8, 16),
     temperature: Scalar = 0.01,
     k_temperatures: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0),
+    count_query: bool = False,
     present: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """1 - smooth Recall@k of each query, `[queries]`, and which queries are valid, `[queries]` bool.
@@ -79,7 +81,7 @@ def recall_at_k_loss(
     Implements the formula of `RecallAtKLoss`. Takes the arguments of `score_rows`; embeddings have unit norm.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
-    return score_rows(_kernel(ks), *rows, temperature, k_temperatures, present=present)
+    return score_rows(_kernel(ks, count_query), *rows, temperature, k_temperatures, present=present)
 
 
 def virtual_rows(labels: tf.Tensor, embeddings: tf.Tensor, shares: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -121,6 +123,9 @@ class RecallAtKLoss(RankingLoss):
         R_k = min(k, sum over positives i of sigmoid((k - r_i) / T_k)) / min(k, |P|)
         L_q = 1 - mean of R_k over k
 
+    The paper's sum over j leaves out the query. In the authors' code it counts too, so that the best rank is
+    nearly 2, and T_k is 1 in their latest version: `k_temperatures=[1] * 5, count_query=True`.
+
     `simix` adds a virtual row for every row that is not the only one of its class: the mixture
     a x_i + (1 - a) x_j with the next row of its class, with a uniform in 0 to 1. Virtual rows are queries and
     gallery rows like the others. L_q is then the mean of the loss of the row and that of its virtual row. The
@@ -130,7 +135,8 @@ class RecallAtKLoss(RankingLoss):
     Args:
         ks: the values of k, each at least 1. Default 1, 2, 4, 8, 16.
         temperature: temperature of the sigmoid of the ranks, positive. Default 0.01.
-        k_temperatures: T_k, positive, one for each k. Default 1, 2, 4, 8, 16 (the authors' code).
+        k_temperatures: T_k, positive, one for each k. Default 1, 2, 4, 8, 16 (the authors' first code).
+        count_query: whether the ranks count the query's own row, if it is in the gallery. Default False.
         simix: whether to extend batches by virtual rows, which takes four times the memory.
         seed: seed of the virtual rows, at least 0. Used only with `simix`.
         reduction: "mean" or None, see `RankingLoss`.
@@ -154,6 +160,7 @@ class RecallAtKLoss(RankingLoss):
         *,
         temperature: Scalar = 0.01,
         k_temperatures: Sequence[float] = (1.0, 2.0, 4.0, 8.0, 16.0),
+        count_query: bool = False,
         simix: bool = False,
         seed: int = 0,
         reduction: str | None = "mean",
@@ -163,6 +170,7 @@ class RecallAtKLoss(RankingLoss):
             "ks": checks.sequence("ks", ks, checks.integer, at_least=1),
             "temperature": scalars.number("temperature", temperature, above=0),
             "k_temperatures": checks.sequence("k_temperatures", k_temperatures, checks.number, above=0),
+            "count_query": checks.boolean("count_query", count_query),
         }
         if len(hyper_parameters["k_temperatures"]) != len(hyper_parameters["ks"]):
             raise checks.invalid("k_temperatures", f"one number for each of ks={ks!r}", k_temperatures)

@@ -48,11 +48,22 @@ def calibration_kernel(positive_margin: float | tf.Tensor, negative_margin: floa
     return kernel
 
 
+def _ranking_kernel(block: Block, temperature, rho, delta):
+    return penalty_kernel(penalty, upper_bound_step(temperature, rho, delta), hard_step)(block)
+
+
+def _calibration_kernel(block: Block, positive_margin, negative_margin):
+    return calibration_kernel(positive_margin, negative_margin)(block)
+
+
 def _kernel(block: Block, temperature, rho, delta, calibration_weight, positive_margin, negative_margin):
-    ranking = penalty_kernel(penalty, upper_bound_step(temperature, rho, delta), hard_step)
-    calibration = calibration_kernel(positive_margin, negative_margin)
-    parts = zip(ranking(block), calibration(block))
-    return tuple((1 - calibration_weight) * rank + calibration_weight * level for rank, level in parts)
+    ranking = _ranking_kernel(block, temperature, rho, delta)
+    calibration = _calibration_kernel(block, positive_margin, negative_margin)
+    return tuple(_weighted(*parts, calibration_weight) for parts in zip(ranking, calibration))
+
+
+def _weighted(ranking, calibration, calibration_weight):
+    return (1 - calibration_weight) * ranking + calibration_weight * calibration
 
 
 def sup_ap_loss(
@@ -75,8 +86,13 @@ def sup_ap_loss(
     Implements the formula of `SupAPLoss`. Takes the arguments of `score_rows`; embeddings have unit norm.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
-    numbers = temperature, rho, delta, calibration_weight, positive_margin, negative_margin
-    return score_rows(_kernel, *rows, *numbers, include_self=include_self)
+    of_ranks, of_levels = (temperature, rho, delta), (positive_margin, negative_margin)
+    if not include_self:
+        return score_rows(_kernel, *rows, *of_ranks, calibration_weight, *of_levels)
+    # The query ranks among its positives, but has no similarity to itself to calibrate.
+    ranking, valid = score_rows(_ranking_kernel, *rows, *of_ranks, include_self=True)
+    calibration, _ = score_rows(_calibration_kernel, *rows, *of_levels)
+    return _weighted(ranking, calibration, scalars.tensor(calibration_weight, ranking.dtype)), valid
 
 
 @keras.saving.register_keras_serializable("tfrank")
@@ -104,7 +120,8 @@ class SupAPLoss(RankingLoss):
         calibration_weight: w, 0 (SupAP alone) to 1. Default 0.5.
         positive_margin: similarity that positives should reach. Default 0.9.
         negative_margin: similarity that negatives should stay below. Default 0.6.
-        include_self: whether the query also counts as a positive of itself.
+        include_self: whether the query also counts as a positive of itself in L_SupAP, which then takes two
+            passes. Default False.
         reduction: "mean" or None, see `RankingLoss`.
         name: name of the loss.
 

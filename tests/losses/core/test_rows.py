@@ -188,7 +188,7 @@ def test_absent_rows_are_as_if_they_were_not_in_the_gallery(name):
     """Rows of no query's class, the nearest that there can be: copies of the queries."""
     kernel, *numbers = {
         "smooth_ap": [ranks.penalty_kernel(on_both, ranks.sigmoid_step(0.1), ranks.sigmoid_step(0.1))],
-        "recall_at_k": [losses.recall_at_k._kernel((1, 3)), 0.1, (0.5, 2.0)],
+        "recall_at_k": [losses.recall_at_k._kernel((1, 3), False), 0.1, (0.5, 2.0)],
     }[name]
     batch = embeddings()
     present = np.arange(2 * len(LABELS)) % 2 == 0

@@ -48,6 +48,7 @@ class Block:
     Attributes:
         s: `[rows, gallery]` similarities.
         candidate_mask: `[rows, gallery]` bool, all columns but padding and, if left out, the query's own row.
+        own_mask: `[rows, gallery]` bool, the query's own row if it is left out.
         positive_mask: `[rows, gallery]` bool, the candidates of the query's class.
         negative_mask: `[rows, gallery]` bool, the candidates of other classes.
         positives, negatives: `[rows]` of the dtype of s, their number; at least 1, so that one can divide.
@@ -62,7 +63,8 @@ class Block:
         self.gallery_size = runs.gallery_size
         exists = columns < runs.gallery_size[:, None]
         same_class = (columns >= runs.start[:, None]) & (columns < (runs.start + runs.size)[:, None])
-        self.candidate_mask = (columns != runs.own[:, None]) & exists
+        self.own_mask = columns == runs.own[:, None]
+        self.candidate_mask = ~self.own_mask & exists
         self.positive_mask = same_class & self.candidate_mask
         self.negative_mask = ~same_class & exists
         self.positives = tf.cast(tf.maximum(runs.positives, 1), s.dtype)
