@@ -1,1 +1,8 @@
-"""Benchmarks: each prints ratios against a peer or a limit that was measured in the same run."""
+"""Benchmarks: each prints ratios against a peer or a limit that was measured in the same run.
+
+PyTorch does not find Triton, which comes with its builds for GPUs: its LLVM beside TensorFlow's ends the process.
+"""
+
+import sys
+
+sys.modules["triton"] = None  # type: ignore[assignment]

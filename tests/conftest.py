@@ -2,13 +2,18 @@
 
 A process may map 65,530 pieces of memory, and dies where it would map more. TensorFlow keeps every program
 that XLA compiled, and by default each takes a hundred.
+
+PyTorch does not find Triton, which comes with its builds for GPUs. Triton's LLVM beside TensorFlow's ends the
+process.
 """
 
 import gc
 import os
+import sys
 
 import pytest
 
+sys.modules["triton"] = None  # type: ignore[assignment]
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_parallel_codegen_split_count=1"
 
