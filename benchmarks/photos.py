@@ -37,6 +37,7 @@ _DATA = flags.DEFINE_string("data", None, "Folder of cub50.zip and caltech101.zi
 _SEEDS = flags.DEFINE_integer("seeds", 5, "Number of seeds, 0 and up.", lower_bound=2)
 _SETS = flags.DEFINE_list("sets", ["cub50", "caltech101"], "Which of the two.")
 _METHODS = flags.DEFINE_list("methods", ["default", "fast", "random", "peer"], "Which rows.")
+flags.register_validator("methods", lambda given: set(given) <= {*RUNS, "peer"}, "no such row")
 _FOLDER = flags.DEFINE_string("folder", "runs/photos", "Where the runs go.")
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

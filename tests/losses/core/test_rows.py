@@ -13,7 +13,6 @@ from tests.losses import (
     SOFT_RECIPES,
     embeddings,
     every_loss,
-    every_soft_loss,
     one_loss_of_each_kind,
     value_and_gradient,
 )
@@ -111,8 +110,13 @@ def assert_gradients_are_slopes(function, core, recipe=None):
 # Values and gradients.
 
 
-@every_core
-@every_soft_loss
+def marked(recipe, case):
+    """Losses of one kind share what differs between the cases, so that only CI tests all of them."""
+    quick = recipe.name in KINDS or case in ("one batch", "gallery holds the batch and more")
+    return pytest.param(recipe, case, marks=() if quick else pytest.mark.slow, id=f"{recipe}-{case}")
+
+
+@pytest.mark.parametrize("recipe, case", [marked(recipe, case) for recipe in SOFT_RECIPES for case in CORES])
 def test_values_and_gradients_of_every_loss_are_the_papers(recipe, case):
     """The gradient is the slope of the value, unless the paper defines another."""
     query_labels, queries, gallery_labels, gallery, self_index = core = CORES[case]
