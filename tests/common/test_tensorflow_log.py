@@ -9,6 +9,7 @@ import pytest
 from tests.data import png
 from tests.programs import ROOT
 from tests.training.runs import SMALL
+from tfrank.evaluation.search.scann_probe import scann_problem
 
 pytestmark = pytest.mark.slow
 
@@ -27,6 +28,18 @@ def errors_of(folder, *arguments, **variables):
     )
     assert process.returncode == 0, process.stderr
     return process.stderr
+
+
+SCANN = """
+import numpy as np
+from tfrank.evaluation import ScannIndex
+print(ScannIndex.build(np.random.default_rng(0).normal(size=(400, 8)), method="tree").settings.method)
+"""
+
+
+@pytest.mark.skipif(bool(scann_problem()), reason="ScaNN cannot be used")
+def test_scann_prints_nothing_of_its_own(tmp_path):
+    assert errors_of(tmp_path, "-c", SCANN) == ""
 
 
 def test_a_run_its_evaluation_and_a_preparation_leave_stderr_empty(tmp_path):

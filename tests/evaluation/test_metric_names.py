@@ -17,6 +17,7 @@ def test_every_definition_is_a_sentence_that_begins_with_its_term():
     [
         ("recall_at_10_by_class", "Recall@10 by class"),
         ("capped_precision_at_5", "mP@5"),
+        ("ap", "AP"),
         ("tar_at_far_1e-06", "TAR@FAR 1e-06"),
         ("tar_at_far_<far>", "TAR@FAR x"),
         ("queries_without_positive", "Queries without a positive"),

@@ -1,22 +1,25 @@
-"""Log level of TensorFlow's C++ code: makes all of its parts obey `TF_CPP_MIN_LOG_LEVEL`."""
+"""Log level of TensorFlow's and ScaNN's C++ code: makes all parts obey `TF_CPP_MIN_LOG_LEVEL`."""
 
 import ctypes
 import os
 
 import tensorflow as tf
 
-# absl::SetMinLogLevel of the Abseil version in TensorFlow 2.20.
+# absl::SetMinLogLevel of the Abseil version in TensorFlow 2.20 and ScaNN 1.4.2.
 _SET_MIN_LOG_LEVEL = "_ZN4absl12lts_2025012714SetMinLogLevelENS0_18LogSeverityAtLeastE"
 
 
-def follow_level() -> None:
+def follow_level(library: str = "") -> None:
     """Makes XLA obey `TF_CPP_MIN_LOG_LEVEL`: 0 prints all, 1 warnings and errors, 2 errors, 3 fatal errors.
 
     XLA logs through Abseil, which ignores that variable and reports the first program that XLA compiles.
-    Does nothing if TensorFlow is built differently, for instance on other systems than Linux.
+    Does nothing if the library is built differently, for instance on other systems than Linux.
+
+    Args:
+        library: path of a library with an Abseil of its own; "" for TensorFlow.
     """
     level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0")
-    path = os.path.join(tf.sysconfig.get_lib(), "libtensorflow_framework.so.2")
+    path = library or os.path.join(tf.sysconfig.get_lib(), "libtensorflow_framework.so.2")
     set_level = getattr(ctypes.CDLL(path), _SET_MIN_LOG_LEVEL, None) if os.path.exists(path) else None
     if set_level and level in ("0", "1", "2", "3"):
         set_level.argtypes, set_level.restype = [ctypes.c_int], None

@@ -40,6 +40,9 @@ METRICS = {
         "mAP: mean over queries of AP, the mean of the precisions at the ranks of all images of the query's"
         " class.",
     ),
+    # Of a single query, as in `retrieval_metrics.MEANS`.
+    "ap": Metric("AP"),
+    "trapezoid_ap": Metric("AP"),
     "map_at_r": Metric(
         "MAP@R",
         "MAP@R: like mAP, but only the R nearest images count as found, where R is the number of images of"

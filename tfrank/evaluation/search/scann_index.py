@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfrank.common import checks
+from tfrank.common import checks, tensorflow_log
 from tfrank.common.checks import InputError
 from tfrank.evaluation.search import scann_files, top_k
 from tfrank.evaluation.search.exhaustive import exact, merge_neighbors, share_found
@@ -262,6 +262,7 @@ def _scann() -> Any:
         raise InputError(problem)
     from scann.scann_ops.py import scann_ops_pybind
 
+    tensorflow_log.follow_level(scann_ops_pybind.scann_pybind.__file__)
     return scann_ops_pybind
 
 
