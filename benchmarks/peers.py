@@ -53,6 +53,7 @@ PEERS = {
         ("MultiSimilarityLoss", {"alpha": 2, "beta": 50, "base": 0.5}),
         ("MultiSimilarityMiner", {"epsilon": 0.1}),
     ),
+    "sup_con": Peer(("SupConLoss", {"temperature": 0.1})),
     "circle": Peer(("CircleLoss", {"m": 0.4, "gamma": 80})),
     "histogram": Peer(("HistogramLoss", {"n_bins": 200})),
     # With the positive among the proxies it is compared with, as in ProxyNCA++.

@@ -66,6 +66,7 @@ NO_BOOLEAN = ["no", None, 2]
         ("multi_similarity", "threshold", NO_NUMBER),
         ("multi_similarity", "epsilon", [-0.1, *NO_NUMBER]),
         ("circle", "margin", [-0.4, *NO_NUMBER]),
+        ("sup_con", "temperature", [0, -1, *NO_NUMBER]),
         ("circle", "gamma", [0, -80, *NO_NUMBER]),
         ("margin", "margin", [-0.2, *NO_NUMBER]),
         ("margin", "boundary", [0, -1.2, *NO_NUMBER]),

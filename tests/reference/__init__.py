@@ -25,6 +25,7 @@ LOSSES = {
     "lifted_structure": tuples.lifted_structure,
     "multi_similarity": pairs.multi_similarity,
     "circle": pairs.circle,
+    "sup_con": pairs.sup_con,
     "margin": pairs.margin,
     "histogram": pairs.histogram,
 }

@@ -144,6 +144,16 @@ def histogram(*pairs, num_bins=201):  # arXiv 1611.00822
 # dL_q/ds `[queries, gallery]` of losses whose gradient is not the slope of their value.
 
 
+def sup_con(*pairs, temperature=0.1):  # arXiv 2004.11362
+    """L_out of eq. 2, and which queries are valid."""
+
+    def loss(s, positives, negatives):
+        total = math.fsum(math.exp(s[j] / temperature) for j in [*positives, *negatives])
+        return -sum(math.log(math.exp(s[p] / temperature) / total) for p in positives) / len(positives)
+
+    return by_query(loss, *pairs)
+
+
 def circle_slopes(*pairs, margin=0.4, gamma=80.0):
     """Of L_circle with the weights a as constants."""
     slopes = []

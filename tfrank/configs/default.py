@@ -53,6 +53,7 @@ LOSS_RECIPES = {
     "lifted_structure": dict(margin=1.0, squared=False, normalize=False),
     "multi_similarity": dict(alpha=2.0, beta=50.0, threshold=0.5, epsilon=0.1),
     "circle": dict(margin=0.4, gamma=80.0),
+    "sup_con": dict(temperature=0.1),
     # sampled: draws negatives by the seed and the step; otherwise weights all by their probability.
     "margin": dict(margin=0.2, boundary=1.2, cutoff=0.5, nonzero_cutoff=1.4, sampled=True, seed=0),
     "histogram": dict(num_bins=201),

@@ -23,6 +23,7 @@ from tfrank.losses.recall_at_k import RecallAtKLoss
 from tfrank.losses.rll import RankedListLoss
 from tfrank.losses.smooth_ap import SmoothAPLoss
 from tfrank.losses.sup_ap import SupAPLoss
+from tfrank.losses.sup_con import SupConLoss
 from tfrank.losses.triplet import TripletLoss
 from tfrank.losses.weighted_sum import WeightedSum
 
@@ -41,6 +42,7 @@ LOSSES: dict[str, type[RankingLoss]] = {
     "lifted_structure": LiftedStructureLoss,
     "multi_similarity": MultiSimilarityLoss,
     "circle": CircleLoss,
+    "sup_con": SupConLoss,
     "margin": MarginLoss,
     "histogram": HistogramLoss,
 }
@@ -81,6 +83,7 @@ __all__ = [
     "RecallAtKLoss",
     "SmoothAPLoss",
     "SupAPLoss",
+    "SupConLoss",
     "TripletLoss",
     "WeightedSum",
     "get",

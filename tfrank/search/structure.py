@@ -8,7 +8,9 @@ from typing import Protocol
 
 import numpy as np
 
-from tfrank.evaluation.search.exhaustive import exact
+from tfrank.evaluation.parallel import Gallery, gpu
+from tfrank.evaluation.search import top_k
+from tfrank.evaluation.search.exhaustive import BLOCK_SIMILARITIES, exact
 from tfrank.evaluation.search.neighbors import Neighbors
 from tfrank.evaluation.search.scann_index import TREE_FROM, ScannIndex
 from tfrank.evaluation.search.scann_probe import scann_problem
@@ -19,6 +21,8 @@ _LOG = logging.getLogger(__name__)
 
 # A structure is built anew if more than this share of its images were added or removed.
 MOST_CHANGED = 0.1
+# Embeddings of up to so many bytes are held a second time for fast exact search.
+MOST_HELD = 2**28
 
 
 class Structure(Protocol):
@@ -28,15 +32,24 @@ class Structure(Protocol):
         """Returns the k nearest rows of each query, `[queries, dim]` of unit norm."""
 
 
-@dataclasses.dataclass(frozen=True)
 class Exact:
-    """Searches all rows, `[rows, dim]`."""
+    """Searches all rows, `[rows, dim]` float32, which are held where they are multiplied.
 
-    rows: np.ndarray
+    Few queries take one product. `exact`, which divides queries and gallery into blocks for several threads,
+    takes milliseconds for that.
+    """
+
+    def __init__(self, rows: np.ndarray):
+        self._rows, self._gallery = rows, Gallery(rows) if rows.nbytes <= MOST_HELD else None
 
     def search(self, queries: np.ndarray, k: int) -> Neighbors:
         """Returns the k nearest rows of each query."""
-        return exact(queries, self.rows, k)
+        similarities = len(queries) * len(self._rows)
+        if self._gallery is None or gpu() or similarities > BLOCK_SIMILARITIES or not similarities:
+            return exact(queries, self._rows, k)
+        keys = np.full([len(queries), min(k, len(self._rows))], top_k.EMPTY)
+        block = self._gallery.similarities(np.asarray(queries, np.float32))
+        return Neighbors(*top_k.unpack(top_k.merge_tile(keys, block, 0)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tfrank.common.normalize import unit_rows
 from tfrank.data.prepare.image_files import BadImage, checked_image
 from tfrank.search import building
 from tfrank.search.embedder import Embedder
@@ -186,8 +187,7 @@ def _unit(vector: list[float], dim: int) -> np.ndarray:
     largest = np.abs(values).max(initial=0)
     if values.shape != (dim,) or not np.isfinite(largest) or not largest:
         raise RequestError(422, f"The vector has to have {dim} finite numbers that are not all 0.")
-    values = values / largest
-    return np.float32(values / np.linalg.norm(values))
+    return np.float32(unit_rows((values / largest)[None])[0])
 
 
 def known(opened: Opened, image_id: str) -> None:

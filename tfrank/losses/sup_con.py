@@ -1,0 +1,72 @@
+"""Supervised contrastive loss (Khosla et al., NeurIPS 2020, arXiv 2004.11362)."""
+
+import keras
+import tensorflow as tf
+
+from tfrank.losses.core import scalars
+from tfrank.losses.core.log_sum_exp import log_sum_exp
+from tfrank.losses.core.ranking_loss import RankingLoss
+from tfrank.losses.core.rows import Block, score_rows
+from tfrank.losses.core.scalars import Scalar
+
+
+def _kernel(block: Block, temperature):
+    total, shares = log_sum_exp(tf.where(block.candidate_mask, block.s / temperature, -float("inf")))
+    targets = tf.cast(block.positive_mask, block.s.dtype) / block.positives[:, None]
+    # The targets sum to 1, so that the difference is small where positives are near.
+    losses = tf.reduce_sum(targets * (total - block.s / temperature), axis=1)
+    return losses, (shares - targets) / temperature
+
+
+def sup_con_loss(
+    query_labels: tf.Tensor,
+    query_embeddings: tf.Tensor,
+    gallery_labels: tf.Tensor,
+    gallery_embeddings: tf.Tensor,
+    self_index: tf.Tensor,
+    *,
+    temperature: Scalar = 0.1,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """L_out of each query, `[queries]`, and which queries are valid, `[queries]` bool.
+
+    Implements the formula of `SupConLoss`. Takes the arguments of `score_rows`; embeddings have unit norm.
+    """
+    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
+    return score_rows(_kernel, *rows, temperature)
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class SupConLoss(RankingLoss):
+    """Softmax over the batch, in which the positives of a query share the right answer equally.
+
+        L_q = -1/|P| sum over positives p of log(exp(s_p / t) / sum over j of exp(s_j / t))        (eq. 2)
+
+    where j runs over all images of the batch but the query. With two images of each class this is NT-Xent
+    (SimCLR, arXiv 2002.05709).
+
+    Args:
+        temperature: t, positive. Default 0.1 (section 4).
+        reduction: "mean" or None, see `RankingLoss`.
+        name: name of the loss.
+
+    Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
+
+    A query without another image of its class has no loss and no gradient, and is left out of the mean.
+
+    Reference: Khosla et al., Supervised Contrastive Learning, NeurIPS 2020, arXiv 2004.11362. Memory: about
+    three matrices `[batch, batch]`.
+
+    >>> loss = SupConLoss()
+    >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)
+    8.8417
+    """
+
+    def __init__(
+        self,
+        temperature: Scalar = 0.1,
+        *,
+        reduction: str | None = "mean",
+        name: str = "sup_con",
+    ):
+        hyper_parameters = {"temperature": scalars.number("temperature", temperature, above=0)}
+        super().__init__(sup_con_loss, hyper_parameters, reduction=reduction, name=name)
