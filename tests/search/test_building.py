@@ -24,6 +24,7 @@ from tfrank.evaluation.search.scann_probe import scann_problem
 from tfrank.search import building, store, structure
 from tfrank.search.embedder import Embedder, saved_model_of
 from tfrank.search.images import listed_images
+from tfrank.search.index import SearchIndex
 
 
 @pytest.fixture
@@ -132,6 +133,21 @@ def test_thumbnails_leave_with_their_images(tmp_path, embedder, photos):
     assert done.removed == 1 and len(done.skipped) == 1 and done.embedded == 1
     names = {os.path.basename(index_of(tmp_path).thumbnail(key)) for key in index_of(tmp_path).ids}
     assert {path.name for path in (tmp_path / "index" / "thumbnails").iterdir()} == names
+
+
+def test_an_open_index_helps_the_next_one_to_open_and_leaves_nothing_in_it(tmp_path, embedder, photos):
+    images = listed_images(str(photos))
+    first, others = images[0]._replace(others={"price": 2}), images[1:]
+    building.update(str(tmp_path / "index"), embedder, others, quiet=True)
+    building.update(str(tmp_path / "index"), embedder, [first], remove_others=False, quiet=True)
+    before = index_of(tmp_path)
+    assert "price" in before.table.column_names
+    building.remove(str(tmp_path / "index"), [first.id])
+    after = SearchIndex(str(tmp_path / "index"), before=before)
+    fresh = index_of(tmp_path)
+    assert after.table.equals(fresh.table) and after.ids.tolist() == fresh.ids.tolist()
+    np.testing.assert_array_equal(after.embeddings, fresh.embeddings)
+    assert "price" not in after.table.column_names and len(before) == 12
 
 
 def index_of(tmp_path):

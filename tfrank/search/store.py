@@ -77,12 +77,12 @@ class Contents(NamedTuple):
     Attributes:
         table: the columns of the images but for the embeddings.
         rows: the embeddings, `[rows, dim]` float32 of unit norm.
-        places: the rows that each file of embeddings has, by its name.
+        parts: by the name of each file of embeddings, the columns in it and its rows among all.
     """
 
     table: pa.Table
     rows: np.ndarray
-    places: dict[str, slice]
+    parts: dict[str, tuple[pa.Table, slice]]
 
 
 class Store:
@@ -167,20 +167,19 @@ class Store:
         Raises:
             InputError: a file is missing or damaged.
         """
-        rows, tables, places, start = np.empty([version.rows, version.dim], np.float32), [], {}, 0
+        rows, parts, start = np.empty([version.rows, version.dim], np.float32), {}, 0
         for part in version.parts:
-            if before and part in before.places:
-                old = before.places[part]
-                table, embeddings = before.table.slice(old.start, old.stop - old.start), before.rows[old]
+            if before and part in before.parts:
+                table, place = before.parts[part]
+                embeddings = before.rows[place]
             else:
                 whole = self.read_part(part, columns and [*columns, "embedding"])
                 table, embeddings = whole.drop_columns("embedding"), matrix(whole)
-            places[part] = slice(start, start + len(embeddings))
-            rows[places[part]] = embeddings
-            start += len(embeddings)
-            tables.append(table)
-        table = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
-        return Contents(table, rows, places)
+            place = slice(start, start + len(embeddings))
+            rows[place], parts[part] = embeddings, (table, place)
+            start = place.stop
+        tables = [table for table, _ in parts.values()]
+        return Contents(pa.concat_tables(tables, promote_options="permissive").combine_chunks(), rows, parts)
 
     def rows(self, name: str) -> int:
         """Returns the number of rows of a file of embeddings."""
