@@ -129,7 +129,9 @@ def send(url, files, until, number):
     """What one thread sends until a time; thread 0 also adds and deletes."""
     draw, sent, added, changed = np.random.default_rng(number), [], [], 0.0
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
-    with httpx.Client(base_url=url, timeout=60) as client:
+    # The server closes connections that are idle for 5 s.
+    idle = httpx.Limits(keepalive_expiry=2)
+    with httpx.Client(base_url=url, timeout=60, limits=idle) as client:
         ids = [one["id"] for one in client.get("/v1/items?k=200").json()["results"]]
         while time.monotonic() < until:
             place = int(draw.integers(len(files)))
