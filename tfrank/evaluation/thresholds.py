@@ -8,6 +8,7 @@ import numpy as np
 from tfrank.common import checks
 from tfrank.common.checks import InputError
 from tfrank.evaluation.search.exhaustive import exact
+from tfrank.evaluation.verification import BLOCK_PAIRS
 
 SAMPLES = 1000
 # The same for pairs of images, of which there are many more, and the greatest number of pairs.
@@ -151,10 +152,10 @@ def far_thresholds(
     rng = np.random.default_rng(seed)
     rows = np.asarray(embeddings, np.float32)
     first, second = _pairs(classes, max_pairs, rng, of_one_class=False)
-    similarities = np.vecdot(rows[first], rows[second])
+    similarities = _products(rows, first, second)
     order = np.argsort(-similarities, kind="stable")
     similarities, first, second = similarities[order], classes[first[order]], classes[second[order]]
-    positives = np.vecdot(*(rows[ends] for ends in _pairs(classes, max_pairs, rng, of_one_class=True)))
+    positives = _products(rows, *_pairs(classes, max_pairs, rng, of_one_class=True))
     draws = rng.multinomial(len(counts), np.full(len(counts), 1 / len(counts)), size=PAIR_SAMPLES)
     draws = np.concatenate([np.ones([1, len(counts)], draws.dtype), draws])
     found = np.array([_refusing(similarities, draw[first] * draw[second], fars) for draw in draws])
@@ -164,6 +165,13 @@ def far_thresholds(
         tar = float(np.mean(positives >= similarity))
         results.append(FarThreshold(float(similarity), float(low), float(high), far, tar, len(first)))
     return results
+
+
+def _products(rows: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Returns the similarity of each pair of rows. The copies of rows in a block stay in the cache."""
+    blocks = range(0, len(first), BLOCK_PAIRS)
+    places = [slice(start, start + BLOCK_PAIRS) for start in blocks]
+    return np.concatenate([np.vecdot(rows[first[place]], rows[second[place]]) for place in places])
 
 
 def _pairs(
