@@ -337,7 +337,12 @@ def test_a_second_fit_is_measured_anew():
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"jit_compile": True}, {"run_eagerly": True}], ids=["graph", "jit", "eager"]
+    "options",
+    [
+        pytest.param({}, id="graph"),
+        pytest.param({"jit_compile": True}, id="jit", marks=pytest.mark.slow),
+        pytest.param({"run_eagerly": True}, id="eager"),
+    ],
 )
 def test_training_is_the_same_bit_for_bit_with_and_without(options):
     def weights(*others):

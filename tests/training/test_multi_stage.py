@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.losses import KINDS
 from tfrank import losses
 from tfrank.common.checks import InputError
 from tfrank.training.step import build_step
@@ -68,7 +69,10 @@ def float64():
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("name", losses.LOSSES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in KINDS else pytest.mark.slow) for name in losses.LOSSES],
+)
 def test_weights_are_those_of_the_plain_step_for_every_loss(name):
     loss = losses.get(name)
     plain = train(network(frozen_batch_norm()), loss, 0)
