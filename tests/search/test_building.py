@@ -131,8 +131,19 @@ def test_thumbnails_leave_with_their_images(tmp_path, embedder, photos):
     (photos / "class 2" / "2.jpg").write_text("no photo")
     done = updated(tmp_path / "index", embedder, photos)
     assert done.removed == 1 and len(done.skipped) == 1 and done.embedded == 1
-    names = {os.path.basename(index_of(tmp_path).thumbnail(key)) for key in index_of(tmp_path).ids}
-    assert {path.name for path in (tmp_path / "index" / "thumbnails").iterdir()} == names
+    assert thumbnails(tmp_path) == {
+        os.path.basename(index_of(tmp_path).thumbnail(key)) for key in index_of(tmp_path).ids
+    }
+    # Also if another model embeds those that are left.
+    (photos / "class 0" / "3.jpg").unlink()
+    updated(tmp_path / "index", Embedder(str(write_model(tmp_path / "other", seed=1))), photos)
+    assert thumbnails(tmp_path) == {
+        os.path.basename(index_of(tmp_path).thumbnail(key)) for key in index_of(tmp_path).ids
+    }
+
+
+def thumbnails(tmp_path):
+    return {path.name for path in (tmp_path / "index" / "thumbnails").iterdir()}
 
 
 def test_an_open_index_helps_the_next_one_to_open_and_leaves_nothing_in_it(tmp_path, embedder, photos):

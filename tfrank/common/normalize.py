@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import numpy as np
 import tensorflow as tf
 
 SMALLEST_NORM = 1e-6
@@ -33,19 +32,6 @@ def l2_normalize(embeddings: tf.Tensor) -> tf.Tensor:
     # Both branches of a `where` are differentiated, so rows that become zero need a finite gradient here.
     root = tf.sqrt(tf.where(small, tf.ones_like(squares), squares))
     return tf.where(small, tf.zeros_like(scaled), scaled / root)
-
-
-def unit_rows(rows: np.ndarray) -> np.ndarray:
-    """Returns `l2_normalize` of an array `[rows, dim]`, faster for few rows.
-
-    >>> unit_rows(np.float32([[3e30, 4e30], [0, 0]])).round(3).tolist()
-    [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
-    """
-    largest = np.abs(rows).max(axis=1, keepdims=True)
-    scaled = rows / np.where(largest > 0, largest, 1)
-    norms = np.linalg.norm(scaled, axis=1, keepdims=True)
-    small = largest * norms < SMALLEST_NORM
-    return np.where(small, np.zeros_like(scaled), scaled / np.where(small, 1, norms)).astype(rows.dtype)
 
 
 def side_by_side(embeddings: tf.Tensor | Sequence[tf.Tensor]) -> tf.Tensor:

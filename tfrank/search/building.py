@@ -103,7 +103,8 @@ def update(
             raise InputError(f"{folder} has another model by now, so images are not added with this one.")
         wanted = {image.id: image for image in images}
         unfinished = list(index.unfinished(embedder.fingerprint))
-        rows = _rows_of(index, old.parts if same_model else ())
+        before = _rows_of(index, old.parts if old else ())
+        rows = dict(before) if same_model else {}
         # What an interrupted update embedded counts for the images that are given, and for no others.
         rows |= {key: row for key, row in _rows_of(index, unfinished).items() if key in wanted}
         stays = {key: row for key, row in rows.items() if _stays(row, wanted.get(key), remove_others)}
@@ -124,7 +125,7 @@ def update(
         keep = () if remove_others else unfinished
         version = _publish(index, old, *model, [*kept, *written], root, changed, target_recall, keep)
         given = {image.id for image in new} - {image_id for image_id, _ in skipped}
-        _remove_thumbnails(index, set(rows) - set(stays) - given)
+        _remove_thumbnails(index, (set(before) | set(rows)) - set(stays) - given)
         return Update(version, embedded, len(stays), removed, skipped)
 
 
@@ -270,13 +271,18 @@ def _rewritten(
     Files that need no change are named as they are. Many small files are joined.
     """
     numbers: dict[str, list[int]] = {}
+    listed = {stays[key].part for key in wanted.keys() & stays.keys()}
     for row in stays.values():
         numbers.setdefault(row.part, []).append(row.number)
     parts, small = [], []
     for part, rows in numbers.items():
+        few = len(rows) < SMALL_SHARE * PART_ROWS
+        if not few and part not in listed and len(rows) == index.rows(part):
+            parts.append(part)
+            continue
         table = index.read_part(part)
         now = _relabelled(table.take(pa.array(sorted(rows))), wanted)
-        if now.num_rows < SMALL_SHARE * PART_ROWS:
+        if few:
             small.append((part, table, now))
         else:
             parts.append(part if now.equals(table) else index.write_part(now, model))
@@ -291,9 +297,9 @@ def _rewritten(
 
 def _relabelled(table: pa.Table, wanted: Mapping[str, Listed]) -> pa.Table:
     """Returns the table with the paths, labels and further columns that its images are listed with now."""
-    rows = table.drop_columns("embedding").to_pylist()
-    if not any(row["id"] in wanted for row in rows):
+    if wanted.keys().isdisjoint(table.column("id").to_pylist()):
         return table
+    rows = table.drop_columns("embedding").to_pylist()
     now = [_relisted(row, wanted[row["id"]]) if row["id"] in wanted else row for row in rows]
     columns = {name: pa.array([row[name] for row in now], kind) for name, kind in COLUMNS.items()}
     others = sorted({name for row in now for name in row} - set(COLUMNS))

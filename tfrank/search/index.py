@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from tfrank.common import checks
 from tfrank.common.checks import InputError
-from tfrank.common.normalize import unit_rows
 from tfrank.data.prepare.image_files import BadImage, checked_image
+from tfrank.evaluation.evaluate_arrays import unit_rows
 from tfrank.evaluation.search.exhaustive import exact
 from tfrank.evaluation.search.neighbors import Neighbors
 from tfrank.export.saved_model import exported_contents
@@ -147,7 +147,7 @@ class SearchIndex:
                 raise checks.invalid(
                     "queries", f"finite numbers, [queries, {self.version.dim}]", queries.shape
                 )
-            return unit_rows(rows), np.full(len(rows), -1)
+            return unit_rows(rows)[0], np.full(len(rows), -1)
         if isinstance(queries, str | bytes):
             queries = [queries]
         own = np.array([self._row_of.get(query, -1) if isinstance(query, str) else -1 for query in queries])

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfrank.common.normalize import unit_rows
 from tfrank.data.prepare.image_files import BadImage, checked_image
+from tfrank.evaluation.evaluate_arrays import unit_rows
 from tfrank.search import building
 from tfrank.search.embedder import Embedder
 from tfrank.search.images import Listed
@@ -187,7 +187,8 @@ def _unit(vector: list[float], dim: int) -> np.ndarray:
     largest = np.abs(values).max(initial=0)
     if values.shape != (dim,) or not np.isfinite(largest) or not largest:
         raise RequestError(422, f"The vector has to have {dim} finite numbers that are not all 0.")
-    return np.float32(unit_rows((values / largest)[None])[0])
+    rows, _ = unit_rows((values / largest)[None])
+    return rows[0]
 
 
 def known(opened: Opened, image_id: str) -> None:
