@@ -28,10 +28,10 @@ LOSS_RECIPES = {
     "fast_ap": dict(num_bins=10),
     "blackbox_ap": dict(interpolation=4.0, margin=0.02),
     "recall_at_k": dict(
-        count_query=False,
         ks=(1, 2, 4, 8, 16),
         temperature=0.01,
         k_temperatures=(1.0, 2.0, 4.0, 8.0, 16.0),
+        count_query=False,
         # SiMix: adds virtual rows between rows of a class; the seed draws the mixtures.
         simix=False,
         seed=0,

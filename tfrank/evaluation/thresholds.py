@@ -8,7 +8,7 @@ import numpy as np
 from tfrank.common import checks
 from tfrank.common.checks import InputError
 from tfrank.evaluation.search.exhaustive import exact
-from tfrank.evaluation.verification import BLOCK_PAIRS
+from tfrank.evaluation.verification import pair_similarities, pairs_by_class
 
 SAMPLES = 1000
 # The same for pairs of images, of which there are many more, and the greatest number of pairs.
@@ -151,11 +151,13 @@ def far_thresholds(
         raise InputError(TOO_FEW)
     rng = np.random.default_rng(seed)
     rows = np.asarray(embeddings, np.float32)
-    first, second = _pairs(classes, max_pairs, rng, of_one_class=False)
-    similarities = _products(rows, first, second)
+    same, different = pairs_by_class(classes)
+    positives = pair_similarities(rows, same, same.drawn(max_pairs, rng))
+    numbers = different.drawn(max_pairs, rng)
+    similarities = pair_similarities(rows, different, numbers)
     order = np.argsort(-similarities, kind="stable")
-    similarities, first, second = similarities[order], classes[first[order]], classes[second[order]]
-    positives = _products(rows, *_pairs(classes, max_pairs, rng, of_one_class=True))
+    similarities = similarities[order]
+    first, second = (classes[images] for images in different.images(numbers[order]))
     draws = rng.multinomial(len(counts), np.full(len(counts), 1 / len(counts)), size=PAIR_SAMPLES)
     draws = np.concatenate([np.ones([1, len(counts)], draws.dtype), draws])
     found = np.array([_refusing(similarities, draw[first] * draw[second], fars) for draw in draws])
@@ -165,38 +167,6 @@ def far_thresholds(
         tar = float(np.mean(positives >= similarity))
         results.append(FarThreshold(float(similarity), float(low), float(high), far, tar, len(first)))
     return results
-
-
-def _products(rows: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Returns the similarity of each pair of rows. The copies of rows in a block stay in the cache."""
-    blocks = range(0, len(first), BLOCK_PAIRS)
-    places = [slice(start, start + BLOCK_PAIRS) for start in blocks]
-    return np.concatenate([np.vecdot(rows[first[place]], rows[second[place]]) for place in places])
-
-
-def _pairs(
-    classes: np.ndarray, most: int, rng: np.random.Generator, *, of_one_class: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the numbers of the images of all pairs, or of `most` random ones with replacement."""
-    images = len(classes)
-    if images * (images - 1) // 2 <= 4 * most:
-        first, second = np.triu_indices(images, 1)
-    else:
-        first, second = rng.integers(images, size=(2, 4 * most))
-        if of_one_class:
-            # Draws of any two images would hit few such pairs.
-            order = np.argsort(classes, kind="stable")
-            starts = np.searchsorted(classes[order], np.arange(classes.max() + 1))
-            sizes = np.bincount(classes)
-            of_class = rng.choice(len(sizes), 4 * most, p=sizes * (sizes - 1) / np.sum(sizes * (sizes - 1)))
-            first, second = (order[starts[of_class] + rng.integers(sizes[of_class])] for _ in range(2))
-    chosen = (classes[first] == classes[second]) == of_one_class
-    chosen &= first != second
-    first, second = first[chosen], second[chosen]
-    if len(first) > most:
-        some = rng.choice(len(first), most, replace=False)
-        first, second = first[some], second[some]
-    return first, second
 
 
 def _refusing(similarities: np.ndarray, weights: np.ndarray, fars: Sequence[float]) -> list[float]:

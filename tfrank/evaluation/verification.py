@@ -1,6 +1,7 @@
 """Face verification: metrics of deciding by similarity whether two images are of one class."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -59,17 +60,75 @@ def verification(
     fars = checks.sequence("fars", fars, checks.number, above=0, below=1)
     max_pairs = checks.integer("max_pairs", max_pairs, at_least=1)
     check_pairs(labels)
-    order = np.argsort(labels, kind="stable")
-    ordered = labels[order]
-    own, end = np.arange(len(order)) + 1, np.searchsorted(ordered, ordered, side="right")
     rng = np.random.default_rng(checks.integer("seed", seed, at_least=0))
-    positives, all_positives = _similarities(embeddings, order, own, end, max_pairs, rng)
-    negatives, all_negatives = _similarities(embeddings, order, end, len(order), max_pairs, rng)
+    same, different = pairs_by_class(labels)
+    positives, negatives = (
+        np.sort(pair_similarities(embeddings, pairs, pairs.drawn(max_pairs, rng)))
+        for pairs in (same, different)
+    )
     return {
         **rates(positives, negatives, fars),
-        "all_positive_pairs": all_positives,
-        "all_negative_pairs": all_negatives,
+        "all_positive_pairs": same.total,
+        "all_negative_pairs": different.total,
     }
+
+
+class Pairs(NamedTuple):
+    """Numbered pairs of images, which are not stored.
+
+    Attributes:
+        order: `[images]` numbers of the images.
+        ends: `[images]` the number of the first pair behind those of image `order[i]` as the first one.
+        offset: `[images]` the place in `order` of a pair's second image, less the number of the pair.
+    """
+
+    order: np.ndarray
+    ends: np.ndarray
+    offset: np.ndarray
+
+    @property
+    def total(self) -> int:
+        """The number of pairs."""
+        return int(self.ends[-1])
+
+    def drawn(self, most: int, rng: np.random.Generator) -> np.ndarray:
+        """The numbers of all pairs; of more than `most`, that many at random with replacement, ascending."""
+        total = self.total
+        return np.arange(total) if total <= most else np.sort(rng.integers(total, size=most))
+
+    def images(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The two images of each of the pairs with these numbers."""
+        i = np.searchsorted(self.ends, numbers, side="right")
+        return self.order[i], self.order[numbers + self.offset[i]]
+
+
+def pairs_by_class(labels: np.ndarray) -> tuple[Pairs, Pairs]:
+    """The pairs of images of one class, and those of different classes.
+
+    >>> same, different = pairs_by_class(np.array([7, 8, 7]))
+    >>> same.images(np.arange(same.total)), different.total
+    ((array([0]), array([2])), 2)
+    """
+    order = np.argsort(labels, kind="stable")
+    ordered = labels[order]
+    behind, end = np.arange(len(order)) + 1, np.searchsorted(ordered, ordered, side="right")
+
+    def with_places(first, last):
+        """Image `order[i]` with each of `order[first[i] : last[i]]`; the pairs of i follow those of i - 1."""
+        ends = np.cumsum(last - first)
+        return Pairs(order, ends, last - ends)
+
+    return with_places(behind, end), with_places(end, len(order))
+
+
+def pair_similarities(embeddings: np.ndarray, pairs: Pairs, numbers: np.ndarray) -> np.ndarray:
+    """The similarity of each of the pairs with these numbers."""
+
+    def of_block(start):
+        one, other = pairs.images(numbers[start : start + BLOCK_PAIRS])
+        return np.vecdot(embeddings[one], embeddings[other])
+
+    return np.concatenate(list(in_parallel(of_block, range(0, len(numbers), BLOCK_PAIRS))))
 
 
 def rates(positives: np.ndarray, negatives: np.ndarray, fars: Sequence[float]) -> dict[str, float]:
@@ -117,27 +176,6 @@ def note(found: Mapping[str, float], fars: Sequence[float] = FARS) -> str:
         pairs = f"{found['negative_pairs']:,} negative pairs"
         notes.append(f"FAR {left_out} left out: {pairs} are too few for such a rate.")
     return " ".join(notes)
-
-
-def _similarities(embeddings, order, first, last, max_pairs, rng):
-    """The sorted similarities of at most `max_pairs` pairs of images, and the number of all pairs.
-
-    Image `order[i]` makes a pair with each of `order[first[i] : last[i]]`. Pairs are numbered: those of i
-    follow those of i - 1.
-    """
-    counts = last - first
-    ends = np.cumsum(counts)
-    total = int(ends[-1])
-    numbers = np.arange(total) if total <= max_pairs else np.sort(rng.integers(total, size=max_pairs))
-
-    def of_block(start):
-        block = numbers[start : start + BLOCK_PAIRS]
-        i = np.searchsorted(ends, block, side="right")
-        j = first[i] + block - (ends[i] - counts[i])
-        return np.vecdot(embeddings[order[i]], embeddings[order[j]])
-
-    blocks = in_parallel(of_block, range(0, len(numbers), BLOCK_PAIRS))
-    return np.sort(np.concatenate(list(blocks))), total
 
 
 def _roc_auc(positives: np.ndarray, negatives: np.ndarray) -> float:

@@ -7,7 +7,7 @@ from tfrank.common import checks
 from tfrank.losses.core import scalars
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.ranks import Step, hard_step, penalty_kernel, sigmoid_step
-from tfrank.losses.core.rows import Block, Kernel, score_rows
+from tfrank.losses.core.rows import Block, score_rows
 from tfrank.losses.core.scalars import Scalar
 from tfrank.losses.smooth_ap import penalty
 
@@ -29,36 +29,28 @@ def upper_bound_step(
     return step
 
 
-def calibration_kernel(positive_margin: float | tf.Tensor, negative_margin: float | tf.Tensor) -> Kernel:
-    """The kernel of L = mean over positives of [positive_margin - s]_+
-    + mean over negatives of [s - negative_margin]_+.
-    """
-
-    def kernel(block: Block):
-        zero = tf.zeros_like(block.s)
-        positive = tf.where(block.positive_mask, positive_margin - block.s, zero)
-        negative = tf.where(block.negative_mask, block.s - negative_margin, zero)
-        losses = (
-            tf.reduce_sum(tf.nn.relu(positive), axis=1) / block.positives
-            + tf.reduce_sum(tf.nn.relu(negative), axis=1) / block.negatives
-        )
-        slopes = tf.where(positive > 0, -1 / block.positives[:, None], zero)
-        return losses, tf.where(negative > 0, 1 / block.negatives[:, None], slopes)
-
-    return kernel
+def calibration_kernel(
+    block: Block, positive_margin: tf.Tensor, negative_margin: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """L = mean over positives of [positive_margin - s]_+ + mean over negatives of [s - negative_margin]_+."""
+    zero = tf.zeros_like(block.s)
+    positive = tf.where(block.positive_mask, positive_margin - block.s, zero)
+    negative = tf.where(block.negative_mask, block.s - negative_margin, zero)
+    losses = (
+        tf.reduce_sum(tf.nn.relu(positive), axis=1) / block.positives
+        + tf.reduce_sum(tf.nn.relu(negative), axis=1) / block.negatives
+    )
+    slopes = tf.where(positive > 0, -1 / block.positives[:, None], zero)
+    return losses, tf.where(negative > 0, 1 / block.negatives[:, None], slopes)
 
 
 def _ranking_kernel(block: Block, temperature, rho, delta):
     return penalty_kernel(penalty, upper_bound_step(temperature, rho, delta), hard_step)(block)
 
 
-def _calibration_kernel(block: Block, positive_margin, negative_margin):
-    return calibration_kernel(positive_margin, negative_margin)(block)
-
-
 def _kernel(block: Block, temperature, rho, delta, calibration_weight, positive_margin, negative_margin):
     ranking = _ranking_kernel(block, temperature, rho, delta)
-    calibration = _calibration_kernel(block, positive_margin, negative_margin)
+    calibration = calibration_kernel(block, positive_margin, negative_margin)
     return tuple(_weighted(*parts, calibration_weight) for parts in zip(ranking, calibration))
 
 
@@ -91,7 +83,7 @@ def sup_ap_loss(
         return score_rows(_kernel, *rows, *of_ranks, calibration_weight, *of_levels)
     # The query ranks among its positives, but has no similarity to itself to calibrate.
     ranking, valid = score_rows(_ranking_kernel, *rows, *of_ranks, include_self=True)
-    calibration, _ = score_rows(_calibration_kernel, *rows, *of_levels)
+    calibration, _ = score_rows(calibration_kernel, *rows, *of_levels)
     return _weighted(ranking, calibration, scalars.tensor(calibration_weight, ranking.dtype)), valid
 
 

@@ -126,6 +126,8 @@ def match_sentence(matches: Mapping[str, Mapping[str, float]]) -> str:
 
     >>> match_sentence({"match": {"similarity": 0.7, "low": 0.65, "high": 0.8, "precision": 0.95}})
     "From similarity 0.70 on (95 % interval 0.65 to 0.80), 95 % of nearest images are of the query's class."
+    >>> match_sentence({"match": {"similarity": 2, "low": 2, "high": 2, "far": 0.001, "tar": 0, "pairs": 80}})
+    'No similarity is called a match: 0.1 % of the 80 pairs of different classes are less than one.'
     """
     match = matches["match"]
     reached = f"From similarity {match['similarity']:.2f} on (95 % interval {match['low']:.2f} to"
@@ -133,8 +135,8 @@ def match_sentence(matches: Mapping[str, Mapping[str, float]]) -> str:
     if "far" in match:
         pairs = f"{100 * match['far']:g} % of the {match['pairs']:,} pairs of different classes"
         if match["similarity"] > 1:
-            return f"No similarity is a match: {pairs} are less than one."
-        return f"{reached}at most {pairs} are accepted, and {match['tar']:.1%} of those of one class."
+            return f"No similarity is called a match: {pairs} are less than one."
+        return f"{reached}at most {pairs} are accepted, and {100 * match['tar']:.1f} % of those of one class."
     if match["similarity"] > 1:
         return f"At no similarity are {match['precision']:.0%} of nearest images of the query's class."
     return f"{reached}{100 * match['precision']:.0f} % of nearest images are of the query's class."
