@@ -5,20 +5,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfrank.common.checks import InputError
 from tfrank.configs import default
 from tfrank.run.objective import build_objective
 
 LABELS = [3, 3, 5, 5]
 
 
-def objective_of(loss, seed=0, outputs=2, **train):
+def objective_of(loss, seed=0, outputs=2, labels=LABELS, **train):
     config = default.get_config(loss)
     config.seed = seed
     config.train.update(train)
     images = keras.Input([6])
     model = keras.Model(images, [keras.layers.Dense(4)(images) for _ in range(outputs)])
     optimizer = keras.optimizers.SGD()
-    return build_objective(config, model, LABELS, optimizer.iterations)
+    return build_objective(config, model, labels, optimizer.iterations)
 
 
 def first_proxies(objective):
@@ -59,3 +60,12 @@ def test_each_embedding_has_a_memory_of_its_own():
 @pytest.mark.parametrize("seed", [0, 2**32 - 1])
 def test_any_seed_of_a_run_gives_proxies(seed):
     assert all(np.all(np.isfinite(proxies)) for proxies in first_proxies(objective_of("arc_face", seed)))
+
+
+def test_a_share_of_the_proxies_scores_embeddings_and_is_refused_if_a_batch_needs_more():
+    classes = default.get_config().data.classes_per_batch
+    objective = objective_of("arc_face", labels=range(4 * classes), proxy_sample=0.5)
+    assert objective.losses[0].share == 0.5 and objective.model.outputs[-1].shape == (None, 4)
+    assert objective_of("pnp", proxy_sample=0.5).losses[0].name == "pnp"
+    with pytest.raises(InputError, match=f"a batch may have {classes} classes. Give at least 0.25"):
+        objective_of("arc_face", labels=range(4 * classes), proxy_sample=0.2)

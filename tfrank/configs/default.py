@@ -242,6 +242,9 @@ def get_config(loss: str = "") -> ConfigDict:
     config.train.class_loss_weight = 0.0
     # Learning-rate multiplier of the class proxies, if there are any.
     config.train.proxy_multiplier = 100.0
+    # Share of the class proxies that a step uses, above 0, up to 1: those of the batch and random others. For
+    # hundreds of thousands of classes, whose cosines take too much time and memory.
+    config.train.proxy_sample = 1.0
     # Cross-batch memory: number of past embeddings that join the gallery of the loss (0: none), and number of
     # batches before they do.
     config.train.memory_size = 0

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,7 +14,7 @@ from tfrank import losses
 from tfrank.common import checks
 from tfrank.common.checks import InputError, did_you_mean
 from tfrank.losses import ADDONS
-from tfrank.losses.proxies import PROXY_LOSSES, ProxyLoss
+from tfrank.losses.proxies import PROXY_LOSSES, ProxyLoss, SampledProxyLoss
 from tfrank.run import settings
 
 
@@ -55,17 +56,35 @@ def build_objective(
     if weight := config.train.class_loss_weight:
         parts += [losses.get("normalized_softmax", labels=labels) for _ in model.outputs]
         outputs, weights = outputs * 2, [1.0, weight]
+    if config.train.proxy_sample < 1:
+        parts = [_sampled(loss, config) if isinstance(loss, ProxyLoss) else loss for loss in parts]
     for loss in parts:
         loss.iteration = iterations
         loss.warns = False  # The trainer warns instead.
     # Different seeds, so that the proxies of each embedding start differently.
     seeds = [(config.seed + place) % 2**32 for place in range(len(parts))]
-    heads = [loss.proxies(seed=s) if isinstance(loss, ProxyLoss) else None for loss, s in zip(parts, seeds)]
+    heads = [
+        loss.proxies(seed=seed) if isinstance(loss, ProxyLoss | SampledProxyLoss) else None
+        for loss, seed in zip(parts, seeds)
+    ]
     asked = [head(output) if head else output for head, output in zip(heads, outputs)]
     state = [variable for loss in parts for variable in loss.variables]
     state += [variable.value for head in heads if head for variable in head.variables]
     weights = [weight for weight in weights for _ in model.outputs]
     return Objective(keras.Model(model.inputs, (model.outputs, asked)), parts, weights, state)
+
+
+def _sampled(loss, config):
+    """Returns the loss with a share of its proxies; raises InputError if that is less than a batch needs."""
+    classes, share = loss.labels.size, config.train.proxy_sample
+    balanced = config.data.sampler in ("class_balanced", "category_pairs")
+    needed = min(classes, config.data.classes_per_batch if balanced else settings.batch_size(config))
+    if math.ceil(share * classes) < needed:
+        raise InputError(
+            f"config.train.proxy_sample={share:g} of {classes:,} classes are {math.ceil(share * classes):,}"
+            f" proxies, and a batch may have {needed:,} classes. Give at least {needed / classes:.2g}."
+        )
+    return SampledProxyLoss(loss, share=config.train.proxy_sample, seed=config.seed)
 
 
 def build_loss(config: ConfigDict, labels: Iterable[int]) -> keras.losses.Loss:

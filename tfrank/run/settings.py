@@ -87,6 +87,7 @@ def check_ranges(config: ConfigDict) -> None:
         "train.proxy_multiplier",
     ):
         checks.number(f"config.{field}", flat[field], at_least=0)
+    checks.number("config.train.proxy_sample", config.train.proxy_sample, above=0, at_most=1)
     checks.number("config.train.weight_average", config.train.weight_average, at_least=0, below=1)
     checks.one_of("config.train.precision", config.train.precision, PRECISIONS)
     checks.number("config.train.start_share", config.train.start_share, at_least=0, below=1)

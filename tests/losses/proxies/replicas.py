@@ -28,16 +28,22 @@ CASES = [
     for name in proxies.PROXY_LOSSES
     for way in (WAYS if name == "soft_triple" else ["fit with weights"])
 ]
+CASES += [f"sampled, {way}" for way in WAYS]
 
 
 def two_steps(strategy, case):
     """The losses of two steps, and what they add to each weight."""
     name, way = case.split(", ")
-    loss = losses.get(name, labels=CLASSES)
+    if name == "sampled":
+        loss = proxies.SampledProxyLoss(losses.get("cos_face", labels=range(12)), share=0.5)
+    else:
+        loss = losses.get(name, labels=CLASSES)
     with strategy.scope():
         _, model = training_model(loss)
-        model.compile(keras.optimizers.SGD(0.5), loss)
-        model.optimizer.build(model.trainable_variables)
+        optimizer = keras.optimizers.SGD(0.5)
+        optimizer.build(model.trainable_variables)
+        loss.iteration = optimizer.iterations
+        model.compile(optimizer, loss)
     before = model.get_weights()
     if way.startswith("fit"):
         weights = {"sample_weight": WEIGHTS} if way == "fit with weights" else {}

@@ -35,6 +35,29 @@ class Loss(keras.losses.Loss):
         """The state to store in checkpoints: none unless a loss has some."""
         return []
 
+    def steps_taken(self) -> tf.Tensor:
+        """The number of training steps taken, an int64 scalar, read from `iteration` inside the graph.
+
+        Raises:
+            InputError: `iteration` is not set, or not an integer of at least 0. In a graph a negative value
+                raises TensorFlow's InvalidArgumentError instead; XLA leaves such checks out.
+        """
+        if self.iteration is None:
+            raise checks.InputError(
+                f"The loss {self.name!r} changes with the training step, but does not know it. Set"
+                " loss.iteration = optimizer.iterations, and compile the model again if it has been used."
+            )
+        step = tf.convert_to_tensor(self.iteration)
+        expected = "an integer of at least 0, such as optimizer.iterations"
+        if not step.dtype.is_integer or step.shape.rank != 0:
+            raise checks.invalid("iteration", expected, f"{step.dtype.name} {tuple(step.shape)}")
+        known = tf.get_static_value(step)
+        if known is not None and known < 0:
+            raise checks.invalid("iteration", expected, int(known))
+        message = [f"iteration: expected {expected}, received", step]
+        with tf.control_dependencies([tf.debugging.Assert(step >= 0, message)]):
+            return tf.cast(step, tf.int64)
+
     def __repr__(self) -> str:
         # `init_scope`, as a graph cannot read the value of a hyper-parameter that is a variable.
         with tf.init_scope():

@@ -164,29 +164,6 @@ class RankingLoss(Loss):
         """w_q of this replica's queries, `[queries]`: the sample weight, or 0 if the query is not valid."""
         return tf.where(valid, weights, tf.zeros_like(weights))
 
-    def steps_taken(self) -> tf.Tensor:
-        """The number of training steps taken, an int64 scalar, read from `iteration` inside the graph.
-
-        Raises:
-            InputError: `iteration` is not set, or not an integer of at least 0. In a graph a negative value
-                raises TensorFlow's InvalidArgumentError instead; XLA leaves such checks out.
-        """
-        if self.iteration is None:
-            raise checks.InputError(
-                f"The loss {self.name!r} changes with the training step, but does not know it. Set"
-                " loss.iteration = optimizer.iterations, and compile the model again if it has been used."
-            )
-        step = tf.convert_to_tensor(self.iteration)
-        expected = "an integer of at least 0, such as optimizer.iterations"
-        if not step.dtype.is_integer or step.shape.rank != 0:
-            raise checks.invalid("iteration", expected, f"{step.dtype.name} {tuple(step.shape)}")
-        known = tf.get_static_value(step)
-        if known is not None and known < 0:
-            raise checks.invalid("iteration", expected, int(known))
-        message = [f"iteration: expected {expected}, received", step]
-        with tf.control_dependencies([tf.debugging.Assert(step >= 0, message)]):
-            return tf.cast(step, tf.int64)
-
     # Overrides `__call__`, as Keras casts labels to float before `call`: 2^24 and 2^24 + 1 would be equal.
     def __call__(self, y_true, y_pred, sample_weight=None):
         with tf.name_scope(self.name):

@@ -10,6 +10,7 @@ from tfrank.losses.proxies.normalized_softmax import NormalizedSoftmaxLoss
 from tfrank.losses.proxies.proxy_loss import ProxyLoss
 from tfrank.losses.proxies.proxy_nca import ProxyNCALoss
 from tfrank.losses.proxies.proxy_nca_pp import ProxyNCAPlusPlusLoss
+from tfrank.losses.proxies.sampled import SampledProxies, SampledProxyLoss
 from tfrank.losses.proxies.soft_triple import SoftTripleLoss
 
 PROXY_LOSSES: dict[str, type[ProxyLoss]] = {
@@ -30,5 +31,7 @@ __all__ = [
     "ProxyLoss",
     "ProxyNCALoss",
     "ProxyNCAPlusPlusLoss",
+    "SampledProxies",
+    "SampledProxyLoss",
     "SoftTripleLoss",
 ]

@@ -92,9 +92,13 @@ class ProxyLoss(Loss):
     def __call__(self, y_true, y_pred, sample_weight=None):
         with tf.name_scope(self.name):
             labels, cosines, weights = checked_batch(y_true, self._checked_cosines(y_pred), sample_weight)
-            class_index, known = self._class_index(labels)
-            losses = self._core(cosines, class_index, **self.hyper_parameters)
+            class_index, known = self.class_index(labels)
+            losses = self.of_cosines(cosines, class_index)
             return global_mean(losses, tf.where(known, weights, tf.zeros_like(weights)), self.reduction)
+
+    def of_cosines(self, cosines: tf.Tensor, class_index: tf.Tensor) -> tf.Tensor:
+        """The loss of each row, `[batch]`, given the column of its class, or of its class's first proxy."""
+        return self._core(cosines, class_index, **self.hyper_parameters)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor."""
@@ -114,21 +118,25 @@ class ProxyLoss(Loss):
         # Catches embeddings with as many dimensions as there are proxies. NaN passes: the loss shows it.
         largest = tf.maximum(tf.reduce_max(cosines), -tf.reduce_min(cosines))
         expected = "numbers from -1 to 1: add loss.proxies() as the last layer of the training model"
-        with tf.control_dependencies(_required(~(largest > 1.01), "cosines", expected, largest)):
+        with tf.control_dependencies(required(~(largest > 1.01), "cosines", expected, largest)):
             return tf.ensure_shape(tf.identity(cosines), shape)
 
-    def _class_index(self, labels):
-        """The index of each label among the training labels, `[batch]` int32, and whether it is known."""
+    def class_index(self, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The index of each label among the training labels, `[batch]` int32, and whether it is known.
+
+        Raises:
+            InputError: a label is unknown, see the class.
+        """
         classes = tf.constant(self.labels)
         class_index = tf.minimum(tf.searchsorted(classes, labels), self.labels.size - 1)
         known = tf.gather(classes, class_index) == labels
         unknown = tf.reduce_max(tf.where(known, labels.dtype.min, labels))
         expected = f"one of the {self.labels.size} labels that the loss {self.name!r} was made with"
-        with tf.control_dependencies(_required(tf.reduce_all(known), "labels", expected, unknown)):
+        with tf.control_dependencies(required(tf.reduce_all(known), "labels", expected, unknown)):
             return tf.identity(class_index), known
 
 
-def _required(condition, name, expected, received):
+def required(condition: tf.Tensor, name: str, expected: str, received: tf.Tensor) -> list[tf.Operation]:
     """Raises InputError in eager mode if the condition fails; in a graph returns assertions to depend on."""
     if tf.executing_eagerly() and not condition:
         raise checks.invalid(name, expected, received.numpy().item())
