@@ -141,8 +141,12 @@ def index_path(folder: str, split: str) -> str:
     return os.path.join(folder, f"{split}.index")
 
 
-def load_index(path: str) -> RecordIndex:
+def load_index(path: str, *, check_shards: bool = True) -> RecordIndex:
     """Opens an index that `RecordIndex.save` wrote. A local index is memory-mapped, not read into memory.
+
+    Args:
+        path: path of the index.
+        check_shards: whether to check that the shards are there.
 
     Raises:
         InputError: the index is missing, damaged or of another version, or a shard is missing or has a
@@ -157,7 +161,8 @@ def load_index(path: str) -> RecordIndex:
     # A damaged file can make parsers raise almost any exception.
     except Exception as error:
         raise _damaged(path, error) from None
-    _check_shards(path, index)
+    if check_shards:
+        _check_shards(path, index)
     return index
 
 

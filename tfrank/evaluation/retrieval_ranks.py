@@ -77,20 +77,39 @@ def _ranks_of_block(start: int, block: np.ndarray, relevance: Relevance) -> list
     """The ranks of the positives of each row of a block of similarities, ascending."""
     queries = range(start, start + len(block))
     positives = [np.sort(row[relevance.positives(query)]) for row, query in zip(block, queries)]
-    most = max(map(len, positives))
-    if most <= FEW_POSITIVES:
-        thresholds = np.full([len(block), most], np.inf, block.dtype)
-        for threshold, positive in zip(thresholds, positives):
-            threshold[: len(positive)] = positive
-        before = count_at_least(block, thresholds)
-    else:
-        before = (_no_less(np.sort(row), positive) for row, positive in zip(block, positives))
-    ranks = []
-    for row, query, positive, count in zip(block, queries, positives, before):
-        ignored = np.sort(row[relevance.ignored(query)])
-        negatives = count[: len(positive)] - _no_less(positive, positive) - _no_less(ignored, positive)
-        ranks.append((negatives + np.arange(len(positive), 0, -1))[::-1])
-    return ranks
+    ignored = (np.sort(row[relevance.ignored(query)]) for row, query in zip(block, queries))
+    return [ranks_of(*found) for found in zip(counts_no_less(block, positives), positives, ignored)]
+
+
+def counts_no_less(block: np.ndarray, thresholds: Sequence[np.ndarray]) -> Iterable[np.ndarray]:
+    """The number of values of each row of a block that are no less than each threshold of that row.
+
+    Args:
+        block: `[rows, columns]` float32 similarities.
+        thresholds: for each row, its thresholds, ascending.
+    """
+    most = max(map(len, thresholds))
+    if most > FEW_POSITIVES:
+        return (_no_less(np.sort(row), threshold) for row, threshold in zip(block, thresholds))
+    padded = np.full([len(block), most], np.inf, block.dtype)
+    for row, threshold in zip(padded, thresholds):
+        row[: len(threshold)] = threshold
+    return (row[: len(of_row)] for row, of_row in zip(count_at_least(block, padded), thresholds))
+
+
+def ranks_of(no_less: np.ndarray, positives: np.ndarray, ignored: np.ndarray) -> np.ndarray:
+    """The ranks of a query's positives, ascending.
+
+    Args:
+        no_less: `[positives]` the number of gallery rows no less similar than each positive, itself included.
+        positives: `[positives]` similarities, ascending.
+        ignored: similarities of the rows that are left out of the ranking, ascending.
+
+    >>> ranks_of(np.array([4, 1]), np.float32([0.5, 0.9]), np.float32([0.6]))
+    array([1, 3])
+    """
+    negatives = no_less - _no_less(positives, positives) - _no_less(ignored, positives)
+    return (negatives + np.arange(len(positives), 0, -1))[::-1]
 
 
 def _no_less(row: np.ndarray, thresholds: np.ndarray) -> np.ndarray:

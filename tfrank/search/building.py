@@ -181,9 +181,9 @@ def _embedded(
     """Embeds images and yields the name of each file that is written; adds bad images to `skipped`."""
     progress, done = Progress("embedding image", len(images)), 0
     files.make_folder(index.path("thumbnails"))
-    for some in _blocks(_checked_ahead(images, skipped), PART_ROWS):
+    for some in blocks(_checked_ahead(images, skipped), PART_ROWS):
         embeddings = []
-        for batch in _blocks(some, BATCH):
+        for batch in blocks(some, BATCH):
             embeddings.append(embedder.embed([one.encoded for one in batch]))
             done += len(batch)
             if not quiet:
@@ -232,7 +232,7 @@ def thumbnail(encoded: bytes) -> bytes:
     return buffer.getvalue()
 
 
-def _blocks(values: Iterable[T], size: int) -> Iterator[list[T]]:
+def blocks(values: Iterable[T], size: int) -> Iterator[list[T]]:
     """Yields lists of `size` values; the last may be shorter."""
     values = iter(values)
     while block := list(itertools.islice(values, size)):

@@ -26,16 +26,15 @@ import tfrank
 from tfrank.common import checks, files
 from tfrank.common.checks import InputError
 from tfrank.common.files import locked
-from tfrank.common.progress import Progress
 from tfrank.data.index import UNKNOWN, index_path
 from tfrank.data.prepare import shards
 from tfrank.data.prepare.archives import is_archive, unpack
 from tfrank.data.prepare.duplicates import find_duplicates, report_duplicates
 from tfrank.data.prepare.image_files import JPEG_QUALITY
 from tfrank.data.prepare.listing import check_disjoint, check_enough, check_images_apart, list_images
+from tfrank.data.prepare.processes import Processes, Writer
 from tfrank.data.prepare.shards import Skipped
-from tfrank.data.prepare.workers import Counts, run_tasks
-from tfrank.data.record_folder import DUPLICATES, GROUND_TRUTH, SKIPPED, SUMMARY, load_summary, open_split
+from tfrank.data.record_folder import DUPLICATES, GROUND_TRUTH, SKIPPED, SUMMARY, load_summary
 from tfrank.data.sources import SOURCES
 from tfrank.data.sources.counts import compare_counts
 from tfrank.data.sources.image import ROLES
@@ -46,8 +45,6 @@ UNFINISHED = ".unfinished"
 SHORTER_SIDE = 512
 IMAGES_PER_SHARD = 10_000
 MIN_SHARDS = 4
-# With fewer images, starting processes takes longer than it saves.
-_MIN_IMAGES_FOR_WORKERS = 4_000
 
 
 def prepare(
@@ -60,6 +57,8 @@ def prepare(
     processes: int = 0,
     max_skipped: float = 0.01,
     allow_common_classes: bool = False,
+    root: str = "",
+    writer: Writer | None = None,
 ) -> dict[str, Any]:
     """Writes the records of a data set; does nothing if they exist already.
 
@@ -79,6 +78,8 @@ def prepare(
         max_skipped: the share of images that may be left out because they are missing, damaged, repeated or
             no image. Their number is rounded up.
         allow_common_classes: whether classes to train on may be among those to test on.
+        root: the folder, local or remote, that paths in a manifest are relative to; "": that of the manifest.
+        writer: who writes the shards; None: processes of this machine.
 
     Returns:
         The content of `prepared.json`: the source, its folder, and classes and images of each split.
@@ -89,15 +90,14 @@ def prepare(
     """
     checks.integer("num_shards", num_shards, at_least=0)
     checks.number("max_skipped", max_skipped, at_least=0, at_most=1)
-    processes = checks.integer("processes", processes, at_least=0) or os.cpu_count()
+    writer = writer or Processes(checks.integer("processes", processes, at_least=0) or os.cpu_count())
     options = dict(options)
     shorter_side = options.pop("shorter_side", None)
     source = _source(name, options)
     if shorter_side is None:
         shorter_side = SHORTER_SIDE if source.own else 0
     checks.integer("shorter_side", shorter_side, at_least=0)
-    about = {"source": name, "options": options, "shorter_side": shorter_side}
-    about = json.loads(json.dumps(about, default=list))
+    about = _as_json({"source": name, "options": options, "shorter_side": shorter_side})
     if source_dir and os.path.realpath(source_dir) == os.path.realpath(output_dir):
         raise InputError(f"{output_dir} is the folder of the source. Choose another folder for the records.")
     if files.is_remote(output_dir):
@@ -108,18 +108,18 @@ def prepare(
             work = files.make_folder(os.path.join(output_dir, UNFINISHED))
             source = source.in_layout_of(folder := _unpacked(source_dir, work))
             # Paths in a manifest are relative to its folder.
-            root = os.path.dirname(folder) if os.path.isfile(folder) else folder
+            root = root or (os.path.dirname(folder) if os.path.isfile(folder) else folder)
             with _naming_the_archive(folder, source_dir):
                 listings = list_images(source.read(folder, **options), work, root=root)
             _check_listings(source, listings, source_dir, root, max_skipped, allow_common_classes)
             templates = source.templates and save_templates(work, source.templates(folder))
             tasks = _tasks(listings, root, work, num_shards, shorter_side)
-            skipped, changes = _write_shards(tasks, output_dir, processes, max_skipped)
+            skipped, changes = _write_shards(tasks, output_dir, writer, max_skipped)
             if templates:
                 save_templates(output_dir, templates, shards.joined(itertools.chain(*tasks.values())).id)
             if source.own:
                 _report_duplicates(tasks, os.path.join(output_dir, DUPLICATES))
-            splits = {split: _join(split, tasks[split], skipped, output_dir) for split in listings}
+            splits = {split: _join(split, tasks[split], skipped, output_dir, writer) for split in listings}
             if source.ground_truth:
                 files.write_json(os.path.join(output_dir, GROUND_TRUTH), source.ground_truth(folder))
             summary = about | {
@@ -132,19 +132,23 @@ def prepare(
             }
             files.write_json(os.path.join(output_dir, SUMMARY), summary)
         else:
-            _check_existing(summary, about, output_dir)
+            _check_existing(summary, about, output_dir, writer)
         shutil.rmtree(os.path.join(output_dir, UNFINISHED), ignore_errors=True)
     return summary
 
 
-def _check_existing(summary, about, output_dir):
+def _as_json(tree):
+    return json.loads(json.dumps(tree, default=list))
+
+
+def _check_existing(summary, about, output_dir, writer):
     """Rebuilds missing indexes; raises InputError if the records are of another source or other options."""
     before = {"shorter_side": 0} | summary  # Earlier versions did not shrink, and did not write this key.
     if {key: before[key] for key in about} != about:
         of, now = (f"{one['source']} with options {_all_options(one)}" for one in (before, about))
         raise InputError(f"{output_dir} has records of {of}, not of {now}. Choose another folder.")
     for split in summary["splits"]:
-        open_split(output_dir, split)
+        writer.check(output_dir, split)
 
 
 def _all_options(about):
@@ -266,36 +270,16 @@ def _tasks(listings, folder, work, num_shards, shorter_side):
     }
 
 
-def _write_shards(tasks, output_dir, processes, max_skipped):
+def _write_shards(tasks, output_dir, writer, max_skipped):
     """Writes the missing shards; returns the skipped images, and how many images were changed in each way.
 
     All images are checked before it is decided whether too many are bad. So the message has the sufficient
     --max_skipped, and with that the same command finds all shards written.
     """
     tasks = list(itertools.chain(*tasks.values()))
-    total = sum(len(task.starts) for task in tasks)
-    counts, results, left = Counts(), [], []
-    for task in tasks:
-        done = shards.finished(task)
-        if done is None:
-            left.append(task)
-        else:
-            results.append(done)
-            counts.add(len(task.starts) - len(done.skipped), bad=len(done.skipped))
-    begun = counts.done + counts.bad
-    progress = None
-
-    def show():
-        # Start the clock at the first image, as starting the workers takes seconds.
-        nonlocal progress
-        if progress is None and counts.done + counts.bad > begun:
-            progress = Progress("image", total, done=counts.done + counts.bad)
-        elif progress:
-            progress.show(counts.done + counts.bad, f"{counts.bad} skipped  " * (counts.bad > 0))
-
-    processes = min(processes, len(left)) if total >= _MIN_IMAGES_FOR_WORKERS else 1
-    results += run_tasks(shards.write, left, counts=counts, processes=processes, watch=show)
+    results = list(writer.write(tasks))
     skipped = sorted(one for result in results for one in result.skipped)
+    total = sum(len(task.starts) for task in tasks)
     _write_skipped(skipped, total, os.path.join(output_dir, SKIPPED), max_skipped)
     changes = collections.Counter()
     for result in results:
@@ -326,7 +310,7 @@ def _report_duplicates(tasks, path):
     report_duplicates(find_duplicates(indexes, hashes), path)
 
 
-def _join(split, tasks, skipped, output_dir):
+def _join(split, tasks, skipped, output_dir, writer):
     """Moves a split's shards to the output folder and saves one index; returns its part of the summary."""
     index = shards.joined(tasks)
     if not len(index):
@@ -336,7 +320,7 @@ def _join(split, tasks, skipped, output_dir):
     names = [os.path.basename(shard) for shard in index.shards]
     index = dataclasses.replace(index, shards=tuple(os.path.join(output_dir, name) for name in names))
     for task, path in zip(tasks, index.shards):
-        os.replace(task.path, path)
+        writer.move(task.path, path)
     index.save(index_path(output_dir, split))
     images = np.unique(index.label[index.label != UNKNOWN], return_counts=True)[1]
     of_class = [int(images.min()), round(float(images.mean()), 2), int(images.max())] if len(images) else None

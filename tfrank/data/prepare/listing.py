@@ -66,7 +66,8 @@ def list_images(images: Iterable[SourceImage], folder: str, *, root: str | None 
     Args:
         images: images of all splits.
         folder: where the lists go.
-        root: the folder that the images' paths are relative to; None skips the check that files exist.
+        root: the folder that the images' paths are relative to. None, or a remote one, skips the check that
+            files exist.
 
     Raises:
         InputError: there are no images, or an id or class name is too long.
@@ -89,7 +90,8 @@ class _Writer:
     """Writes one list; of each image it keeps only the start of its line and a hash of its id in memory."""
 
     def __init__(self, path, file, root):
-        self._path, self._file, self._root = path, file, root
+        self._path, self._file = path, file
+        self._root = None if root is None or files.is_remote(root) else root
         self._missing, self._first_missing = array.array("q"), ""
         self._starts, self._ids, self._end = array.array("q"), array.array("q"), 0
         self._labels, self._images = {}, {}
@@ -105,7 +107,7 @@ class _Writer:
         self._ids.append(int.from_bytes(digest, "little", signed=True))
         self._labels.setdefault(image.role, {})[image.label] = image.text
         self._images[image.role] = self._images.get(image.role, 0) + 1
-        looked_for = self._root is not None and image.encoded is None
+        looked_for = self._root is not None and image.encoded is None and not files.is_remote(image.path)
         if looked_for and not os.path.exists(os.path.join(self._root, image.path)):
             self._first_missing = self._first_missing or image.path
             self._missing.append(len(self._starts) - 1)

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -47,6 +47,26 @@ class Written(NamedTuple):
     changes: dict[str, int]
 
 
+def read_file(path: str) -> bytes:
+    """Reads an image's file; raises BadImage if it is missing, too large, or changes meanwhile."""
+    try:
+        kind = os.stat(path).st_mode
+        if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+            raise ValueError("it is a pipe or a device")  # Reading it may never end.
+        with open(path, "rb") as file:
+            before = os.fstat(file.fileno())
+            data = file.read(MAX_FILE_BYTES + 1)
+            after = os.fstat(file.fileno())
+        if len(data) > MAX_FILE_BYTES:
+            raise ValueError(f"it has more than {MAX_FILE_BYTES:,} bytes")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise BadImage(f"cannot be read ({reason})") from None
+    if (before.st_size, before.st_mtime_ns) != (len(data), after.st_mtime_ns):
+        raise BadImage("changed while it was read")
+    return data
+
+
 @dataclasses.dataclass(frozen=True)
 class ShardTask:
     """The data that a worker needs to write a shard.
@@ -58,6 +78,7 @@ class ShardTask:
         repeated: positions in `starts` of the images whose id an earlier image of the list has.
         folder: the folder that the images' paths are relative to.
         shorter_side: see `image_files.checked_image`.
+        read: reads the file at a path; raises BadImage if that fails.
     """
 
     path: str
@@ -66,15 +87,21 @@ class ShardTask:
     repeated: frozenset[int]
     folder: str
     shorter_side: int
+    read: Callable[[str], bytes] = read_file
+
+    def path_of(self, image: SourceImage) -> str:
+        """The path of an image's file."""
+        return image.path if files.is_remote(image.path) else os.path.join(self.folder, image.path)
 
     def digest(self) -> str:
         """Hashes what determines the shard's content; of image files, only size and modification time."""
-        about = f"{FORMAT} {self.shorter_side} {sorted(self.repeated)} {os.path.abspath(self.folder)}"
+        folder = self.folder if files.is_remote(self.folder) else os.path.abspath(self.folder)
+        about = f"{FORMAT} {self.shorter_side} {sorted(self.repeated)} {folder}"
         digest = hashlib.sha256(about.encode(errors="surrogateescape"))
         for line in lines_at(self.listing, self.starts):
             digest.update(line)
             with contextlib.suppress(OSError, ValueError):
-                status = os.stat(os.path.join(self.folder, image_of(line).path))
+                status = os.stat(self.path_of(image_of(line)))
                 digest.update(f"{status.st_size} {status.st_mtime_ns}".encode())
         return digest.hexdigest()
 
@@ -107,34 +134,43 @@ def write(task: ShardTask, counts: Counts) -> Written:
     except _Stopped:
         return Written(skipped, changes)
     index.save(shard_index_path(task))
-    with files.atomic_write(_hashes_path(task)) as file:
+    with files.atomic_write(hashes_path(task)) as file:
         np.save(file, np.array(hashes, np.int64))
-    files.write_json(_done_path(task), {"digest": digest, "skipped": skipped, "changes": changes})
+    files.write_json(done_path(task), {"digest": digest, "skipped": skipped, "changes": changes})
     return Written(skipped, changes)
 
 
 def finished(task: ShardTask) -> Written | None:
     """Returns the result for a shard that an interrupted preparation has written; None if it has not."""
     try:
-        with open(_done_path(task)) as file:
-            note = json.load(file)
-        if note["digest"] != task.digest():
+        if _note(task)["digest"] != task.digest():
             return None
         if len(load_index(shard_index_path(task))) != len(load_hashes(task)):
             return None
-        return Written([Skipped(*row) for row in note["skipped"]], dict(note["changes"]))
+        return written(task)
     except (OSError, ValueError, KeyError, TypeError):
         return None  # A file is missing or damaged, so the shard is written again.
 
 
+def written(task: ShardTask) -> Written:
+    """Returns the result for a shard that has been written."""
+    note = _note(task)
+    return Written([Skipped(*row) for row in note["skipped"]], dict(note["changes"]))
+
+
+def _note(task):
+    with open(done_path(task)) as file:
+        return json.load(file)
+
+
 def load_hashes(task: ShardTask) -> np.ndarray:
     """Loads `[records]` int64 hashes of a shard: equal for equal files with equal box and landmarks."""
-    return np.load(_hashes_path(task), allow_pickle=False)
+    return np.load(hashes_path(task), allow_pickle=False)
 
 
 def joined(tasks: Iterable[ShardTask]) -> RecordIndex:
-    """Returns one index of several written shards."""
-    return concatenate([load_index(shard_index_path(task)) for task in tasks])
+    """Returns one index of several written shards. The shards themselves may be elsewhere."""
+    return concatenate([load_index(shard_index_path(task), check_shards=False) for task in tasks])
 
 
 def shard_index_path(task: ShardTask) -> str:
@@ -142,11 +178,13 @@ def shard_index_path(task: ShardTask) -> str:
     return f"{task.path}.index"
 
 
-def _hashes_path(task):
+def hashes_path(task: ShardTask) -> str:
+    """Returns the path of the hashes of a shard's files."""
     return f"{task.path}.hashes.npy"
 
 
-def _done_path(task):
+def done_path(task: ShardTask) -> str:
+    """Returns the path of the note that a shard is done, which is written last."""
     return f"{task.path}.done.json"
 
 
@@ -166,7 +204,7 @@ def _records(
         try:
             if number in task.repeated:
                 raise BadImage(f"another image has the id {image.id!r}")
-            data = _read(image, task.folder) if image.encoded is None else image.encoded
+            data = task.read(task.path_of(image)) if image.encoded is None else image.encoded
             checked = checked_image(data, shorter_side=task.shorter_side)
             record = _record(image, checked)
         except BadImage as error:
@@ -181,27 +219,6 @@ def _records(
             yield record
         if counts.stopped:
             raise _Stopped
-
-
-def _read(image: SourceImage, folder: str) -> bytes:
-    """Reads an image's file; raises BadImage if it is missing, too large, or changes meanwhile."""
-    path = os.path.join(folder, image.path)
-    try:
-        kind = os.stat(path).st_mode
-        if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
-            raise ValueError("it is a pipe or a device")  # Reading it may never end.
-        with open(path, "rb") as file:
-            before = os.fstat(file.fileno())
-            data = file.read(MAX_FILE_BYTES + 1)
-            after = os.fstat(file.fileno())
-        if len(data) > MAX_FILE_BYTES:
-            raise ValueError(f"it has more than {MAX_FILE_BYTES:,} bytes")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise BadImage(f"cannot be read ({reason})") from None
-    if (before.st_size, before.st_mtime_ns) != (len(data), after.st_mtime_ns):
-        raise BadImage("changed while it was read")
-    return data
 
 
 def _record(image: SourceImage, file: ImageFile) -> ImageRecord:

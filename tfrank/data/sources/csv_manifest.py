@@ -1,11 +1,11 @@
-"""Your own images, listed in a CSV file (RFC 4180, UTF-8) with a header.
+"""Your own images, listed in a CSV file (RFC 4180, UTF-8) with a header, or in a parquet file.
 
     path,label,split,role,category,x,y,w,h
     photos/1.jpg,mallard,train,,duck,60,27,325,304
     photos/2.jpg,robin,test,query,songbird,,,,
 
-The delimiter may also be a tab, or ; as Excel writes. Columns may be in any order. All columns after label
-are optional, and other columns are ignored.
+A parquet file has the same columns. The delimiter of a CSV file may also be a tab, or ; as Excel writes.
+Columns may be in any order. All columns after label are optional, and other columns are ignored.
 
 - Paths are relative to the manifest's folder, or absolute.
 - Without the column split, classes are divided into train and test at random.
@@ -25,7 +25,7 @@ from typing import NamedTuple
 from tfrank.common.checks import InputError, did_you_mean
 from tfrank.data.sources.classes import draw_test_classes, merge_spellings
 from tfrank.data.sources.image import ROLES, UNKNOWN, SourceImage
-from tfrank.data.sources.lists import Line, coordinate, decode_lines, read_table, size
+from tfrank.data.sources.lists import Line, coordinate, header_of, read_table, size
 
 NEEDED = ("path", "label")
 SPLITS = ("train", "test")
@@ -51,7 +51,7 @@ def read_csv(manifest: str, *, test_share: float = 0.5, seed: int = 0) -> Iterat
     be empty. The manifest is read twice, and checked the first time.
 
     Args:
-        manifest: path of the CSV file, or of a folder with exactly one.
+        manifest: path of the CSV or parquet file, or of a folder with exactly one CSV file.
         test_share: share of the classes that go to "test", 0 to 1, if there is no column split; at least one
             class goes to "train".
         seed: seed of that random split, at least 0.
@@ -154,7 +154,7 @@ def _rows(path: str) -> Iterator[_Row]:
 
 def _form(path: str) -> tuple[str, tuple[str, ...]]:
     """Returns the delimiter of a manifest and the columns that it needs, from its header."""
-    header = next(decode_lines(path), "")
+    header = header_of(path)
     columns = {
         delimiter: {name.strip(' "\r\n') for name in header.split(delimiter)} for delimiter in DELIMITERS
     }

@@ -2,6 +2,7 @@
 
 import csv
 import glob
+import io
 import math
 import os
 import re
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 
 from tfrank.common.checks import InputError, did_you_mean
 
+PARQUET = ".parquet"
 # Converts a word to its value; raises ValueError for a word of another type.
 Converter = Callable[[str], Any]
 
@@ -124,19 +126,21 @@ def read_table(
     """Yields the rows of a CSV file (RFC 4180, UTF-8) with a header: the line of each row, and its cells.
 
     Blank lines and rows of empty cells are skipped. If a quoted cell spans several lines, the row has the
-    number of its first line and the text of the whole row.
+    number of its first line and the text of the whole row. The rows of a parquet file are yielded likewise,
+    their values as text.
 
     Args:
-        path: path of the file.
+        path: path of the file, which ends in .parquet if it is one.
         needed: required columns, in any order.
-        delimiter: the character between cells.
+        delimiter: the character between cells of a CSV file.
 
     Raises:
         InputError: the file cannot be read or is not UTF-8, a column is missing or repeated, a row has more
             or fewer cells than the header, or a quote is not closed.
     """
     # Strict: otherwise an unclosed quote silently swallows the rest of the file.
-    rows, number = csv.reader(decode_lines(path), delimiter=delimiter, strict=True), 1
+    lines = _parquet_lines(path) if path.endswith(PARQUET) else decode_lines(path)
+    rows, number = csv.reader(lines, delimiter=delimiter, strict=True), 1
     try:
         header = _header(path, next(rows, []), needed, delimiter)
         number = rows.line_num + 1
@@ -152,6 +156,36 @@ def read_table(
             f"{path}, line {number}: the CSV is damaged ({error}). Close every quote, and double quotes"
             " inside quotes."
         ) from None
+
+
+def header_of(path: str) -> str:
+    """Returns the first line of a CSV file, or that which the columns of a parquet file make."""
+    return next(_parquet_lines(path) if path.endswith(PARQUET) else decode_lines(path), "")
+
+
+def _parquet_lines(path):
+    """Yields the header and the rows of a parquet file as lines of CSV."""
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError:
+        raise InputError(f"To read {path}, install pyarrow: pip install pyarrow") from None
+    line = io.StringIO()
+    write = csv.writer(line, lineterminator="\n").writerow
+
+    def text_of(cells):
+        line.seek(0)
+        line.truncate()
+        write(cells)
+        return line.getvalue()
+
+    try:
+        with parquet.ParquetFile(path) as file:
+            yield text_of(file.schema_arrow.names)
+            for batch in file.iter_batches():
+                yield from map(text_of, zip(*(column.to_pylist() for column in batch.columns)))
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"Cannot read {path} ({str(error).splitlines()[0]}).") from None
 
 
 def _header(path, cells, needed, delimiter):

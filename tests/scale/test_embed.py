@@ -1,0 +1,97 @@
+"""Embedding by Beam: the embeddings of the search index, in its columns."""
+
+import os
+import pathlib
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from tests.scale import HERE, read_all
+from tests.search import write_model
+from tfrank.common.checks import InputError
+from tfrank.data.prepare import builder
+from tfrank.scale import embed
+from tfrank.search import building
+from tfrank.search.embedder import Embedder
+from tfrank.search.images import listed_images
+from tfrank.search.store import Store, matrix
+
+
+def test_rows_are_those_of_the_search_index(model, listed, tmp_path):
+    done = embed.embed(model, listed, str(tmp_path / "out"), HERE, rows=5)
+    assert (done.images, done.new) == (12, 12)
+    assert [image for image, _ in done.skipped] == ["gone.jpg"]
+    found = read_all(tmp_path / "out", "embeddings-")
+    assert sorted(os.listdir(tmp_path / "out")) == [
+        *(f"embeddings-{number:06d}.parquet" for number in (1, 2, 3)),
+        "skipped.csv",
+    ]
+    building.update(str(tmp_path / "index"), Embedder(model), listed_images(listed), quiet=True)
+    index = Store(str(tmp_path / "index"))
+    wanted = index.read_part(index.current().parts[0])
+    assert found.column_names == wanted.column_names
+    np.testing.assert_allclose(matrix(found), matrix(wanted), atol=1e-6)
+    assert found.drop_columns("embedding").equals(wanted.drop_columns("embedding"))
+
+
+def test_records_give_the_rows_of_the_search_index_too(model, photos, tmp_path):
+    folder = str(tmp_path / "records")
+    builder.prepare("folder", str(photos), folder)
+    embed.embed(model, folder, str(tmp_path / "out"), HERE)
+    found = read_all(tmp_path / "out", "embeddings-")
+    building.update(str(tmp_path / "index"), Embedder(model), listed_images(folder), quiet=True)
+    index = Store(str(tmp_path / "index"))
+    wanted = index.read_part(index.current().parts[0])
+    assert found.drop_columns("embedding").equals(wanted.drop_columns("embedding"))
+    np.testing.assert_allclose(matrix(found), matrix(wanted), atol=1e-6)
+
+
+def test_a_second_run_writes_only_what_is_missing_or_listed_anew(model, listed, tmp_path):
+    out = tmp_path / "out"
+    embed.embed(model, listed, str(out), HERE, rows=5)
+    before = {path.name: path.read_bytes() for path in out.glob("*.parquet")}
+    (out / "embeddings-000002.parquet").unlink()
+    assert embed.embed(model, listed, str(out), HERE, rows=5).new == 4  # And one that is gone.
+    assert before == {path.name: path.read_bytes() for path in out.glob("*.parquet")}
+    path = pathlib.Path(listed)
+    path.write_text(path.read_text().rstrip().rsplit("\n", 1)[0] + "\nanother.jpg,x\n")
+    done = embed.embed(model, listed, str(out), HERE, rows=5)
+    assert done.new < 5 and len(done.skipped) == 2
+
+
+def test_a_model_list_and_result_in_a_store(model, listed, photos, tmp_path, store):
+    embed.embed(model, listed, str(tmp_path / "out"), HERE)
+    embed.storage.upload(model, "store://bucket/model")
+    embed.storage.upload(listed, "store://bucket/list.csv")
+    done = embed.embed("store://bucket/model", "store://bucket/list.csv", "store://bucket/out", HERE)
+    assert done.images == 12
+    one, other = (
+        pq.read_table(path / "embeddings-000001.parquet")
+        for path in (tmp_path / "out", store / "bucket" / "out")
+    )
+    assert one.equals(other)
+    files = [path.name for path in (store / "bucket" / "out").rglob("*") if path.is_file()]
+    assert sorted(files) == ["embeddings-000001.parquet", "skipped.csv"]
+
+
+def test_bad_input_is_named(model, listed, tmp_path):
+    out = str(tmp_path / "out")
+    embed.embed(model, listed, out, HERE)
+    other = str(write_model(tmp_path / "other", seed=1))
+    nothing, twice, column = (tmp_path / name for name in ("nothing.csv", "twice.csv", "column.csv"))
+    nothing.write_text("path,label\ngone.jpg,a\n")
+    twice.write_text("path,id\na.jpg,x\nb.jpg,x\n")
+    column.write_text("file\na.jpg\n")
+    for path, images, folder, message in (
+        (other, listed, out, "is by another model"),
+        (model, str(nothing), "none", "No image of .* can be used; the first, gone.jpg"),
+        (model, str(twice), "none", "has the id of its row 1 twice"),
+        (model, str(column), "none", "has no column `path`"),
+        (model, str(tmp_path / "gone.csv"), "none", "There is no file"),
+        (model, str(tmp_path), "none", "neither a list of images nor a folder of records"),
+        (str(tmp_path), listed, "none", "is not a SavedModel"),
+    ):
+        with pytest.raises(InputError, match=message) as error:
+            embed.embed(path, images, folder if folder == out else str(tmp_path / folder), HERE)
+        assert "\n" not in str(error.value)

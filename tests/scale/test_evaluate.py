@@ -1,0 +1,120 @@
+"""Evaluation of a gallery in many files: the result of `tfrank.evaluation.evaluate`."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.scale import HERE, read_all, unit, write_embeddings
+from tfrank.common.checks import InputError
+from tfrank.evaluation import evaluate
+from tfrank.evaluation.search.exhaustive import exact
+from tfrank.scale import evaluate as scale
+from tfrank.scale import ranking
+from tfrank.scale.parts import Rows
+
+RNG = np.random.default_rng(0)
+LABELS = RNG.integers(0, 30, 300)
+EMBEDDINGS = unit(RNG.normal(size=(300, 16)))
+# Equal rows of different and of the same class, and lone images.
+EMBEDDINGS[40:80] = EMBEDDINGS[80:120]
+LABELS[-3:] = [101, 102, 103]
+
+
+def assert_equal(found, folder, wanted):
+    """The metrics of each query are those wanted, bit for bit, and the means up to the order of sums."""
+    rows = read_all(folder)
+    for name, values in wanted.per_query.items():
+        np.testing.assert_array_equal(rows[name].to_numpy(), values)
+    assert found.pop("note", "") == "" and found.keys() >= wanted.metrics.keys()
+    for name, value in wanted.metrics.items():
+        assert found[name] == pytest.approx(value, rel=1e-12), name
+
+
+@pytest.mark.parametrize("block_queries", [7, 64, 8192])
+def test_leave_one_out_is_that_of_one_machine_ties_and_lone_images_included(tmp_path, block_queries):
+    folder = write_embeddings(tmp_path / "vectors", EMBEDDINGS, LABELS)
+    found = scale.evaluate(
+        folder, str(tmp_path / "out"), HERE, ks=[1, 5], neighbors=4, block_queries=block_queries
+    )
+    assert_equal(found, tmp_path / "out", evaluate(EMBEDDINGS, LABELS, ks=[1, 5]))
+    rows = read_all(tmp_path / "out")
+    nearest = exact(EMBEDDINGS, EMBEDDINGS, 4, np.arange(300))
+    np.testing.assert_array_equal(rows["neighbor_rows"].to_pylist(), nearest.index)
+    np.testing.assert_array_equal(rows["similarities"].to_pylist(), nearest.similarity)
+
+
+def test_queries_against_a_gallery_with_distractors_leave_out_the_image_of_their_own_id(tmp_path):
+    labels = LABELS.copy()
+    labels[::5] = -1  # Distractors.
+    query_rows = np.r_[1:40:2, 81:100:2]
+    ids = np.array([f"image {number}" for number in range(300)])
+    gallery = write_embeddings(tmp_path / "gallery", EMBEDDINGS, labels)
+    query_labels = np.where(labels[query_rows] < 0, 7, labels[query_rows])
+    queries = write_embeddings(
+        tmp_path / "queries", EMBEDDINGS[query_rows], query_labels, ids=ids[query_rows].tolist(), rows=9
+    )
+    found = scale.evaluate(gallery, str(tmp_path / "out"), HERE, queries=queries, ks=[1, 10])
+    wanted = evaluate(
+        EMBEDDINGS[query_rows],
+        query_labels,
+        gallery_embeddings=EMBEDDINGS,
+        gallery_labels=np.where(labels < 0, 10_000 + np.arange(300), labels),
+        ids=ids[query_rows],
+        gallery_ids=ids,
+        ks=[1, 10],
+    )
+    assert_equal(found, tmp_path / "out", wanted)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(2, 60), st.integers(1, 5), st.integers(0, 5))
+def test_parts_of_any_sizes_add_up_to_the_ranks_of_the_whole_gallery(seed, images, parts, k):
+    rng = np.random.default_rng(seed)
+    # Few values, so that there are many ties.
+    embeddings = unit(rng.integers(-1, 2, (images, 3)) + np.float32([0, 0, 2]))
+    labels, numbers = rng.integers(0, 5, images), np.arange(images)
+    rows = Rows(numbers, labels, numbers, embeddings)
+    thresholds = ranking.thresholds_of(rows, rows, leave_one_out=True)
+    cuts = np.sort(rng.integers(0, images + 1, parts - 1))
+    pieces = [some for some in np.split(numbers, cuts) if len(some)]
+    counted = [
+        ranking.counted(embeddings, Rows(*(column[piece] for column in rows)), thresholds, k)
+        for piece in pieces
+    ]
+    whole = ranking.merged(counted, k)
+    ranks = ranking.ranks(thresholds, whole.no_less)
+    positives = [np.flatnonzero((labels == labels[q]) & (numbers != q)) for q in numbers]
+    if any(map(len, positives)):
+        wanted = evaluate(embeddings, labels, ks=[1]).ranks
+        np.testing.assert_array_equal(ranks.rank, wanted.rank)
+        np.testing.assert_array_equal(ranks.start, wanted.start)
+    if k:
+        nearest = exact(embeddings, embeddings, k, numbers)
+        width = nearest.index.shape[1]
+        np.testing.assert_array_equal(whole.neighbors.index[:, :width], nearest.index)
+
+
+def test_bad_input_is_named(tmp_path):
+    folder = write_embeddings(tmp_path / "vectors", EMBEDDINGS, LABELS)
+    other = write_embeddings(tmp_path / "other", EMBEDDINGS[:, :8], LABELS)
+    lone = write_embeddings(tmp_path / "lone", EMBEDDINGS[:5], np.arange(5))
+    broken = EMBEDDINGS.copy()
+    broken[7, 3] = np.nan
+    nan = write_embeddings(tmp_path / "nan", broken, LABELS)
+    mixed = write_embeddings(tmp_path / "mixed", EMBEDDINGS[:80], LABELS[:80])
+    (tmp_path / "other" / "embeddings-000001.parquet").rename(f"{mixed}/embeddings-000009.parquet")
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut" / "embeddings-000001.parquet").write_bytes(b"PAR1")
+    out = str(tmp_path / "out")
+    for gallery, queries, message in (
+        (str(tmp_path / "nothing"), "", "has no files embeddings-"),
+        (folder, other, "Queries have 8 dimensions, the gallery has 16"),
+        (lone, "", "No query has an image of its class"),
+        (nan, "", "The embedding of 'image 7' is not finite"),
+        (mixed, "", "embeddings-000009.parquet has embeddings of 8 dimensions"),
+        (str(tmp_path / "cut"), "", "embeddings-000001.parquet is no file of embeddings"),
+    ):
+        with pytest.raises(InputError, match=message) as error:
+            scale.evaluate(gallery, out, HERE, queries=queries)
+        assert "\n" not in str(error.value)

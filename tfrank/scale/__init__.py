@@ -1,0 +1,1 @@
+"""Records, embeddings, exact evaluation and indexes of galleries that no machine holds, on Apache Beam."""

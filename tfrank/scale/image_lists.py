@@ -1,0 +1,180 @@
+"""The images to embed: lists in CSV or parquet on any store, or records; cut into numbered pieces."""
+
+import csv
+import io
+import itertools
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import tensorflow as tf
+
+from tfrank.common import files
+from tfrank.common.checks import InputError
+from tfrank.data.index import RecordIndex
+from tfrank.data.record_folder import load_summary, open_split
+from tfrank.data.records import FOOTER, class_text, verified_data
+from tfrank.scale import storage
+from tfrank.scale.parts import hashes_of
+
+# Columns of a piece beside those of the list: where a record stands in its shard; null for an image file.
+PLACE = {"offset": pa.int64(), "length": pa.int64()}
+
+
+def pieces(source: str, rows: int) -> Iterator[pa.Table]:
+    """Yields the images of a source, at most `rows` at a time, in order.
+
+    Args:
+        source: a CSV or parquet file with the column `path`, relative to the file, and optionally `id`,
+            `label` and others; or a folder of records, of which all splits are taken.
+        rows: most rows of a piece.
+
+    Returns:
+        Tables with the columns id, path and label, as text; offset and length for records; and the others.
+
+    Raises:
+        InputError: the source cannot be read, has no column `path`, or an id occurs twice.
+    """
+    tables = _of_list(source, rows) if source.endswith((".csv", ".parquet")) else _of_records(source, rows)
+    seen = []
+    for table in tables:
+        seen.append(hashes_of(table["id"]))
+        yield table
+    if not seen:
+        raise InputError(f"{source} has no images.")
+    ids = np.concatenate(seen)
+    unique, counts = np.unique(ids, return_counts=True)
+    if len(unique) < len(ids):
+        row = int(np.argmax(ids == unique[counts > 1][0]))
+        raise InputError(f"{source} has the id of its row {row + 1:,} twice. Make the ids unique.")
+
+
+def _of_list(source: str, rows: int) -> Iterator[pa.Table]:
+    with storage.open_file(source) as file:
+        try:
+            if source.endswith(".parquet"):
+                batches = pq.ParquetFile(file).iter_batches(batch_size=rows)
+            else:
+                batches = pyarrow.csv.open_csv(file)
+            yield from (_listed(table, source) for table in _rebatched(batches, rows))
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(f"Cannot read {source} ({str(error).splitlines()[0]}).") from None
+
+
+def _rebatched(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+    """Yields tables of `rows` rows; the last may be shorter."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        while sum(map(len, waiting)) >= rows:
+            table = pa.Table.from_batches(waiting)
+            yield table.slice(0, rows)
+            waiting = table.slice(rows).to_batches()
+    if sum(map(len, waiting)):
+        yield pa.Table.from_batches(waiting)
+
+
+def _listed(table: pa.Table, source: str) -> pa.Table:
+    """Returns the table of a piece from rows of a list."""
+    if "path" not in table.column_names:
+        raise InputError(f"{source} has no column `path`. Its columns are: {', '.join(table.column_names)}.")
+    if "embedding" in table.column_names:
+        raise InputError(f"{source} has the column `embedding`, which is made here. Leave it out.")
+    folder = source.rsplit("/", 1)[0] if "/" in source else ""
+    names = table["path"].cast(pa.string())
+    columns = {
+        "id": table["id"].cast(pa.string()) if "id" in table.column_names else names,
+        "path": pa.array([storage.join(folder, name) for name in names.to_pylist()]),
+        "label": pa.array([""] * len(table)),
+    }
+    if "label" in table.column_names:
+        columns["label"] = table["label"].cast(pa.string()).fill_null("")
+    columns |= {name: pa.nulls(len(table), kind) for name, kind in PLACE.items()}
+    others = [name for name in table.column_names if name not in columns]
+    return pa.table({**columns, **{name: table[name] for name in others}})
+
+
+def _of_records(folder: str, rows: int) -> Iterator[pa.Table]:
+    summary = load_summary(folder)
+    if summary is None:
+        raise InputError(
+            f"{folder} is neither a list of images nor a folder of records. Lists end in .csv or .parquet."
+        )
+    for split in summary["splits"]:
+        index = open_split(folder, split)
+        for start in range(0, len(index), rows):
+            yield _of_index(index, split, slice(start, start + rows))
+
+
+def _of_index(index: RecordIndex, split: str, rows: slice) -> pa.Table:
+    """Returns the table of a piece from rows of an index; the labels stand in the records."""
+    shards = np.array(index.shards)[index.shard[rows]]
+    columns = {
+        "id": pa.array([name.decode() for name in index.id[rows]]),
+        "path": pa.array(shards),
+        "label": pa.array([""] * len(shards)),
+        "offset": pa.array(index.offset[rows]),
+        "length": pa.array(index.length[rows]),
+        "split": pa.array([split] * len(shards)),
+    }
+    return pa.table(columns)
+
+
+class Image(NamedTuple):
+    """An image of a piece.
+
+    Attributes:
+        encoded: the bytes of its file.
+        label: its class in words; "" if unknown.
+        size: bytes of the file or record.
+        modified: when a local file was changed last, in nanoseconds since 1970; of a record the checksum; 0
+            for a remote file.
+    """
+
+    encoded: bytes
+    label: str
+    size: int
+    modified: int
+
+
+def read_image(row: dict) -> Image:
+    """Reads the image of a row of a piece.
+
+    Raises:
+        InputError: the file cannot be read, or the record is damaged.
+    """
+    if row["offset"] is None:
+        modified = 0 if files.is_remote(row["path"]) else _modified(row["path"])
+        encoded = storage.read(row["path"])
+        return Image(encoded, row["label"], len(encoded), modified)
+    with storage.open_file(row["path"]) as file:
+        file.seek(row["offset"])
+        block = file.read(row["length"] + FOOTER.size)
+    data = verified_data(block, row["length"], f"{row['path']} at byte {row['offset']}")
+    encoded = tf.train.Example.FromString(data).features.feature["image/encoded"].bytes_list.value[0]
+    return Image(encoded, class_text(data), len(data), FOOTER.unpack(block[len(data) :])[0])
+
+
+def _modified(path):
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0  # Reading it will say why.
+
+
+def serialized(table: pa.Table) -> bytes:
+    """Returns a table as the bytes of a parquet file."""
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def csv_of(rows: list[tuple[str, str]]) -> bytes:
+    """Returns the ids and reasons of skipped images as a CSV file."""
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(itertools.chain([("id", "reason")], rows))
+    return text.getvalue().encode()

@@ -1,0 +1,249 @@
+"""An index in shards: ScaNN indexes built on many machines, searched in parallel, and merged."""
+
+import concurrent.futures
+import functools
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from tfrank.common import checks, files
+from tfrank.common.checks import InputError
+from tfrank.evaluation.search.exhaustive import merge_neighbors
+from tfrank.evaluation.search.neighbors import Neighbors
+from tfrank.evaluation.search.scann_index import ScannIndex
+from tfrank.scale import pipelines, storage
+from tfrank.scale.image_lists import serialized
+from tfrank.scale.parts import Part, parts_of, rows_of, table_of
+
+MANIFEST = "shards.json"
+
+
+class Shard(NamedTuple):
+    """A shard of an index.
+
+    Attributes:
+        name: name of its folder.
+        first: number of its first row among all rows.
+        rows: number of its rows.
+        recall: share of the ten nearest that it finds, measured on a sample.
+    """
+
+    name: str
+    first: int
+    rows: int
+    recall: float
+
+
+class ShardedIndex:
+    """Opens an index in shards, or some of its shards, as one of several machines does.
+
+    Args:
+        folder: the folder of the index; a remote one is copied to a temporary folder.
+        shards: numbers of the shards to open; None: all.
+
+    Attributes:
+        shards: the open shards.
+
+    Raises:
+        InputError: the index is missing or damaged, or there is no shard of a number.
+
+    Search of the machines' shards is merged by `tfrank.evaluation.search.exhaustive.merge_neighbors`.
+    """
+
+    def __init__(self, folder: str, shards: Sequence[int] | None = None):
+        known = shards_of(folder)
+        numbers = range(len(known)) if shards is None else shards
+        if outside := [number for number in numbers if not 0 <= number < len(known)]:
+            raise checks.invalid("shards", f"numbers from 0 to {len(known) - 1}", outside[0])
+        self.shards = [known[number] for number in numbers]
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            paths = [storage.join(folder, shard.name) for shard in self.shards]
+            self._indexes = list(pool.map(_loaded, paths))
+
+    def search(self, queries: np.ndarray, k: int) -> Neighbors:
+        """The k nearest rows of the open shards, by their numbers among the rows of all shards.
+
+        Args:
+            queries: `[queries, dim]` of unit norm.
+            k: number of neighbours.
+        """
+        with concurrent.futures.ThreadPoolExecutor(len(self._indexes)) as pool:
+            parts = list(pool.map(lambda index: index.search(queries, k), self._indexes))
+        return merge_neighbors(parts, [shard.first for shard in self.shards], k)
+
+    def ids(self, rows: np.ndarray) -> np.ndarray:
+        """The ids of rows of the open shards; "" for -1."""
+        found = np.full(rows.shape, "", object)
+        for shard, index in zip(self.shards, self._indexes):
+            inside = (rows >= shard.first) & (rows < shard.first + shard.rows)
+            found[inside] = index.ids[rows[inside] - shard.first]
+        return found
+
+
+def shards_of(folder: str) -> list[Shard]:
+    """Returns the shards of an index.
+
+    Raises:
+        InputError: the index is missing or damaged.
+    """
+    path = storage.join(folder, MANIFEST)
+    if not storage.exists(path):
+        raise InputError(
+            f"{folder} is no index in shards: it has no {MANIFEST}. Make one: tfrank-scale index"
+        )
+    try:
+        return [Shard(**fields) for fields in json.loads(storage.read(path))["shards"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is damaged ({error}). Build the index again.") from None
+
+
+def _loaded(path):
+    if not files.is_remote(path):
+        return ScannIndex.load(path)
+    with tempfile.TemporaryDirectory() as folder:
+        storage.download_folder(path, folder)
+        index = ScannIndex.load(folder)
+        index.rows = np.array(index.rows)  # Not a map of a file that goes.
+        return index
+
+
+def build(
+    embeddings: str,
+    output_dir: str,
+    options: PipelineOptions,
+    *,
+    shards: int = 8,
+    target_recall: float = 0.99,
+) -> list[Shard]:
+    """Builds an index in shards; returns the shards.
+
+    Args:
+        embeddings: folder of embeddings, see `parts.parts_of`. A shard holds whole files of it.
+        output_dir: folder of the index, local or remote.
+        options: Beam's options, see `pipelines.beam_options`.
+        shards: number of shards, at most the number of files.
+        target_recall: share of the ten nearest that each shard finds.
+
+    Raises:
+        InputError: the folder has no embeddings, or fewer files than shards; or `output_dir` has an index.
+    """
+    parts = parts_of(embeddings)
+    shards = checks.integer("shards", shards, at_least=1)
+    if storage.exists(storage.join(output_dir, MANIFEST)):
+        raise InputError(f"{output_dir} has an index already. Choose another folder.")
+    if shards > len(parts):
+        raise InputError(f"{embeddings} has {len(parts)} files, so at most that many shards. Give --shards.")
+    ends = np.cumsum([part.rows for part in parts])
+    # Files whose rows are in the middle of the n-th share of all rows go to shard n.
+    middles = ends - np.array([part.rows for part in parts]) / 2
+    of_part = np.minimum((middles / ends[-1] * shards).astype(int), shards - 1)
+    groups = [[part for part, at in zip(parts, of_part) if at == n] for n in range(shards)]
+    groups = [group for group in groups if group]
+
+    def steps(pipeline):
+        _ = (
+            pipeline
+            | "Groups" >> beam.Create(list(enumerate(groups)))
+            | "Spread" >> beam.Reshuffle()
+            | "Build" >> beam.Map(_build, output_dir, target_recall)
+        )
+
+    pipelines.run(steps, options)
+    built = [
+        Shard(_name(number), group[0].first, sum(part.rows for part in group), _recall(output_dir, number))
+        for number, group in enumerate(groups)
+    ]
+    manifest = {"dim": parts[0].dim, "shards": [shard._asdict() for shard in built]}
+    storage.write(storage.join(output_dir, MANIFEST), (json.dumps(manifest, indent=2) + "\n").encode())
+    return built
+
+
+def _name(number):
+    return f"shard-{number:05d}"
+
+
+def _recall(folder, number):
+    return json.loads(storage.read(storage.join(folder, f"{_name(number)}.json")))["recall"]
+
+
+def _build(numbered: tuple[int, Sequence[Part]], output_dir: str, target_recall: float) -> None:
+    """Builds and writes a shard, and then the note of its recall."""
+    number, parts = numbered
+    rows = np.concatenate([rows_of(part).embeddings for part in parts])
+    ids = np.concatenate([np.array(table_of(part, ["id"])["id"].to_pylist()) for part in parts])
+    with tempfile.TemporaryDirectory() as folder:
+        local = os.path.join(folder, _name(number))
+        index = ScannIndex.build(rows, ids=ids, target_recall=target_recall)
+        index.save(local)
+        # What an interrupted run left.
+        storage.remove(storage.join(output_dir, _name(number)))
+        storage.upload(local, storage.join(output_dir, _name(number)))
+    note = {"recall": index.settings.recall}
+    storage.write(storage.join(output_dir, f"{_name(number)}.json"), json.dumps(note).encode())
+
+
+def search(index: str, queries: str, output_dir: str, options: PipelineOptions, *, k: int = 10) -> int:
+    """Finds the nearest images of each query by all shards in parallel; returns the number of queries.
+
+    Args:
+        index: folder of an index in shards.
+        queries: folder of embeddings, see `parts.parts_of`.
+        output_dir: gets a file `nearest-00000.parquet` for each file of queries, with the columns id, nearest
+            (ids) and similarity.
+        options: Beam's options, see `pipelines.beam_options`.
+        k: number of images to find.
+
+    Raises:
+        InputError: a folder is missing or damaged.
+    """
+    k = checks.integer("k", k, at_least=1)
+    blocks, shards = parts_of(queries), shards_of(index)
+    tasks = [(number, shard) for shard in range(len(shards)) for number in range(len(blocks))]
+
+    def steps(pipeline):
+        _ = (
+            pipeline
+            | "Tasks" >> beam.Create(tasks)
+            | "Spread" >> beam.Reshuffle()
+            | "Search" >> beam.Map(_searched, index, blocks, k)
+            | "By block" >> beam.GroupByKey()
+            | "Write" >> beam.Map(_write_nearest, blocks, output_dir, k)
+        )
+
+    pipelines.run(steps, options)
+    return sum(block.rows for block in blocks)
+
+
+@functools.lru_cache(maxsize=1)
+def _open(folder: str, number: int) -> ShardedIndex:
+    """Returns a shard, which a worker keeps until it opens another."""
+    return ShardedIndex(folder, [number])
+
+
+def _searched(task: tuple[int, int], folder: str, blocks: Sequence[Part], k: int):
+    """Returns (block, rows, similarities and ids of what a shard finds for the queries of a block)."""
+    number, shard = task
+    index = _open(folder, shard)
+    found = index.search(rows_of(blocks[number]).embeddings, k)
+    return number, (found, index.ids(found.index))
+
+
+def _write_nearest(found, blocks: Sequence[Part], output_dir: str, k: int) -> None:
+    number, of_shards = found
+    parts, ids = zip(*of_shards)
+    nearest = merge_neighbors(parts, [0] * len(parts), k)
+    id_of = {row: name for part, names in zip(parts, ids) for row, name in zip(part.index.flat, names.flat)}
+    columns = {
+        "id": table_of(blocks[number], ["id"])["id"],
+        "nearest": pa.array([[id_of[row] for row in rows if row >= 0] for rows in nearest.index]),
+        "similarity": pa.array([row[row > -np.inf] for row in nearest.similarity]),
+    }
+    path = storage.join(output_dir, f"nearest-{number:05d}.parquet")
+    storage.write(path, serialized(pa.table(columns)))
