@@ -15,6 +15,7 @@ from tfrank.models.backbones import BACKBONES, NETWORKS, default_preprocessing, 
 from tfrank.models.bn_inception import check_size
 from tfrank.models.convolution import conv, max_pool
 from tfrank.models.embedding import embedding_model
+from tfrank.models.hub import HUB
 from tfrank.models.preprocessing import preprocess
 
 # Published numbers of parameters with the classifier of 1,000 classes, and the features that it takes.
@@ -151,7 +152,7 @@ def test_max_pooling_is_that_of_pytorch(pad, side):
 
 def test_every_network_of_keras_applications_is_known_by_name():
     made = {name for name, make in vars(keras.applications).items() if inspect.isfunction(make)}
-    assert {f"keras/{name}" for name in made} == set(BACKBONES) - {"convnet", *NETWORKS}
+    assert {f"keras/{name}" for name in made} == set(BACKBONES) - {"convnet", *NETWORKS, *HUB}
     assert len(APPLICATIONS) >= 38 and {"ResNet152V2", "EfficientNetB7", "MobileNetV3Large"} <= set(
         APPLICATIONS
     )

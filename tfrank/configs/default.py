@@ -169,12 +169,14 @@ def get_config(loss: str = "") -> ConfigDict:
 
     config.model = ConfigDict()
     # Backbone: "convnet" (a small one), "resnet50", "resnet101" (v1.5), "se_resnet50", "bn_inception",
-    # "mobilenet_v2" (torchvision's), or a network of keras.applications, such as "keras/EfficientNetB0".
+    # "mobilenet_v2" (torchvision's), a network of keras.applications, such as "keras/EfficientNetB0", or a
+    # vision transformer of keras-hub (extra hub), such as "hub/dinov2_small".
     # "auto": "keras/MobileNetV2" for pretrained weights ("mobilenet_v2" for a PyTorch file), "convnet" for
     # random ones.
     config.model.backbone = "convnet"
     # Initial weights: "random"; "imagenet", Keras' download for keras/...; or the path of a file: a PyTorch
-    # state dict (.pth), .weights.h5, .keras or .npz. A file in an installed package: package:NAME/PATH.
+    # state dict (.pth), .weights.h5, .keras or .npz. A file in an installed package: package:NAME/PATH. For
+    # hub/... the folder of a Keras preset, or of a Hugging Face model (config.json, model.safetensors).
     config.model.weights = "random"
     # Preprocessing of RGB 0-255 inside the model: "auto", what the backbone expects ("rgb", scaled to 0-1,
     # for the convnet). The convnet also takes "grey" (one channel, 0-1) and "inverted_grey" (one channel, 1
@@ -183,8 +185,9 @@ def get_config(loss: str = "") -> ConfigDict:
     # For the convnet: number of blocks (3x3 convolution, batch norm, ReLU, 2x2 max pooling), and channels.
     config.model.blocks = 4
     config.model.filters = 64
-    # Pooling of the last feature map: "flatten", "average", "max", "gem" or "rmac". "auto": flatten for the
-    # convnet, else average.
+    # Pooling of the last feature map: "flatten", "average", "max", "gem" or "rmac"; of vision transformers
+    # also "class_token" or "class_token_average" (both, side by side). "auto": flatten for the convnet, the
+    # class token where there is one, else average.
     config.model.pooling = "auto"
     # Only for bn_inception: letters of "LMH", the low, middle and high levels of RLL, each with an embedding
     # and a loss; evaluation concatenates the embeddings. "": the last feature map.
@@ -242,6 +245,9 @@ def get_config(loss: str = "") -> ConfigDict:
     config.train.class_loss_weight = 0.0
     # Learning-rate multiplier of the class proxies, if there are any.
     config.train.proxy_multiplier = 100.0
+    # Learning rates of vision transformers fall towards the input: the last block has this times the learning
+    # rate, the one before the square, and so on. 1: the same everywhere.
+    config.train.layer_decay = 1.0
     # Share of the class proxies that a step uses, above 0, up to 1: those of the batch and random others. For
     # hundreds of thousands of classes, whose cosines take too much time and memory.
     config.train.proxy_sample = 1.0

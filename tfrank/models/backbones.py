@@ -9,6 +9,7 @@ from tfrank.common import checks
 from tfrank.models import normalization
 from tfrank.models.applications import APPLICATIONS, application, preprocessing_of
 from tfrank.models.bn_inception import LEVELS, bn_inception
+from tfrank.models.hub import HUB, PREFIX, family_of, hub_network
 from tfrank.models.mobilenet import mobilenet_v2
 from tfrank.models.resnet import resnet, se_resnet
 
@@ -20,7 +21,7 @@ NETWORKS = {
     "bn_inception": (bn_inception, "inception_bgr"),
     "mobilenet_v2": (mobilenet_v2, "imagenet_rgb"),
 }
-BACKBONES = ("convnet", *NETWORKS, *(f"keras/{name}" for name in APPLICATIONS))
+BACKBONES = ("convnet", *NETWORKS, *(f"keras/{name}" for name in APPLICATIONS), *HUB)
 SMALLEST_IMAGE = 32
 
 
@@ -49,8 +50,9 @@ def convnet(images, *, blocks: int, filters: int, batch_norm: str = "trained"):
 def network(backbone: str, *, image_size: int | None, batch_norm: str, levels: str = "") -> keras.Model:
     """A backbone other than the convnet as a model: preprocessed images to the last feature map.
 
-    The model has the name of the backbone (without "keras/"). The paths of its variables begin with it:
-    `resnet50/layer1.0.conv1/kernel`.
+    Vision transformers (`hub.SIZES`) give the map of the patches and the class token, if they have one. The
+    model has the name of the backbone (without "keras/" and "hub/"), with which the paths of the variables of
+    the others begin: `resnet50/layer1.0.conv1/kernel`.
 
     Args:
         backbone: one of `BACKBONES`, except the convnet.
@@ -62,6 +64,8 @@ def network(backbone: str, *, image_size: int | None, batch_norm: str, levels: s
     checks.one_of("backbone", backbone, BACKBONES[1:])
     if image_size is not None:
         checks.integer("image_size", image_size, at_least=SMALLEST_IMAGE)
+    if backbone in HUB:
+        return hub_network(backbone.removeprefix(PREFIX), image_size=image_size)
     if backbone.startswith("keras/"):
         return application(backbone.removeprefix("keras/"), image_size=image_size, batch_norm=batch_norm)
     images = keras.Input([image_size, image_size, 3], name="preprocessed")
@@ -80,6 +84,8 @@ def default_preprocessing(backbone: str) -> str:
     ['rgb', 'imagenet_rgb', 'inception_bgr', 'signed_rgb']
     """
     checks.one_of("backbone", backbone, BACKBONES)
+    if backbone in HUB:
+        return family_of(backbone.removeprefix(PREFIX)).preprocessing
     if backbone.startswith("keras/"):
         return preprocessing_of(backbone.removeprefix("keras/"))
     return "rgb" if backbone == "convnet" else NETWORKS[backbone][1]

@@ -7,10 +7,11 @@ from tfrank.common import checks
 from tfrank.common.checks import InputError
 from tfrank.models.backbones import BACKBONES, check_levels, convnet, default_preprocessing, network
 from tfrank.models.bn_inception import LEVELS, level_head
+from tfrank.models.hub import HUB, PREFIX, family_of
 from tfrank.models.normalization import MODES as BATCH_NORMS
 from tfrank.models.normalization import UnitNorm
 from tfrank.models.pooling import MODES as POOLINGS
-from tfrank.models.pooling import pool
+from tfrank.models.pooling import TOKEN_MODES, pool
 from tfrank.models.preprocessing import GREY_MODES, preprocess
 from tfrank.models.preprocessing import MODES as PREPROCESSINGS
 
@@ -44,8 +45,9 @@ def embedding_model(
         preprocessing: one of `preprocessing.MODES`, or "auto" for what the backbone expects.
         blocks: number of blocks of the convnet.
         filters: filters of the convnet.
-        pooling: one of `pooling.MODES`, or "auto": "flatten" for the convnet, else "average". With levels it
-            applies to the high level; the others have their own heads.
+        pooling: one of `pooling.MODES`, or "auto": "flatten" for the convnet, "class_token" for networks that
+            have one, which may also have `pooling.TOKEN_MODES`, else "average". With levels it applies to
+            the high level; the others have their own heads.
         levels: "" for the last feature map. For bn_inception also letters of "LMH", as in RLL (Wang et al.,
             arXiv:1903.03238): each level has its own embedding, low after block 3c, middle after 4e, high
             after 5b. More than one letter gives a list of embeddings, in this order.
@@ -78,10 +80,14 @@ def embedding_model(
         maps = convnet(x, blocks=blocks, filters=filters, batch_norm=norm)
     else:
         maps = network(backbone, image_size=image_size, batch_norm=norm, levels=levels)(x)
+    class_token = None
+    if backbone in HUB:
+        maps, *tokens = maps if isinstance(maps, list) else [maps]
+        class_token = tokens[0] if tokens else None
     embeddings = []
     for level, features in zip(levels or ["H"], maps if len(levels) > 1 else [maps]):
         if level == "H":
-            features = pool(features, options["pooling"])
+            features = pool(features, options["pooling"], class_token)
         else:
             features = level_head(features, level, batch_norm=norm)
         name = f"{HEAD_LAYER}_{LEVELS[level][0]}" if levels else HEAD_LAYER
@@ -151,7 +157,8 @@ def resolve_options(
     """
     checks.one_of("backbone", backbone, BACKBONES)
     checks.one_of("preprocessing", preprocessing, ("auto", *PREPROCESSINGS))
-    checks.one_of("pooling", pooling, ("auto", *POOLINGS))
+    has_token = backbone in HUB and family_of(backbone.removeprefix(PREFIX)).prefix_tokens > 0
+    checks.one_of("pooling", pooling, ("auto", *POOLINGS, *(TOKEN_MODES if has_token else ())))
     checks.one_of("batch_norm", batch_norm, ("auto", *BATCH_NORMS))
     check_levels(levels, backbone)
     own = backbone == "convnet"
@@ -161,7 +168,7 @@ def resolve_options(
         raise checks.invalid("pooling", "'auto' for levels without 'H'; they have their own heads", pooling)
     auto = {
         "preprocessing": default_preprocessing(backbone),
-        "pooling": "flatten" if own else "average",
+        "pooling": "flatten" if own else "class_token" if has_token else "average",
         "batch_norm": "trained" if own else "frozen",
     }
     given = {"preprocessing": preprocessing, "pooling": pooling, "batch_norm": batch_norm}

@@ -7,17 +7,25 @@ from tfrank.common import checks
 from tfrank.common.normalize import l2_normalize
 
 MODES = ("flatten", "average", "max", "gem", "rmac")
+# Of a network with a class token: that token, or it beside the average of the patches.
+TOKEN_MODES = ("class_token", "class_token_average")
 
 
-def pool(features, mode: str):
+def pool(features, mode: str, class_token=None):
     """Pools `[batch, height, width, channels]` to `[batch, channels]`; "flatten" keeps all values.
 
     Args:
         features: a symbolic Keras tensor; "flatten" and "rmac" need known height and width.
         mode: "flatten", "average", "max", "gem" (`GeM`) or "rmac" (`RMAC`). The last two compute in float32
-            under mixed precision too.
+            under mixed precision too. With a class token also "class_token", or "class_token_average", which
+            puts the average behind it, `[batch, 2 channels]`.
+        class_token: `[batch, channels]`; None if the network has none.
     """
-    checks.one_of("pooling", mode, MODES)
+    checks.one_of("pooling", mode, MODES if class_token is None else (*MODES, *TOKEN_MODES))
+    if mode == "class_token":
+        return class_token
+    if mode == "class_token_average":
+        return layers.Concatenate()([class_token, layers.GlobalAveragePooling2D()(features)])
     if mode == "flatten":
         return layers.Flatten()(features)
     if mode == "average":

@@ -12,6 +12,7 @@ from tfrank.common import checks
 from tfrank.common.checks import InputError
 from tfrank.models.applications import APPLICATIONS
 from tfrank.models.backbones import NETWORKS, network
+from tfrank.models.hub import HUB, SIZES, check_folder, load_hub_weights
 from tfrank.models.keras_files import leaf_layers, named_weights, read_download, read_saved
 from tfrank.models.mobilenet import current_names
 from tfrank.models.pytorch_files import read_state_dict
@@ -44,6 +45,7 @@ def load_backbone_weights(model: keras.Model, weights: str) -> None:
             `.weights.h5` or `.keras`, of the backbone or of an embedding model that contains it;
             `.h5`, in the format that Keras downloads, for backbones of `keras.applications`;
             `.npz` with names such as `layer1.0.conv1/kernel`.
+            For vision transformers it is a folder, see `hub.load_hub_weights`.
             `package:NAME/PATH` is such a file in an installed Python package, which is not imported.
             Classifiers in the file are ignored.
 
@@ -54,6 +56,9 @@ def load_backbone_weights(model: keras.Model, weights: str) -> None:
     if weights == "random":
         return
     backbone = _backbone_of(model, weights)
+    if backbone.name in SIZES:
+        load_hub_weights(backbone, weights)
+        return
     arrays = _imagenet(backbone) if weights == "imagenet" else _read(weights, backbone)
     wanted = named_weights(backbone)
     differences = _differences(wanted, arrays)
@@ -81,7 +86,7 @@ def _differences(wanted, arrays):
 
 def _backbone_of(model, weights):
     for layer in model.layers:
-        if isinstance(layer, keras.Model) and layer.name in (*NETWORKS, *APPLICATIONS):
+        if isinstance(layer, keras.Model) and layer.name in (*NETWORKS, *APPLICATIONS, *SIZES):
             return layer
     raise _unpublished(weights)
 
@@ -138,7 +143,9 @@ def check_exists(weights: str, backbone: str) -> None:
     Raises:
         InputError: the file does not exist, or the download is not possible. The message says what to do.
     """
-    if weights == "imagenet":
+    if backbone in HUB and weights != "random":
+        check_folder(weights)
+    elif weights == "imagenet":
         _download(backbone.removeprefix("keras/"))
     elif weights != "random" and not os.path.isfile(file := file_of(weights)):
         raise InputError(

@@ -31,6 +31,7 @@ from tfrank.models.embedding import (
     resolve_options,
     split_at_head,
 )
+from tfrank.models.hub import PREFIX, layer_multipliers
 from tfrank.models.weights import check_exists, load_backbone_weights
 from tfrank.run import frozen_backbone, inference, settings
 from tfrank.run.datasets import FOREIGN, Data, build_batches, build_loader
@@ -152,7 +153,7 @@ def build_evaluation_strategy(config: ConfigDict) -> tf.distribute.Strategy:
     return strategies.build_strategy(name, batch_size=0)
 
 
-def _build_optimizer(config, steps):
+def _build_optimizer(config, steps, model=None):
     train = config.train
     with checks.as_fields("train", train, **OPTIMIZER_FIELDS):
         schedule = build_schedule(
@@ -172,15 +173,19 @@ def _build_optimizer(config, steps):
             epsilon=train.epsilon,
             decoupled=train.decoupled,
             no_decay=train.no_decay,
-            multipliers=_multipliers(config),
+            multipliers=_multipliers(config, model),
         )
     return keras.optimizers.LossScaleOptimizer(optimizer) if train.precision == "mixed_float16" else optimizer
 
 
-def _multipliers(config):
+def _multipliers(config, model):
+    """Returns the learning-rate multipliers of parts of paths; without a model, those that need none."""
+    decay, by_layer = config.train.layer_decay, {}
+    if decay < 1 and model:
+        by_layer = layer_multipliers(model.get_layer(config.model.backbone.removeprefix(PREFIX)), decay)
     has_proxies = config.loss.name in PROXY_LOSSES or config.train.class_loss_weight
     own = {"proxies": config.train.proxy_multiplier} if has_proxies else {}
-    return own | dict(config.train.learning_rate_multipliers)
+    return by_layer | own | dict(config.train.learning_rate_multipliers)
 
 
 def build_training(
@@ -200,7 +205,8 @@ def build_training(
     if not saved_checkpoints(folder) or config.evaluation.baselines:
         _load_start(config, copy, images)
     with strategy.scope():
-        model, optimizer = build_model(config), _build_optimizer(config, steps)
+        model = build_model(config)
+        optimizer = _build_optimizer(config, steps, model)
         for to, source in zip(model.variables, copy.variables):
             to.assign(source.numpy())
         part = split_at_head(model)[1] if train.frozen_backbone else model

@@ -1,0 +1,203 @@
+"""Vision transformers of keras-hub: sizes, tokens, weights from folders, layer-wise learning rates."""
+
+import json
+import struct
+
+import keras
+import numpy as np
+import pytest
+
+from tfrank.common.checks import InputError
+from tfrank.models import hub, safetensors_files
+from tfrank.models.embedding import embedding_model
+from tfrank.models.weights import check_exists, load_backbone_weights
+
+pytest.importorskip("keras_hub")
+DIMS = {"hidden_dim": 8, "num_layers": 2, "num_heads": 2}
+DINO = {"patch_size": 14, "intermediate_dim": 16, "num_register_tokens": 4, **DIMS}
+TINY = {
+    "tiny_vit": ("vit", {"patch_size": 14, "mlp_dim": 16, **DIMS}),
+    "tiny_deit": ("deit", {"patch_size": 14, "intermediate_dim": 16, **DIMS}),
+    "tiny_swin": (
+        "swin",
+        {"patch_size": 2, "embed_dim": 4, "depths": (1, 1), "num_heads": (2, 2), "window_size": 7},
+    ),
+    "tiny_dinov2": ("dinov2", {**DINO, "position_embedding_shape": (56, 56, 3)}),
+    "tiny_dinov3": ("dinov3", DINO),
+    "tiny_clip": ("clip", {"patch_size": 14, "intermediate_dim": 16, **DIMS}),
+}
+IMAGES = np.random.default_rng(0).uniform(0, 255, (2, 56, 56, 3)).astype("float32")
+every_tiny = pytest.mark.parametrize("size", TINY)
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch):
+    """Sizes that are built at once."""
+    for name, size in TINY.items():
+        monkeypatch.setitem(hub.SIZES, name, size)
+    names = tuple(f"hub/{name}" for name in hub.SIZES)
+    for module in ("backbones", "embedding", "weights", "hub"):
+        monkeypatch.setattr(f"tfrank.models.{module}.HUB", names)
+    monkeypatch.setattr("tfrank.models.embedding.BACKBONES", names)
+    monkeypatch.setattr("tfrank.models.backbones.BACKBONES", ("convnet", *names))
+
+
+def saved_preset(size, folder, image_size=56, seed=1):
+    """A Keras preset of a network of random weights; returns those."""
+    keras.utils.set_random_seed(seed)
+    name, arguments = hub.SIZES[size]
+    network = hub._class_of(name)(image_shape=(image_size, image_size, 3), **arguments)
+    network.save_to_preset(str(folder))
+    return [weight.numpy() for weight in network.weights]
+
+
+@every_tiny
+def test_a_network_gives_a_map_of_the_patches_and_the_class_token_if_it_has_one(size):
+    network = hub.hub_network(size, image_size=56)
+    found = network(IMAGES)
+    patches, *token = found if isinstance(found, list) else [found]
+    side = 14 if size == "tiny_swin" else 4
+    assert patches.shape[:3] == (2, side, side) and len(token) == (size != "tiny_swin")
+    assert all(one.shape == (2, patches.shape[-1]) for one in token)
+
+
+@every_tiny
+def test_poolings_of_tokens(size):
+    def embeddings(pooling):
+        keras.utils.set_random_seed(0)
+        options = {"image_size": 56, "backbone": f"hub/{size}", "head": "none", "embedding_dim": 1}
+        return np.array(embedding_model(pooling=pooling, **options)(IMAGES))
+
+    average, gem = embeddings("average"), embeddings("gem")
+    assert average.shape == gem.shape and not np.allclose(average, gem)
+    if size == "tiny_swin":
+        np.testing.assert_array_equal(embeddings("auto"), average)
+        with pytest.raises(InputError, match="pooling"):
+            embeddings("class_token")
+    else:
+        token = embeddings("class_token")
+        np.testing.assert_array_equal(embeddings("auto"), token)
+        both = np.concatenate([token, average], axis=1)
+        np.testing.assert_allclose(embeddings("class_token_average"), both, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [size for size in TINY if size != "tiny_clip"])
+def test_the_weights_of_a_keras_preset_are_loaded_all_of_them(size, tmp_path):
+    wanted = saved_preset(size, tmp_path / "preset")
+    keras.utils.set_random_seed(2)
+    model = embedding_model(image_size=56, backbone=f"hub/{size}", embedding_dim=4)
+    check_exists(str(tmp_path / "preset"), f"hub/{size}")
+    load_backbone_weights(model, str(tmp_path / "preset"))
+    for weight, values in zip(model.get_layer(size).weights, wanted, strict=True):
+        np.testing.assert_array_equal(weight.numpy(), values)
+
+
+def test_positions_of_another_image_size_are_interpolated(tmp_path):
+    wanted = saved_preset("tiny_vit", tmp_path / "preset", image_size=112)
+    network = hub.hub_network("tiny_vit", image_size=56)
+    hub.load_hub_weights(network, str(tmp_path / "preset"))
+    (place,) = (n for n, one in enumerate(network.weights) if "position" in one.path)
+    found, table = network.weights[place].numpy(), wanted[place]
+    np.testing.assert_array_equal(found[0], table[0])
+    np.testing.assert_allclose(found[1:], hub.resized_positions(table[1:], 16))
+
+
+def test_interpolated_positions_keep_a_plane_and_a_constant():
+    rows, columns = np.mgrid[:8, :8] + 0.5
+    table = np.stack([rows, columns, np.ones([8, 8])], -1).reshape(64, 3)
+    inner = hub.resized_positions(table, 16).reshape(4, 4, 3)[1:3, 1:3]
+    np.testing.assert_allclose(inner[..., 0] * 0.5, [[1.5, 1.5], [2.5, 2.5]])
+    np.testing.assert_allclose(inner[..., 1] * 0.5, [[1.5, 2.5], [1.5, 2.5]])
+    np.testing.assert_allclose(inner[..., 2], 1)
+
+
+def test_bad_input_is_named(tmp_path):
+    saved_preset("tiny_vit", tmp_path / "vit")
+    saved_preset("tiny_dinov3", tmp_path / "dinov3")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "lost").mkdir()
+    (tmp_path / "lost" / "config.json").write_text('{"model_type": "vit"}')
+    (tmp_path / "sharded").mkdir()
+    (tmp_path / "sharded" / "config.json").write_text('{"model_type": "vit"}')
+    (tmp_path / "sharded" / "model.safetensors.index.json").write_text(
+        '{"weight_map": {"a": "model-00001-of-00002.safetensors"}}'
+    )
+    network = hub.hub_network("tiny_vit", image_size=56)
+    before = [weight.numpy() for weight in network.weights]
+    for folder, message in (
+        ("gone", "it has no config.json"),
+        ("empty", "it has no config.json"),
+        ("lost", "has no model.safetensors"),
+        ("sharded", "has no model-00001-of-00002.safetensors"),
+        ("dinov3", "cannot be read|do not fit hub/tiny_vit"),
+    ):
+        with pytest.raises(InputError, match=message) as error:
+            hub.load_hub_weights(network, str(tmp_path / folder))
+        assert "\n" not in str(error.value)
+    for weight, values in zip(network.weights, before, strict=True):
+        np.testing.assert_array_equal(weight.numpy(), values)
+    with pytest.raises(InputError, match="a multiple of the patch, 14, such as 28"):
+        hub.hub_network("tiny_vit", image_size=32)
+    with pytest.raises(InputError, match="images of one size only"):
+        hub.hub_network("tiny_vit", image_size=None)
+
+
+def test_a_size_of_another_width_is_refused(tmp_path):
+    saved_preset("tiny_vit", tmp_path / "vit")
+    hub.SIZES["tiny_vit"] = ("vit", {**hub.SIZES["tiny_vit"][1], "num_layers": 3})
+    with pytest.raises(InputError, match=r"do not fit hub/tiny_vit; none were loaded: .* is missing"):
+        hub.load_hub_weights(hub.hub_network("tiny_vit", image_size=56), str(tmp_path / "vit"))
+
+
+@every_tiny
+def test_learning_rates_fall_towards_the_input(size):
+    network = hub.hub_network(size, image_size=56)
+    found = hub.layer_multipliers(network, 0.5)
+    assert sorted(set(found.values())) == [0.125, 0.25, 0.5]
+    of_path = {
+        variable.path: [factor for part, factor in found.items() if part in variable.path]
+        for variable in network.trainable_variables
+    }
+    assert all(len(factors) <= 1 for factors in of_path.values())
+    first, *_ = of_path.values()
+    assert first == [0.125]
+
+
+def test_safetensors_files_are_read_and_damaged_ones_refused(tmp_path):
+    path = tmp_path / "model.safetensors"
+    tensors = {"a.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array([7], np.int64)}
+
+    def write(header, data):
+        text = json.dumps(header).encode()
+        path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+    data = tensors["a.weight"].tobytes() + tensors["b"].tobytes()
+    good = {
+        "__metadata__": {"format": "np"},
+        "a.weight": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
+        "b": {"dtype": "I64", "shape": [1], "data_offsets": [24, 32]},
+    }
+    write(good, data)
+    found = safetensors_files.read(str(path))
+    assert found.keys() == tensors.keys()
+    for name, values in tensors.items():
+        np.testing.assert_array_equal(found[name], values)
+    safetensors_files.rename(str(path), str(tmp_path / "renamed"), "vit.")
+    np.testing.assert_array_equal(safetensors_files.read(str(tmp_path / "renamed"))["vit.b"], [7])
+    entry = good["a.weight"]
+    for header in (
+        {"a": {**entry, "data_offsets": [0, 23]}},
+        {"a": {**entry, "data_offsets": [64, 88]}},
+        {"a": {**entry, "data_offsets": [-24, 0]}},
+        {"a": {**entry, "dtype": "F99"}},
+        {"a": {"dtype": "F32"}},
+        {"a": 7},
+        [],
+    ):
+        write(header, data)
+        with pytest.raises(InputError, match="is not a safetensors file, or is damaged"):
+            safetensors_files.read(str(path))
+    for content in (b"", b"\xff" * 20, struct.pack("<Q", 10**18) + b"{}"):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match="damaged"):
+            safetensors_files.read(str(path))

@@ -1,0 +1,351 @@
+"""Vision transformers of keras-hub (extra `hub`): ViT, DeiT, Swin, DINOv2, DINOv3, image towers of CLIP.
+
+They are built from their published sizes. Weights are read from a folder, without network: a Keras preset, or
+a Hugging Face model (config.json and model.safetensors) of ViT, DeiT, Swin, DINOv2 or DINOv3.
+"""
+
+import contextlib
+import importlib
+import itertools
+import json
+import math
+import os
+import re
+import tempfile
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+from keras import ops
+
+from tfrank.common import checks
+from tfrank.common.checks import InputError
+from tfrank.models import safetensors_files
+
+PREFIX = "hub/"
+MISSING = "Backbones of keras-hub need an extra: pip install 'tfrank[hub]'"
+# Parts of the names of weights that are tables of the positions of patches.
+_POSITIONS = ("position_embedding/embeddings", "patching_and_embedding/position_embedding")
+# The part of a weight's path that names its block.
+_BLOCK = re.compile(r".*?\b(?:layers|transformer_block|blocks|encoder_block)_\d+/")
+
+
+class Family(NamedTuple):
+    """A kind of vision transformer.
+
+    Attributes:
+        backbone: the class in `keras_hub.models`.
+        preprocessing: the mode of `preprocess` that its published weights expect.
+        prefix_tokens: number of tokens before those of the patches, without registers. The first one is the
+            class token. 0: there is none.
+        names: how the names of its weights begin in Hugging Face's files of a classifier. Files of the
+            network alone leave it out.
+    """
+
+    backbone: str
+    preprocessing: str
+    prefix_tokens: int
+    names: str = ""
+
+
+FAMILIES = {
+    # The mean and deviation are 0.5 for the weights of the paper; arXiv 2010.11929.
+    "vit": Family("ViTBackbone", "signed_rgb", 1, "vit."),
+    "deit": Family("DeiTBackbone", "imagenet_rgb", 2, "deit."),  # arXiv 2012.12877
+    "swin": Family("SwinTransformerBackbone", "imagenet_rgb", 0, "swin."),  # arXiv 2103.14030
+    "dinov2": Family("DINOV2Backbone", "imagenet_rgb", 1),  # arXiv 2304.07193
+    "dinov3": Family("DINOV3Backbone", "imagenet_rgb", 1),  # arXiv 2508.10104
+    "clip": Family("CLIPBackbone", "clip_rgb", 1),  # arXiv 2103.00020
+}
+
+
+def _vit(patch, dim, layers, heads, mlp="mlp_dim"):
+    return dict(patch_size=patch, hidden_dim=dim, num_layers=layers, num_heads=heads, **{mlp: 4 * dim})
+
+
+def _swin(dim, depths, heads):
+    return dict(embed_dim=dim, depths=depths, num_heads=heads, window_size=7)
+
+
+def _dino(patch, dim, layers, heads, registers=0):
+    return _vit(patch, dim, layers, heads, "intermediate_dim") | {"num_register_tokens": registers}
+
+
+def _dinov2(dim, layers, heads, registers=0):
+    # The authors smooth the positions only for the networks with registers.
+    return _dino(14, dim, layers, heads, registers) | {"antialias_in_interpolation": registers > 0}
+
+
+# Published sizes: the family, and the arguments of its class.
+SIZES: dict[str, tuple[str, dict[str, Any]]] = {
+    "vit_tiny": ("vit", _vit(16, 192, 12, 3)),
+    "vit_small": ("vit", _vit(16, 384, 12, 6)),
+    "vit_base": ("vit", _vit(16, 768, 12, 12)),
+    "vit_base_32": ("vit", _vit(32, 768, 12, 12)),
+    "vit_large": ("vit", _vit(16, 1024, 24, 16)),
+    "deit_tiny": ("deit", _vit(16, 192, 12, 3, "intermediate_dim")),
+    "deit_small": ("deit", _vit(16, 384, 12, 6, "intermediate_dim")),
+    "deit_base": ("deit", _vit(16, 768, 12, 12, "intermediate_dim")),
+    "swin_tiny": ("swin", _swin(96, (2, 2, 6, 2), (3, 6, 12, 24))),
+    "swin_small": ("swin", _swin(96, (2, 2, 18, 2), (3, 6, 12, 24))),
+    "swin_base": ("swin", _swin(128, (2, 2, 18, 2), (4, 8, 16, 32))),
+    "dinov2_small": ("dinov2", _dinov2(384, 12, 6)),
+    "dinov2_base": ("dinov2", _dinov2(768, 12, 12)),
+    "dinov2_large": ("dinov2", _dinov2(1024, 24, 16)),
+    "dinov2_small_registers": ("dinov2", _dinov2(384, 12, 6, 4)),
+    "dinov2_base_registers": ("dinov2", _dinov2(768, 12, 12, 4)),
+    "dinov2_large_registers": ("dinov2", _dinov2(1024, 24, 16, 4)),
+    "dinov3_small": ("dinov3", _dino(16, 384, 12, 6, 4) | {"use_key_bias": False}),
+    "dinov3_base": ("dinov3", _dino(16, 768, 12, 12, 4) | {"use_key_bias": False}),
+    "dinov3_large": ("dinov3", _dino(16, 1024, 24, 16, 4) | {"use_key_bias": False}),
+    "clip_base": ("clip", _vit(16, 768, 12, 12, "intermediate_dim")),
+    "clip_base_32": ("clip", _vit(32, 768, 12, 12, "intermediate_dim")),
+    "clip_large": ("clip", _vit(14, 1024, 24, 16, "intermediate_dim")),
+}
+HUB = tuple(PREFIX + size for size in SIZES)
+
+
+def family_of(size: str) -> Family:
+    """Returns the family of a size, such as "dinov2_small"."""
+    return FAMILIES[SIZES[size][0]]
+
+
+def hub_network(size: str, *, image_size: int | None) -> keras.Model:
+    """A vision transformer with random weights.
+
+    Args:
+        size: a key of `SIZES`.
+        image_size: the side of an image in pixels, a multiple of the patch.
+
+    Returns:
+        A model of that name from preprocessed images, `[batch, image_size, image_size, 3]`, to the map of the
+        patches, `[batch, height, width, dim]`, and the class token, `[batch, dim]`, if the family has one.
+
+    Raises:
+        InputError: keras-hub is not installed, or the image size does not fit.
+    """
+    name, arguments = SIZES[size]
+    patch = arguments.get("patch_size", 4)
+    if image_size is None:
+        raise InputError(f"{PREFIX}{size} takes images of one size only. Leave out full_size and scales.")
+    if image_size % patch:
+        fitting = max(1, round(image_size / patch)) * patch
+        raise checks.invalid("image_size", f"a multiple of the patch, {patch}, such as {fitting}", image_size)
+    shape = (image_size, image_size, 3)
+    with _plain_errors(f"{PREFIX}{size} cannot be built for images of side {image_size}"):
+        return _with_map(_class_of(name)(image_shape=shape, **arguments), name, size, arguments)
+
+
+def _class_of(family):
+    """The class that builds the network of a family; for CLIP that of its image tower."""
+    models = _keras_hub().models
+    if family == "clip":
+        return importlib.import_module("keras_hub.src.models.clip.clip_vision_encoder").CLIPVisionEncoder
+    return getattr(models, FAMILIES[family].backbone)
+
+
+def _keras_hub():
+    try:
+        return importlib.import_module("keras_hub")
+    except ImportError as error:
+        raise InputError(f"{MISSING} ({error})") from None
+
+
+@contextlib.contextmanager
+def _plain_errors(what: str):
+    """Turns what keras-hub raises into an InputError of one line."""
+    try:
+        yield
+    except InputError:
+        raise
+    # It raises many kinds: of safetensors, h5py and Keras.
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300]
+        raise InputError(f"{what} ({reason or type(error).__name__}).") from None
+
+
+def _with_map(hub, family, size, arguments):
+    """The network with its tokens as a map of the patches, and the class token."""
+    images = keras.Input(hub.inputs[0].shape[1:], name="preprocessed")
+    # The input has another name in each family.
+    tokens = hub({hub.inputs[0].name: images} if isinstance(hub.input, dict) else images)
+    first = FAMILIES[family].prefix_tokens + arguments.get("num_register_tokens", 0)
+    patches = tokens[:, first:]
+    side = round(patches.shape[1] ** 0.5)
+    feature_map = ops.reshape(patches, [-1, side, side, tokens.shape[-1]])
+    outputs = [feature_map, tokens[:, 0]] if first else [feature_map]
+    return keras.Model(images, outputs, name=size)
+
+
+def load_hub_weights(network: keras.Model, folder: str) -> None:
+    """Loads the weights of a folder into the result of `hub_network`; all of them or none.
+
+    If the weights are of another image size, the embeddings of the positions are interpolated as PyTorch's
+    bicubic interpolation does, which DeiT's authors use.
+
+    Args:
+        network: the network.
+        folder: a Keras preset, or a Hugging Face model.
+
+    Raises:
+        InputError: the folder has no such model, it is of another family or size, or a file is missing or
+            damaged.
+    """
+    name, arguments = SIZES[network.name]
+    check_folder(folder)
+    with _plain_errors(f"The weights of {folder} cannot be read"), _named(folder, name) as readable:
+        # DINO's positions are interpolated by keras-hub for the size that it knows.
+        size = {"image_shape": network.inputs[0].shape[1:]} if name.startswith("dino") else {}
+        preset = _preset_class(name).from_preset(readable, **size)
+        preset = preset.vision_encoder if name == "clip" else preset
+    # In order, since the names of layers depend on the name of the model that was saved.
+    prefix_tokens = FAMILIES[name].prefix_tokens
+    arrays = [
+        _fitted(one.numpy(), one.path, here.shape, prefix_tokens) if here is not None else one.numpy()
+        for one, here in itertools.zip_longest(preset.weights, network.weights[: len(preset.weights)])
+    ]
+    if differences := _differences(preset.weights, arrays, network.weights):
+        more = f", and {len(differences) - 3:,} more" if len(differences) > 3 else ""
+        raise InputError(
+            f"The weights of {folder} do not fit {PREFIX}{network.name}; none were loaded:"
+            f" {'; '.join(differences[:3])}{more}. It is a network of another size, or of another family."
+        )
+    for weight, array in zip(network.weights, arrays):
+        weight.assign(array)
+    if name == "dinov2" and not arguments.get("antialias_in_interpolation"):
+        _interpolate_as_pytorch(network)
+
+
+def _differences(theirs, arrays, ours):
+    """In words, where two lists of weights differ in kind or shape."""
+    differences = []
+    for there, array, here in itertools.zip_longest(theirs, arrays, ours):
+        if there is None:
+            differences.append(f"{here.path} is missing")
+        elif here is None:
+            differences.append(f"{there.path} is not of this network")
+        elif array.shape != tuple(here.shape) or there.name != here.name:
+            differences.append(f"{here.path} has shape {tuple(here.shape)}, {array.shape} in the folder")
+    return differences
+
+
+def _preset_class(family):
+    return getattr(_keras_hub().models, FAMILIES[family].backbone)
+
+
+def check_folder(folder: str) -> None:
+    """Raises InputError unless a folder has a config, and all the files of weights that it names."""
+    config = os.path.join(folder, "config.json")
+    if not os.path.isfile(config):
+        raise InputError(
+            f"{folder} is no folder of a model: it has no config.json. Give the folder of a Keras preset, or"
+            " of a Hugging Face model, by --config.model.weights=FOLDER."
+        )
+    index = os.path.join(folder, "model.safetensors.index.json")
+    named = ["model.safetensors"] if _is_hugging_face(config) else ["model.weights.h5"]
+    if os.path.isfile(index):
+        with open(index) as file:
+            named = sorted(set(json.load(file)["weight_map"].values()))
+    elif not os.path.isfile(os.path.join(folder, named[0])) and _is_sharded_preset(folder):
+        return
+    for name in named:
+        if not os.path.isfile(os.path.join(folder, name)):
+            raise InputError(f"{folder} has no {name}. Download the whole model again.")
+
+
+def _is_sharded_preset(folder):
+    return os.path.isfile(os.path.join(folder, "model.weights.json"))
+
+
+def _is_hugging_face(config):
+    try:
+        with open(config) as file:
+            return "model_type" in json.load(file)
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"{config} is damaged ({error}). Download the model again.") from None
+
+
+@contextlib.contextmanager
+def _named(folder, family):
+    """Yields a folder whose weights have the names that keras-hub knows, those of a classifier."""
+    path = os.path.join(folder, "model.safetensors")
+    names = safetensors_files.names(path) if os.path.isfile(path) else []
+    prefix = FAMILIES[family].names
+    if not names or not prefix or any(name.startswith(prefix) for name in names):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        safetensors_files.rename(path, os.path.join(temporary, "model.safetensors"), prefix)
+        for name in set(os.listdir(folder)) - {"model.safetensors"}:
+            os.symlink(os.path.abspath(os.path.join(folder, name)), os.path.join(temporary, name))
+        yield temporary
+
+
+def _interpolate_as_pytorch(network):
+    """Sets DINOv2's interpolated positions; keras-hub's are those of TensorFlow's bicubic interpolation."""
+    tables = {weight.name: weight for weight in network.weights if "position_embeddings" in weight.name}
+    there, here = tables["position_embeddings"].numpy()[0], tables["interpolated_position_embeddings"]
+    if here.shape != (1, *there.shape):
+        patches = resized_positions(there[1:], here.shape[1] - 1)
+        here.assign(np.concatenate([there[:1], patches])[None])
+
+
+def _fitted(array, path, shape, prefix_tokens):
+    """The weight; interpolated if it is a table of positions of another number of patches."""
+    if not path.endswith(_POSITIONS) or array.shape[-1] != shape[-1] or array.shape == tuple(shape):
+        return array
+    table = array.reshape(-1, shape[-1])
+    patches = resized_positions(table[prefix_tokens:], math.prod(shape[:-1]) - prefix_tokens)
+    return np.concatenate([table[:prefix_tokens], patches]).reshape(shape)
+
+
+def resized_positions(table: np.ndarray, patches: int) -> np.ndarray:
+    """Position embeddings of another number of patches, by PyTorch's bicubic interpolation of the square map.
+
+    Args:
+        table: `[patches, dim]`, row by row of a square map.
+        patches: the number of patches of another square map.
+
+    >>> resized_positions(np.ones([4, 3]), 9).shape
+    (9, 3)
+    """
+    side, dim = round(len(table) ** 0.5), table.shape[1]
+    weights = _cubic(side, round(patches**0.5))
+    square = table.reshape(side, side, dim)
+    return np.einsum("ai,bj,ijd->abd", weights, weights, square).reshape(patches, dim).astype(table.dtype)
+
+
+def _cubic(size: int, target: int, a: float = -0.75) -> np.ndarray:
+    """`[target, size]` weights of cubic convolution between the centres of pixels; borders are repeated."""
+    place = (np.arange(target) + 0.5) * size / target - 0.5
+    first = np.floor(place).astype(int)
+    weights = np.zeros([target, size])
+    for offset in range(-1, 3):
+        x = np.abs(place - (first + offset))
+        near = ((a + 2) * x - (a + 3)) * x * x + 1
+        far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+        column = np.clip(first + offset, 0, size - 1)
+        np.add.at(weights, (np.arange(target), column), np.where(x <= 1, near, far))
+    return weights
+
+
+def layer_multipliers(network: keras.Model, decay: float) -> dict[str, float]:
+    """Learning-rate multipliers that fall towards the input, by parts of the paths of weights.
+
+    Of n blocks the last has decay, the one before decay^2, and the embedding of the patches decay^(n + 1).
+    Layers behind the blocks have no entry. Bao et al., BEiT (arXiv 2106.08254), for fine-tuning of vision
+    transformers.
+
+    >>> from types import SimpleNamespace as Some
+    >>> weights = [Some(path=path) for path in ("patches/kernel", "encoder/layers_0/w", "encoder/layers_1/w")]
+    >>> layer_multipliers(Some(trainable_variables=weights), 0.5)
+    {'encoder/layers_0/': 0.25, 'encoder/layers_1/': 0.5, 'patches/': 0.125}
+    """
+    paths = [variable.path for variable in network.trainable_variables]
+    blocks = list(dict.fromkeys(found[0] for path in paths if (found := _BLOCK.match(path))))
+    before = itertools.takewhile(lambda path: not _BLOCK.match(path), paths)
+    embedding = dict.fromkeys(path.split("/")[0] + "/" for path in before)
+    depths = {block: len(blocks) - number for number, block in enumerate(blocks)}
+    return {
+        part: decay**depth for part, depth in (depths | dict.fromkeys(embedding, len(blocks) + 1)).items()
+    }
