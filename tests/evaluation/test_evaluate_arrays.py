@@ -395,3 +395,11 @@ def test_an_evaluation_prints_its_numbers_what_they_mean_and_its_notes():
     assert "Recall@1 " in text and "Queries without a positive" in text
     assert "Recall@K (hit rate): share of queries" in text
     assert text.endswith("Left out: K=100. A query is ranked against 59 images.")
+
+
+def test_unit_rows_keep_their_bits_beside_rows_of_other_norms():
+    unit = np.float32([[0.6, 0.8], [0.28, 0.96]])
+    rows = np.concatenate([unit, 3 * unit])
+    found, _ = unit_rows(rows)
+    np.testing.assert_array_equal(found[:2], unit)
+    np.testing.assert_allclose(found[2:], unit, rtol=1e-6)

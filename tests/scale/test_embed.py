@@ -52,12 +52,59 @@ def test_a_second_run_writes_only_what_is_missing_or_listed_anew(model, listed, 
     embed.embed(model, listed, str(out), HERE, rows=5)
     before = {path.name: path.read_bytes() for path in out.glob("*.parquet")}
     (out / "embeddings-000002.parquet").unlink()
-    assert embed.embed(model, listed, str(out), HERE, rows=5).new == 4  # And one that is gone.
+    assert embed.embed(model, listed, str(out), HERE, rows=5).new == 4
     assert before == {path.name: path.read_bytes() for path in out.glob("*.parquet")}
     path = pathlib.Path(listed)
     path.write_text(path.read_text().rstrip().rsplit("\n", 1)[0] + "\nanother.jpg,x\n")
     done = embed.embed(model, listed, str(out), HERE, rows=5)
-    assert done.new < 5 and len(done.skipped) == 2
+    assert [image for image, _ in done.skipped] == ["gone.jpg", "another.jpg"] and done.images == 11
+
+
+def test_a_photo_that_was_repaired_or_replaced_is_embedded_again(model, photos, tmp_path):
+    paths = sorted(photos.rglob("*.jpg"))
+    for name, path in (("a.jpg", paths[0]), ("b.jpg", paths[1])):
+        (tmp_path / name).write_bytes(path.read_bytes())
+    (tmp_path / "list.csv").write_text("path\na.jpg\nb.jpg\nc.jpg\n")
+
+    def embeddings():
+        done = embed.embed(model, str(tmp_path / "list.csv"), str(tmp_path / "out"), HERE, rows=1)
+        return done, matrix(read_all(tmp_path / "out", "embeddings-"))
+
+    _, before = embeddings()
+    (tmp_path / "c.jpg").write_bytes(paths[2].read_bytes())
+    (tmp_path / "b.jpg").write_bytes(paths[3].read_bytes())
+    done, after = embeddings()
+    assert (done.images, done.new, done.skipped) == (3, 2, [])
+    np.testing.assert_array_equal(after[0], before[0])
+    assert not np.allclose(after[1], before[1])
+
+
+def test_a_shorter_list_leaves_nothing_of_the_longer_one(model, listed, tmp_path):
+    out = tmp_path / "out"
+    embed.embed(model, listed, str(out), HERE, rows=3)
+    path = pathlib.Path(listed)
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:5]))
+    assert embed.embed(model, listed, str(out), HERE, rows=3).images == 4
+    assert len(read_all(out, "embeddings-")) == 4
+
+
+def test_ids_and_labels_stay_the_text_that_they_are(model, photos, tmp_path):
+    paths = sorted(photos.rglob("*.jpg"))[:3]
+    ids, labels = ["007", "7", "1e0"], ["1.0", "1", ""]
+    rows = [f"{path};{name};{label}" for path, name, label in zip(paths, ids, labels)]
+    (tmp_path / "list.csv").write_text("path;id;label\n" + "\n".join(rows))
+    embed.embed(model, str(tmp_path / "list.csv"), str(tmp_path / "out"), HERE)
+    found = read_all(tmp_path / "out", "embeddings-")
+    assert found["id"].to_pylist() == ids and found["label"].to_pylist() == labels
+
+
+def test_a_damaged_file_is_written_again(model, listed, tmp_path):
+    out = tmp_path / "out [1]"
+    embed.embed(model, listed, str(out), HERE, rows=5)
+    whole = read_all(out, "embeddings-")
+    (out / "embeddings-000002.parquet").write_bytes(b"PAR1")
+    embed.embed(model, listed, str(out), HERE, rows=5)
+    assert read_all(out, "embeddings-").equals(whole)
 
 
 def test_a_model_list_and_result_in_a_store(model, listed, photos, tmp_path, store):
@@ -86,7 +133,7 @@ def test_bad_input_is_named(model, listed, tmp_path):
     for path, images, folder, message in (
         (other, listed, out, "is by another model"),
         (model, str(nothing), "none", "No image of .* can be used; the first, gone.jpg"),
-        (model, str(twice), "none", "has the id of its row 1 twice"),
+        (model, str(twice), "none", "has the id of its image 1 twice"),
         (model, str(column), "none", "has no column `path`"),
         (model, str(tmp_path / "gone.csv"), "none", "There is no file"),
         (model, str(tmp_path), "none", "neither a list of images nor a folder of records"),

@@ -1,6 +1,9 @@
 """Evaluation of a gallery in many files: the result of `tfrank.evaluation.evaluate`."""
 
+import json
+
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -67,6 +70,31 @@ def test_queries_against_a_gallery_with_distractors_leave_out_the_image_of_their
     assert_equal(found, tmp_path / "out", wanted)
 
 
+@pytest.mark.parametrize("dim", [1024, 2048])
+def test_many_dimensions_give_the_ranks_of_one_machine(tmp_path, dim):
+    """TensorFlow rounds products of so many dimensions by their shape."""
+    labels = np.arange(600) % 60
+    rows = unit(RNG.normal(size=(600, dim)) + 0.3 * RNG.normal(size=(60, dim))[labels])
+    rows[500:550] = rows[:50]
+    folder = write_embeddings(tmp_path / "vectors", rows, labels, rows=200)
+    scale.evaluate(folder, str(tmp_path / "out"), HERE, ks=[1], block_queries=70)
+    wanted = evaluate(rows, labels, ks=[1]).per_query
+    found = read_all(tmp_path / "out")
+    assert np.mean(found["ap"].to_numpy() == wanted["ap"]) > 0.99
+    np.testing.assert_allclose(found["ap"].to_numpy(), wanted["ap"], atol=1e-3)
+
+
+def test_the_current_version_of_a_search_index_is_evaluated_alone(tmp_path):
+    folder = write_embeddings(tmp_path / "index", EMBEDDINGS, LABELS, rows=100)
+    (tmp_path / "index" / "versions").mkdir()
+    version = {"parts": ["embeddings-000001.parquet", "embeddings-000003.parquet"]}
+    (tmp_path / "index" / "versions" / "7.json").write_text(json.dumps(version))
+    (tmp_path / "index" / "CURRENT").write_text("7\n")
+    found = scale.evaluate(folder, str(tmp_path / "out"), HERE, ks=[1])
+    rows = np.r_[0:100, 200:300]
+    assert_equal(found, tmp_path / "out", evaluate(EMBEDDINGS[rows], LABELS[rows], ks=[1]))
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 60), st.integers(1, 5), st.integers(0, 5))
 def test_parts_of_any_sizes_add_up_to_the_ranks_of_the_whole_gallery(seed, images, parts, k):
@@ -79,8 +107,7 @@ def test_parts_of_any_sizes_add_up_to_the_ranks_of_the_whole_gallery(seed, image
     cuts = np.sort(rng.integers(0, images + 1, parts - 1))
     pieces = [some for some in np.split(numbers, cuts) if len(some)]
     counted = [
-        ranking.counted(embeddings, Rows(*(column[piece] for column in rows)), thresholds, k)
-        for piece in pieces
+        ranking.counted(rows, Rows(*(column[piece] for column in rows)), thresholds, k) for piece in pieces
     ]
     whole = ranking.merged(counted, k)
     ranks = ranking.ranks(thresholds, whole.no_less)
@@ -104,6 +131,12 @@ def test_bad_input_is_named(tmp_path):
     nan = write_embeddings(tmp_path / "nan", broken, LABELS)
     mixed = write_embeddings(tmp_path / "mixed", EMBEDDINGS[:80], LABELS[:80])
     (tmp_path / "other" / "embeddings-000001.parquet").rename(f"{mixed}/embeddings-000009.parquet")
+    twice = write_embeddings(
+        tmp_path / "twice", EMBEDDINGS, LABELS, ids=["same", *map(str, range(298)), "same"]
+    )
+    write_embeddings(tmp_path / "none", EMBEDDINGS[:1], LABELS[:1])
+    none = tmp_path / "none" / "embeddings-000001.parquet"
+    pq.write_table(pq.read_table(none).slice(0, 0), none)
     (tmp_path / "cut").mkdir()
     (tmp_path / "cut" / "embeddings-000001.parquet").write_bytes(b"PAR1")
     out = str(tmp_path / "out")
@@ -113,6 +146,8 @@ def test_bad_input_is_named(tmp_path):
         (lone, "", "No query has an image of its class"),
         (nan, "", "The embedding of 'image 7' is not finite"),
         (mixed, "", "embeddings-000009.parquet has embeddings of 8 dimensions"),
+        (twice, "", "has the id 'same' twice"),
+        (str(tmp_path / "none"), "", "have no rows"),
         (str(tmp_path / "cut"), "", "embeddings-000001.parquet is no file of embeddings"),
     ):
         with pytest.raises(InputError, match=message) as error:

@@ -170,7 +170,7 @@ def check_unique(name: str, ids: np.ndarray) -> None:
 def unit_rows(embeddings: np.ndarray, ids: np.ndarray | None = None) -> tuple[np.ndarray, int]:
     """The rows in float32 with unit norm, and the number of zero rows.
 
-    Embeddings that are float32 and of unit norm already are not copied.
+    Rows that are float32 and of unit norm already keep their bits. If all are, they are not copied.
 
     Raises:
         InputError: a row is not finite; it is named by its id or, without ids, by its number.
@@ -184,9 +184,7 @@ def unit_rows(embeddings: np.ndarray, ids: np.ndarray | None = None) -> tuple[np
             name = f"image {number}" if ids is None else repr(text_of(ids[number]))
             raise InputError(f"The embedding of {name} is not finite. The model may have diverged.")
         zeros += int(np.sum(~block.any(axis=1)))
-        with np.errstate(over="ignore"):
-            norms = np.linalg.norm(block, axis=1)
-        unit = unit and bool(np.all((np.abs(norms - 1) < 1e-6) | (norms == 0)))
+        unit = unit and bool(np.all(_are_unit(block) | ~block.any(axis=1)))
     if unit:
         return embeddings, zeros
     result = np.empty(embeddings.shape, np.float32)
@@ -194,8 +192,15 @@ def unit_rows(embeddings: np.ndarray, ids: np.ndarray | None = None) -> tuple[np
         block = _float64(embeddings[start : start + BLOCK])
         largest = np.abs(block).max(axis=1, keepdims=True)
         # Divide by the largest value first, so that norms neither underflow nor overflow.
-        result[start : start + BLOCK] = l2_normalize(block / np.where(largest > 0, largest, 1))
+        normalized = l2_normalize(block / np.where(largest > 0, largest, 1))
+        kept = _are_unit(block)[:, None] & (embeddings.dtype == np.float32)
+        result[start : start + BLOCK] = np.where(kept, block, normalized)
     return result, zeros
+
+
+def _are_unit(rows):
+    with np.errstate(over="ignore"):
+        return np.abs(np.linalg.norm(rows, axis=1) - 1) < 1e-6
 
 
 def _float64(rows):

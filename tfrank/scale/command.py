@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from tfrank.common import commands, files
+from tfrank.common import checks, commands, files
 from tfrank.common.checks import InputError
 from tfrank.data.prepare.words import changes, parse_options, table
 from tfrank.evaluation.report import text
@@ -59,10 +59,13 @@ def main(argv: Sequence[str]) -> None:
     """Does what the first word asks for."""
     action, *beam_flags = argv
     needed, function = _ACTIONS[action]
+    own = [flag.name for flag in flags.FLAGS.flags_by_module_dict()[main.__module__]]
+    options = pipelines.beam_options(beam_flags, own)
     for name in needed:
         if not flags.FLAGS[name].value:
             raise InputError(f"tfrank-scale {action} needs --{name}. --help explains it.")
-    function(pipelines.beam_options(beam_flags))
+    with checks.called({argument: f"--{flag}" for argument, flag in _FLAGS.items()}):
+        function(options)
 
 
 def _prepare(options):
@@ -91,10 +94,12 @@ def _embed(options):
         batch=_BATCH.value,
         trusted=_TRUST.value,
     )
-    print(
-        f"{done.images:,} images are embedded in {_OUTPUT.value}, {done.new:,} of them now, at"
-        f" {done.new / done.seconds:,.0f} images/s."
+    now = (
+        f"{done.new:,} of them now, at {done.new / done.seconds:,.0f} images/s"
+        if done.new
+        else "none of them now"
     )
+    print(f"{done.images:,} images are embedded in {_OUTPUT.value}, {now}.")
     if done.skipped:
         image, reason = done.skipped[0]
         path = storage.join(_OUTPUT.value, "skipped.csv")
@@ -126,7 +131,7 @@ def _index(options):
         _EMBEDDINGS.value,
         _OUTPUT.value,
         options,
-        shards=_SHARDS.value or 8,
+        shards=_SHARDS.value,
         target_recall=_RECALL.value,
     )
     least = min(shard.recall for shard in built)
@@ -144,6 +149,12 @@ def _export(options):
     print(f"{count:,} images are in {_OUTPUT.value}, for {_ENGINE.value}")
 
 
+# The flags that arguments of functions come from.
+_FLAGS = {
+    "k": "neighbors",
+    "num_shards": "shards",
+    **{name: name for name in ("max_skipped", "batch", "rows", "shards", "target_recall", "ks", "neighbors")},
+}
 # The flags that an action needs, and what it does.
 _ACTIONS = {
     "prepare": (("images", "output_dir"), _prepare),

@@ -1,6 +1,7 @@
 """Embeds images on many machines: numbered parquet files, which the search index and other tools read."""
 
 import concurrent.futures
+import contextlib
 import hashlib
 import io
 import json
@@ -19,7 +20,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from tfrank.common import checks, files
 from tfrank.common.checks import InputError
-from tfrank.data.prepare.image_files import checked_image
+from tfrank.data.prepare.image_files import BadImage, checked_image
 from tfrank.scale import image_lists, pipelines, storage
 from tfrank.scale.parts import PATTERN
 from tfrank.search.building import SHORTER_SIDE, blocks
@@ -140,7 +141,8 @@ def embed(
 
     The files have the columns of a search index: id, path, label, width, height, bytes, modified, those of
     the list, and the embedding, of unit norm. A file appears when it is whole; a stopped run continues with
-    those that are missing. Images that cannot be used are listed in `skipped.csv`.
+    those that are missing, or that lack images, and removes those of an earlier list. Local images that
+    changed are embedded again. Images that cannot be used are listed in `skipped.csv`, however many they are.
 
     Args:
         model: folder of a SavedModel, local or remote.
@@ -181,6 +183,8 @@ def embed(
     storage.write(storage.join(output_dir, "skipped.csv"), image_lists.csv_of(skipped))
     if not count:
         raise InputError(f"No image of {images} can be used; the first, {skipped[0][0]}: {skipped[0][1]}.")
+    # Of another list, or what another number of rows made.
+    storage.remove_files(output_dir, PATTERN, [file.name for file in wanted])
     storage.remove(storage.join(output_dir, LISTS))
     return Embedded(count, skipped, new, time.monotonic() - begun)
 
@@ -199,7 +203,7 @@ def _write_lists(images: str, output_dir: str, rows: int) -> list[File]:
 
 
 def _unfinished(output_dir: str, wanted: Sequence[File], model: str) -> list[File]:
-    """Returns the files that are missing, or that were written from another list.
+    """Returns the files that are missing or damaged, were written from another list, or lack images.
 
     Raises:
         InputError: a file is by another model.
@@ -209,17 +213,20 @@ def _unfinished(output_dir: str, wanted: Sequence[File], model: str) -> list[Fil
     paths = [storage.join(output_dir, file.name) for file in there]
     finished = set()
     for path, file, metadata in zip(paths, there, _metadata(paths)):
-        about = metadata.metadata or {}
-        if about.get(MODEL_KEY) != model.encode():
+        about = (metadata.metadata if metadata else None) or {}
+        if metadata and about.get(MODEL_KEY) != model.encode():
             raise InputError(f"{path} is by another model. Choose another folder.")
-        if about.get(LIST_KEY) == file.digest.encode():
+        # Images that were skipped may be there now.
+        if about.get(LIST_KEY) == file.digest.encode() and about.get(SKIPPED_KEY) == b"[]":
             finished.add(file)
     return [file for file in wanted if file not in finished]
 
 
-def _metadata(paths: Sequence[str]) -> list[pq.FileMetaData]:
+def _metadata(paths: Sequence[str]) -> list[pq.FileMetaData | None]:
+    """Reads the metadata of files; None for a damaged file."""
+
     def read(path):
-        with storage.open_file(path) as file:
+        with contextlib.suppress(pa.ArrowException), storage.open_file(path) as file:
             return pq.read_metadata(file)
 
     with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -249,7 +256,7 @@ def _embedded(listed: pa.Table, file: File, model: Embedder, batch: int) -> pa.T
 def _good_images(listed: pa.Table, skipped: list[tuple[str, str]]) -> Iterator[Good]:
     """Yields the images of a list that can be used; adds id and reason of the others to `skipped`."""
     good, bad = Metrics.counter("tfrank", "images"), Metrics.counter("tfrank", "bad_images")
-    rows = listed.select(["id", "path", "label", "offset", "length"]).to_pylist()
+    rows = listed.select(["id", "path", "label", "offset", "length", "modified"]).to_pylist()
     with concurrent.futures.ThreadPoolExecutor(READ_AHEAD) as pool:
         for some in blocks(enumerate(rows), 2 * READ_AHEAD):
             for (_, row), found in zip(some, pool.map(_checked, some)):
@@ -258,16 +265,16 @@ def _good_images(listed: pa.Table, skipped: list[tuple[str, str]]) -> Iterator[G
                     yield found
                 else:
                     bad.inc()
-                    skipped.append((row["id"], str(found)))
+                    skipped.append((row["id"], str(found).rstrip(".")))
 
 
-def _checked(numbered: tuple[int, dict[str, Any]]) -> Good | InputError:
+def _checked(numbered: tuple[int, dict[str, Any]]) -> Good | BadImage | storage.Missing:
     """Reads and checks an image; returns it, or why it cannot be used."""
     number, row = numbered
     try:
         image = image_lists.read_image(row)
         checked = checked_image(image.encoded, shorter_side=SHORTER_SIDE)
-    except InputError as error:
+    except (BadImage, storage.Missing) as error:
         return error
     return Good(
         number, image.label, checked.width, checked.height, image.size, image.modified, checked.encoded

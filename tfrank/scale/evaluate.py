@@ -2,6 +2,7 @@
 
 import functools
 import io
+import itertools
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,13 +23,25 @@ from tfrank.evaluation.metric_names import BY_CLASS, COUNTS
 from tfrank.evaluation.protocols import UNKNOWN
 from tfrank.evaluation.retrieval_metrics import MEANS, main_metric, per_query, usable_ks
 from tfrank.scale import pipelines, storage
-from tfrank.scale.parts import Part, Rows, parts_of, rows_of, table_of
+from tfrank.scale.parts import (
+    Block,
+    Part,
+    Rows,
+    blocks_of,
+    hashes_of,
+    parts_of,
+    rows_of,
+    rows_of_block,
+    table_of,
+)
 from tfrank.scale.ranking import Counted, counted, merged, ranks, thresholds_of
 
 # Queries of a block, whose embeddings a worker holds, and gallery rows that are compared with it in one task:
 # 4.4 TFLOP at 512 dimensions. Larger blocks read the gallery less often.
 BLOCK_QUERIES = 2**15
 TASK_ROWS = 2**17
+# Ids are compared in so many groups.
+ID_GROUPS = 64
 
 
 def evaluate(
@@ -50,7 +63,7 @@ def evaluate(
     Args:
         gallery: folder of embeddings, see `parts.parts_of`.
         output_dir: gets `metrics.json`, and for each block of queries `per_query-00000.parquet` with the
-            metrics of each query, and the ids of its nearest images if asked for.
+            metrics of each query, and the numbers of its nearest rows in the gallery if asked for.
         options: Beam's options, see `pipelines.beam_options`.
         queries: folder of embeddings of the queries; "" for leave-one-out.
         ks: the Ks, see `tfrank.evaluation.evaluate`.
@@ -62,10 +75,10 @@ def evaluate(
     """
     checks.integer("neighbors", neighbors, at_least=0)
     block_queries = checks.integer("block_queries", block_queries, at_least=1)
-    blocks, parts = parts_of(queries or gallery, block_queries), parts_of(gallery)
-    if blocks[0].dim != parts[0].dim:
+    blocks, parts = blocks_of(parts_of(queries or gallery, block_queries), block_queries), parts_of(gallery)
+    if blocks[0][0].dim != parts[0].dim:
         raise InputError(
-            f"Queries have {blocks[0].dim} dimensions, the gallery has {parts[0].dim}. Embed both with the"
+            f"Queries have {blocks[0][0].dim} dimensions, the gallery has {parts[0].dim}. Embed both with the"
             " same model."
         )
     rows = sum(part.rows for part in parts)
@@ -88,6 +101,7 @@ def evaluate(
             | "Write" >> beam.Map(_write_means, means_path, note)
         )
 
+    storage.remove_files(output_dir, "per_query-*.parquet")
     pipelines.run(build, options)
     return json.loads(storage.read(means_path))
 
@@ -95,7 +109,7 @@ def evaluate(
 class _Ranking(beam.PTransform):
     """Yields, for each block of queries, its labels and the metrics of each query."""
 
-    def __init__(self, blocks: Sequence[Part], parts: Sequence[Part], settings: dict[str, Any]):
+    def __init__(self, blocks: Sequence[Block], parts: Sequence[Part], settings: dict[str, Any]):
         super().__init__()
         self._blocks, self._parts, self._settings = blocks, parts, settings
 
@@ -130,6 +144,14 @@ class _Ranking(beam.PTransform):
             | "Compare" >> beam.Map(_compared, AsMultiMap(thresholds), blocks, settings["neighbors"])
             | "Add" >> beam.CombinePerKey(_Merged(settings["neighbors"]))
         )
+        _ = (
+            pipeline
+            | "Files of ids" >> beam.Create(self._parts)
+            | "Spread ids" >> beam.Reshuffle()
+            | "Ids" >> beam.FlatMap(_id_groups)
+            | "Ids together" >> beam.GroupByKey()
+            | "Check ids" >> beam.Map(_check_ids)
+        )
         return (
             {"thresholds": thresholds, "compared": compared}
             | "Join" >> beam.CoGroupByKey()
@@ -137,11 +159,31 @@ class _Ranking(beam.PTransform):
         )
 
 
-def _sought(numbered: tuple[int, Part]):
+def _sought(numbered: tuple[int, Block]):
     """Returns the number of a block, and the labels and ids of its queries."""
     number, block = numbered
-    rows = rows_of(block)
+    rows = rows_of_block(block)
     return number, np.unique(rows.label[rows.label != UNKNOWN]), rows.id
+
+
+def _id_groups(part: Part):
+    """Yields the ids of a part in groups; equal ids are in the same one."""
+    ids = table_of(part, ["id"])["id"]
+    hashes = hashes_of(ids)
+    for group in range(ID_GROUPS):
+        places = np.flatnonzero(hashes % ID_GROUPS == group)
+        if len(places):
+            yield group, (hashes[places], ids.take(pa.array(places)).to_pylist())
+
+
+def _check_ids(group):
+    """Raises InputError if an id is repeated."""
+    hashes, names = zip(*group[1])
+    hashes, names = np.concatenate(hashes), list(itertools.chain(*names))
+    order = np.argsort(hashes, kind="stable")
+    twice = np.flatnonzero(np.diff(hashes[order]) == 0)
+    if len(twice):
+        raise InputError(f"The gallery has the id {names[order[twice[0]]]!r} twice. Make the ids unique.")
 
 
 def _matches(part: Part, sought, leave_one_out: bool):
@@ -166,7 +208,7 @@ def _matches(part: Part, sought, leave_one_out: bool):
 def _block_thresholds(found: tuple[int, Iterable[Rows | None]], blocks, leave_one_out: bool):
     """Returns (block, thresholds)."""
     number, matches = found
-    queries = rows_of(blocks[number])
+    queries = rows_of_block(blocks[number])
     some = [one for one in matches if one is not None]
     none = Rows(*(column[:0] for column in queries))
     joined = Rows(*map(np.concatenate, zip(*some))) if some else none
@@ -189,7 +231,7 @@ def _compared(task: tuple[int, Sequence[Part]], thresholds, blocks, k: int):
     """Returns (block, what these parts of the gallery say of it)."""
     number, parts = task
     (of_block,) = thresholds[number]
-    queries = rows_of(blocks[number]).embeddings
+    queries = rows_of_block(blocks[number])
     return number, merged((counted(queries, rows_of(part), of_block, k) for part in parts), k)
 
 
@@ -219,13 +261,13 @@ def _block_metrics(joined, blocks, settings):
     (thresholds,), (compared,) = found["thresholds"], found["compared"]
     block = blocks[number]
     metrics = per_query(ranks(thresholds, compared.no_less), settings["ks"])
-    labels = rows_of(block).label
+    labels = rows_of_block(block).label
     _write_queries(number, block, metrics, compared, settings)
     return labels, metrics
 
 
 def _write_queries(number, block, metrics, compared: Counted, settings):
-    columns = table_of(block, ["id", "label"])
+    columns = pa.concat_tables([table_of(part, ["id", "label"]) for part in block])
     for name, values in metrics.items():
         columns = columns.append_column(name, pa.array(values))
     if settings["neighbors"]:

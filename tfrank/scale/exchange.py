@@ -23,13 +23,14 @@ import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from tfrank.common import checks
+from tfrank.evaluation.evaluate_arrays import unit_rows
 from tfrank.scale import pipelines, storage
 from tfrank.scale.image_lists import serialized
 from tfrank.scale.parts import Part, parts_of, table_of
 from tfrank.search.store import matrix
 
-# Qdrant refuses requests above 32 MB by default. A number takes up to 13 bytes.
-REQUEST_NUMBERS = 2_000_000
+# Qdrant refuses requests above 32 MB by default. A number of float32 takes at most 18 bytes with its comma.
+REQUEST_BYTES, NUMBER_BYTES = 30_000_000, 18
 NAMES = {"id", "path", "label"}
 # Texts of a field of Milvus have a largest length.
 MOST_BYTES = 65_535
@@ -84,10 +85,11 @@ def milvus_schema(dim: int) -> tuple[str, str]:
 
 def qdrant_files(table: pa.Table) -> Iterator[bytes]:
     """Yields bodies of requests that add points: a UUID made from the id, the vector, and id, path, label."""
-    rows, columns = matrix(table), _columns(table)
-    size = max(1, REQUEST_NUMBERS // rows.shape[1])
+    rows, all_payloads = matrix(table), _columns(table).to_pylist()
+    longest = max(len(json.dumps(payload)) for payload in all_payloads)
+    size = max(1, REQUEST_BYTES // (NUMBER_BYTES * rows.shape[1] + longest + 50))
     for start in range(0, len(rows), size):
-        payloads = columns.slice(start, size).to_pylist()
+        payloads = all_payloads[start : start + size]
         ids = [str(uuid.uuid5(NAMESPACE, payload["id"])) for payload in payloads]
         batch = {"ids": ids, "vectors": _numbers(rows[start : start + size]), "payloads": payloads}
         yield json.dumps({"batch": batch}).encode()
@@ -165,6 +167,7 @@ def export(embeddings: str, engine: str, output_dir: str, options: PipelineOptio
             | "Write" >> beam.Map(_write, engine, output_dir)
         )
 
+    storage.remove_files(output_dir, f"images-*.{FORMATS[engine].suffix}")
     pipelines.run(build, options)
     if FORMATS[engine].schema:
         name, text = FORMATS[engine].schema(parts[0].dim)
@@ -174,6 +177,8 @@ def export(embeddings: str, engine: str, output_dir: str, options: PipelineOptio
 
 def _write(numbered: tuple[int, Part], engine: str, output_dir: str) -> None:
     number, part = numbered
-    for place, data in enumerate(FORMATS[engine].files(table_of(part))):
+    table = table_of(part)
+    unit_rows(matrix(table), np.array(table["id"].to_pylist()))  # Raises InputError if a row is not finite.
+    for place, data in enumerate(FORMATS[engine].files(table)):
         name = f"images-{number:06d}" + (f"-{place:03d}" if place else "")
         storage.write(storage.join(output_dir, f"{name}.{FORMATS[engine].suffix}"), data)

@@ -16,13 +16,20 @@ import tensorflow as tf
 from tfrank.common import files
 from tfrank.common.checks import InputError
 from tfrank.data.index import RecordIndex
+from tfrank.data.prepare.image_files import BadImage
 from tfrank.data.record_folder import load_summary, open_split
 from tfrank.data.records import FOOTER, class_text, verified_data
+from tfrank.data.sources.csv_manifest import DELIMITERS
 from tfrank.scale import storage
 from tfrank.scale.parts import hashes_of
+from tfrank.search.store import COLUMNS
 
 # Columns of a piece beside those of the list: where a record stands in its shard; null for an image file.
 PLACE = {"offset": pa.int64(), "length": pa.int64()}
+# Columns that a list may not have.
+RESERVED = {*COLUMNS, *PLACE, "embedding"} - {"id", "path", "label"}
+# The types of further columns of a CSV file follow from so many bytes.
+BLOCK_BYTES = 2**26
 
 
 def pieces(source: str, rows: int) -> Iterator[pa.Table]:
@@ -50,7 +57,7 @@ def pieces(source: str, rows: int) -> Iterator[pa.Table]:
     unique, counts = np.unique(ids, return_counts=True)
     if len(unique) < len(ids):
         row = int(np.argmax(ids == unique[counts > 1][0]))
-        raise InputError(f"{source} has the id of its row {row + 1:,} twice. Make the ids unique.")
+        raise InputError(f"{source} has the id of its image {row + 1:,} twice. Make the ids unique.")
 
 
 def _of_list(source: str, rows: int) -> Iterator[pa.Table]:
@@ -59,10 +66,23 @@ def _of_list(source: str, rows: int) -> Iterator[pa.Table]:
             if source.endswith(".parquet"):
                 batches = pq.ParquetFile(file).iter_batches(batch_size=rows)
             else:
-                batches = pyarrow.csv.open_csv(file)
+                batches = _csv_batches(file)
             yield from (_listed(table, source) for table in _rebatched(batches, rows))
         except (pa.ArrowException, OSError) as error:
             raise InputError(f"Cannot read {source} ({str(error).splitlines()[0]}).") from None
+
+
+def _csv_batches(file):
+    """The rows of a CSV file. Numbers in the columns of names stay the text that they are: 007."""
+    header = file.readline().decode("utf-8-sig", errors="replace")
+    file.seek(0)
+    delimiter = max(DELIMITERS, key=header.count)
+    return pyarrow.csv.open_csv(
+        file,
+        pyarrow.csv.ReadOptions(block_size=BLOCK_BYTES),
+        pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(("path", "id", "label"), pa.string())),
+    )
 
 
 def _rebatched(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
@@ -80,22 +100,28 @@ def _rebatched(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Tabl
 
 def _listed(table: pa.Table, source: str) -> pa.Table:
     """Returns the table of a piece from rows of a list."""
-    if "path" not in table.column_names:
-        raise InputError(f"{source} has no column `path`. Its columns are: {', '.join(table.column_names)}.")
-    if "embedding" in table.column_names:
-        raise InputError(f"{source} has the column `embedding`, which is made here. Leave it out.")
-    folder = source.rsplit("/", 1)[0] if "/" in source else ""
-    names = table["path"].cast(pa.string())
-    columns = {
-        "id": table["id"].cast(pa.string()) if "id" in table.column_names else names,
-        "path": pa.array([storage.join(folder, name) for name in names.to_pylist()]),
-        "label": pa.array([""] * len(table)),
-    }
-    if "label" in table.column_names:
+    names = table.column_names
+    if repeated := {name for name in names if names.count(name) > 1}:
+        raise InputError(f"{source} has the column `{min(repeated)}` twice.")
+    if "path" not in names:
+        raise InputError(f"{source} has no column `path`. Its columns are: {', '.join(names)}.")
+    if own := RESERVED & set(names):
+        raise InputError(
+            f"{source} has the column `{min(own)}`, which is made here. Rename it or leave it out."
+        )
+    folder = source.rsplit("/", 1)[0] if files.is_remote(source) else os.path.dirname(os.path.abspath(source))
+    given = table["path"].cast(pa.string())
+    if given.null_count:
+        raise InputError(f"{source} has {given.null_count:,} rows without a path.")
+    paths = [storage.join(folder, name) for name in given.to_pylist()]
+    columns = {"id": table["id"].cast(pa.string()) if "id" in names else given, "path": pa.array(paths)}
+    columns["label"] = pa.array([""] * len(table))
+    if "label" in names:
         columns["label"] = table["label"].cast(pa.string()).fill_null("")
     columns |= {name: pa.nulls(len(table), kind) for name, kind in PLACE.items()}
-    others = [name for name in table.column_names if name not in columns]
-    return pa.table({**columns, **{name: table[name] for name in others}})
+    # So that the list changes when a local image does. Asking a store would take a request an image.
+    columns["modified"] = pa.array([0 if files.is_remote(path) else _modified(path) for path in paths])
+    return pa.table({**columns, **{name: table[name] for name in names if name not in columns}})
 
 
 def _of_records(folder: str, rows: int) -> Iterator[pa.Table]:
@@ -119,6 +145,7 @@ def _of_index(index: RecordIndex, split: str, rows: slice) -> pa.Table:
         "label": pa.array([""] * len(shards)),
         "offset": pa.array(index.offset[rows]),
         "length": pa.array(index.length[rows]),
+        "modified": pa.nulls(len(shards), pa.int64()),
         "split": pa.array([split] * len(shards)),
     }
     return pa.table(columns)
@@ -145,16 +172,21 @@ def read_image(row: dict) -> Image:
     """Reads the image of a row of a piece.
 
     Raises:
-        InputError: the file cannot be read, or the record is damaged.
+        BadImage: the record is damaged.
+        Missing: there is no such file.
+        InputError: the store cannot be reached.
     """
     if row["offset"] is None:
-        modified = 0 if files.is_remote(row["path"]) else _modified(row["path"])
+        modified = row["modified"]
         encoded = storage.read(row["path"])
         return Image(encoded, row["label"], len(encoded), modified)
     with storage.open_file(row["path"]) as file:
         file.seek(row["offset"])
         block = file.read(row["length"] + FOOTER.size)
-    data = verified_data(block, row["length"], f"{row['path']} at byte {row['offset']}")
+    try:
+        data = verified_data(block, row["length"], "the record")
+    except InputError as error:
+        raise BadImage(str(error)) from None
     encoded = tf.train.Example.FromString(data).features.feature["image/encoded"].bytes_list.value[0]
     return Image(encoded, class_text(data), len(data), FOOTER.unpack(block[len(data) :])[0])
 

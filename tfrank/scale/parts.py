@@ -2,6 +2,8 @@
 
 import concurrent.futures
 import hashlib
+import json
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -37,6 +39,9 @@ class Part(NamedTuple):
     dim: int
 
 
+Block = tuple[Part, ...]
+
+
 class Rows(NamedTuple):
     """The rows of a part.
 
@@ -64,7 +69,7 @@ def parts_of(folder: str, most_rows: int = 0) -> list[Part]:
     Raises:
         InputError: there is no such file, a file is damaged, or files have different dimensions.
     """
-    names = storage.names(folder, PATTERN)
+    names = _names(folder)
     if not names:
         raise InputError(
             f"{folder} has no files {PATTERN}. `tfrank-scale embed` and `tfrank-index` make them."
@@ -83,7 +88,28 @@ def parts_of(folder: str, most_rows: int = 0) -> list[Part]:
             count = min(most_rows or rows, rows - start)
             parts.append(Part(path, start, count, first + start, dim))
         first += rows
+    if not parts:
+        raise InputError(f"The files of embeddings in {folder} have no rows.")
     return parts
+
+
+def _names(folder):
+    """The names of the files of embeddings; of a search index those of its current version."""
+    current = storage.join(folder, "CURRENT")
+    if not storage.exists(current):
+        return storage.names(folder, PATTERN)
+    number = storage.read(current).decode().strip()
+    return json.loads(storage.read(storage.join(folder, "versions", f"{number}.json")))["parts"]
+
+
+def blocks_of(parts: Sequence[Part], most_rows: int) -> list[Block]:
+    """Groups parts of at most `most_rows` rows into blocks of at most so many."""
+    blocks: list[list[Part]] = []
+    for part in parts:
+        if not blocks or sum(one.rows for one in blocks[-1]) + part.rows > most_rows:
+            blocks.append([])
+        blocks[-1].append(part)
+    return [tuple(block) for block in blocks]
 
 
 def _shape(path):
@@ -92,12 +118,14 @@ def _shape(path):
         try:
             file = pq.ParquetFile(opened)
             kind = file.schema_arrow.field("embedding").type
-            dim = kind.list_size
+            dim = getattr(kind, "list_size", None)
             missing = {"id", "label"} - set(file.schema_arrow.names)
         except (pa.ArrowException, OSError, KeyError, AttributeError) as error:
             raise InputError(f"{path} is no file of embeddings ({str(error).splitlines()[0]}).") from None
         if missing:
             raise InputError(f"{path} has no column {min(missing)}.")
+        if dim is None:
+            raise InputError(f"{path}: the column embedding is {kind}, and no list of a fixed size.")
         return file.metadata.num_rows, dim
 
 
@@ -128,6 +156,11 @@ def rows_of(part: Part) -> Rows:
     return Rows(numbers, hashes_of(table["label"], unknown=""), hashes_of(table["id"]), unit)
 
 
+def rows_of_block(block: Block) -> Rows:
+    """Reads the rows of several parts."""
+    return Rows(*map(np.concatenate, zip(*map(rows_of, block))))
+
+
 def hashes_of(column: pa.ChunkedArray, unknown: str | None = None) -> np.ndarray:
     """Returns 63 bits of the hash of each text of a column; -1 for missing texts and for `unknown`.
 
@@ -135,8 +168,11 @@ def hashes_of(column: pa.ChunkedArray, unknown: str | None = None) -> np.ndarray
     >>> robin == again, nothing
     (True, -1)
     """
-    # Columns of numbers count as well.
-    coded = column.cast(pa.string()).combine_chunks().dictionary_encode()
+    try:
+        column = column.cast(pa.string())  # Columns of numbers count as well.
+    except pa.ArrowException:
+        raise InputError(f"A column of ids or labels is of type {column.type}. Make it text.") from None
+    coded = column.combine_chunks().dictionary_encode()
     coded = coded.combine_chunks() if isinstance(coded, pa.ChunkedArray) else coded
     texts = coded.dictionary.to_pylist()
     values = np.array([UNKNOWN if text == unknown else _hash(text) for text in texts] + [UNKNOWN])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
 from tfrank.common.checks import InputError, did_you_mean
 from tfrank.common.progress import Progress
@@ -22,6 +22,8 @@ LOG_LEVEL = "--default_sdk_harness_log_level"
 DIED = ("Channel closed prematurely", "Worker subprocess exited")
 # How a worker's error reads after it went through a runner: with the name of the step, and further lines.
 _INPUT_ERROR = re.compile(r"InputError: (.*?)(?: \[while running .*)?$", re.MULTILINE)
+
+_SYSTEM_ERROR = re.compile(r"\[Errno \d+\] (.*?)(?: \[while running .*)?$", re.MULTILINE)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -47,8 +49,12 @@ class _Parser(argparse.ArgumentParser):
         return self.add_argument(*names, **about)
 
 
-def beam_options(argv: Sequence[str]) -> PipelineOptions:
+def beam_options(argv: Sequence[str], others: Sequence[str] = ()) -> PipelineOptions:
     """Returns Beam's options from a command line, such as `["--runner=DataflowRunner"]`.
+
+    Args:
+        argv: the options.
+        others: names of flags that are no options of Beam, for "Did you mean".
 
     Raises:
         InputError: an option is unknown or has a bad value.
@@ -56,9 +62,11 @@ def beam_options(argv: Sequence[str]) -> PipelineOptions:
     parser = _Parser()
     _, unknown = parser.parse_known_args(list(argv))
     if unknown:
+        if not unknown[0].startswith("-"):
+            raise InputError(f"{unknown[0]!r} is no flag. Flags begin with -- and have no spaces around =.")
         known = [name.lstrip("-") for action in parser._actions for name in action.option_strings]
         name = unknown[0].lstrip("-").split("=")[0]
-        raise InputError(f"There is no flag {unknown[0].split('=')[0]}.{did_you_mean(name, known)}")
+        raise InputError(f"There is no flag --{name}.{did_you_mean(name, [*others, *known])}")
     # Workers of the direct runner print what they log, each of their steps by default.
     return PipelineOptions([f"{LOG_LEVEL}=ERROR", *argv])
 
@@ -102,7 +110,7 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, watch:
         InputError: a worker raised one, the runner is unknown, or it cannot start.
     """
     # The workers of the direct runner report every step of theirs.
-    logging.getLogger("apache_beam").setLevel(logging.ERROR)
+    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
     ended = threading.Event()
     if watch:
         threading.Thread(target=watch.show, args=(ended,), daemon=True).start()
@@ -116,7 +124,13 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, watch:
             raise InputError(f"Beam: {' '.join(text.split())}") from None
         if any(words in text for words in DIED):
             raise InputError("A worker died; perhaps memory ran out. Run the same command again.") from None
-        raise
+        if found := _SYSTEM_ERROR.findall(text):
+            hint = " Make room and run the same command again." if "No space left" in found[-1] else ""
+            raise InputError(f"A worker failed: {found[-1].rstrip('.')}.{hint}") from None
+        if "Direct" in (options.view_as(StandardOptions).runner or "Direct"):
+            raise
+        reason = f"{type(error).__name__}: {' '.join(text.split())[:300]}"
+        raise InputError(f"The runner failed ({reason}). Its own log says more.") from None
     finally:
         ended.set()
 

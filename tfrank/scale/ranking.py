@@ -2,11 +2,12 @@
 
 A block of queries needs, of the whole gallery,
 1. its positives, whose similarities are the thresholds,
-2. of each part, how many rows are no less similar than each threshold, and the k nearest rows.
-Counts of parts are added and nearest rows merged, so that the result is that of one gallery. All similarities
-come from products of at least `LEAST_ROWS` rows a side, of which TensorFlow rounds each in the same way.
+2. of each part, how many negatives are no less similar than each threshold, and the k nearest rows.
+Counts of parts are added and nearest rows merged, so that the result is that of one gallery. Equal images
+have equal similarities in whatever part they are, see `product`.
 """
 
+import functools
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -14,16 +15,21 @@ import numpy as np
 
 from tfrank.evaluation.parallel import in_parallel, similarities
 from tfrank.evaluation.protocols import UNKNOWN
-from tfrank.evaluation.retrieval_ranks import Ranks, concatenated, counts_no_less, ranks_of
+from tfrank.evaluation.retrieval_ranks import Ranks, concatenated, counts_no_less
 from tfrank.evaluation.search import top_k
 from tfrank.evaluation.search.exhaustive import merge_neighbors
 from tfrank.evaluation.search.neighbors import Neighbors
 from tfrank.scale.parts import Rows
 
-# With fewer rows TensorFlow multiplies in another order, which rounds differently.
-LEAST_ROWS = 64
+# TensorFlow rounds the product of two rows in the same way whatever rows are multiplied beside them, but only
+# with at least so many rows on both sides, and up to so many dimensions.
+LEAST_ROWS, MOST_DIM = 64, 512
+# The dimensions that are multiplied at a time if there are more.
+SLICE = 256
 # Queries and gallery rows of a product: 16 MiB of similarities in float32.
 QUERIES, COLUMNS = 1024, 4096
+# A label that no image has; images without a label, -1, are negatives of each other.
+NO_LABEL = -2
 
 
 class Thresholds(NamedTuple):
@@ -33,13 +39,11 @@ class Thresholds(NamedTuple):
         start: `[queries + 1]` int64: query q has the values `value[start[q] : start[q + 1]]`.
         value: similarities of the positives of each query, ascending.
         own: `[queries]` int64, the query's own row among all of the gallery, or -1.
-        own_similarity: `[queries]` float32, the similarity to that row; -inf without one.
     """
 
     start: np.ndarray
     value: np.ndarray
     own: np.ndarray
-    own_similarity: np.ndarray
 
     def of(self, query: int) -> np.ndarray:
         """The similarities of the positives of a query, ascending."""
@@ -50,7 +54,7 @@ class Counted(NamedTuple):
     """What a part of the gallery says of a block of queries.
 
     Attributes:
-        no_less: of each threshold, the number of gallery rows that are no less similar.
+        no_less: of each threshold, the number of negatives that are no less similar.
         neighbors: the nearest rows, by their numbers among all of the gallery.
     """
 
@@ -59,9 +63,13 @@ class Counted(NamedTuple):
 
 
 def product(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
-    """`[queries, gallery]` similarities, each rounded as in a product of any other size."""
-    padded = (np.pad(x, [[0, max(0, LEAST_ROWS - len(x))], [0, 0]]) for x in (queries, gallery))
-    return similarities(*padded)[: len(queries), : len(gallery)]
+    """`[queries, gallery]` similarities; that of two rows has the same bits in every product with them."""
+    rows, columns = len(queries), len(gallery)
+    queries, gallery = (np.pad(x, [[0, max(0, LEAST_ROWS - len(x))], [0, 0]]) for x in (queries, gallery))
+    width = SLICE if queries.shape[1] > MOST_DIM else queries.shape[1]
+    starts = range(0, queries.shape[1], width)
+    parts = (similarities(queries[:, at : at + width], gallery[:, at : at + width]) for at in starts)
+    return functools.reduce(np.add, parts)[:rows, :columns]
 
 
 def own_rows(queries: Rows, matches: Rows, *, leave_one_out: bool) -> np.ndarray:
@@ -86,60 +94,51 @@ def thresholds_of(queries: Rows, matches: Rows, *, leave_one_out: bool) -> Thres
         leave_one_out: whether the gallery consists of the queries.
     """
     own = own_rows(queries, matches, leave_one_out=leave_one_out)
-    own_similarity = np.full(len(own), -np.inf, np.float32)
     values: list = [np.empty(0, np.float32)] * len(own)
     by_class = np.argsort(queries.label, kind="stable")
     for start in range(0, len(own), LEAST_ROWS):
         block = by_class[start : start + LEAST_ROWS]
-        near = np.isin(matches.label, queries.label[block]) | np.isin(matches.number, own[block])
+        near = np.isin(matches.label, queries.label[block])
         label, number, rows = matches.label[near], matches.number[near], matches.embeddings[near]
         for query, row in zip(block, product(queries.embeddings[block], rows)):
-            is_own = number == own[query]
-            own_similarity[query] = row[is_own].max(initial=-np.inf)
-            positive = (label == queries.label[query]) & (label != UNKNOWN) & ~is_own
+            positive = (label == queries.label[query]) & (label != UNKNOWN) & (number != own[query])
             values[query] = np.sort(row[positive])
     start = np.cumsum([0, *map(len, values)])
-    return Thresholds(start, np.concatenate(values), own, own_similarity)
+    return Thresholds(start, np.concatenate(values), own)
 
 
-def counted(queries: np.ndarray, gallery: Rows, thresholds: Thresholds, k: int = 0) -> Counted:
+def counted(queries: Rows, gallery: Rows, thresholds: Thresholds, k: int = 0) -> Counted:
     """What a part of the gallery says of a block of queries.
 
     Args:
-        queries: `[queries, dim]` the embeddings of the block.
+        queries: the block.
         gallery: the part, whose numbers ascend one by one.
         thresholds: the thresholds of the block.
         k: number of nearest rows to find.
     """
 
     def count(start):
-        block = range(start, min(start + QUERIES, len(queries)))
-        of_block = [thresholds.of(query) for query in block]
-        keys = np.full([len(block), k], top_k.EMPTY)
+        block = slice(start, start + QUERIES)
+        labels, own = queries.label[block], thresholds.own[block]
+        of_block = [thresholds.of(query) for query in range(start, start + len(labels))]
+        keys = np.full([len(labels), k], top_k.EMPTY)
         sums = [np.zeros(len(values), np.int64) for values in of_block]
         for first in range(0, len(gallery.number), COLUMNS):
-            columns = gallery.embeddings[first : first + COLUMNS]
-            similarity = product(queries[block.start : block.stop], columns)
-            for one, more in zip(sums, counts_no_less(similarity, of_block)):
-                one += more
+            columns = slice(first, first + COLUMNS)
+            similarity = product(queries.embeddings[block], gallery.embeddings[columns])
+            is_own = gallery.number[columns] == own[:, None]
             if k:
-                own = thresholds.own[block.start : block.stop] - gallery.number[0] - first
-                keys = top_k.merge_tile(keys, _without_own(similarity, own), first)
+                keys = top_k.merge_tile(keys, np.where(is_own, np.float32(-np.inf), similarity), first)
+            of_class = gallery.label[columns] == np.where(labels == UNKNOWN, NO_LABEL, labels)[:, None]
+            negatives = np.where(is_own | of_class, np.float32(-np.inf), similarity)
+            for one, more in zip(sums, counts_no_less(negatives, of_block)):
+                one += more
         return np.concatenate(sums), keys
 
-    no_less, keys = zip(*in_parallel(count, range(0, len(queries), QUERIES)))
+    no_less, keys = zip(*in_parallel(count, range(0, len(queries.label), QUERIES)))
     rows, similarity = top_k.unpack(np.concatenate(keys))
     index = np.where(rows < 0, -1, rows + gallery.number[0])
     return Counted(np.concatenate(no_less), Neighbors(index, similarity))
-
-
-def _without_own(similarity, own):
-    """The similarities with -inf for each query's own column, if it is one of them."""
-    there = np.flatnonzero((own >= 0) & (own < similarity.shape[1]))
-    if len(there):
-        similarity = similarity.copy()
-        similarity[there, own[there]] = -np.inf
-    return similarity
 
 
 def merged(parts: Iterable[Counted], k: int) -> Counted:
@@ -153,8 +152,7 @@ def ranks(thresholds: Thresholds, no_less: np.ndarray) -> Ranks:
     """The ranks of the positives of each query of a block among all of the gallery."""
 
     def of_query(query):
-        own = thresholds.own_similarity[query : query + 1]
-        counts = no_less[thresholds.start[query] : thresholds.start[query + 1]]
-        return ranks_of(counts, thresholds.of(query), own)
+        negatives = no_less[thresholds.start[query] : thresholds.start[query + 1]]
+        return (negatives + np.arange(len(negatives), 0, -1))[::-1]
 
     return concatenated([[of_query(query) for query in range(len(thresholds.own))]])

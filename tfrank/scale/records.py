@@ -182,7 +182,7 @@ def _write(task: ShardTask, work: str) -> None:
         storage.download(task.listing, listing)
         with open(listing, "rb") as file:
             lengths = [len(line) for line in file]
-        name, starts = task.path, np.cumsum([0, *lengths[:-1]])
+        name, starts = task.path, np.cumsum([0, *lengths])[:-1]
         task = dataclasses.replace(task, path=os.path.join(folder, name), listing=listing, starts=starts)
         if _is_done(task, name, work):
             return
@@ -245,5 +245,5 @@ def _read_file(path: str) -> bytes:
         return shards.read_file(path)
     try:
         return storage.read(path)
-    except InputError as error:
-        raise BadImage(str(error)) from None
+    except storage.Missing:
+        raise BadImage("cannot be read (No such file or directory)") from None

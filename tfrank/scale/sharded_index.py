@@ -99,7 +99,10 @@ def shards_of(folder: str) -> list[Shard]:
             f"{folder} is no index in shards: it has no {MANIFEST}. Make one: tfrank-scale index"
         )
     try:
-        return [Shard(**fields) for fields in json.loads(storage.read(path))["shards"]]
+        shards = [Shard(**fields) for fields in json.loads(storage.read(path))["shards"]]
+        if not shards:
+            raise ValueError("no shards")
+        return shards
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} is damaged ({error}). Build the index again.") from None
 
@@ -119,7 +122,7 @@ def build(
     output_dir: str,
     options: PipelineOptions,
     *,
-    shards: int = 8,
+    shards: int = 0,
     target_recall: float = 0.99,
 ) -> list[Shard]:
     """Builds an index in shards; returns the shards.
@@ -128,14 +131,14 @@ def build(
         embeddings: folder of embeddings, see `parts.parts_of`. A shard holds whole files of it.
         output_dir: folder of the index, local or remote.
         options: Beam's options, see `pipelines.beam_options`.
-        shards: number of shards, at most the number of files.
+        shards: number of shards, at most the number of files; 0: one a file, at most 8.
         target_recall: share of the ten nearest that each shard finds.
 
     Raises:
         InputError: the folder has no embeddings, or fewer files than shards; or `output_dir` has an index.
     """
     parts = parts_of(embeddings)
-    shards = checks.integer("shards", shards, at_least=1)
+    shards = checks.integer("shards", shards, at_least=0) or min(8, len(parts))
     if storage.exists(storage.join(output_dir, MANIFEST)):
         raise InputError(f"{output_dir} has an index already. Choose another folder.")
     if shards > len(parts):
@@ -217,6 +220,7 @@ def search(index: str, queries: str, output_dir: str, options: PipelineOptions, 
             | "Write" >> beam.Map(_write_nearest, blocks, output_dir, k)
         )
 
+    storage.remove_files(output_dir, "nearest-*.parquet")
     pipelines.run(steps, options)
     return sum(block.rows for block in blocks)
 

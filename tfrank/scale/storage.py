@@ -3,7 +3,7 @@
 import contextlib
 import fnmatch
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import IO
 
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes
@@ -11,6 +11,10 @@ from apache_beam.io.filesystems import FileSystems
 
 from tfrank.common import files
 from tfrank.common.checks import InputError
+
+
+class Missing(InputError):
+    """There is no file at a path. Other errors of a store may pass."""
 
 
 @contextlib.contextmanager
@@ -21,7 +25,7 @@ def _naming(path: str) -> Iterator[None]:
     except InputError:
         raise
     except FileNotFoundError:
-        raise InputError(f"There is no file {path}.") from None
+        raise Missing(f"There is no file {path}.") from None
     except (BeamIOError, OSError, ValueError, ImportError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"Cannot reach {path} ({reason}). Check the name and your access.") from None
@@ -91,11 +95,19 @@ def download_folder(folder: str, local: str) -> None:
 
 def names(folder: str, pattern: str) -> list[str]:
     """Returns the sorted names of the files directly in a folder that match a pattern such as "*.parquet"."""
-    with _naming(folder):
-        (found,) = FileSystems.match([join(folder, "*")])
-    return sorted(
-        name for one in found.metadata_list if fnmatch.fnmatch(name := one.path.rsplit("/", 1)[-1], pattern)
-    )
+    if not files.is_remote(folder):
+        found = os.listdir(folder) if os.path.isdir(folder) else []
+    else:
+        with _naming(folder):
+            (result,) = FileSystems.match([join(folder, "*")])
+        found = [one.path.rsplit("/", 1)[-1] for one in result.metadata_list]
+    return sorted(fnmatch.filter(found, pattern))
+
+
+def remove_files(folder: str, pattern: str, keep: Collection[str] = ()) -> None:
+    """Removes the files directly in a folder that match a pattern, but for those to keep."""
+    for name in set(names(folder, pattern)) - set(keep):
+        remove(join(folder, name))
 
 
 def rename(path: str, target: str) -> None:

@@ -112,7 +112,9 @@ def _of_folder(folder: str) -> Iterator[Listed]:
 
 def _of_csv(path: str) -> Iterator[Listed]:
     try:
-        table = pyarrow.csv.read_csv(path)
+        # Numbers as ids and labels stay the text that they are: 007.
+        texts = dict.fromkeys(("path", "id", "label"), pa.string())
+        table = pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(column_types=texts))
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"Cannot read {path} ({str(error).splitlines()[0]}).") from None
     if "path" not in table.column_names:
