@@ -71,6 +71,13 @@ def test_the_recall_that_was_asked_for_is_reached_on_other_queries(method, targe
     assert recall_against_exact(found, queries, ROWS, 10) > target - 0.03
 
 
+def test_a_search_for_more_neighbors_reorders_in_proportion():
+    index = ScannIndex.build(ROWS, method="hashing", target_recall=0.9)
+    assert index.settings.k == 10 and index.settings.reorder < 200
+    queries = clustered(200, seed=7)
+    assert recall_against_exact(index.search(queries, 100), queries, ROWS, 100) > 0.95
+
+
 def test_the_same_rows_give_the_same_tree():
     found = [ScannIndex.build(ROWS, method="tree", target_recall=0.8).search(ROWS, 9).index for _ in range(3)]
     np.testing.assert_array_equal(found[0], found[1])
@@ -285,6 +292,13 @@ def test_a_killed_save_leaves_a_whole_index(tmp_path):
             process.stdin.write(b"\n")
             process.stdin.flush()
     assert process.returncode == 0
+
+
+def test_a_save_removes_what_killed_saves_left(tmp_path):
+    (tmp_path / "0123456789abcdef0123456789abcdef").mkdir()
+    (tmp_path / "index.json.0123abcd.tmp").touch()
+    ScannIndex.build(ROWS[:60]).save(tmp_path)
+    assert len(os.listdir(tmp_path)) == 2
 
 
 def test_a_save_that_fails_leaves_the_old_index(tmp_path, monkeypatch):

@@ -38,6 +38,8 @@ NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP)
 CHUNK = 2**20
 # The name of the folder written by one save.
 SAVED = re.compile(r"[0-9a-f]{32}")
+# A manifest that a killed save had begun.
+UNFINISHED = re.compile(rf"{re.escape(MANIFEST)}\.[0-9a-f]{{8}}\.tmp")
 
 
 def save(
@@ -60,6 +62,8 @@ def save(
         raise
     # Remove what earlier saves wrote or began. A folder that a reader has locked is left to a later save.
     for other in os.listdir(folder):
+        if UNFINISHED.fullmatch(other):
+            files.remove(os.path.join(folder, other))
         if SAVED.fullmatch(other) and other != name:
             with contextlib.suppress(OSError), _locked(os.path.join(folder, other), fcntl.LOCK_EX):
                 shutil.rmtree(os.path.join(folder, other), ignore_errors=True)
