@@ -9,7 +9,13 @@ import tensorflow as tf
 from tests.data import image_records, picture, png, write_records
 from tfrank.common.checks import InputError
 from tfrank.data.images import ImageLoader, shift_images
-from tfrank.data.pipeline import check_batch, evaluation_batches, naming_bad_images, train_batches
+from tfrank.data.pipeline import (
+    augmented_passes,
+    check_batch,
+    evaluation_batches,
+    naming_bad_images,
+    train_batches,
+)
 from tfrank.data.records import RecordReader
 from tfrank.data.samplers import ClassBalancedSampler
 from tfrank.data.transforms import Transform
@@ -150,6 +156,17 @@ def test_the_augmentation_of_an_image_depends_on_seed_step_and_place_only(reader
     wanted = batches(reader, loader=CROPPED)
     for one, other in zip(batches(reader, loader=CROPPED, start=start), wanted[start:]):
         np.testing.assert_array_equal(one["image"], other["image"])
+
+
+@pytest.mark.parametrize("start", [3, 10, 17])
+def test_augmented_passes_may_start_at_any_image(reader, start):
+    def images(start):
+        passes = augmented_passes(reader, CROPPED, passes=3, seed=5, batch_size=4, start=start)
+        return np.concatenate([batch["image"] for batch in passes.as_numpy_iterator()])
+
+    whole = images(0)
+    assert len(whole) == 3 * len(RECORDS)
+    np.testing.assert_array_equal(images(start), whole[start:])
 
 
 def test_the_same_image_is_seen_otherwise_at_other_places_and_steps(tmp_path):

@@ -49,6 +49,13 @@ def test_no_threshold_reaches_a_precision_where_all_results_are_wrong():
     assert found.similarity > 1 and found.recall == 0
 
 
+def test_results_of_one_similarity_are_accepted_together():
+    """Two right results, which are each other's nearest, then two wrong ones."""
+    rows = np.array([[1, 0, 0, 0], [0.96, 0.28, 0, 0], [0, 0, 1, 0], [0, 0, 0.8, 0.6]])
+    (found,) = thresholds(rows, np.array([0, 0, 1, 2]), precisions=[0.6])
+    assert found.similarity == pytest.approx(0.96)
+
+
 def test_the_interval_holds_the_threshold_of_the_population():
     """95 of 100 intervals should; by chance it is 89 or more in all but one of a hundred trials."""
     centres, noise = unit_rows(0, 300, 16), np.random.default_rng(1)
@@ -94,6 +101,13 @@ def test_the_threshold_of_a_false_accept_rate_is_the_smallest_that_keeps_it(seed
     assert np.sum(np.array(negatives) >= found.similarity) == accepted
     assert negatives[accepted] < found.similarity <= negatives[accepted] + 1e-6
     assert found.tar == pytest.approx(np.mean([p >= found.similarity for p in positives]))
+
+
+@pytest.mark.parametrize("function", [thresholds, far_thresholds])
+def test_the_seed_changes_the_interval_and_not_the_threshold(function):
+    found = [function(*clustered(2, images=120, classes=10), seed=seed)[0] for seed in (0, 0, 1, 2)]
+    assert found[0] == found[1]
+    assert len({one.similarity for one in found}) == 1 and len({(one.low, one.high) for one in found}) > 1
 
 
 def test_a_rate_below_one_pair_has_no_threshold():

@@ -69,6 +69,12 @@ def test_memory_holds_the_last_rows_the_oldest_first(size):
     np.testing.assert_allclose(loss.embeddings, reference.unit(rows), atol=1e-6)
 
 
+def test_queries_have_the_weights_of_the_inner_loss():
+    """In a batch of two classes, of 2 and of 4 rows."""
+    inner = losses.get("map_q", class_weights=True)
+    assert CrossBatchMemory(inner, size=8)(*batch(3)) == inner(*batch(3)) != losses.get("map_q")(*batch(3))
+
+
 @pytest.mark.parametrize("warm_up, joins", [(0, 3), (3, 4), (5, 6)])
 def test_until_it_is_full_and_warmed_up_the_loss_is_the_inner_one(warm_up, joins):
     """Full after two batches."""

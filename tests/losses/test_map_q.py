@@ -12,6 +12,7 @@ import tensorflow as tf
 from tests import reference
 from tests.losses import LABELS, embeddings, value_and_gradient
 from tfrank.losses import FastAPLoss, QuantizedAPLoss
+from tfrank.losses.map_q import quantized_ap_loss
 
 
 def random_batch(seed):
@@ -137,6 +138,28 @@ def test_similarities_on_a_bin_center_are_in_that_bin_alone(num_bins, options, d
         )
         np.testing.assert_allclose(values, by_hand, rtol=1e-12 if dtype == "float64" else 1e-6, atol=1e-7)
         assert np.all(np.isfinite(gradient))
+
+
+def value_and_slope(similarity, **options):
+    """The loss of one query, and its slope by the similarity to one of two positives."""
+    gallery = tf.constant([[similarity], [0.6], [0.8]], tf.float64)
+    labels, query = tf.constant([0, 0, 1], tf.int64), tf.ones([1, 1], tf.float64)
+    with tf.GradientTape() as tape:
+        tape.watch(gallery)
+        core = (labels[:1], query, labels, gallery, tf.constant([-1]))
+        value, _ = quantized_ap_loss(*core, num_bins=5, **options)
+    return float(value[0]), float(tape.gradient(value, gallery)[0, 0])
+
+
+@pytest.mark.parametrize("minimum", [-1.0, 0.0])
+def test_the_slope_at_the_minimum_is_that_above_it(minimum):
+    value, slope = value_and_slope(minimum, minimum=minimum)
+    above, _ = value_and_slope(minimum + 1e-6, minimum=minimum)
+    assert slope == pytest.approx((above - value) / 1e-6, rel=1e-4) and slope != 0
+
+
+def test_a_similarity_that_rounding_puts_below_minus_1_keeps_its_slope():
+    assert value_and_slope(np.nextafter(-1, -2)) == value_and_slope(-1.0)
 
 
 # Memory.

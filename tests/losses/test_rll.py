@@ -90,9 +90,10 @@ LARGE_LABELS = np.arange(512) % 128
 LARGE_ROWS = np.random.default_rng(0).normal(size=(512, 8))
 
 
+@pytest.mark.parametrize("sign", [1, -1], ids=["far positives first", "near positives first"])
 @pytest.mark.parametrize("temperature", [20.0, 1e4, 1e12])
-def test_weights_of_512_rows_do_not_overflow(temperature):
-    settings = {"negative_temperature": temperature, "positive_temperature": temperature}
+def test_weights_of_512_rows_do_not_overflow(temperature, sign):
+    settings = {"negative_temperature": temperature, "positive_temperature": sign * temperature}
     by_hand = expected(LARGE_LABELS, LARGE_ROWS, **settings)
     for dtype, tolerance in [("float64", 1e-12), ("float32", 1e-5)]:
         loss = RankedListLoss(**settings)

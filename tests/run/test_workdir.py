@@ -35,6 +35,27 @@ def test_a_run_has_begun_where_a_checkpoint_is_even_if_the_list_of_them_is_lost(
         check_config_of(str(tmp_path), config)
 
 
+def test_before_a_run_has_begun_the_path_of_test_records_may_change_and_the_test_classes_may_not(tmp_path):
+    config = digits.get_config()
+    check_config_of(str(tmp_path), config)
+    config.data.test_records = "elsewhere"
+    check_config_of(str(tmp_path), config)
+    config.data.test = (7,)
+    with pytest.raises(InputError, match=r"another config \(data\.test: .* now\)"):
+        check_config_of(str(tmp_path), config)
+
+
+def test_a_config_with_a_field_that_the_saved_one_lacks_is_another(tmp_path):
+    config = digits.get_config()
+    check_config_of(str(tmp_path), config)
+    has_checkpoint(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    del saved["train"]["learning_rate"]
+    (tmp_path / "config.json").write_text(json.dumps(saved))
+    with pytest.raises(InputError, match=r"train\.learning_rate: None before"):
+        check_config_of(str(tmp_path), config)
+
+
 def test_a_resume_may_change_how_long_it_goes_on_and_how_it_is_measured(tmp_path):
     config = digits.get_config()
     check_config_of(str(tmp_path), config)
@@ -56,6 +77,15 @@ def test_a_run_cannot_end_before_the_steps_that_it_has_taken(tmp_path):
     with pytest.raises(InputError, match="has taken 3 steps already, so it cannot end at step 2"):
         save_config(str(tmp_path), config, 2)
     assert (tmp_path / "config.json").read_text() == before
+
+
+def test_a_run_may_end_at_the_steps_that_it_has_taken(tmp_path):
+    config = digits.get_config()
+    check_config_of(str(tmp_path), config)
+    has_checkpoint(tmp_path)
+    config.train.steps = 3
+    save_config(str(tmp_path), config, 3)
+    assert json.loads((tmp_path / "config.json").read_text())["train"]["steps"] == 3
 
 
 @pytest.mark.parametrize("name", ["a[1]b", "a\\b"])

@@ -126,11 +126,14 @@ class Setup:
         labels: of each batch.
         constant: whether the model gives every image the same embedding.
         micro_batch_size: as in the config.
+        slope: as of the trainer.
     """
 
     LABELS = (0, 0, 1, 1, 2, 2, 3, 4)
 
-    def __init__(self, folder, *, learning_rate=1e-2, labels=LABELS, constant=False, micro_batch_size=0):
+    def __init__(
+        self, folder, *, learning_rate=1e-2, labels=LABELS, constant=False, micro_batch_size=0, slope=None
+    ):
         folder.mkdir(exist_ok=True)
         keras.utils.set_random_seed(0)
         layers = keras.layers
@@ -157,6 +160,7 @@ class Setup:
             model=self.model,
             step=step,
             summary=lambda labels, embeddings: BatchStatistics(**batch_statistics(labels, embeddings)),
+            slope=slope,
             checkpoints=self.checkpoints,
             strategy=strategy,
             batch_size=len(labels),

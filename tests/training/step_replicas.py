@@ -15,7 +15,7 @@ import tensorflow as tf
 from tests.programs import make_two_cpus
 from tfrank import losses, metrics
 from tfrank.common.checks import InputError
-from tfrank.losses.core.batch_statistics import batch_statistics
+from tfrank.losses.core.batch_statistics import batch_statistics, loss_slope
 from tfrank.training.averaging import WeightAverage
 from tfrank.training.multi_stage_model import MultiStageModel
 from tfrank.training.step import build_step
@@ -169,7 +169,12 @@ def summary(strategy):
     """What every replica computes of a batch, the labels as integers of one byte."""
     embeddings = np.random.default_rng(0).normal(size=(BATCH, 5))
     [batch] = batches(strategy, embeddings, LABELS[:BATCH].astype("int8"))
-    function = tf.function(lambda batch: batch_statistics(batch["label"], batch["image"]))
+
+    @tf.function
+    def function(batch):
+        slope = loss_slope(of_several, batch["label"], [batch["image"]])
+        return batch_statistics(batch["label"], batch["image"]) | {"slope": slope}
+
     replicas = strategy.run(function, [batch])
     parts = {name: strategy.experimental_local_results(value) for name, value in replicas.items()}
     return {name: [part.numpy().tolist() for part in values] for name, values in parts.items()}

@@ -24,7 +24,7 @@ from tests.training.runs import (
 )
 from tfrank.common.checks import InputError
 from tfrank.training import machine
-from tfrank.training.checkpoints import Checkpoints
+from tfrank.training.checkpoints import Checkpoints, saved_checkpoints
 
 STEPS = 60
 # With everything that a run keeps: an average of the weights, a loss and a learning rate that change with
@@ -201,10 +201,12 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
     assert Setup(tmp_path).checkpoints.restore() == 4
 
 
-def test_weights_that_are_not_finite_are_not_saved(tmp_path):
+@pytest.mark.parametrize("name", ["kernel", "moving_mean"])
+def test_weights_that_are_not_finite_are_not_saved(tmp_path, name):
     setup = Setup(tmp_path)
     setup.fit(4)
-    setup.model.trainable_variables[0].assign(setup.model.trainable_variables[0] * np.nan)
+    variable = next(variable for variable in setup.model.variables if variable.name == name)
+    variable.assign(variable * np.nan)
     with pytest.raises(InputError, match="not finite"):
         setup.trainer._save()
     assert saved_step(tmp_path) == 4
@@ -265,6 +267,21 @@ def test_what_a_loss_keeps_is_in_the_checkpoint(tmp_path):
     kept.assign(5.0)
     Checkpoints(str(tmp_path / "kept"), *parts).restore()
     assert float(kept) == 3.0
+
+
+def test_checkpoints_are_in_the_order_of_their_steps(tmp_path):
+    for step in (8, 10, 9, 100):
+        (tmp_path / f"ckpt-{step}.index").touch()
+    names = [os.path.basename(path) for path in saved_checkpoints(str(tmp_path))]
+    assert names == ["ckpt-8", "ckpt-9", "ckpt-10", "ckpt-100"]
+
+
+def test_what_a_killed_save_left_is_removed(tmp_path):
+    unfinished = tmp_path / "checkpoints" / "ckpt-9_temp"
+    unfinished.mkdir(parents=True)
+    (unfinished / "part-00000-of-00001.data").touch()
+    Setup(tmp_path)
+    assert not unfinished.exists()
 
 
 @pytest.mark.slow

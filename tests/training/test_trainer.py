@@ -153,6 +153,14 @@ def test_a_batch_in_which_no_query_counts_is_said_once_with_what_to_try(tmp_path
     assert all((old == new.numpy()).all() for old, new in zip(before, setup.model.trainable_variables))
 
 
+def test_a_flat_loss_is_said_at_the_start_of_a_run_and_not_when_it_goes_on(tmp_path, capsys):
+    Setup(tmp_path, slope=lambda labels, embeddings: 0.0).fit(4)
+    (warning,) = warnings(capsys)
+    assert "the loss is flat (slope 0.0e+00)" in warning
+    Setup(tmp_path, slope=lambda labels, embeddings: 0.0).fit(8)
+    assert not warnings(capsys)
+
+
 def test_a_batch_that_is_neither_is_not_warned_of(tmp_path, capsys):
     Setup(tmp_path).fit(4, log_every=1)
     assert not warnings(capsys)

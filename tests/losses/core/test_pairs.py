@@ -165,6 +165,12 @@ def test_without_a_step_draws_go_by_the_labels_of_the_batch():
     assert expected[0] == expected[1]
 
 
+def test_without_a_step_draws_go_by_each_label_and_not_by_their_sum():
+    loss, others = MarginLoss(**WIDE), np.array([-1, 1, 2, 3, 4, 6])[BALANCED]
+    assert np.sum(others) == np.sum(BALANCED)
+    assert loss(others, ROWS) != loss(BALANCED, ROWS)
+
+
 @pytest.mark.parametrize("step, received", [(-1, "-1"), (0.0, "float"), (True, "bool"), ([0], "int32")])
 def test_a_step_that_is_not_one_is_refused(step, received):
     for loss in (MarginLoss(), RankedListLoss(decay_steps=2)):

@@ -168,6 +168,15 @@ def test_one_batch_given_as_two_equal_tensors_gives_the_same(recipe):
     assert_same(once[2:], [twice[2] + twice[3]] * 2)
 
 
+def test_queries_and_a_gallery_of_two_dtypes_are_compared_in_float64():
+    """Rows of the identity are the same in both."""
+    got, wanted = (
+        losses.ContrastiveLoss().score(LABELS, embeddings(), LABELS, gallery, np.full_like(ALL, -1))
+        for gallery in (np.eye(3, dtype="float32")[ALL % 3], np.eye(3)[ALL % 3])
+    )
+    assert_same(got, wanted)
+
+
 def test_a_constant_gallery_gets_no_gradient_and_leaves_the_query_its_own():
     kernel = ranks.penalty_kernel(on_negatives, ranks.sigmoid_step(0.1))
 
@@ -343,6 +352,14 @@ def test_a_nan_in_an_embedding_is_a_nan_in_the_loss(recipe):
     batch = embeddings().copy()
     batch[3, 1] = np.nan
     assert np.isnan(recipe.loss()(LABELS, batch))
+
+
+@one_loss_of_each_kind
+def test_a_nan_in_the_gallery_is_a_nan_in_the_loss_of_every_valid_query(recipe):
+    gallery = embeddings(seed=1).copy()
+    gallery[3, 1] = np.nan
+    values, valid = recipe.loss().score(LABELS, embeddings(), LABELS, gallery, np.full_like(ALL, -1))
+    assert np.all(np.isnan(values[valid]))
 
 
 @one_loss_of_each_kind
