@@ -38,7 +38,7 @@ def tiny(monkeypatch):
     names = tuple(f"hub/{name}" for name in hub.SIZES)
     for module in ("backbones", "embedding", "weights", "hub"):
         monkeypatch.setattr(f"tfrank.models.{module}.HUB", names)
-    monkeypatch.setattr("tfrank.models.embedding.BACKBONES", names)
+    monkeypatch.setattr("tfrank.models.embedding.BACKBONES", ("convnet", *names))
     monkeypatch.setattr("tfrank.models.backbones.BACKBONES", ("convnet", *names))
 
 
@@ -161,6 +161,20 @@ def test_learning_rates_fall_towards_the_input(size):
     assert all(len(factors) <= 1 for factors in of_path.values())
     first, *_ = of_path.values()
     assert first == [0.125]
+
+
+def test_the_first_blocks_can_be_frozen():
+    options = {"image_size": 56, "backbone": "hub/tiny_vit", "embedding_dim": 4}
+    free, frozen = (embedding_model(**options, frozen_blocks=count) for count in (0, 1))
+    fixed = {variable.path for variable in free.trainable_variables}
+    fixed -= {variable.path for variable in frozen.trainable_variables}
+    assert {path.split("/")[0] for path in fixed} == {"vit_patching_and_embedding", "vit_encoder"}
+    assert all("block_1/" in path for path in fixed if path.startswith("vit_encoder"))
+    assert len(frozen.variables) == len(free.variables)
+    with pytest.raises(InputError, match="frozen_blocks"):
+        embedding_model(**options, frozen_blocks=3)
+    with pytest.raises(InputError, match="frozen_blocks"):
+        embedding_model(image_size=56, backbone="convnet", embedding_dim=4, frozen_blocks=1)
 
 
 def test_safetensors_files_are_read_and_damaged_ones_refused(tmp_path):

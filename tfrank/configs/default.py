@@ -195,6 +195,8 @@ def get_config(loss: str = "") -> ConfigDict:
     # Batch norm: "frozen" (statistics, scales and offsets), "trained" (statistics of the whole batch, over
     # all devices), or "auto": frozen for pretrained weights, trained for random ones.
     config.model.batch_norm = "auto"
+    # Of vision transformers: the embedding of the patches and so many blocks are not trained.
+    config.model.frozen_blocks = 0
     # Layer from the pooled features to the embedding: "none", the features are the embedding; "pca", a linear
     # layer initialised as the PCA of the training images' features; "random", a linear layer with random
     # weights.

@@ -7,7 +7,7 @@ from tfrank.common import checks
 from tfrank.common.checks import InputError
 from tfrank.models.backbones import BACKBONES, check_levels, convnet, default_preprocessing, network
 from tfrank.models.bn_inception import LEVELS, level_head
-from tfrank.models.hub import HUB, PREFIX, family_of
+from tfrank.models.hub import HUB, PREFIX, family_of, freeze_first
 from tfrank.models.normalization import MODES as BATCH_NORMS
 from tfrank.models.normalization import UnitNorm
 from tfrank.models.pooling import MODES as POOLINGS
@@ -30,6 +30,7 @@ def embedding_model(
     pooling: str = "auto",
     levels: str = "",
     batch_norm: str = "auto",
+    frozen_blocks: int = 0,
     head: str = "random",
     embedding_dim: int,
 ) -> keras.Model:
@@ -52,6 +53,8 @@ def embedding_model(
             arXiv:1903.03238): each level has its own embedding, low after block 3c, middle after 4e, high
             after 5b. More than one letter gives a list of embeddings, in this order.
         batch_norm: "frozen", "trained", or "auto": trained for the convnet, frozen for the others.
+        frozen_blocks: for vision transformers: the embedding of the patches and so many blocks stay as they
+            are.
         head: "random" is a linear layer. "pca" is one without bias; see `initialize_head_with_pca`. With
             "none", the pooled features are the embedding.
         embedding_dim: dimension of each embedding; with head "none" it is the number of features instead.
@@ -67,6 +70,8 @@ def embedding_model(
         batch_norm=batch_norm,
     )
     _check_head(head, levels)
+    if frozen_blocks and backbone not in HUB:
+        raise checks.invalid("frozen_blocks", "0 for backbones other than hub/...", frozen_blocks)
     one_size = options["pooling"] in ("flatten", "rmac") or backbone == "bn_inception"
     if image_size is None and one_size:
         raise InputError(
@@ -79,7 +84,10 @@ def embedding_model(
     if backbone == "convnet":
         maps = convnet(x, blocks=blocks, filters=filters, batch_norm=norm)
     else:
-        maps = network(backbone, image_size=image_size, batch_norm=norm, levels=levels)(x)
+        built = network(backbone, image_size=image_size, batch_norm=norm, levels=levels)
+        if frozen_blocks:
+            freeze_first(built, frozen_blocks)
+        maps = built(x)
     class_token = None
     if backbone in HUB:
         maps, *tokens = maps if isinstance(maps, list) else [maps]

@@ -341,11 +341,33 @@ def layer_multipliers(network: keras.Model, decay: float) -> dict[str, float]:
     >>> layer_multipliers(Some(trainable_variables=weights), 0.5)
     {'encoder/layers_0/': 0.25, 'encoder/layers_1/': 0.5, 'patches/': 0.125}
     """
-    paths = [variable.path for variable in network.trainable_variables]
-    blocks = list(dict.fromkeys(found[0] for path in paths if (found := _BLOCK.match(path))))
-    before = itertools.takewhile(lambda path: not _BLOCK.match(path), paths)
-    embedding = dict.fromkeys(path.split("/")[0] + "/" for path in before)
+    embedding, blocks = _scopes([variable.path for variable in network.trainable_variables])
     depths = {block: len(blocks) - number for number, block in enumerate(blocks)}
-    return {
-        part: decay**depth for part, depth in (depths | dict.fromkeys(embedding, len(blocks) + 1)).items()
-    }
+    depths |= dict.fromkeys(embedding, len(blocks) + 1)
+    return {part: decay**depth for part, depth in depths.items()}
+
+
+def freeze_first(network: keras.Model, blocks: int) -> None:
+    """Freezes the embedding of the patches and the first blocks of a vision transformer.
+
+    Args:
+        network: the result of `hub_network`.
+        blocks: number of blocks, at most all; 0 freezes nothing.
+
+    Raises:
+        InputError: there are fewer blocks.
+    """
+    embedding, known = _scopes([variable.path for variable in network.trainable_variables])
+    if checks.integer("frozen_blocks", blocks, at_least=0) > len(known):
+        raise checks.invalid("frozen_blocks", f"at most the {len(known)} blocks of {network.name}", blocks)
+    frozen = (*embedding, *known[:blocks]) if blocks else ()
+    for variable in network.trainable_variables:
+        if variable.path.startswith(frozen):
+            variable.trainable = False
+
+
+def _scopes(paths: list[str]) -> tuple[list[str], list[str]]:
+    """The parts of paths that name the embedding of the patches, and the blocks, from input to output."""
+    blocks = dict.fromkeys(found[0] for path in paths if (found := _BLOCK.match(path)))
+    before = itertools.takewhile(lambda path: not _BLOCK.match(path), paths)
+    return list(dict.fromkeys(path.split("/")[0] + "/" for path in before)), list(blocks)

@@ -21,6 +21,7 @@ LEAST = {
     "data.max_shift": 0,
     "model.blocks": 1,
     "model.filters": 1,
+    "model.frozen_blocks": 0,
     "model.embedding_dim": 1,
     "train.steps": 0,
     "train.micro_batch_size": 0,
