@@ -15,7 +15,7 @@ what is missing.
 import sys
 from collections.abc import Sequence
 
-from absl import flags
+from absl import flags, logging
 
 from tfrank.common import checks, commands, files
 from tfrank.common.checks import InputError
@@ -57,6 +57,8 @@ _OPTION = flags.DEFINE_multi_string("option", [], "Option of prepare, such as --
 
 def main(argv: Sequence[str]) -> None:
     """Does what the first word asks for."""
+    # Beam warns of packages that it does not need here.
+    logging.set_verbosity(logging.ERROR)
     action, *beam_flags = argv
     needed, function = _ACTIONS[action]
     own = [flag.name for flag in flags.FLAGS.flags_by_module_dict()[main.__module__]]
