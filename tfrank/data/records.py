@@ -152,6 +152,11 @@ def class_text(serialized: bytes, feature: str = "image/class/text") -> str:
     return text[0].decode(errors="replace") if text else ""
 
 
+def encoded_image(serialized: bytes) -> bytes:
+    """Returns the image file in a record of ours."""
+    return tf.train.Example.FromString(serialized).features.feature["image/encoded"].bytes_list.value[0]
+
+
 class RecordReader(contextlib.AbstractContextManager):
     """Reads records of an index by number and checks their checksums. Thread-safe.
 

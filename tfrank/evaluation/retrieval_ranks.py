@@ -77,8 +77,11 @@ def _ranks_of_block(start: int, block: np.ndarray, relevance: Relevance) -> list
     """The ranks of the positives of each row of a block of similarities, ascending."""
     queries = range(start, start + len(block))
     positives = [np.sort(row[relevance.positives(query)]) for row, query in zip(block, queries)]
-    ignored = (np.sort(row[relevance.ignored(query)]) for row, query in zip(block, queries))
-    return [ranks_of(*found) for found in zip(counts_no_less(block, positives), positives, ignored)]
+    ranks = []
+    for row, query, positive, count in zip(block, queries, positives, counts_no_less(block, positives)):
+        ignored = np.sort(row[relevance.ignored(query)])
+        ranks.append(ranks_behind(count - _no_less(positive, positive) - _no_less(ignored, positive)))
+    return ranks
 
 
 def counts_no_less(block: np.ndarray, thresholds: Sequence[np.ndarray]) -> Iterable[np.ndarray]:
@@ -97,19 +100,17 @@ def counts_no_less(block: np.ndarray, thresholds: Sequence[np.ndarray]) -> Itera
     return (row[: len(of_row)] for row, of_row in zip(count_at_least(block, padded), thresholds))
 
 
-def ranks_of(no_less: np.ndarray, positives: np.ndarray, ignored: np.ndarray) -> np.ndarray:
-    """The ranks of a query's positives, ascending.
+def ranks_behind(negatives: np.ndarray) -> np.ndarray:
+    """The ranks of a query's positives, ascending, behind the negatives and each other.
 
     Args:
-        no_less: `[positives]` the number of gallery rows no less similar than each positive, itself included.
-        positives: `[positives]` similarities, ascending.
-        ignored: similarities of the rows that are left out of the ranking, ascending.
+        negatives: `[positives]` the number of negatives no less similar than each positive, from the least
+            similar positive to the most similar.
 
-    >>> ranks_of(np.array([4, 1]), np.float32([0.5, 0.9]), np.float32([0.6]))
+    >>> ranks_behind(np.array([1, 0]))
     array([1, 3])
     """
-    negatives = no_less - _no_less(positives, positives) - _no_less(ignored, positives)
-    return (negatives + np.arange(len(positives), 0, -1))[::-1]
+    return (negatives + np.arange(len(negatives), 0, -1))[::-1]
 
 
 def _no_less(row: np.ndarray, thresholds: np.ndarray) -> np.ndarray:

@@ -138,15 +138,16 @@ def hub_network(size: str, *, image_size: int | None) -> keras.Model:
 
 def _class_of(family):
     """The class that builds the network of a family; for CLIP that of its image tower."""
-    models = _keras_hub().models
+    preset_class = _preset_class(family)
     if family == "clip":
         return importlib.import_module("keras_hub.src.models.clip.clip_vision_encoder").CLIPVisionEncoder
-    return getattr(models, FAMILIES[family].backbone)
+    return preset_class
 
 
-def _keras_hub():
+def _preset_class(family):
+    """The class that reads the presets of a family."""
     try:
-        return importlib.import_module("keras_hub")
+        return getattr(importlib.import_module("keras_hub").models, FAMILIES[family].backbone)
     except ImportError as error:
         raise InputError(f"{MISSING} ({error})") from None
 
@@ -200,10 +201,9 @@ def load_hub_weights(network: keras.Model, folder: str) -> None:
         preset = preset.vision_encoder if name == "clip" else preset
     # In order, since the names of layers depend on the name of the model that was saved.
     prefix_tokens = FAMILIES[name].prefix_tokens
-    arrays = [
-        _fitted(one.numpy(), one.path, here.shape, prefix_tokens) if here is not None else one.numpy()
-        for one, here in itertools.zip_longest(preset.weights, network.weights[: len(preset.weights)])
-    ]
+    arrays = [weight.numpy() for weight in preset.weights]
+    for place, (there, here) in enumerate(zip(preset.weights, network.weights)):
+        arrays[place] = _fitted(arrays[place], there.path, here.shape, prefix_tokens)
     if differences := _differences(preset.weights, arrays, network.weights):
         more = f", and {len(differences) - 3:,} more" if len(differences) > 3 else ""
         raise InputError(
@@ -227,10 +227,6 @@ def _differences(theirs, arrays, ours):
         elif array.shape != tuple(here.shape) or there.name != here.name:
             differences.append(f"{here.path} has shape {tuple(here.shape)}, {array.shape} in the folder")
     return differences
-
-
-def _preset_class(family):
-    return getattr(_keras_hub().models, FAMILIES[family].backbone)
 
 
 def check_folder(folder: str) -> None:

@@ -40,7 +40,7 @@ _NEIGHBORS = flags.DEFINE_integer("neighbors", 10, "Number of nearest images tha
 _SHARDS = flags.DEFINE_integer(
     "shards",
     0,
-    "Shards of an index, default 8; or of a split of records, see tfrank-prepare.",
+    "Shards of an index, default 8 or one a file; or of a split of records, see tfrank-prepare.",
 )
 _ROWS = flags.DEFINE_integer("rows", embed.ROWS, "Images of a file of embeddings.", lower_bound=1)
 _BATCH = flags.DEFINE_integer("batch", BATCH, "Most images that the model embeds at a time.")

@@ -22,7 +22,7 @@ from tfrank.common import checks, files
 from tfrank.common.checks import InputError
 from tfrank.data.prepare.image_files import BadImage, checked_image
 from tfrank.scale import image_lists, pipelines, storage
-from tfrank.scale.parts import PATTERN
+from tfrank.scale.parts import PATTERN, serialized
 from tfrank.search.building import SHORTER_SIDE, blocks
 from tfrank.search.embedder import BATCH, Embedder
 from tfrank.search.store import COLUMNS, MODEL_KEY, table_of
@@ -108,7 +108,7 @@ class EmbeddingHandler(ModelHandler[File, tuple[File, bytes], Embedder]):
         for file in batch:
             data = storage.read(storage.join(self._output_dir, LISTS, file.name))
             table = _embedded(pq.read_table(io.BytesIO(data)), file, model, self._batch)
-            yield file, image_lists.serialized(table)
+            yield file, serialized(table)
 
     def batch_elements_kwargs(self) -> dict[str, int]:
         """Returns the sizes of batches of files."""
@@ -179,7 +179,8 @@ def embed(
     written = _metadata([storage.join(output_dir, file.name) for file in wanted])
     skipped = [tuple(row) for one in written for row in json.loads(one.metadata[SKIPPED_KEY])]
     count = sum(one.num_rows for one in written)
-    new = sum(one.num_rows for one, file in zip(written, wanted) if file in set(unfinished))
+    made = set(unfinished)
+    new = sum(one.num_rows for one, file in zip(written, wanted) if file in made)
     storage.write(storage.join(output_dir, "skipped.csv"), image_lists.csv_of(skipped))
     if not count:
         raise InputError(f"No image of {images} can be used; the first, {skipped[0][0]}: {skipped[0][1]}.")
@@ -194,7 +195,7 @@ def _write_lists(images: str, output_dir: str, rows: int) -> list[File]:
     found, writing = [], []
     with concurrent.futures.ThreadPoolExecutor() as pool:
         for number, piece in enumerate(image_lists.pieces(images, rows), start=1):
-            name, data = f"embeddings-{number:06d}.parquet", image_lists.serialized(piece)
+            name, data = f"embeddings-{number:06d}.parquet", serialized(piece)
             found.append(File(name, hashlib.sha256(data).hexdigest()))
             writing.append(pool.submit(storage.write, storage.join(output_dir, LISTS, name), data))
     for one in writing:

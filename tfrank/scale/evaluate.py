@@ -1,7 +1,6 @@
 """Exact evaluation of a gallery that no machine holds: the metrics of `tfrank.evaluation.evaluate`."""
 
 import functools
-import io
 import itertools
 import json
 import math
@@ -12,7 +11,6 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import AsList, AsMultiMap
 
@@ -29,9 +27,12 @@ from tfrank.scale.parts import (
     Rows,
     blocks_of,
     hashes_of,
+    labels_of,
+    names_of_block,
     parts_of,
     rows_of,
     rows_of_block,
+    serialized,
     table_of,
 )
 from tfrank.scale.ranking import Counted, counted, merged, ranks, thresholds_of
@@ -120,7 +121,7 @@ class _Ranking(beam.PTransform):
             pipeline
             | "Blocks" >> beam.Create(list(enumerate(blocks)))
             | "Spread blocks" >> beam.Reshuffle()
-            | "Labels" >> beam.Map(_sought)
+            | "Labels" >> beam.Map(_sought, leave_one_out)
         )
         matches = (
             pipeline
@@ -159,11 +160,12 @@ class _Ranking(beam.PTransform):
         )
 
 
-def _sought(numbered: tuple[int, Block]):
-    """Returns the number of a block, and the labels and ids of its queries."""
+def _sought(numbered: tuple[int, Block], leave_one_out: bool):
+    """Returns the number of a block, the labels of its queries, and their ids if the gallery is another."""
     number, block = numbered
-    rows = rows_of_block(block)
-    return number, np.unique(rows.label[rows.label != UNKNOWN]), rows.id
+    names = names_of_block(block)
+    labels = np.unique(labels_of(names))
+    return number, labels[labels != UNKNOWN], None if leave_one_out else hashes_of(names["id"])
 
 
 def _id_groups(part: Part):
@@ -259,25 +261,21 @@ def _block_metrics(joined, blocks, settings):
     """Writes the metrics of the queries of a block; returns their labels and metrics."""
     number, found = joined
     (thresholds,), (compared,) = found["thresholds"], found["compared"]
-    block = blocks[number]
     metrics = per_query(ranks(thresholds, compared.no_less), settings["ks"])
-    labels = rows_of_block(block).label
-    _write_queries(number, block, metrics, compared, settings)
-    return labels, metrics
+    names = names_of_block(blocks[number])
+    _write_queries(number, names, metrics, compared, settings)
+    return labels_of(names), metrics
 
 
-def _write_queries(number, block, metrics, compared: Counted, settings):
-    columns = pa.concat_tables([table_of(part, ["id", "label"]) for part in block])
+def _write_queries(number, columns, metrics, compared: Counted, settings):
     for name, values in metrics.items():
         columns = columns.append_column(name, pa.array(values))
     if settings["neighbors"]:
         index = compared.neighbors.index
         columns = columns.append_column("neighbor_rows", pa.array(list(index)))
         columns = columns.append_column("similarities", pa.array(list(compared.neighbors.similarity)))
-    buffer = io.BytesIO()
-    pq.write_table(columns, buffer, compression="zstd")
     path = storage.join(settings["output_dir"], f"per_query-{number:05d}.parquet")
-    storage.write(path, buffer.getvalue())
+    storage.write(path, serialized(columns))
 
 
 def _sums(found):

@@ -25,8 +25,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from tfrank.common import checks
 from tfrank.evaluation.evaluate_arrays import unit_rows
 from tfrank.scale import pipelines, storage
-from tfrank.scale.image_lists import serialized
-from tfrank.scale.parts import Part, parts_of, table_of
+from tfrank.scale.parts import Part, parts_of, serialized, table_of
 from tfrank.search.store import matrix
 
 # Qdrant refuses requests above 32 MB by default. A number of float32 takes at most 18 bytes with its comma.

@@ -11,14 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
-import tensorflow as tf
 
 from tfrank.common import files
 from tfrank.common.checks import InputError
 from tfrank.data.index import RecordIndex
 from tfrank.data.prepare.image_files import BadImage
 from tfrank.data.record_folder import load_summary, open_split
-from tfrank.data.records import FOOTER, class_text, verified_data
+from tfrank.data.records import FOOTER, class_text, encoded_image, verified_data
 from tfrank.data.sources.csv_manifest import DELIMITERS
 from tfrank.scale import storage
 from tfrank.scale.parts import hashes_of
@@ -177,9 +176,8 @@ def read_image(row: dict) -> Image:
         InputError: the store cannot be reached.
     """
     if row["offset"] is None:
-        modified = row["modified"]
         encoded = storage.read(row["path"])
-        return Image(encoded, row["label"], len(encoded), modified)
+        return Image(encoded, row["label"], len(encoded), row["modified"])
     with storage.open_file(row["path"]) as file:
         file.seek(row["offset"])
         block = file.read(row["length"] + FOOTER.size)
@@ -187,8 +185,7 @@ def read_image(row: dict) -> Image:
         data = verified_data(block, row["length"], "the record")
     except InputError as error:
         raise BadImage(str(error)) from None
-    encoded = tf.train.Example.FromString(data).features.feature["image/encoded"].bytes_list.value[0]
-    return Image(encoded, class_text(data), len(data), FOOTER.unpack(block[len(data) :])[0])
+    return Image(encoded_image(data), class_text(data), len(data), FOOTER.unpack(block[len(data) :])[0])
 
 
 def _modified(path):
@@ -196,13 +193,6 @@ def _modified(path):
         return os.stat(path).st_mtime_ns
     except OSError:
         return 0  # Reading it will say why.
-
-
-def serialized(table: pa.Table) -> bytes:
-    """Returns a table as the bytes of a parquet file."""
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd")
-    return buffer.getvalue()
 
 
 def csv_of(rows: list[tuple[str, str]]) -> bytes:

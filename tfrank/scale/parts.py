@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import hashlib
+import io
 import json
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -153,12 +154,29 @@ def rows_of(part: Part) -> Rows:
     ids = np.array(table["id"].to_pylist())
     unit, _ = unit_rows(matrix(table), ids)
     numbers = np.arange(part.first, part.first + part.rows)
-    return Rows(numbers, hashes_of(table["label"], unknown=""), hashes_of(table["id"]), unit)
+    return Rows(numbers, labels_of(table), hashes_of(table["id"]), unit)
 
 
 def rows_of_block(block: Block) -> Rows:
     """Reads the rows of several parts."""
     return Rows(*map(np.concatenate, zip(*map(rows_of, block))))
+
+
+def names_of_block(block: Block) -> pa.Table:
+    """Reads the ids and labels of several parts, and not their embeddings."""
+    return pa.concat_tables([table_of(part, ["id", "label"]) for part in block])
+
+
+def labels_of(table: pa.Table) -> np.ndarray:
+    """Returns the labels of a table as numbers, see `Rows`."""
+    return hashes_of(table["label"], unknown="")
+
+
+def serialized(table: pa.Table) -> bytes:
+    """Returns a table as the bytes of a parquet file."""
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    return buffer.getvalue()
 
 
 def hashes_of(column: pa.ChunkedArray, unknown: str | None = None) -> np.ndarray:

@@ -22,7 +22,6 @@ LOG_LEVEL = "--default_sdk_harness_log_level"
 DIED = ("Channel closed prematurely", "Worker subprocess exited")
 # How a worker's error reads after it went through a runner: with the name of the step, and further lines.
 _INPUT_ERROR = re.compile(r"InputError: (.*?)(?: \[while running .*)?$", re.MULTILINE)
-
 _SYSTEM_ERROR = re.compile(r"\[Errno \d+\] (.*?)(?: \[while running .*)?$", re.MULTILINE)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from tfrank.evaluation.parallel import in_parallel, similarities
 from tfrank.evaluation.protocols import UNKNOWN
-from tfrank.evaluation.retrieval_ranks import Ranks, concatenated, counts_no_less
+from tfrank.evaluation.retrieval_ranks import Ranks, concatenated, counts_no_less, ranks_behind
 from tfrank.evaluation.search import top_k
 from tfrank.evaluation.search.exhaustive import merge_neighbors
 from tfrank.evaluation.search.neighbors import Neighbors
@@ -28,8 +28,6 @@ LEAST_ROWS, MOST_DIM = 64, 512
 SLICE = 256
 # Queries and gallery rows of a product: 16 MiB of similarities in float32.
 QUERIES, COLUMNS = 1024, 4096
-# A label that no image has; images without a label, -1, are negatives of each other.
-NO_LABEL = -2
 
 
 class Thresholds(NamedTuple):
@@ -65,24 +63,30 @@ class Counted(NamedTuple):
 def product(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
     """`[queries, gallery]` similarities; that of two rows has the same bits in every product with them."""
     rows, columns = len(queries), len(gallery)
-    queries, gallery = (np.pad(x, [[0, max(0, LEAST_ROWS - len(x))], [0, 0]]) for x in (queries, gallery))
+    queries, gallery = map(_padded, (queries, gallery))
     width = SLICE if queries.shape[1] > MOST_DIM else queries.shape[1]
     starts = range(0, queries.shape[1], width)
     parts = (similarities(queries[:, at : at + width], gallery[:, at : at + width]) for at in starts)
     return functools.reduce(np.add, parts)[:rows, :columns]
 
 
-def own_rows(queries: Rows, matches: Rows, *, leave_one_out: bool) -> np.ndarray:
-    """`[queries]` the number of the query's own row among gallery rows that match the block, or -1.
+def _padded(rows):
+    short = LEAST_ROWS - len(rows)
+    return np.pad(rows, [[0, short], [0, 0]]) if short > 0 else rows
 
-    In leave-one-out evaluation that is the row of the same number, otherwise the row of the same id.
+
+def own_rows(queries: Rows, matches: Rows, *, leave_one_out: bool) -> np.ndarray:
+    """`[queries]` the number of the query's own gallery row, or -1.
+
+    In leave-one-out evaluation that is the number of the query, otherwise that of the match of the same id.
     """
-    key, keys = (queries.number, matches.number) if leave_one_out else (queries.id, matches.id)
-    if not len(keys):
-        return np.full(len(key), -1)
-    order = np.argsort(keys, kind="stable")
-    place = order[np.minimum(np.searchsorted(keys[order], key), len(keys) - 1)]
-    return np.where(keys[place] == key, matches.number[place], -1)
+    if leave_one_out:
+        return queries.number
+    if not len(matches.id):
+        return np.full(len(queries.id), -1)
+    order = np.argsort(matches.id, kind="stable")
+    place = order[np.minimum(np.searchsorted(matches.id[order], queries.id), len(order) - 1)]
+    return np.where(matches.id[place] == queries.id, matches.number[place], -1)
 
 
 def thresholds_of(queries: Rows, matches: Rows, *, leave_one_out: bool) -> Thresholds:
@@ -129,7 +133,8 @@ def counted(queries: Rows, gallery: Rows, thresholds: Thresholds, k: int = 0) ->
             is_own = gallery.number[columns] == own[:, None]
             if k:
                 keys = top_k.merge_tile(keys, np.where(is_own, np.float32(-np.inf), similarity), first)
-            of_class = gallery.label[columns] == np.where(labels == UNKNOWN, NO_LABEL, labels)[:, None]
+            # Queries without a label have no thresholds, so nothing is counted for them.
+            of_class = gallery.label[columns] == labels[:, None]
             negatives = np.where(is_own | of_class, np.float32(-np.inf), similarity)
             for one, more in zip(sums, counts_no_less(negatives, of_block)):
                 one += more
@@ -151,8 +156,4 @@ def merged(parts: Iterable[Counted], k: int) -> Counted:
 def ranks(thresholds: Thresholds, no_less: np.ndarray) -> Ranks:
     """The ranks of the positives of each query of a block among all of the gallery."""
 
-    def of_query(query):
-        negatives = no_less[thresholds.start[query] : thresholds.start[query + 1]]
-        return (negatives + np.arange(len(negatives), 0, -1))[::-1]
-
-    return concatenated([[of_query(query) for query in range(len(thresholds.own))]])
+    return concatenated([map(ranks_behind, np.split(no_less, thresholds.start[1:-1]))])

@@ -19,8 +19,7 @@ from tfrank.evaluation.search.exhaustive import merge_neighbors
 from tfrank.evaluation.search.neighbors import Neighbors
 from tfrank.evaluation.search.scann_index import ScannIndex
 from tfrank.scale import pipelines, storage
-from tfrank.scale.image_lists import serialized
-from tfrank.scale.parts import Part, parts_of, rows_of, table_of
+from tfrank.scale.parts import Part, parts_of, rows_of, serialized, table_of
 
 MANIFEST = "shards.json"
 

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
-import tensorflow as tf
 
 from tfrank.common.checks import InputError
 from tfrank.data.record_folder import load_summary, open_split
-from tfrank.data.records import RecordReader, class_text
+from tfrank.data.records import RecordReader, class_text, encoded_image
 from tfrank.data.sources.folder import HEIC, SUFFIXES
 from tfrank.search.store import COLUMNS
 
@@ -88,7 +87,7 @@ def _of_records(folder: str) -> Iterator[Listed]:
 
 def _read_record(reader, row):
     (serialized,) = reader.read([row])
-    return tf.train.Example.FromString(serialized).features.feature["image/encoded"].bytes_list.value[0]
+    return encoded_image(serialized)
 
 
 def _of_folder(folder: str) -> Iterator[Listed]:
