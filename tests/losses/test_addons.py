@@ -263,7 +263,7 @@ def compiled_model(loss, **compile_arguments):
     return model
 
 
-@pytest.mark.parametrize("jit_compile", ["auto", True])
+@pytest.mark.parametrize("jit_compile", ["auto", pytest.param(True, marks=pytest.mark.slow)])
 @every_loss
 def test_fit_logs_the_loss_computed_by_hand_and_learns(name, jit_compile):
     loss = losses.get(name)

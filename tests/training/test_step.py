@@ -85,7 +85,7 @@ def scaled(optimizer):
 
 @pytest.mark.parametrize("micro_batch_size", [0, 4])
 @pytest.mark.parametrize("wrap", [lambda optimizer: optimizer, scaled], ids=["unscaled", "scaled"])
-@pytest.mark.parametrize("part", [0.25, 0.999, 1.001, 100])
+@pytest.mark.parametrize("part", [0.999, 1.001])
 def test_the_gradient_with_its_decay_is_clipped_where_it_is_above_the_norm(part, wrap, micro_batch_size):
     before = linear_model()
     _, gradients = plain_gradient(before, (0.3, 0.3))

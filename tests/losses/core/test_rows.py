@@ -110,10 +110,14 @@ def assert_gradients_are_slopes(function, core, recipe=None):
 # Values and gradients.
 
 
-def marked(recipe, case):
+def slow_but_kinds(recipe):
     """Losses of one kind share what differs between the cases, so that only CI tests all of them."""
-    quick = recipe.name in KINDS or case in ("one batch", "gallery holds the batch and more")
-    return pytest.param(recipe, case, marks=() if quick else pytest.mark.slow, id=f"{recipe}-{case}")
+    return () if recipe.name in KINDS else pytest.mark.slow
+
+
+def marked(recipe, case):
+    quick = case in ("one batch", "gallery holds the batch and more")
+    return pytest.param(recipe, case, marks=() if quick else slow_but_kinds(recipe), id=f"{recipe}-{case}")
 
 
 @pytest.mark.parametrize("recipe, case", [marked(recipe, case) for recipe in SOFT_RECIPES for case in CORES])
@@ -142,7 +146,7 @@ def on_both(R, P):
 
 
 @pytest.mark.parametrize("include_self", [False, True])
-@pytest.mark.parametrize("penalty", [on_negatives, on_both])
+@pytest.mark.parametrize("penalty", [pytest.param(on_negatives, marks=pytest.mark.slow), on_both])
 @every_core
 def test_any_penalty_of_ranks_is_differentiated(case, penalty, include_self):
     step = ranks.sigmoid_step(0.1)
@@ -230,7 +234,7 @@ BLOCKS = [
 
 @pytest.mark.parametrize(
     "recipe, case, block_rows, jit",
-    [(recipe, "one batch", 3, False) for recipe in SOFT_RECIPES]
+    [pytest.param(recipe, "one batch", 3, False, marks=slow_but_kinds(recipe)) for recipe in SOFT_RECIPES]
     + [(recipe, *blocks) for recipe in SOFT_RECIPES if recipe.name in KINDS for blocks in BLOCKS],
     ids=str,
 )

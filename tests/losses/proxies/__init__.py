@@ -52,6 +52,15 @@ class Recipe(NamedTuple):
 
 DEFAULTS = [Recipe(name, {}) for name in proxies.PROXY_LOSSES]
 every_loss = pytest.mark.parametrize("recipe", DEFAULTS, ids=str)
+# For what the losses share: two of them are quick, with penalty and without; CI tests all.
+every_loss_two_quick = pytest.mark.parametrize(
+    "recipe",
+    [
+        pytest.param(one, marks=() if one.name in ("proxy_nca", "soft_triple") else pytest.mark.slow)
+        for one in DEFAULTS
+    ],
+    ids=str,
+)
 every_loss_and_option = pytest.mark.parametrize(
     "recipe",
     DEFAULTS + [Recipe(name, option) for name, options in OPTIONS.items() for option in options],

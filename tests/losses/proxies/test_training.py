@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tests.losses.fresh_process import FEATURES, LABELS, train_one_step
-from tests.losses.proxies import every_loss, training_model
+from tests.losses.proxies import every_loss, every_loss_two_quick, training_model
 from tests.losses.proxies.replicas import CASES
 from tests.programs import printed_json
 from tfrank import MultiStageModel, losses
@@ -31,7 +31,7 @@ def assert_same(one, other, tolerance):
         np.testing.assert_allclose(first, second, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("jit_compile", ["auto", True])
+@pytest.mark.parametrize("jit_compile", ["auto", pytest.param(True, marks=pytest.mark.slow)])
 @every_loss
 def test_fit_logs_the_loss_computed_by_hand_and_learns(recipe, jit_compile):
     _, training = compiled(recipe, jit_compile=jit_compile)
@@ -64,7 +64,7 @@ def test_fit_on_a_label_that_is_not_of_training_names_it():
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-@every_loss
+@every_loss_two_quick
 def test_fit_learns_in_mixed_precision(recipe, policy):
     keras.config.set_dtype_policy(policy)
     try:
@@ -94,7 +94,7 @@ def own_steps(recipe, micro_batch_size, optimizer):
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam"])
-@every_loss
+@every_loss_two_quick
 def test_the_batch_in_stages_gives_the_weights_of_the_batch_at_once(recipe, name):
     at_once, in_stages = (
         own_steps(recipe, size, build_optimizer(name, learning_rate=0.01)) for size in (0, 5)
@@ -104,7 +104,7 @@ def test_the_batch_in_stages_gives_the_weights_of_the_batch_at_once(recipe, name
     assert in_stages[1].optimizer.iterations == at_once[1].optimizer.iterations == 3
 
 
-@every_loss
+@every_loss_two_quick
 def test_fit_in_stages_gives_the_weights_of_fit(recipe):
     _, at_once = compiled(recipe)
     _, inside = compiled(recipe)
@@ -135,7 +135,7 @@ def test_two_replicas_give_the_losses_and_the_updates_of_one_device(results, cas
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam"])
-@every_loss
+@every_loss_two_quick
 def test_a_multiplier_of_10_is_a_10_times_higher_rate_for_proxies_only(recipe, name):
     def trained(rate, **options):
         _, training = compiled(recipe, build_optimizer(name, learning_rate=rate, **options))
@@ -177,7 +177,7 @@ def test_a_step_after_save_and_load_in_a_fresh_process_gives_the_same_bits(train
     assert [weight.tobytes() for weight in here] == [weight.tobytes() for weight in there]
 
 
-@every_loss
+@every_loss_two_quick
 def test_a_checkpoint_restores_proxies_and_their_slots(recipe, tmp_path):
     def checkpointed():
         _, training = compiled(recipe, build_optimizer("adam", learning_rate=0.01))
@@ -193,7 +193,7 @@ def test_a_checkpoint_restores_proxies_and_their_slots(recipe, tmp_path):
     assert_same(again.get_weights(), training.get_weights(), 0)
 
 
-@every_loss
+@every_loss_two_quick
 def test_the_export_of_the_embedding_model_is_trained_and_has_no_proxies(recipe, tmp_path):
     def exported(exporting):
         folder = str(tmp_path / exporting.name)
