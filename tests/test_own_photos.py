@@ -143,6 +143,13 @@ def test_a_result_below_the_start_is_said_with_what_to_try():
     assert "worse on the test set: Recall@1 0.5000 before, 0.4000 now. Try a lower learning rate" in warning
 
 
+def test_vectors_that_rank_better_than_the_trained_head_are_said_without_advice_for_images():
+    rows = {**ROWS, "vectors": {"recall_at_1": 0.7, "map": 0.5}}
+    (warning,) = warnings_of(rows, None, FALLING)
+    assert warning.startswith("The vectors themselves rank the test set better than the trained model: Rec")
+    assert "--config.train.learning_rate" in warning and "image_size" not in warning
+
+
 def test_a_start_that_no_step_improved_is_said():
     (warning,) = warnings_of(ROWS, Best(0, 0.59, 0.59), FALLING)
     assert warning.startswith("No step was better than the start")

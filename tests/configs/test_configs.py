@@ -94,9 +94,10 @@ def test_every_field_is_read_somewhere():
             assert passed_on or re.search(rf"(\b{group}{short})\.{field}\b", source), field
     # The fields of the model are passed on as keywords.
     from tfrank.models.embedding import embedding_model
+    from tfrank.models.vector_model import vector_model
 
-    fields = {"image_size", *config.model} - {"weights"}
-    assert fields == set(inspect.signature(embedding_model).parameters)
+    taken = inspect.signature(embedding_model).parameters | inspect.signature(vector_model).parameters
+    assert {"image_size", "input_dim", *config.model} - {"weights"} == set(taken)
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -15,7 +15,7 @@ from tfrank.models.backbones import BACKBONES, NETWORKS, default_preprocessing, 
 from tfrank.models.bn_inception import check_size
 from tfrank.models.convolution import conv, max_pool
 from tfrank.models.embedding import embedding_model
-from tfrank.models.hub import HUB
+from tfrank.models.hub_sizes import HUB
 from tfrank.models.preprocessing import preprocess
 
 # Published numbers of parameters with the classifier of 1,000 classes, and the features that it takes.

@@ -1,5 +1,6 @@
 """Vision transformers of keras-hub: sizes, tokens, weights from folders, layer-wise learning rates."""
 
+import importlib
 import json
 import struct
 
@@ -8,13 +9,14 @@ import numpy as np
 import pytest
 
 from tfrank.common.checks import InputError
-from tfrank.models import hub, safetensors_files
+from tfrank.models import hub, hub_sizes, safetensors_files
 from tfrank.models.embedding import embedding_model
 from tfrank.models.weights import check_exists, load_backbone_weights
 
 pytest.importorskip("keras_hub")
 DIMS = {"hidden_dim": 8, "num_layers": 2, "num_heads": 2}
 DINO = {"patch_size": 14, "intermediate_dim": 16, "num_register_tokens": 4, **DIMS}
+TOWER = {"patch_size": 14, "intermediate_dim": 16, **DIMS}
 TINY = {
     "tiny_vit": ("vit", {"patch_size": 14, "mlp_dim": 16, **DIMS}),
     "tiny_deit": ("deit", {"patch_size": 14, "intermediate_dim": 16, **DIMS}),
@@ -24,7 +26,8 @@ TINY = {
     ),
     "tiny_dinov2": ("dinov2", {**DINO, "position_embedding_shape": (56, 56, 3)}),
     "tiny_dinov3": ("dinov3", DINO),
-    "tiny_clip": ("clip", {"patch_size": 14, "intermediate_dim": 16, **DIMS}),
+    "tiny_clip": ("clip", {**TOWER, "intermediate_activation": "quick_gelu"}),
+    "tiny_siglip": ("siglip", {**TOWER, "intermediate_activation": "gelu_approximate"}),
 }
 IMAGES = np.random.default_rng(0).uniform(0, 255, (2, 56, 56, 3)).astype("float32")
 every_tiny = pytest.mark.parametrize("size", TINY)
@@ -34,9 +37,9 @@ every_tiny = pytest.mark.parametrize("size", TINY)
 def tiny(monkeypatch):
     """Sizes that are built at once."""
     for name, size in TINY.items():
-        monkeypatch.setitem(hub.SIZES, name, size)
-    names = tuple(f"hub/{name}" for name in hub.SIZES)
-    for module in ("backbones", "embedding", "weights", "hub"):
+        monkeypatch.setitem(hub_sizes.SIZES, name, size)
+    names = tuple(f"hub/{name}" for name in hub_sizes.SIZES)
+    for module in ("backbones", "embedding", "weights", "hub_sizes"):
         monkeypatch.setattr(f"tfrank.models.{module}.HUB", names)
     monkeypatch.setattr("tfrank.models.embedding.BACKBONES", ("convnet", *names))
     monkeypatch.setattr("tfrank.models.backbones.BACKBONES", ("convnet", *names))
@@ -45,7 +48,7 @@ def tiny(monkeypatch):
 def saved_preset(size, folder, image_size=56, seed=1):
     """A Keras preset of a network of random weights; returns those."""
     keras.utils.set_random_seed(seed)
-    name, arguments = hub.SIZES[size]
+    name, arguments = hub_sizes.SIZES[size]
     network = hub._class_of(name)(image_shape=(image_size, image_size, 3), **arguments)
     network.save_to_preset(str(folder))
     return [weight.numpy() for weight in network.weights]
@@ -81,7 +84,7 @@ def test_poolings_of_tokens(size):
         np.testing.assert_allclose(embeddings("class_token_average"), both, atol=1e-6)
 
 
-@pytest.mark.parametrize("size", [size for size in TINY if size != "tiny_clip"])
+@pytest.mark.parametrize("size", [size for size in TINY if TINY[size][0] not in hub_sizes.TOWERS])
 def test_the_weights_of_a_keras_preset_are_loaded_all_of_them(size, tmp_path):
     wanted = saved_preset(size, tmp_path / "preset")
     keras.utils.set_random_seed(2)
@@ -90,6 +93,33 @@ def test_the_weights_of_a_keras_preset_are_loaded_all_of_them(size, tmp_path):
     load_backbone_weights(model, str(tmp_path / "preset"))
     for weight, values in zip(model.get_layer(size).weights, wanted, strict=True):
         np.testing.assert_array_equal(weight.numpy(), values)
+
+
+@pytest.mark.parametrize("size, prefix", [("tiny_clip", 1), ("tiny_siglip", 0)])
+@pytest.mark.parametrize("image_size", [56, 84])
+def test_of_a_preset_of_two_towers_that_of_images_is_loaded(size, prefix, image_size, monkeypatch, tmp_path):
+    models = importlib.import_module("keras_hub").models
+    family, arguments = hub_sizes.SIZES[size]
+    name = {"clip": "CLIP", "siglip": "SigLIP"}[family]
+    tower = hub._class_of(family)(image_shape=(56, 56, 3), **arguments)
+    text = {"vocabulary_size": 9, "embedding_dim": 8, "hidden_dim": 8, "num_layers": 1, "num_heads": 2}
+    text |= {"intermediate_dim": 16} | (
+        {"max_sequence_length": 4} if name == "CLIP" else {"projection_dim": 8}
+    )
+    text |= {"max_sequence_length": 4}
+    encoder = getattr(models, f"{name}TextEncoder")(**text)
+    options = {"projection_dim": 8} if name == "CLIP" else {}
+    getattr(models, f"{name}Backbone")(tower, encoder, **options).save_to_preset(str(tmp_path))
+    network = hub.hub_network(size, image_size=image_size)
+    hub.load_hub_weights(network, str(tmp_path))
+    for found, wanted in zip(network.weights, tower.weights, strict=True):
+        if "position_ids" in found.path:
+            np.testing.assert_array_equal(found[0], np.arange((image_size // 14) ** 2 + prefix))
+        elif "position" not in found.path or image_size == 56:
+            np.testing.assert_array_equal(found.numpy(), wanted.numpy())
+    monkeypatch.setitem(hub_sizes.SIZES, size, (family, {**arguments, "intermediate_activation": "relu"}))
+    with pytest.raises(InputError, match=r"activation .* the backbone 'relu'"):
+        hub.load_hub_weights(network, str(tmp_path))
 
 
 def test_positions_of_another_image_size_are_interpolated(tmp_path):
@@ -144,7 +174,7 @@ def test_bad_input_is_named(tmp_path):
 
 def test_a_size_of_another_width_is_refused(tmp_path):
     saved_preset("tiny_vit", tmp_path / "vit")
-    hub.SIZES["tiny_vit"] = ("vit", {**hub.SIZES["tiny_vit"][1], "num_layers": 3})
+    hub_sizes.SIZES["tiny_vit"] = ("vit", {**hub_sizes.SIZES["tiny_vit"][1], "num_layers": 3})
     with pytest.raises(InputError, match=r"do not fit hub/tiny_vit; none were loaded: .* is missing"):
         hub.load_hub_weights(hub.hub_network("tiny_vit", image_size=56), str(tmp_path / "vit"))
 

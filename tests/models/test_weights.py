@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.models import pth
+from tests.models import pth, safetensor
 from tfrank.common.checks import InputError
 from tfrank.models.applications import APPLICATIONS
 from tfrank.models.backbones import NETWORKS
@@ -71,13 +71,15 @@ def assert_holds(model, wanted):
 
 @pytest.mark.parametrize("batch_norm", ["frozen", "trained"])
 @pytest.mark.parametrize("name, classifier", [("resnet50", "fc"), ("se_resnet50", "last_linear")])
-def test_a_pytorch_file_arrives_in_every_layer(name, classifier, batch_norm, small_networks, tmp_path):
+@pytest.mark.parametrize("file", ["net.pth", "net.safetensors"])
+def test_a_pytorch_file_arrives_in_every_layer(name, classifier, batch_norm, file, small_networks, tmp_path):
     model = model_of(name, batch_norm=batch_norm)
     state, wanted = pytorch_state(model)
     state |= {f"{classifier}.weight": np.ones([2, 2048], "f4"), f"{classifier}.bias": np.ones([2], "f4")}
-    pth.save_state(tmp_path / "net.pth", state)
+    save = safetensor.save if file.endswith(".safetensors") else pth.save_state
+    save(tmp_path / file, state)
     head = model.get_layer("embedding").get_weights()
-    load_backbone_weights(model, str(tmp_path / "net.pth"))
+    load_backbone_weights(model, str(tmp_path / file))
     assert_holds(model, wanted)
     for one, other in zip(head, model.get_layer("embedding").get_weights()):
         np.testing.assert_array_equal(one, other)
@@ -221,6 +223,7 @@ def test_imagenet_of_a_network_without_download_names_the_published_file(name, s
         ("resnet50", "some.h5", "some.h5: for resnet50 give a PyTorch file"),
         ("keras/MobileNet", "some.pth", "PyTorch files are read for resnet50.*not for keras/MobileNet"),
         ("resnet50", "some.pth", "some.pth is not a PyTorch file"),
+        ("resnet50", "some.safetensors", "some.safetensors is not a safetensors file"),
         ("resnet50", "some.keras", "some.keras is not a file of weights"),
         ("resnet50", "some.weights.h5", "some.weights.h5 is not a file of weights"),
         ("resnet50", "some.npz", "some.npz is not a file of weights"),

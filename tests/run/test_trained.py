@@ -24,6 +24,8 @@ from tfrank.run.datasets import build_loader
 from tfrank.run.trained import config_of_run, load_embeddings, load_saved_model, open_model, run_of
 from tfrank.run.workdir import check_config_of
 
+ANY_SIZE = (None, None, 3)
+
 RNG = np.random.default_rng(0)
 TRAIN_IMAGES = types.SimpleNamespace(label=np.array([0, 1]))
 ROWS = RNG.normal(size=[6, 4]) * 100
@@ -363,11 +365,11 @@ def test_a_model_of_one_size_is_not_exported_at_other_scales(run, tmp_path):
 
 def test_a_saved_model_of_images_of_another_size_is_refused(run):
     folder, _, _ = run
-    load_saved_model(f"{folder}/saved_model", 8)
-    with pytest.raises(InputError, match=r"its images are of \(8, 8\) pixels, not of 16"):
-        load_saved_model(f"{folder}/saved_model", 16)
-    with pytest.raises(InputError, match=r"its images are of \(8, 8\) pixels, not of any size"):
-        load_saved_model(f"{folder}/saved_model", None)
+    load_saved_model(f"{folder}/saved_model", (8, 8, 3))
+    with pytest.raises(InputError, match="its images are of shape 8 x 8 x 3, not 16 x 16 x 3"):
+        load_saved_model(f"{folder}/saved_model", (16, 16, 3))
+    with pytest.raises(InputError, match="its images are of shape 8 x 8 x 3, not any x any x 3"):
+        load_saved_model(f"{folder}/saved_model", ANY_SIZE)
 
 
 @pytest.mark.parametrize(
@@ -413,7 +415,7 @@ def test_what_is_no_saved_model_of_an_embedding_model_is_refused(tmp_path):
     tf.saved_model.save(module, str(tmp_path / "signature"), signatures={"other": module.serve})
     for name in ("nothing", "empty", "output", "input", "signature"):
         with pytest.raises(InputError, match=f"{name} is not a SavedModel of an embedding model"):
-            load_saved_model(str(tmp_path / name), None)
+            load_saved_model(str(tmp_path / name), ANY_SIZE)
 
 
 def test_a_saved_model_that_writes_a_file_is_loaded_only_if_it_is_trusted(tmp_path, monkeypatch):
@@ -427,9 +429,9 @@ def test_a_saved_model_that_writes_a_file_is_loaded_only_if_it_is_trusted(tmp_pa
     with pytest.raises(
         InputError, match=r"^model holds .*WriteFile \(may write files\).*--trust_saved_model"
     ):
-        load_saved_model("model", 8)
+        load_saved_model("model", (8, 8, 3))
     assert not os.path.exists("mark")
-    load_saved_model("model", 8, trusted=True)(tf.ones([1, 8, 8, 3]))
+    load_saved_model("model", (8, 8, 3), trusted=True)(tf.ones([1, 8, 8, 3]))
     assert os.path.exists("mark")
 
 

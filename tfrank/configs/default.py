@@ -84,9 +84,9 @@ def get_config(loss: str = "") -> ConfigDict:
     config.dry_run = False
 
     config.data = ConfigDict()
-    # Data set: "digits", "omniglot", "folder", "csv", "sop", "in_shop", "vehicle_id", "inaturalist",
-    # "cub", "cars", "landmarks_clean", "roxford5k", "rparis6k", "vgg_face2", "ijb_c", or "tfrecords" for
-    # records made elsewhere.
+    # Data set: "digits", "omniglot", "folder", "csv", "embeddings", "sop", "in_shop", "vehicle_id",
+    # "inaturalist", "cub", "cars", "landmarks_clean", "roxford5k", "rparis6k", "vgg_face2", "ijb_c", or
+    # "tfrecords" for records made elsewhere.
     config.data.name = "digits"
     # Path of the data set's folder or archive. "" for data that comes with a package, or for records that
     # are prepared already.
@@ -130,6 +130,8 @@ def get_config(loss: str = "") -> ConfigDict:
     # by this share of its width and height, half on each side (VGGFace2: 0.875 and 0.3).
     config.data.box_min_aspect = 0.0
     config.data.box_margin = 0.0
+    # Only for "embeddings": dimensions of the vectors. -1: those of the records.
+    config.data.dim = -1
     # Side of the square that the model sees, in pixels. -1: 160 for pretrained weights, 32 for random ones.
     config.data.image_size = 28
     # Images are first warped to a square of this side, in pixels; testing crops its centre. 0: `image_size`,
@@ -170,18 +172,22 @@ def get_config(loss: str = "") -> ConfigDict:
     config.model = ConfigDict()
     # Backbone: "convnet" (a small one), "resnet50", "resnet101" (v1.5), "se_resnet50", "bn_inception",
     # "mobilenet_v2" (torchvision's), a network of keras.applications, such as "keras/EfficientNetB0", or a
-    # vision transformer of keras-hub (extra hub), such as "hub/dinov2_small".
+    # vision transformer of keras-hub (extra hub), such as "hub/dinov2_small". Or "vectors": only a head is
+    # trained, on embeddings that another model has computed (data "embeddings").
     # "auto": "keras/MobileNetV2" for pretrained weights ("mobilenet_v2" for a PyTorch file), "convnet" for
     # random ones.
     config.model.backbone = "convnet"
     # Initial weights: "random"; "imagenet", Keras' download for keras/...; or the path of a file: a PyTorch
-    # state dict (.pth), .weights.h5, .keras or .npz. A file in an installed package: package:NAME/PATH. For
-    # hub/... the folder of a Keras preset, or of a Hugging Face model (config.json, model.safetensors).
+    # state dict (.pth, .safetensors), .weights.h5, .keras or .npz. A file in an installed package:
+    # package:NAME/PATH. For hub/... the folder of a Keras preset, or of a Hugging Face model (config.json,
+    # model.safetensors).
     config.model.weights = "random"
     # Preprocessing of RGB 0-255 inside the model: "auto", what the backbone expects ("rgb", scaled to 0-1,
     # for the convnet). The convnet also takes "grey" (one channel, 0-1) and "inverted_grey" (one channel, 1
     # for black).
     config.model.preprocessing = "auto"
+    # For "vectors": units of the hidden layers of an MLP that changes the vectors before the head. (): none.
+    config.model.hidden = ()
     # For the convnet: number of blocks (3x3 convolution, batch norm, ReLU, 2x2 max pooling), and channels.
     config.model.blocks = 4
     config.model.filters = 64
@@ -201,7 +207,7 @@ def get_config(loss: str = "") -> ConfigDict:
     # layer initialised as the PCA of the training images' features; "random", a linear layer with random
     # weights.
     config.model.head = "random"
-    # Dimensions of the embedding; unused with head "none".
+    # Dimensions of the embedding; unused with head "none". With head "pca" on "vectors", at most theirs.
     config.model.embedding_dim = 64
 
     config.loss = loss_recipe(loss)

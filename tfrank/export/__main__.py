@@ -5,6 +5,10 @@
 The formats are tflite (TensorFlow Lite), tflite_int8 (the same with weights of eight bits, a quarter of the
 size) and onnx (extra `onnx`). They are compared with the SavedModel on the images of a folder, --images, or
 else on random ones.
+
+    tfrank-export --model=runs/own_embeddings_features_pnp --after=runs/own_images_photos_pnp/saved_model
+
+joins the head of a run on embeddings with the SavedModel that computed them, and exports both as one model.
 """
 
 import os
@@ -12,9 +16,9 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from tfrank.common import commands
+from tfrank.common import commands, files
 from tfrank.common.checks import InputError
-from tfrank.export import formats, model_card
+from tfrank.export import formats, joined, model_card
 
 _MODEL = flags.DEFINE_string("model", None, "Folder of a run, or of a SavedModel.")
 _FORMATS = flags.DEFINE_list("formats", ["tflite"], f"Some of {', '.join(formats.FORMATS)}.")
@@ -24,6 +28,9 @@ _TRUST = flags.DEFINE_bool(
     "trust_saved_model",
     False,
     "Load the SavedModel even if it may read and write files or run Python.",
+)
+_AFTER = flags.DEFINE_string(
+    "after", "", "SavedModel whose embeddings the model was trained on: writes both as `joined_model`."
 )
 _LICENSE = flags.DEFINE_string("license", "", "Licence of the model, for its card.")
 
@@ -38,6 +45,10 @@ def main(_: Sequence[str]) -> None:
         run, saved_model = os.path.dirname(run), run
     folder = _OUTPUT.value or run
     trusted, images = _TRUST.value, None
+    if _AFTER.value:
+        path = os.path.join(files.make_folder(folder), "joined_model")
+        saved_model = joined.join(_AFTER.value, saved_model, path, trusted=trusted)
+        print(f"{saved_model}: a SavedModel of both", flush=True)
     if _IMAGES.value:
         images = formats.images_of(_IMAGES.value, formats.image_size(saved_model, trusted=trusted))
     for name in _FORMATS.value:

@@ -23,7 +23,7 @@ class Format(NamedTuple):
     Attributes:
         file: name of the file.
         write: converts the SavedModel of a folder to the bytes of the file.
-        embed: embeds images, `[batch, height, width, 3]` float32, by those bytes.
+        embed: embeds images, `[batch, height, width, 3]` float32, or vectors, by those bytes.
         least_cosine: least mean cosine between embeddings of the same images by both models.
     """
 
@@ -59,7 +59,7 @@ def write(
         folder: folder of the new file.
         name: a key of `FORMATS`.
         images: `[images, height, width, 3]` RGB 0-255, such as the model is made for; None: random ones, on
-            which eight bits are less exact than on photos.
+            which eight bits are less exact than on photos. A model of vectors takes `[images, dim]`.
         trusted: whether the SavedModel may run any operation; see `export.saved_model.loading`.
 
     Raises:
@@ -69,7 +69,7 @@ def write(
     wanted = FORMATS[checks.one_of("format", name, FORMATS)]
     embed, shape = _embedding(saved_model, trusted)
     if images is None:
-        images = random_images(CHECKED, shape)
+        images = random_inputs(CHECKED, shape)
     images = np.asarray(images, np.float32)
     encoded = wanted.write(saved_model)
     cosines = np.sum(wanted.embed(encoded, images) * embed(images), axis=1)
@@ -86,10 +86,13 @@ def write(
     return Written(path, len(encoded) / 1e6, float(cosines.mean()), float(cosines.min()))
 
 
-def random_images(number: int, shape: tuple[int, int]) -> np.ndarray:
-    """Returns `[number, *shape, 3]` smooth random images, RGB 0-255."""
-    small = np.random.default_rng(0).uniform(0, 255, (number, 5, 5, 3)).astype(np.float32)
-    return tf.clip_by_value(tf.image.resize(small, shape, "bicubic"), 0, 255).numpy()
+def random_inputs(number: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Returns `[number, *shape]` smooth random images, RGB 0-255; normal vectors if the shape is (dim,)."""
+    rng = np.random.default_rng(0)
+    if len(shape) == 1:
+        return rng.normal(size=(number, *shape)).astype(np.float32)
+    small = rng.uniform(0, 255, (number, 5, 5, shape[-1])).astype(np.float32)
+    return tf.clip_by_value(tf.image.resize(small, shape[:-1], "bicubic"), 0, 255).numpy()
 
 
 def images_of(folder: str, size: tuple[int, int]) -> np.ndarray:
@@ -118,21 +121,24 @@ def images_of(folder: str, size: tuple[int, int]) -> np.ndarray:
 
 
 def image_size(saved_model: str, *, trusted: bool = False) -> tuple[int, int]:
-    """Returns the height and width of the images that a SavedModel takes."""
-    return _embedding(saved_model, trusted)[1]
+    """Returns the height and width of the images that a SavedModel takes; InputError if it takes none."""
+    shape = _embedding(saved_model, trusted)[1]
+    if len(shape) != 3:
+        raise InputError(f"{saved_model} takes vectors and no images. Leave out --images.")
+    return shape[:2]
 
 
 def _embedding(saved_model, trusted):
-    """Returns the embedding function of a SavedModel, and the height and width of its images."""
+    """Returns the embedding function of a SavedModel, and the shape of an image or vector that it takes."""
     with loading(saved_model, trusted=trusted):
         model = tf.saved_model.load(saved_model)
-        signature = model.signatures[SIGNATURE]
-        shape = signature.structured_input_signature[1]["images"].shape[1:3]
+        ((name, spec),) = model.signatures[SIGNATURE].structured_input_signature[1].items()
+        shape = spec.shape[1:]
     if None in shape:
         raise InputError(f"{saved_model} takes images of any size; these formats need a fixed one.")
 
     def embed(images, model=model):
-        return model.signatures[SIGNATURE](images=tf.constant(images))["embedding"].numpy()
+        return model.signatures[SIGNATURE](**{name: tf.constant(images)})["embedding"].numpy()
 
     return embed, tuple(shape)
 
@@ -152,7 +158,8 @@ def _embed_by_tflite(encoded, images):
     with warnings.catch_warnings():  # The interpreter will move to a package of its own.
         warnings.simplefilter("ignore")
         runner = tf.lite.Interpreter(model_content=encoded).get_signature_runner(SIGNATURE)
-    return np.concatenate([runner(images=image[None])["embedding"] for image in images])
+    (name,) = runner.get_input_details()
+    return np.concatenate([runner(**{name: image[None]})["embedding"] for image in images])
 
 
 def _onnx(saved_model):
@@ -162,9 +169,9 @@ def _onnx(saved_model):
     except ImportError as error:
         raise InputError(f"ONNX needs the extra `onnx` ({error.name}): pip install 'tfrank[onnx]'") from None
     model = tf.saved_model.load(saved_model)
-    spec = model.signatures[SIGNATURE].structured_input_signature[1]["images"]
+    ((name, spec),) = model.signatures[SIGNATURE].structured_input_signature[1].items()
     function = tf.function(
-        lambda images: {"embedding": model.signatures[SIGNATURE](images=images)["embedding"]},
+        lambda inputs: {"embedding": model.signatures[SIGNATURE](**{name: inputs})["embedding"]},
         input_signature=[spec],
     )
     converted, _ = tf2onnx.convert.from_function(function, input_signature=[spec])

@@ -31,6 +31,13 @@ def write(run: str, folder: str, *, license_name: str = "") -> str:
     return path
 
 
+# What differs for a head on the embeddings of another model.
+_OF_VECTORS = {
+    "Network": "a head on vectors that another model has computed",
+    "Input": "vectors of that model, of any norm",
+}
+
+
 def text(
     config: dict[str, Any],
     metrics: dict[str, dict[str, float]],
@@ -57,8 +64,9 @@ def text(
     facts = {
         "Licence": license_name or "(fill in)",
         "Network": f"{model['backbone']}, {model['embedding_dim']} dimensions",
-        "Starting weights": os.path.basename(str(model["weights"])),
+        "Starting weights": f"{os.path.basename(str(model['weights']))}, head: {model['head']}",
         "Input": f"RGB images, {data['image_size']} x {data['image_size']} pixels",
+        **(_OF_VECTORS if model["backbone"] == "vectors" else {}),
         "Output": "a vector of unit norm; the dot product of two is their similarity",
         "Training data": f"{source} ({data['name']})",
         "Loss": config["loss"]["name"],

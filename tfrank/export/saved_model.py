@@ -63,7 +63,7 @@ def loading(folder: str, *, trusted: bool = False) -> Iterator[None]:
 def export_saved_model(
     model: keras.Model,
     folder: str,
-    decode: Callable[[tf.Tensor], tf.Tensor],
+    decode: Callable[[tf.Tensor], tf.Tensor] | None,
     function: Callable[[tf.Tensor], tf.Tensor] | None = None,
     texts: Mapping[str, str] | None = None,
 ) -> None:
@@ -73,27 +73,28 @@ def export_saved_model(
     `encoded` takes `bytes`, `[batch]` strings, each an image file of any size. A JPEG is turned upright if
     `decode` does so in TensorFlow, as `data.images.ImageLoader.serve` does by its EXIF orientation.
 
+    A model of vectors has `serving_default` alone; it takes `vectors`, `[batch, dim]` float32.
+
     Args:
         model: the model from images to embeddings.
         folder: the folder of the SavedModel. An existing one, or a link to one, is replaced once the new one
             is complete.
         decode: maps one image's bytes to `[height, width, 3]` of the model's size, 0-255, as in evaluation.
-            If the model takes any size, images are embedded one by one.
+            If the model takes any size, images are embedded one by one. None for a model of vectors.
         function: what to serve if it is more than the model, such as the model at several scales or with
             whitening. Maps images as for `serving_default` to `[batch, out]` embeddings of any norm, in
             TensorFlow. Its variables are the model's; anything else it holds becomes constants. None: the
             model.
         texts: text files to write into the folder, by name.
     """
-    height, width, channels = model.input_shape[1:]
-    images = tf.TensorSpec([None, height, width, channels], tf.float32, name="images")
+    images = tf.TensorSpec(model.input_shape, tf.float32, name="images" if decode else "vectors")
     embed = _normalized(function or (lambda images: model(images, training=False)), images)
 
     def embed_one(encoded):
         return embed(tf.cast(decode(encoded), tf.float32)[None])[0]
 
     def embed_encoded(encoded):
-        if height is None:
+        if None in images.shape[1:]:
             embedding = tf.TensorSpec(embed.output_shapes[1:], tf.float32)
             return tf.map_fn(embed_one, encoded, fn_output_signature=embedding)
         image = tf.TensorSpec(images.shape[1:], tf.float32)
@@ -104,22 +105,30 @@ def export_saved_model(
     archive = keras.export.ExportArchive()
     archive.track(model)
     archive.add_endpoint(
-        "serving_default", lambda images: {"embedding": embed(images)}, input_signature=[images]
+        "serving_default", lambda inputs: {"embedding": embed(inputs)}, input_signature=[images]
     )
-    archive.add_endpoint(
-        "encoded",
-        lambda encoded: {"embedding": embed_encoded(encoded)},
-        input_signature=[tf.TensorSpec([None], tf.string, name="bytes")],
-    )
+    if decode:
+        archive.add_endpoint(
+            "encoded",
+            lambda encoded: {"embedding": embed_encoded(encoded)},
+            input_signature=[tf.TensorSpec([None], tf.string, name="bytes")],
+        )
+    with replacing(folder) as temporary:
+        archive.write_out(temporary, verbose=False)
+        for name, text in (texts or {}).items():
+            with open(os.path.join(temporary, name), "w") as file:
+                file.write(text)
+
+
+@contextlib.contextmanager
+def replacing(folder: str) -> Iterator[str]:
+    """Yields a temporary folder's path; the folder replaces `folder` if the block ends without error."""
     folder = folder.rstrip("/")
     temporary = f"{folder}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         with files.naming(temporary):
-            archive.write_out(temporary, verbose=False)
-            for name, text in (texts or {}).items():
-                with open(os.path.join(temporary, name), "w") as file:
-                    file.write(text)
+            yield temporary
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise

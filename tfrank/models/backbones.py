@@ -9,7 +9,8 @@ from tfrank.common import checks
 from tfrank.models import normalization
 from tfrank.models.applications import APPLICATIONS, application, preprocessing_of
 from tfrank.models.bn_inception import LEVELS, bn_inception
-from tfrank.models.hub import HUB, PREFIX, family_of, hub_network
+from tfrank.models.hub import hub_network
+from tfrank.models.hub_sizes import HUB, PREFIX, family_of
 from tfrank.models.mobilenet import mobilenet_v2
 from tfrank.models.resnet import resnet, se_resnet
 
@@ -50,7 +51,7 @@ def convnet(images, *, blocks: int, filters: int, batch_norm: str = "trained"):
 def network(backbone: str, *, image_size: int | None, batch_norm: str, levels: str = "") -> keras.Model:
     """A backbone other than the convnet as a model: preprocessed images to the last feature map.
 
-    Vision transformers (`hub.SIZES`) give the map of the patches and the class token, if they have one. The
+    Vision transformers (`hub_sizes`) give the map of the patches and the class token, if they have one. The
     model has the name of the backbone (without "keras/" and "hub/"), with which the paths of the variables of
     the others begin: `resnet50/layer1.0.conv1/kernel`.
 

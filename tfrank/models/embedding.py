@@ -7,7 +7,8 @@ from tfrank.common import checks
 from tfrank.common.checks import InputError
 from tfrank.models.backbones import BACKBONES, check_levels, convnet, default_preprocessing, network
 from tfrank.models.bn_inception import LEVELS, level_head
-from tfrank.models.hub import HUB, PREFIX, family_of, freeze_first
+from tfrank.models.hub import freeze_first
+from tfrank.models.hub_sizes import HUB, PREFIX, family_of
 from tfrank.models.normalization import MODES as BATCH_NORMS
 from tfrank.models.normalization import UnitNorm
 from tfrank.models.pooling import MODES as POOLINGS
@@ -99,7 +100,7 @@ def embedding_model(
         else:
             features = level_head(features, level, batch_norm=norm)
         name = f"{HEAD_LAYER}_{LEVELS[level][0]}" if levels else HEAD_LAYER
-        embeddings.append(_head(features, head, embedding_dim, name))
+        embeddings.append(head_layer(features, head, embedding_dim, name))
     return keras.Model(images, embeddings if len(levels) > 1 else embeddings[0], name="embedding_model")
 
 
@@ -109,7 +110,8 @@ def _check_head(head, levels):
         raise checks.invalid("head", "'random' with levels, whose features are no embeddings", head)
 
 
-def _head(features, head, embedding_dim, name):
+def head_layer(features, head: str, embedding_dim: int, name: str = HEAD_LAYER):
+    """The embedding of pooled features, by a head of `HEADS`; see `embedding_model`."""
     # Embeddings that are ranked are float32 even under mixed precision.
     if head == "none":
         return keras.layers.Activation("linear", dtype="float32", name=name)(features)
@@ -165,7 +167,7 @@ def resolve_options(
     """
     checks.one_of("backbone", backbone, BACKBONES)
     checks.one_of("preprocessing", preprocessing, ("auto", *PREPROCESSINGS))
-    has_token = backbone in HUB and family_of(backbone.removeprefix(PREFIX)).prefix_tokens > 0
+    has_token = backbone in HUB and family_of(backbone.removeprefix(PREFIX)).has_class_token
     checks.one_of("pooling", pooling, ("auto", *POOLINGS, *(TOKEN_MODES if has_token else ())))
     checks.one_of("batch_norm", batch_norm, ("auto", *BATCH_NORMS))
     check_levels(levels, backbone)

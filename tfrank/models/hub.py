@@ -1,7 +1,7 @@
-"""Vision transformers of keras-hub (extra `hub`): ViT, DeiT, Swin, DINOv2, DINOv3, image towers of CLIP.
+"""Vision transformers of keras-hub (extra `hub`): ViT, DeiT, Swin, DINO, image towers of CLIP and SigLIP.
 
 They are built from their published sizes. Weights are read from a folder, without network: a Keras preset, or
-a Hugging Face model (config.json and model.safetensors) of ViT, DeiT, Swin, DINOv2 or DINOv3.
+a Hugging Face model (config.json and model.safetensors).
 """
 
 import contextlib
@@ -12,7 +12,6 @@ import math
 import os
 import re
 import tempfile
-from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -21,93 +20,14 @@ from keras import ops
 from tfrank.common import checks
 from tfrank.common.checks import InputError
 from tfrank.models import safetensors_files
+from tfrank.models.hub_sizes import FAMILIES, PREFIX, SIZES, TOWERS
+from tfrank.models.vision_towers import read_tower
 
-PREFIX = "hub/"
 MISSING = "Backbones of keras-hub need an extra: pip install 'tfrank[hub]'"
 # Parts of the names of weights that are tables of the positions of patches.
 _POSITIONS = ("position_embedding/embeddings", "patching_and_embedding/position_embedding")
 # The part of a weight's path that names its block.
 _BLOCK = re.compile(r".*?\b(?:layers|transformer_block|blocks|encoder_block)_\d+/")
-
-
-class Family(NamedTuple):
-    """A kind of vision transformer.
-
-    Attributes:
-        backbone: the class in `keras_hub.models`.
-        preprocessing: the mode of `preprocess` that its published weights expect.
-        prefix_tokens: number of tokens before those of the patches, without registers. The first one is the
-            class token. 0: there is none.
-        names: how the names of its weights begin in Hugging Face's files of a classifier. Files of the
-            network alone leave it out.
-    """
-
-    backbone: str
-    preprocessing: str
-    prefix_tokens: int
-    names: str = ""
-
-
-FAMILIES = {
-    # The mean and deviation are 0.5 for the weights of the paper; arXiv 2010.11929.
-    "vit": Family("ViTBackbone", "signed_rgb", 1, "vit."),
-    "deit": Family("DeiTBackbone", "imagenet_rgb", 2, "deit."),  # arXiv 2012.12877
-    "swin": Family("SwinTransformerBackbone", "imagenet_rgb", 0, "swin."),  # arXiv 2103.14030
-    "dinov2": Family("DINOV2Backbone", "imagenet_rgb", 1),  # arXiv 2304.07193
-    "dinov3": Family("DINOV3Backbone", "imagenet_rgb", 1),  # arXiv 2508.10104
-    "clip": Family("CLIPBackbone", "clip_rgb", 1),  # arXiv 2103.00020
-}
-
-
-def _vit(patch, dim, layers, heads, mlp="mlp_dim"):
-    return dict(patch_size=patch, hidden_dim=dim, num_layers=layers, num_heads=heads, **{mlp: 4 * dim})
-
-
-def _swin(dim, depths, heads):
-    return dict(embed_dim=dim, depths=depths, num_heads=heads, window_size=7)
-
-
-def _dino(patch, dim, layers, heads, registers=0):
-    return _vit(patch, dim, layers, heads, "intermediate_dim") | {"num_register_tokens": registers}
-
-
-def _dinov2(dim, layers, heads, registers=0):
-    # The authors smooth the positions only for the networks with registers.
-    return _dino(14, dim, layers, heads, registers) | {"antialias_in_interpolation": registers > 0}
-
-
-# Published sizes: the family, and the arguments of its class.
-SIZES: dict[str, tuple[str, dict[str, Any]]] = {
-    "vit_tiny": ("vit", _vit(16, 192, 12, 3)),
-    "vit_small": ("vit", _vit(16, 384, 12, 6)),
-    "vit_base": ("vit", _vit(16, 768, 12, 12)),
-    "vit_base_32": ("vit", _vit(32, 768, 12, 12)),
-    "vit_large": ("vit", _vit(16, 1024, 24, 16)),
-    "deit_tiny": ("deit", _vit(16, 192, 12, 3, "intermediate_dim")),
-    "deit_small": ("deit", _vit(16, 384, 12, 6, "intermediate_dim")),
-    "deit_base": ("deit", _vit(16, 768, 12, 12, "intermediate_dim")),
-    "swin_tiny": ("swin", _swin(96, (2, 2, 6, 2), (3, 6, 12, 24))),
-    "swin_small": ("swin", _swin(96, (2, 2, 18, 2), (3, 6, 12, 24))),
-    "swin_base": ("swin", _swin(128, (2, 2, 18, 2), (4, 8, 16, 32))),
-    "dinov2_small": ("dinov2", _dinov2(384, 12, 6)),
-    "dinov2_base": ("dinov2", _dinov2(768, 12, 12)),
-    "dinov2_large": ("dinov2", _dinov2(1024, 24, 16)),
-    "dinov2_small_registers": ("dinov2", _dinov2(384, 12, 6, 4)),
-    "dinov2_base_registers": ("dinov2", _dinov2(768, 12, 12, 4)),
-    "dinov2_large_registers": ("dinov2", _dinov2(1024, 24, 16, 4)),
-    "dinov3_small": ("dinov3", _dino(16, 384, 12, 6, 4) | {"use_key_bias": False}),
-    "dinov3_base": ("dinov3", _dino(16, 768, 12, 12, 4) | {"use_key_bias": False}),
-    "dinov3_large": ("dinov3", _dino(16, 1024, 24, 16, 4) | {"use_key_bias": False}),
-    "clip_base": ("clip", _vit(16, 768, 12, 12, "intermediate_dim")),
-    "clip_base_32": ("clip", _vit(32, 768, 12, 12, "intermediate_dim")),
-    "clip_large": ("clip", _vit(14, 1024, 24, 16, "intermediate_dim")),
-}
-HUB = tuple(PREFIX + size for size in SIZES)
-
-
-def family_of(size: str) -> Family:
-    """Returns the family of a size, such as "dinov2_small"."""
-    return FAMILIES[SIZES[size][0]]
 
 
 def hub_network(size: str, *, image_size: int | None) -> keras.Model:
@@ -120,6 +40,7 @@ def hub_network(size: str, *, image_size: int | None) -> keras.Model:
     Returns:
         A model of that name from preprocessed images, `[batch, image_size, image_size, 3]`, to the map of the
         patches, `[batch, height, width, dim]`, and the class token, `[batch, dim]`, if the family has one.
+        SigLIP's is the patches pooled by attention.
 
     Raises:
         InputError: keras-hub is not installed, or the image size does not fit.
@@ -133,15 +54,24 @@ def hub_network(size: str, *, image_size: int | None) -> keras.Model:
         raise checks.invalid("image_size", f"a multiple of the patch, {patch}, such as {fitting}", image_size)
     shape = (image_size, image_size, 3)
     with _plain_errors(f"{PREFIX}{size} cannot be built for images of side {image_size}"):
-        return _with_map(_class_of(name)(image_shape=shape, **arguments), name, size, arguments)
+        network = _class_of(name)(image_shape=shape, **arguments)
+        for weight in filter(_numbers_positions, network.weights):
+            # CLIP's are all 0 until weights are loaded.
+            weight.assign(np.arange(weight.shape[1])[None])
+        return _with_map(network, name, size, arguments)
+
+
+def _numbers_positions(weight) -> bool:
+    return weight.path.endswith("position_ids")
 
 
 def _class_of(family):
-    """The class that builds the network of a family; for CLIP that of its image tower."""
+    """The class that builds the network of a family; for CLIP and SigLIP that of the image tower."""
     preset_class = _preset_class(family)
-    if family == "clip":
-        return importlib.import_module("keras_hub.src.models.clip.clip_vision_encoder").CLIPVisionEncoder
-    return preset_class
+    if family not in TOWERS:
+        return preset_class
+    module = importlib.import_module(f"keras_hub.src.models.{family}.{family}_vision_encoder")
+    return getattr(module, preset_class.__name__.replace("Backbone", "VisionEncoder"))
 
 
 def _preset_class(family):
@@ -168,13 +98,17 @@ def _plain_errors(what: str):
 def _with_map(hub, family, size, arguments):
     """The network with its tokens as a map of the patches, and the class token."""
     images = keras.Input(hub.inputs[0].shape[1:], name="preprocessed")
+    pools = FAMILIES[family].pools
+    if pools:
+        hub = keras.Model(hub.input, [hub.get_layer("post_layer_norm").output, hub.output], name=hub.name)
     # The input has another name in each family.
     tokens = hub({hub.inputs[0].name: images} if isinstance(hub.input, dict) else images)
+    tokens, *pooled = tokens if pools else [tokens]
     first = FAMILIES[family].prefix_tokens + arguments.get("num_register_tokens", 0)
     patches = tokens[:, first:]
     side = round(patches.shape[1] ** 0.5)
     feature_map = ops.reshape(patches, [-1, side, side, tokens.shape[-1]])
-    outputs = [feature_map, tokens[:, 0]] if first else [feature_map]
+    outputs = [feature_map, *pooled, *([tokens[:, 0]] if first else [])]
     return keras.Model(images, outputs, name=size)
 
 
@@ -194,17 +128,15 @@ def load_hub_weights(network: keras.Model, folder: str) -> None:
     """
     name, arguments = SIZES[network.name]
     check_folder(folder)
-    with _plain_errors(f"The weights of {folder} cannot be read"), _named(folder, name) as readable:
-        # DINO's positions are interpolated by keras-hub for the size that it knows.
-        size = {"image_shape": network.inputs[0].shape[1:]} if name.startswith("dino") else {}
-        preset = _preset_class(name).from_preset(readable, **size)
-        preset = preset.vision_encoder if name == "clip" else preset
-    # In order, since the names of layers depend on the name of the model that was saved.
+    with _plain_errors(f"The weights of {folder} cannot be read"):
+        theirs, arrays = _read(network, name, arguments, folder)
     prefix_tokens = FAMILIES[name].prefix_tokens
-    arrays = [weight.numpy() for weight in preset.weights]
-    for place, (there, here) in enumerate(zip(preset.weights, network.weights)):
-        arrays[place] = _fitted(arrays[place], there.path, here.shape, prefix_tokens)
-    if differences := _differences(preset.weights, arrays, network.weights):
+    for place, (there, here) in enumerate(zip(theirs, network.weights)):
+        same = _numbers_positions(here)
+        arrays[place] = (
+            here.numpy() if same else _fitted(arrays[place], there.path, here.shape, prefix_tokens)
+        )
+    if differences := _differences(theirs, arrays, network.weights):
         more = f", and {len(differences) - 3:,} more" if len(differences) > 3 else ""
         raise InputError(
             f"The weights of {folder} do not fit {PREFIX}{network.name}; none were loaded:"
@@ -216,6 +148,27 @@ def load_hub_weights(network: keras.Model, folder: str) -> None:
         _interpolate_as_pytorch(network)
 
 
+def _read(network, family, arguments, folder):
+    """Returns the weights of the network that was saved, and their arrays, in the order of the network's.
+
+    In order, since the names of layers depend on the name of the model that was saved.
+    """
+    if family in TOWERS and _is_hugging_face(os.path.join(folder, "config.json")):
+        return network.weights, read_tower(network, family, arguments, folder)
+    with _named(folder, family) as readable:
+        # DINO's positions are interpolated by keras-hub for the size that it knows.
+        size = {"image_shape": network.inputs[0].shape[1:]} if family.startswith("dino") else {}
+        preset = _preset_class(family).from_preset(readable, **size)
+    if family in TOWERS:
+        preset, activation = preset.vision_encoder, arguments["intermediate_activation"]
+        if preset.intermediate_activation != activation:
+            raise InputError(
+                f"{folder} has the activation {preset.intermediate_activation!r}, and the backbone"
+                f" {activation!r}. Take hub/clip_... or hub/openclip_..., whichever it is."
+            )
+    return preset.weights, [weight.numpy() for weight in preset.weights]
+
+
 def _differences(theirs, arrays, ours):
     """In words, where two lists of weights differ in kind or shape."""
     differences = []
@@ -224,9 +177,14 @@ def _differences(theirs, arrays, ours):
             differences.append(f"{here.path} is missing")
         elif here is None:
             differences.append(f"{there.path} is not of this network")
-        elif array.shape != tuple(here.shape) or there.name != here.name:
+        elif array.shape != tuple(here.shape) or _kind(there) != _kind(here):
             differences.append(f"{here.path} has shape {tuple(here.shape)}, {array.shape} in the folder")
     return differences
+
+
+def _kind(weight):
+    """The name of a weight; Keras numbers those that have none."""
+    return re.sub(r"^variable_\d+$", "variable", weight.name)
 
 
 def check_folder(folder: str) -> None:

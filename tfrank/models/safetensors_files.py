@@ -9,6 +9,7 @@ import math
 import os
 import shutil
 import struct
+from collections.abc import Callable
 from typing import IO, Any
 
 import numpy as np
@@ -32,8 +33,8 @@ _DTYPES = {
 }
 
 
-def read(path: str) -> dict[str, np.ndarray]:
-    """The tensors of a file by name.
+def read(path: str, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, np.ndarray]:
+    """The tensors of a file by name: those whose name is wanted.
 
     Raises:
         InputError: the file cannot be read, is damaged, or does not hold what its header says.
@@ -42,6 +43,8 @@ def read(path: str) -> dict[str, np.ndarray]:
         header, start = _header(file, path)
         tensors = {}
         for name, entry in header.items():
+            if not wanted(name):
+                continue
             dtype, shape, (first, end) = _DTYPES[entry["dtype"]], entry["shape"], entry["data_offsets"]
             file.seek(start + first)
             tensors[name] = np.frombuffer(file.read(end - first), dtype).reshape(shape)

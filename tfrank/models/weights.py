@@ -10,9 +10,11 @@ import numpy as np
 
 from tfrank.common import checks
 from tfrank.common.checks import InputError
+from tfrank.models import safetensors_files
 from tfrank.models.applications import APPLICATIONS
 from tfrank.models.backbones import NETWORKS, network
-from tfrank.models.hub import HUB, SIZES, check_folder, load_hub_weights
+from tfrank.models.hub import check_folder, load_hub_weights
+from tfrank.models.hub_sizes import HUB, SIZES
 from tfrank.models.keras_files import leaf_layers, named_weights, read_download, read_saved
 from tfrank.models.mobilenet import current_names
 from tfrank.models.pytorch_files import read_state_dict
@@ -26,7 +28,9 @@ PUBLISHED = {
     "mobilenet_v2": "torchvision's mobilenet_v2-b0353104.pth",
 }
 _CLASSIFIERS = ("fc", "last_linear", "classifier", "classifier.1")
-_SUFFIXES = (".pth", ".pt", ".weights.h5", ".keras", ".h5", ".npz")
+# Files that PyTorch's networks are saved in, and their readers.
+_OF_PYTORCH = {".pth": read_state_dict, ".pt": read_state_dict, ".safetensors": safetensors_files.read}
+_SUFFIXES = (*_OF_PYTORCH, ".weights.h5", ".keras", ".h5", ".npz")
 _SHOWN = 10
 _PACKAGE = "package:"
 # A package that contains torchvision's ImageNet weights of MobileNetV2 (9 MB), and their path in it.
@@ -41,7 +45,7 @@ def load_backbone_weights(model: keras.Model, weights: str) -> None:
         model: the result of `embedding_model`.
         weights: "random" keeps the current weights. "imagenet" are those that Keras downloads, for backbones
             of `keras.applications`. Otherwise the path of a file:
-            `.pth` or `.pt`, a PyTorch state dict, for the backbones in `PUBLISHED`;
+            `.pth`, `.pt` or `.safetensors`, a PyTorch state dict, for the backbones in `PUBLISHED`;
             `.weights.h5` or `.keras`, of the backbone or of an embedding model that contains it;
             `.h5`, in the format that Keras downloads, for backbones of `keras.applications`;
             `.npz` with names such as `layer1.0.conv1/kernel`.
@@ -181,12 +185,12 @@ def _read(path, backbone):
         raise checks.invalid("weights", f"'random', 'imagenet' or a file {', '.join(_SUFFIXES)}", path)
     check_exists(path, name)
     path = file_of(path)
-    if suffix in (".pth", ".pt"):
+    if suffix in _OF_PYTORCH:
         if not own:
             raise InputError(
                 f"{path}: PyTorch files are read for {', '.join(NETWORKS)}, not for keras/{name}."
             )
-        return _without_deeper_layers(_of_pytorch(read_state_dict(path), backbone), backbone)
+        return _without_deeper_layers(_of_pytorch(_OF_PYTORCH[suffix](path), backbone), backbone)
     if suffix == ".h5" and own:
         raise InputError(f"{path}: for {name} give a PyTorch file, {PUBLISHED[name]}.")
     try:

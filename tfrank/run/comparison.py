@@ -31,7 +31,7 @@ BASELINES = "baselines"
 # Per-query metrics by which models are compared at the top of the report.
 COMPARED = ("recall_at_1", "ap", "trapezoid_ap")
 # Facts of `evaluation_results.about` that do not say how embeddings were made and ranked.
-OTHER_FACTS = ("model", "images", "classes", "protocols", "search")
+OTHER_FACTS = ("model", "images", "classes", "protocols", "search", "weights", "matches")
 MOST_CHANGED = 4
 # Smallest change in AP for which a query is shown.
 LEAST_CHANGE = 5e-4

@@ -12,13 +12,13 @@ from ml_collections import ConfigDict
 
 from tfrank.common import checks, files
 from tfrank.common.checks import InputError
-from tfrank.data import pipeline
+from tfrank.data import pipeline, vectors
 from tfrank.data.images import ImageLoader
 from tfrank.data.index import UNKNOWN, RecordIndex, concatenate, select
 from tfrank.data.prepare.builder import prepare
 from tfrank.data.prepare.scan import Features, open_foreign_records
 from tfrank.data.record_folder import GROUND_TRUTH, load_ground_truth, load_summary, open_split
-from tfrank.data.records import RecordReader
+from tfrank.data.records import RecordReader, encoded_image
 from tfrank.data.relabel import add_label_noise, hold_out, merge_classes
 from tfrank.data.samplers import (
     AllClassesSampler,
@@ -30,6 +30,7 @@ from tfrank.data.samplers import (
 from tfrank.data.sources.image import ROLES
 from tfrank.data.templates import TEMPLATES, Templates, load_templates
 from tfrank.data.transforms import Transform
+from tfrank.data.vectors import VectorLoader
 from tfrank.run import settings
 from tfrank.run.workdir import check_records_of
 
@@ -219,9 +220,21 @@ def _relabelled(config: ConfigDict, train: RecordIndex) -> tuple[RecordIndex, Re
     return dataclasses.replace(train, label=labels), validation
 
 
-def build_loader(config: ConfigDict) -> ImageLoader:
-    """Builds the loader, which turns a record into the image that the model sees."""
+def with_dim(config: ConfigDict, workdir: str) -> ConfigDict:
+    """Returns the config with the dimensions of the vectors of the test set, if the images are vectors."""
+    if not settings.takes_vectors(config) or config.data.dim != settings.OPEN:
+        return config
+    config = config.copy_and_resolve_references()
+    with RecordReader(build_test_set(config, workdir)[0]) as reader:
+        config.data.dim = len(vectors.decode(encoded_image(reader.read([0])[0])))
+    return config
+
+
+def build_loader(config: ConfigDict) -> ImageLoader | VectorLoader:
+    """Builds the loader, which turns a record into the image or the vector that the model sees."""
     data = config.data
+    if settings.takes_vectors(config):
+        return VectorLoader(data.dim, data.features.encoded)
     transform = Transform(
         size=data.image_size,
         resize=data.resize,

@@ -49,6 +49,7 @@ def main(config):
         with files.locked(output_dir):
             return measure(config, embeddings, test, None, output_dir, _EMBEDDINGS.value, "")
     workdir = _WORKDIR.value or trained.run_of(_SAVED_MODEL.value) or default_workdir(config)
+    config = datasets.with_dim(config, workdir)
     model = trained.open_model(config, workdir, _SAVED_MODEL.value, trusted=_TRUST.value)
     output_dir = _OUTPUT_DIR.value or os.path.join(model.evaluations, datasets.test_name(config))
     if _EXPORT.value:

@@ -1,11 +1,9 @@
 """Builds the parts of a run from its config, for training and evaluation; see also `inference`."""
 
-import contextlib
 import dataclasses
 import functools
 import os
 import tempfile
-import time
 import types
 
 import keras
@@ -31,7 +29,9 @@ from tfrank.models.embedding import (
     resolve_options,
     split_at_head,
 )
-from tfrank.models.hub import PREFIX, layer_multipliers
+from tfrank.models.hub import layer_multipliers
+from tfrank.models.hub_sizes import PREFIX
+from tfrank.models.vector_model import vector_model
 from tfrank.models.weights import check_exists, load_backbone_weights
 from tfrank.run import frozen_backbone, inference, settings
 from tfrank.run.datasets import FOREIGN, Data, build_batches, build_loader
@@ -41,7 +41,6 @@ from tfrank.training import strategy as strategies
 from tfrank.training.averaging import WeightAverage, averaged_variables
 from tfrank.training.checkpoints import Checkpoints, restore_model, saved_checkpoints
 from tfrank.training.cluster import is_chief
-from tfrank.training.estimate import memory_estimate
 from tfrank.training.log import BatchStatistics
 from tfrank.training.optimizers import build_optimizer, check_names
 from tfrank.training.schedules import build_schedule
@@ -100,8 +99,9 @@ def check_config(config: ConfigDict) -> None:
     with checks.as_fields("data", data, size="image_size"):
         build_loader(config)
     options = ("backbone", "preprocessing", "pooling", "levels", "batch_norm")
-    with checks.as_fields("model", options):
-        resolve_options(**{name: config.model[name] for name in options})
+    if not settings.takes_vectors(config):
+        with checks.as_fields("model", options):
+            resolve_options(**{name: config.model[name] for name in options})
     build_loss(config, labels=[0])
     frozen_backbone.check_frozen(config)
     _build_optimizer(config, max(1, config.train.steps, config.train.warmup_steps))
@@ -124,7 +124,12 @@ def build_model(config: ConfigDict, *, any_size: bool = False) -> keras.Model:
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(config.train.precision)
     try:
+        if settings.takes_vectors(config):
+            options = {name: config.model[name] for name in ("hidden", "head", "embedding_dim")}
+            with checks.as_fields("model", options):
+                return vector_model(input_dim=config.data.dim, **options)
         fields = dict(config.model)
+        del fields["hidden"]
         if fields.pop("weights") == "random" and fields["batch_norm"] == "auto":
             # Random weights have no useful batch-norm statistics, so they must be trained.
             fields["batch_norm"] = "trained"
@@ -346,38 +351,6 @@ def _inputs(config, training, data, steps):
         lambda step: None,
         lambda: frozen_backbone.embed_features(config, head, validation, data.validation),
     )
-
-
-def dry_run(config: ConfigDict, training: Training, data: Data, steps: int) -> None:
-    """Builds everything, takes two steps and embeds one batch; prints what the whole run would take."""
-    batch_size = settings.batch_size(config)
-    bytes_of = memory_estimate(
-        training.model,
-        training.optimizer,
-        batch_size=batch_size,
-        replicas=training.strategy.num_replicas_in_sync,
-        micro_batch_size=config.train.micro_batch_size,
-    )
-    print(f"{training.model.count_params():,} parameters; memory of a device, estimated:")
-    for what, number in {**bytes_of, "in all": sum(bytes_of.values())}.items():
-        print(f"{what:>16} {number / 2**20:10,.1f} MiB")
-    batches, explain = build_batches(config, data.train, stop=2)
-    first, second = training.trainer.time_steps(lambda context: batches(0, context), explain)
-    started = time.monotonic()
-    with contextlib.closing(inference.image_batches(config, data.test)) as images:
-        batch = next(images)
-    inference.embed_fn(training.serving)(tf.cast(batch["image"], tf.float32))
-    per_image = (time.monotonic() - started) / len(batch["label"])
-    evaluations = 1 + -(-steps // settings.evaluate_every(config, steps)) if data.validation else 0
-    seconds = {
-        "the first step": first,
-        "a step": second,
-        "training": first + steps * second,
-        "evaluating": per_image * (evaluations * len(data.validation or ()) + len(data.test)),
-    }
-    for what, number in seconds.items():
-        print(f"{what:>16} {number:10,.2f} s")
-    print("Nothing was trained or saved. Without --config.dry_run the same command does it.")
 
 
 def load_trained(config: ConfigDict, workdir: str) -> keras.Model:

@@ -26,6 +26,7 @@ from tfrank.evaluation.thresholds import PERHAPS, far_thresholds, thresholds
 from tfrank.export.saved_model import CONTENTS, export_saved_model
 from tfrank.models.embedding import resolve_options
 from tfrank.models.preprocessing import preprocess
+from tfrank.run import settings
 from tfrank.run.datasets import build_loader
 
 RAW_SIDE = 64
@@ -56,8 +57,13 @@ def fingerprint_of_weights(model: keras.Model) -> str:
     return digest.hexdigest()
 
 
-def raw_pixels(config: ConfigDict) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns the baseline embedding: the preprocessed image itself, at most `RAW_SIDE` pixels a side."""
+def raw_input(config: ConfigDict) -> dict[str, Callable[[tf.Tensor], tf.Tensor]]:
+    """Returns the baseline embedding, by its name: the input itself.
+
+    That is a vector, or a preprocessed image of at most `RAW_SIDE` pixels a side.
+    """
+    if settings.takes_vectors(config):
+        return {"vectors": tf.identity}
     model = config.model
     mode = resolve_options(backbone=model.backbone, preprocessing=model.preprocessing)["preprocessing"]
     side = min(config.data.image_size, RAW_SIDE)
@@ -66,7 +72,7 @@ def raw_pixels(config: ConfigDict) -> Callable[[tf.Tensor], tf.Tensor]:
         small = tf.image.resize(batch, [side, side], antialias=True) if side < batch.shape[1] else batch
         return tf.reshape(preprocess(small, mode), [len(batch), -1])
 
-    return embed
+    return {"raw pixels": embed}
 
 
 def embed_all(
@@ -87,8 +93,10 @@ def image_batches(config: ConfigDict, index: RecordIndex) -> Iterator[dict]:
 
 def draw_neighbors(
     config: ConfigDict, embeddings: np.ndarray, labels: np.ndarray, index: RecordIndex
-) -> bytes:
-    """Draws some random images of an index and their nearest neighbours; returns a PNG."""
+) -> bytes | None:
+    """Draws some random images of an index and their nearest neighbours; returns a PNG, None for vectors."""
+    if settings.takes_vectors(config):
+        return None
     queries = np.random.default_rng(config.seed).permutation(len(labels))[:GRID_QUERIES]
     nearest = exhaustive.exact(embeddings[queries], embeddings, GRID_NEIGHBORS, queries).index
     loader = dataclasses.replace(build_loader(config), full_size=False)
@@ -158,7 +166,7 @@ def export(
     Raises:
         InputError: a scale is not 1, but the model takes images of one size only.
     """
-    function = embed_fn(model)
+    function, loader = embed_fn(model), build_loader(config)
     if tuple(scales) != (1.0,):
         if None not in model.input_shape[1:3]:
             raise InputError(
@@ -174,4 +182,6 @@ def export(
     contents = {"whitening": config.evaluation.whitening if whitening else 0.0, "scales": list(scales)}
     contents |= {"thresholds": dict(matches)} if matches else {}
     served = whitened if whitening else function
-    export_saved_model(model, folder, build_loader(config).serve, served, {CONTENTS: json.dumps(contents)})
+    # A vector has no file that could be decoded.
+    decode = None if settings.takes_vectors(config) else loader.serve
+    export_saved_model(model, folder, decode, served, {CONTENTS: json.dumps(contents)})

@@ -8,6 +8,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from tfrank.data import records
+from tfrank.data.images import ImageLoader
 from tfrank.data.index import RecordIndex
 from tfrank.evaluation.metric_names import metric_title
 from tfrank.evaluation.protocols import UNKNOWN, text_of
@@ -27,6 +28,8 @@ MOST_SEARCHED = 2000
 class Images:
     """Pictures and class names of test images. A picture shows the configured region, in its own proportions.
 
+    It is false if there are no pictures: vectors have names alone.
+
     Args:
         config: defines how images are loaded.
         results: the results.
@@ -36,7 +39,10 @@ class Images:
     def __init__(self, config: ConfigDict, results: EvaluationResults, index: RecordIndex | None):
         self._results, self._text = results, config.data.features.text
         self._reader = records.RecordReader(index) if index is not None else None
-        self._loader = dataclasses.replace(build_loader(config), full_size=True)
+        loader = build_loader(config)
+        self._loader = (
+            dataclasses.replace(loader, full_size=True) if isinstance(loader, ImageLoader) else None
+        )
 
     def __enter__(self) -> "Images":
         return self
@@ -46,7 +52,7 @@ class Images:
             self._reader.close()
 
     def __bool__(self) -> bool:
-        return self._reader is not None
+        return self._reader is not None and self._loader is not None
 
     def picture(self, row: int, **fields: Any) -> ShownImage:
         """Returns the picture of a row of the results, as small as a page needs it."""
@@ -58,7 +64,7 @@ class Images:
         label = int(self._results.test.labels[row])
         if label == UNKNOWN:
             return text_of(self._results.test.ids[row])
-        text = records.class_text(self._record(row), self._text) if self else ""
+        text = records.class_text(self._record(row), self._text) if self._reader else ""
         return text or f"class {label}"
 
     def class_name(self, label: int) -> str:

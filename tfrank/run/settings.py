@@ -8,6 +8,7 @@ from ml_collections import ConfigDict
 from tfrank.common import checks
 from tfrank.common.checks import InputError
 from tfrank.evaluation.postprocessing.steps import OPTIONS, check_options
+from tfrank.models.vector_model import VECTORS
 from tfrank.run.workdir import flatten
 
 # Smallest value of each integer field. Fields of the augmentation are missing: `Transform` checks its own.
@@ -19,6 +20,7 @@ LEAST = {
     "data.classes_per_batch": 2,
     "data.examples_per_class": 2,
     "data.max_shift": 0,
+    "data.dim": 1,
     "model.blocks": 1,
     "model.filters": 1,
     "model.frozen_blocks": 0,
@@ -53,7 +55,13 @@ BY_WEIGHTS = types.MappingProxyType(
     }
 )
 # Fields that follow from the training images if they are left open.
-BY_DATA = ("data.validation_classes", "data.classes_per_batch", "train.steps", "train.evaluate_every")
+BY_DATA = (
+    "data.validation_classes",
+    "data.classes_per_batch",
+    "data.dim",
+    "train.steps",
+    "train.evaluate_every",
+)
 # Share of the steps in which PNP-Ds turns gradually into PNP-Dq, from random weights.
 WARM_UP_SHARE = 0.5
 # The backbone "auto" for Keras weights, for a PyTorch file and for random weights.
@@ -68,6 +76,8 @@ FEWEST_STEPS, MOST_STEPS = 100, 5000
 EVALUATIONS = 10
 # Held out for validation by default: share of the classes, fewest classes; fewest to hold any out of.
 HELD_OUT_SHARE, FEWEST_HELD_OUT, FEWEST_TO_HOLD_OUT = 0.2, 4, 12
+# The name of data whose images are vectors.
+EMBEDDINGS = "embeddings"
 SAMPLERS = ("class_balanced", "all_classes", "category_pairs", "uniform")
 
 
@@ -102,6 +112,7 @@ def check_ranges(config: ConfigDict) -> None:
             "Only one of several machines evaluates, so the others do not know when to stop. Set"
             " config.train.patience=0."
         )
+    _check_vectors(config)
     if config.seed >= 2**32:
         raise checks.invalid("config.seed", "an integer below 2^32", config.seed)
     _check_data(config.data)
@@ -111,8 +122,8 @@ def check_ranges(config: ConfigDict) -> None:
 def resolved(config: ConfigDict) -> ConfigDict:
     """Returns the config with the open fields filled in that depend on pretrained or random weights."""
     config = config.copy_and_resolve_references()
-    random = config.model.weights == "random"
-    if config.train.frozen_backbone and config.train.learning_rate == OPEN:
+    random = from_random_weights(config)
+    if (config.train.frozen_backbone or takes_vectors(config)) and config.train.learning_rate == OPEN:
         config.train.learning_rate = FROZEN_RATE
     for field, values in BY_WEIGHTS.items():
         group, name = field.split(".")
@@ -148,7 +159,7 @@ def fitted(config: ConfigDict, labels: np.ndarray) -> ConfigDict:
     config = config.copy_and_resolve_references()
     data, train = config.data, config.train
     classes, images = len(np.unique(labels)), len(labels)
-    random = config.model.weights == "random"
+    random = from_random_weights(config)
     if data.classes_per_batch == OPEN:
         most = min(MOST_CLASSES, classes)
         if most < 2:
@@ -161,7 +172,8 @@ def fitted(config: ConfigDict, labels: np.ndarray) -> ConfigDict:
             f" {classes} training classes."
         )
     if train.steps == OPEN and not train.epochs:
-        passes = FROZEN_PASSES if train.frozen_backbone else PASSES[random]
+        only_head = train.frozen_backbone or takes_vectors(config)
+        passes = FROZEN_PASSES if only_head else PASSES[random]
         steps = round(passes * images / batch_size(config))
         train.steps = min(max(FEWEST_STEPS, steps), MOST_STEPS)
         whole = train.steps == steps
@@ -170,8 +182,10 @@ def fitted(config: ConfigDict, labels: np.ndarray) -> ConfigDict:
             if whole
             else f"between {FEWEST_STEPS} and {MOST_STEPS:,}"
         )
-        begin = "random" if random else "pretrained"
-        print(f"The run has {train.steps:,} steps: {why}, from {begin} weights.")
+        begin = "random weights" if random else "pretrained weights"
+        if takes_vectors(config):
+            begin = "the vectors as they are"
+        print(f"The run has {train.steps:,} steps: {why}, from {begin}.")
     if config.loss.get("warmup_steps") == OPEN:
         steps = _steps_of(config, images)
         config.loss.warmup_steps = round(WARM_UP_SHARE * steps) if random else 0
@@ -182,6 +196,25 @@ def evaluate_every(config: ConfigDict, steps: int) -> int:
     """Returns the steps between evaluations of the validation part."""
     every = config.train.evaluate_every
     return max(1, steps // EVALUATIONS) if every == OPEN else every
+
+
+def _check_vectors(config):
+    """Raises InputError unless vectors meet a model of vectors, and nothing is set that only images have."""
+    vectors = takes_vectors(config)
+    if vectors != (config.data.name == EMBEDDINGS):
+        raise InputError(
+            f"config.data.name={EMBEDDINGS} and config.model.backbone={VECTORS} go together: images have"
+            f" another backbone, and embeddings have none. Received {config.data.name!r} and"
+            f" {config.model.backbone!r}."
+        )
+    if config.model.hidden and not vectors:
+        raise checks.invalid(
+            "config.model.hidden", f"() for backbones other than {VECTORS}", config.model.hidden
+        )
+    for units in config.model.hidden:
+        checks.integer("config.model.hidden", units, at_least=1)
+    if vectors and any_size(config):
+        raise InputError("Vectors have no scales. Leave out config.evaluation.full_size and scales.")
 
 
 def _check_data(data):
@@ -227,6 +260,16 @@ def check_memory(config: ConfigDict, steps: int) -> None:
 def batch_size(config: ConfigDict) -> int:
     """Returns the number of images in a global batch; 0 while it is left open."""
     return max(0, config.data.classes_per_batch) * config.data.examples_per_class
+
+
+def takes_vectors(config: ConfigDict) -> bool:
+    """Returns whether the model takes vectors that another model has computed, not images."""
+    return config.model.backbone == VECTORS
+
+
+def from_random_weights(config: ConfigDict) -> bool:
+    """Returns whether training starts from random weights: not those of a file, and not from vectors."""
+    return config.model.weights == "random" and not takes_vectors(config)
 
 
 def any_size(config: ConfigDict) -> bool:

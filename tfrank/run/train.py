@@ -14,6 +14,7 @@ from tfrank.common import files
 from tfrank.evaluation.postprocessing.steps import without_model_steps
 from tfrank.evaluation.report import text
 from tfrank.run import datasets, evaluation_results, experiment, inference, report_writer, settings
+from tfrank.run.dry_run import dry_run
 from tfrank.run.workdir import check_config_of, check_same_config, default_workdir, save_config
 from tfrank.training import cluster, verdict
 
@@ -34,7 +35,7 @@ def main(config):
             with cluster.chief_first(strategy):
                 (check_config_of if chief else check_same_config)(workdir, config)
                 data = datasets.build_data(config, workdir)
-                fitted = settings.fitted(config, data.train.label)
+                fitted = settings.fitted(datasets.with_dim(config, workdir), data.train.label)
                 steps = settings.total_steps(fitted, len(data.train))
                 if chief and not config.dry_run:
                     save_config(workdir, config, steps)
@@ -47,7 +48,7 @@ def train_and_evaluate(config, workdir, strategy, data, steps):
     evaluation_results.check_evaluation(config, test)
     training = experiment.build_training(config, workdir, strategy, steps, data.train)
     if config.dry_run:
-        return experiment.dry_run(config, training, data, steps)
+        return dry_run(config, training, data, steps)
     model, baselines = inference.embed_fn(training.serving), {}
 
     def measure(function):
@@ -56,8 +57,8 @@ def train_and_evaluate(config, workdir, strategy, data, steps):
         )
 
     if config.evaluation.baselines and cluster.is_chief(strategy):
-        baselines["raw pixels"] = measure(inference.raw_pixels(config)).without_embeddings()
-        baselines["start"] = measure(model).without_embeddings()
+        for name, function in (inference.raw_input(config) | {"start": model}).items():
+            baselines[name] = measure(function).without_embeddings()
     experiment.train(config, training, data, steps)
     if not cluster.is_chief(strategy):
         return

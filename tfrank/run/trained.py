@@ -98,8 +98,7 @@ def open_model(
     with strategy.scope():
         if saved_model:
             check_contents(saved_model, config)
-            size = None if settings.any_size(config) else config.data.image_size
-            model, function = None, load_saved_model(saved_model, size, trusted=trusted)
+            model, function = None, load_saved_model(saved_model, _input_shape(config), trusted=trusted)
             fingerprint = _fingerprint_of_files(saved_model)
             evaluations = f"{saved_model.rstrip('/')}_evaluation"
         else:
@@ -110,6 +109,14 @@ def open_model(
     if scales != (1.0,):
         function = multi_scale(function, scales)
     return TrainedModel(config, on_all_replicas(function, strategy), fingerprint, evaluations, model)
+
+
+def _input_shape(config):
+    """Returns the shape of the vector or image that the config's model takes; None for any size."""
+    if settings.takes_vectors(config):
+        return (config.data.dim,)
+    side = None if settings.any_size(config) else config.data.image_size
+    return side, side, 3
 
 
 def check_contents(saved_model: str, config: ConfigDict) -> None:
@@ -127,28 +134,33 @@ def check_contents(saved_model: str, config: ConfigDict) -> None:
 
 
 def load_saved_model(
-    folder: str, size: int | None, *, trusted: bool = False
+    folder: str, shape: tuple[int | None, ...], *, trusted: bool = False
 ) -> Callable[[tf.Tensor], tf.Tensor]:
     """Returns the `serving_default` signature of a SavedModel as an embedding function.
 
     Args:
         folder: folder of the SavedModel.
-        size: side of the square images that it embeds; None for any.
+        shape: (side, side, 3) of the square images that it embeds, None for any side; or (dim,) of vectors.
         trusted: whether it may run any operation; see `export.saved_model.loading`.
     """
     with loading(folder, trusted=trusted):
         loaded = tf.saved_model.load(folder)
         signature = loaded.signatures["serving_default"]
         inputs, outputs = signature.structured_input_signature[1], signature.structured_outputs
-        if set(inputs) != {"images"} or "embedding" not in outputs:
-            raise ValueError(f"from {sorted(inputs)} to {sorted(outputs)}, not from images to embedding")
-        if inputs["images"].dtype != tf.float32 or outputs["embedding"].shape.rank != 2:
-            raise ValueError("not from float32 images to [batch, dim]")
-        takes = inputs["images"].shape[1:3]
-        if not takes.is_compatible_with([size, size]) or (size is None and None not in takes):
-            raise ValueError(f"its images are of {takes} pixels, not of {size or 'any size'}")
+        name = "images" if len(shape) == 3 else "vectors"
+        if set(inputs) != {name} or "embedding" not in outputs:
+            raise ValueError(f"from {sorted(inputs)} to {sorted(outputs)}, not from {name} to embedding")
+        if inputs[name].dtype != tf.float32 or outputs["embedding"].shape.rank != 2:
+            raise ValueError(f"not from float32 {name} to [batch, dim]")
+        takes = inputs[name].shape[1:]
+        if not takes.is_compatible_with(shape) or (None in shape and None not in takes):
+            raise ValueError(f"its {name} are of shape {_sizes(takes)}, not {_sizes(shape)}")
+
         # The function holds the model too: the signature alone does not keep the variables alive.
-        return lambda batch, model=loaded: model.signatures["serving_default"](images=batch)["embedding"]
+        def embed(batch, model=loaded):
+            return model.signatures["serving_default"](**{name: batch})["embedding"]
+
+        return embed
 
 
 def load_embeddings(path: str) -> tuple[np.ndarray, TestSet]:
@@ -225,6 +237,10 @@ def config_of_run(workdir: str | None, saved_model: str | None) -> str:
             " --workdir."
         )
     return digits.__file__
+
+
+def _sizes(shape):
+    return " x ".join("any" if size is None else str(size) for size in shape)
 
 
 def _shape(array):

@@ -12,8 +12,8 @@ from tfrank.common.checks import InputError
 from tfrank.training.checkpoints import saved_checkpoints
 
 # Values of `config.data.name` for a user's own data, whose path then names the run; endings cut off the path.
-OWN_DATA = ("folder", "csv", "tfrecords")
-ENDS = r"\.(csv|zip|tgz|tar(\.\w+)?)$"
+OWN_DATA = ("folder", "csv", "embeddings", "tfrecords")
+ENDS = r"\.(csv|npz|parquet|zip|tgz|tar(\.\w+)?)$"
 # Paths of records and their sources may change: records are compared by content.
 PATHS = ("data.source", "data.records", "data.test_records")
 # Fields that a resumed run may change: its length, output, devices and paths, and what only evaluation reads.

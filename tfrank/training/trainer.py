@@ -37,11 +37,11 @@ class ValidationResult(NamedTuple):
 
     Attributes:
         metrics: values by name; the one named `CHOSEN_BY` decides which weights are best.
-        picture: a PNG of queries and their nearest neighbours.
+        picture: a PNG of queries and their nearest neighbours; None if they have no pictures.
     """
 
     metrics: Mapping[str, float]
-    picture: bytes
+    picture: bytes | None
 
 
 class Best(NamedTuple):
@@ -337,7 +337,8 @@ class Trainer:
         recall = result.metrics["recall_at_1"]
         progress.say(f"step {step:,}: validation Recall@1 {recall:.4f}, mAP {value:.4f}{before}")
         self._log.add(step, {f"validation_{name}": value for name, value in result.metrics.items()})
-        self._log.picture(step, "validation_neighbors", result.picture)
+        if result.picture:
+            self._log.picture(step, "validation_neighbors", result.picture)
         if value > best:
             temporary = self.best_weights.replace(".weights.h5", ".tmp.weights.h5")
             # Without free space, HDF5 may kill the process.

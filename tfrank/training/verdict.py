@@ -13,10 +13,16 @@ SHARE, FEWEST = 0.1, 10
 # The loss has fallen if it ends below this share of its initial value.
 FALLEN = 0.98
 COMPARED = {"recall_at_1": "Recall@1", "map": "mAP"}
+# Models that the trained one is compared with, and what it means to be worse than each.
+BEFORE = {
+    "start": "Training made the model worse on the test set",
+    "vectors": "The vectors themselves rank the test set better than the trained model",
+}
 TRY = (
-    "Try a lower learning rate (--config.train.learning_rate), more training classes, larger images"
-    " (--config.data.image_size), or another loss (--config=FILE.py:smooth_ap)."
+    "Try a lower learning rate (--config.train.learning_rate), more training classes,{images} or another loss"
+    " (--config=FILE.py:smooth_ap)."
 )
+LARGER = " larger images (--config.data.image_size),"
 
 
 def best_sentence(best: Best, steps: int) -> str:
@@ -40,23 +46,21 @@ def warnings_of(
     """The warnings for a run that did not improve its model; empty if it did.
 
     Args:
-        rows: metrics on the test set by the name of a model; "start" is compared with "trained" if present.
+        rows: metrics on the test set by the name of a model; "trained" is compared with those of `BEFORE`.
         best: the best weights by validation; None without validation.
         losses: the losses of all steps.
     """
+    advice = TRY.format(images="" if "vectors" in rows else LARGER)
     found = []
-    if "start" in rows:
-        for metric, title in COMPARED.items():
-            before, after = (rows[name].get(metric) for name in ("start", "trained"))
+    for name, worse in BEFORE.items():
+        for metric, title in COMPARED.items() if name in rows else ():
+            before, after = (rows[one].get(metric) for one in (name, "trained"))
             if before is not None and after < before:
-                found.append(
-                    f"Training made the model worse on the test set: {title} {before:.4f} before, {after:.4f}"
-                    f" now. {TRY}"
-                )
+                found.append(f"{worse}: {title} {before:.4f} before, {after:.4f} now. {advice}")
     if best and not best.step:
         found.append(
             "No step was better than the start on the validation classes, so the start is what was measured"
-            f" and exported. {TRY}"
+            f" and exported. {advice}"
         )
     if sentence := _on_losses(losses):
         found.append(sentence)

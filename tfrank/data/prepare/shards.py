@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfrank.common import files
+from tfrank.data import vectors
 from tfrank.data.index import RecordIndex, concatenate, load_index
 from tfrank.data.prepare.image_files import BadImage, ImageFile, checked_image
 from tfrank.data.prepare.listing import Listing, image_of, lines_at, read_images
@@ -205,7 +206,7 @@ def _records(
             if number in task.repeated:
                 raise BadImage(f"another image has the id {image.id!r}")
             data = task.read(task.path_of(image)) if image.encoded is None else image.encoded
-            checked = checked_image(data, shorter_side=task.shorter_side)
+            checked = _checked(image, data, task.shorter_side)
             record = _record(image, checked)
         except BadImage as error:
             skipped.append(Skipped(image.split, image.path or image.id, str(error)))
@@ -219,6 +220,18 @@ def _records(
             yield record
         if counts.stopped:
             raise _Stopped
+
+
+def _checked(image: SourceImage, data: bytes, shorter_side: int) -> ImageFile:
+    """Returns what is stored of an image or of a vector; raises BadImage if it cannot be used."""
+    if image.format != vectors.FORMAT:
+        return checked_image(data, shorter_side=shorter_side)
+    vector = vectors.decode(data)
+    if not np.isfinite(vector).all():
+        raise BadImage("a number is not finite")
+    if not vector.any():
+        raise BadImage("all numbers are zero")
+    return ImageFile(data, image.format, width=len(vector), height=1)
 
 
 def _record(image: SourceImage, file: ImageFile) -> ImageRecord:

@@ -6,6 +6,7 @@ from tfrank.data.sources.cars import read_cars
 from tfrank.data.sources.csv_manifest import read_csv
 from tfrank.data.sources.cub import read_cub
 from tfrank.data.sources.digits import read_digits
+from tfrank.data.sources.embeddings import read_embeddings
 from tfrank.data.sources.folder import read_folder
 from tfrank.data.sources.ijb_c import has_metadata, read_ijb_c
 from tfrank.data.sources.ijb_c_templates import has_templates, read_ijb_c_templates, templates
@@ -24,6 +25,7 @@ SOURCES: dict[str, Source] = {
     "omniglot": Source(read_omniglot),
     "folder": Source(read_folder, config=("own_images.py",), own=True),
     "csv": Source(read_csv, config=("own_images.py",), own=True),
+    "embeddings": Source(read_embeddings, config=("own_embeddings.py",), own=True),
     "sop": Source(read_sop, {"train": Count(11_318, 59_551), "test": Count(11_316, 60_502)}),
     "in_shop": Source(
         read_in_shop,

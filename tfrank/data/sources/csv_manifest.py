@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from tfrank.common.checks import InputError, did_you_mean
-from tfrank.data.sources.classes import draw_test_classes, merge_spellings
+from tfrank.data.sources.classes import draw_test_classes, merge_spellings, number_classes
 from tfrank.data.sources.image import ROLES, UNKNOWN, SourceImage
 from tfrank.data.sources.lists import Line, coordinate, header_of, read_table, size
 
@@ -70,7 +70,7 @@ def read_csv(manifest: str, *, test_share: float = 0.5, seed: int = 0) -> Iterat
         splits[row.split] += 1
     _report_other_splits(path, splits)
     classes = merge_spellings(labels)
-    label_numbers, category_numbers = _numbers(set(classes.values())), _numbers(categories - {""})
+    label_numbers, category_numbers = number_classes(set(classes.values())), number_classes(categories - {""})
     tests = draw_test_classes(label_numbers, test_share=test_share, seed=seed)
     if "" in splits:
         print(
@@ -116,18 +116,6 @@ def _find(manifest: str) -> str:
             " path of the manifest itself."
         )
     return os.path.join(manifest, names[0])
-
-
-def _numbers(words: set[str]) -> dict[str, int]:
-    """Returns the number of each word: its value if all are integers, else its position in sorted order."""
-    if all(map(_is_number, words)):
-        return {word: int(word) for word in words}
-    return {word: number for number, word in enumerate(sorted(words))}
-
-
-def _is_number(word: str) -> bool:
-    """Returns whether a word is a 64-bit integer without leading zeros, so 7 and 007 stay different."""
-    return bool(re.fullmatch("0|-?[1-9][0-9]{0,17}", word))
 
 
 def _rows(path: str) -> Iterator[_Row]:

@@ -21,6 +21,7 @@ class SourceImage:
         text: the class in words.
         id: a name that no other image of its split has.
         encoded: the bytes of the file, for data that is not a folder of files.
+        format: "float32" if the bytes are a vector, see `data.vectors`; "" if they are an image.
         category: a coarser class, if there is one.
         box: bounding box of the object, (x, y, width, height) in pixels of the image after it is turned
             upright by its EXIF orientation, if known.
@@ -37,6 +38,7 @@ class SourceImage:
     text: str
     id: str
     encoded: bytes | None = None
+    format: str = ""
     category: int | None = None
     box: tuple[float, float, float, float] | None = None
     landmarks: tuple[tuple[float, float], ...] | None = None

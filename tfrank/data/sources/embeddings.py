@@ -1,0 +1,178 @@
+"""Embeddings that another model has computed, of images, texts or sounds, with a label each.
+
+- An .npz file has the arrays `embeddings`, `[rows, dim]` floats, and `labels`, `[rows]` words or integers.
+- A parquet file has the columns `embedding`, a list of numbers in each row, and `label`. A folder of such
+  files is read as one, for example an index of images that `tfrank-index` has written.
+
+Further arrays or columns may be `ids`, `split`, `role` and `category`, with the meaning of the columns of a
+CSV manifest (`sources.csv_manifest`). Names may be singular or plural in both. Without `ids` a row is named
+by its number, from 0. Without `split` the classes are divided into train and test at random.
+"""
+
+import collections
+import glob
+import json
+import os
+import zipfile
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from tfrank.common import files
+from tfrank.common.checks import InputError
+from tfrank.data.sources.classes import draw_test_classes, merge_spellings, number_classes
+from tfrank.data.sources.image import ROLES, UNKNOWN, SourceImage
+from tfrank.data.vectors import FORMAT, encode
+
+COLUMNS = ("embedding", "label", "id", "split", "role", "category")
+_NEEDED = COLUMNS[:2]
+# Labels that mean that a row has no class.
+_UNLABELLED = ("", str(UNKNOWN), "nan", "None")
+_ROWS = 8192
+
+
+def read_embeddings(path: str, *, test_share: float = 0.5, seed: int = 0) -> Iterator[SourceImage]:
+    """Yields the rows of a file or folder, in its order, as images of the format "float32".
+
+    Rows without a label (empty or -1) are left out. The labels are read first, then everything.
+
+    Args:
+        path: path of an .npz or parquet file, or of a folder of parquet files.
+        test_share: share of the classes that go to "test", 0 to 1, if there is no split; at least one class
+            goes to "train".
+        seed: seed of that random split, at least 0.
+
+    Raises:
+        InputError: the file does not exist or is damaged, it has no embeddings or no labels, or they do not
+            fit each other; or a role is unknown.
+    """
+    labels, categories, splits, unlabelled = set(), set(), collections.Counter(), 0
+    for part in _parts(path, without=("embedding",)):
+        for label, split, category in zip(part["label"], part["split"], part["category"]):
+            if label in _UNLABELLED:
+                unlabelled += 1
+            else:
+                labels.add(label)
+                categories.add(category)
+                splits[split] += 1
+    if unlabelled:
+        print(f"Note: {unlabelled:,} rows of {path} have no label and are left out.", flush=True)
+    classes = merge_spellings(labels)
+    numbers, category_numbers = number_classes(set(classes.values())), number_classes(categories - {""})
+    tests = draw_test_classes(numbers, test_share=test_share, seed=seed)
+    if "" in splits:
+        print(
+            f"{path} has no split: {len(tests):,} of {len(numbers):,} classes, drawn at random, are tested"
+            " on.",
+            flush=True,
+        )
+    row, dims = 0, set()
+    for part in _parts(path):
+        dims.add(part["embedding"].shape[1])
+        if len(dims) > 1:
+            raise InputError(f"{path} has embeddings of {' and '.join(map(str, sorted(dims)))} dimensions.")
+        for vector, label, name, split, role, category in zip(*(part[column] for column in COLUMNS)):
+            row += 1
+            if label in _UNLABELLED:
+                continue
+            if role not in ROLES:
+                raise InputError(f"{path}: row {row - 1:,} has the role {role!r}. Expected one of {ROLES}.")
+            text = classes[label]
+            yield SourceImage(
+                split=split or ("test" if text in tests else "train"),
+                path="",
+                encoded=encode(vector),
+                format=FORMAT,
+                label=numbers[text],
+                text=text,
+                id=name or str(row - 1),
+                category=category_numbers.get(category),
+                role=role,
+            )
+
+
+def _parts(path: str, without: tuple[str, ...] = ()) -> Iterator[dict[str, Any]]:
+    """Yields the columns of some rows at a time: `[rows, dim]` embeddings and lists of text."""
+    try:
+        for columns in (_parts_of_npz if path.endswith(".npz") else _parts_of_parquet)(path, without):
+            yield _checked(columns, without)
+    except FileNotFoundError:
+        raise InputError(f"There is no file {path}. Give that of the embeddings, .npz or .parquet.") from None
+    except files.NPZ_ERRORS as error:
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        if "allow_pickle" in reason:
+            reason = "an array holds Python objects; make text of it, np.array(labels, dtype=str)"
+        raise InputError(
+            f"{path} cannot be read: {reason}. It should be an .npz with embeddings, [rows, dim] floats, and"
+            " labels, [rows] words or integers; or parquet files with columns of the same names."
+        ) from None
+
+
+def _parts_of_npz(path, without):
+    if not zipfile.is_zipfile(path) and os.path.exists(path):
+        raise ValueError("it is no .npz, or is cut off")
+    with np.load(path, allow_pickle=False) as arrays:
+        names = {name: _singular(name) for name in arrays.files}
+        yield {column: arrays[name] for name, column in names.items() if column not in without}
+
+
+def _parts_of_parquet(path, without):
+    import pyarrow.parquet as pq  # Slow to import, and only needed here.
+
+    for file in _parquet_files(path):
+        with pq.ParquetFile(file) as table:
+            names = {name: _singular(name) for name in table.schema_arrow.names}
+            wanted = [name for name, column in names.items() if column in COLUMNS and column not in without]
+            for batch in table.iter_batches(_ROWS, columns=wanted):
+                yield {names[name]: _array(batch.column(name)) for name in wanted}
+
+
+def _parquet_files(path):
+    """Returns the parquet files of a folder, those of the current version alone if it is a search index."""
+    if not os.path.isdir(path):
+        return [path]
+    current = os.path.join(path, "CURRENT")
+    if os.path.exists(current):
+        with open(current) as file:
+            version = os.path.join(path, "versions", f"{file.read().strip()}.json")
+        with open(version) as file:
+            return [os.path.join(path, name) for name in json.load(file)["parts"]]
+    if not (paths := sorted(glob.glob(os.path.join(glob.escape(path), "*.parquet")))):
+        raise ValueError("the folder has no .parquet file")
+    return paths
+
+
+def _array(column):
+    """Returns a column of lists of equal length as `[rows, dim]`, any other as objects."""
+    import pyarrow as pa
+
+    if not pa.types.is_nested(column.type):
+        return np.array(column.to_pylist(), object)
+    lengths = {len(row) if row.is_valid else 0 for row in column}
+    if len(lengths) > 1:
+        raise ValueError(f"rows have embeddings of {' and '.join(map(str, sorted(lengths)))} numbers")
+    return column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1)
+
+
+def _singular(name: str) -> str:
+    return {"categories": "category"}.get(name, name.removesuffix("s"))
+
+
+def _checked(columns: Mapping[str, np.ndarray], without: tuple[str, ...]) -> dict[str, Any]:
+    """Returns all columns of a part, empty where there are none; raises ValueError if they do not fit."""
+    if missing := set(_NEEDED) - columns.keys() - set(without):
+        raise ValueError(f"it has no {' and no '.join(f'{name}s' for name in sorted(missing))}")
+    rows = len(columns["label"])
+    found = {name: _texts(columns.get(name, np.full(rows, ""))) for name in COLUMNS[1:]}
+    if "embedding" not in without:
+        found["embedding"] = vectors = columns["embedding"]
+        if vectors.ndim != 2 or vectors.dtype.kind != "f" or not vectors.shape[1]:
+            raise ValueError(f"embeddings are {vectors.dtype} of shape {list(vectors.shape)}")
+    if sizes := {len(column) for column in found.values()} - {rows}:
+        raise ValueError(f"there are {rows:,} labels, and {sizes.pop():,} rows of another column")
+    return found
+
+
+def _texts(column):
+    return ["" if value is None else str(value) for value in column.reshape(-1).tolist()]

@@ -1,0 +1,44 @@
+"""A dry run: what a training run would take."""
+
+import contextlib
+import time
+
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+from tfrank.run import inference, settings
+from tfrank.run.datasets import Data, build_batches
+from tfrank.run.experiment import Training
+from tfrank.training.estimate import memory_estimate
+
+
+def dry_run(config: ConfigDict, training: Training, data: Data, steps: int) -> None:
+    """Builds everything, takes two steps and embeds one batch; prints what the whole run would take."""
+    batch_size = settings.batch_size(config)
+    bytes_of = memory_estimate(
+        training.model,
+        training.optimizer,
+        batch_size=batch_size,
+        replicas=training.strategy.num_replicas_in_sync,
+        micro_batch_size=config.train.micro_batch_size,
+    )
+    print(f"{training.model.count_params():,} parameters; memory of a device, estimated:")
+    for what, number in {**bytes_of, "in all": sum(bytes_of.values())}.items():
+        print(f"{what:>16} {number / 2**20:10,.1f} MiB")
+    batches, explain = build_batches(config, data.train, stop=2)
+    first, second = training.trainer.time_steps(lambda context: batches(0, context), explain)
+    started = time.monotonic()
+    with contextlib.closing(inference.image_batches(config, data.test)) as images:
+        batch = next(images)
+    inference.embed_fn(training.serving)(tf.cast(batch["image"], tf.float32))
+    per_image = (time.monotonic() - started) / len(batch["label"])
+    evaluations = 1 + -(-steps // settings.evaluate_every(config, steps)) if data.validation else 0
+    seconds = {
+        "the first step": first,
+        "a step": second,
+        "training": first + steps * second,
+        "evaluating": per_image * (evaluations * len(data.validation or ()) + len(data.test)),
+    }
+    for what, number in seconds.items():
+        print(f"{what:>16} {number:10,.2f} s")
+    print("Nothing was trained or saved. Without --config.dry_run the same command does it.")
