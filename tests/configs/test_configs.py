@@ -43,7 +43,7 @@ def test_every_loss_has_a_recipe_of_exactly_its_fields_and_defaults():
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("loss", ["", *CLASSES])
 def test_every_config_takes_every_loss_recipe_and_builds_it(name, loss):
-    own = "map_q" if name == "landmarks" else "pnp"
+    own = "map_q" if name == "landmarks" else "recall_at_k" if name.startswith("vit_") else "pnp"
     config = settings.resolved(config_of(name, loss))
     assert isinstance(build_loss(config, labels=[0, 1]), CLASSES[loss or own])
 
@@ -152,6 +152,35 @@ def test_a_config_has_the_settings_that_its_paper_prints(name, loss, batch, of_c
     network = (model.backbone, model.embedding_dim, data.resize, data.image_size, data.flip)
     assert (train.optimizer, train.learning_rate, train.l2, *network) == expected
     assert train.momentum == 0.9
+
+
+RECALL_AT_K = ("hub/vit_base", 512, "adamw", 4e-4, 4)
+HYP_VIT = ("hub/vit_small", 128, "adamw", 0.01, 2)
+
+
+@pytest.mark.parametrize(
+    "name, loss, expected, batch, rate, epochs, schedule_steps, simix",
+    [
+        ("vit_sop", "", RECALL_AT_K, 4000, 5e-5, 55, (372, 744), False),
+        ("vit_cub", "", RECALL_AT_K, 400, 1e-5, 40, (147, 293, 440), True),
+        ("vit_cars", "", RECALL_AT_K, 392, 1e-5, 50, (411, 616, 822), True),
+        ("vit_in_shop", "", RECALL_AT_K, 4000, 5e-5, 55, (162, 324), False),
+        ("vit_sop", "sup_con", HYP_VIT, 400, 1e-5, 100, (), None),
+        ("vit_cub", "sup_con", HYP_VIT, 200, 1e-5, 100, (), None),
+    ],
+)
+def test_a_config_of_vision_transformers_has_the_settings_of_the_code(
+    name, loss, expected, batch, rate, epochs, schedule_steps, simix
+):
+    """Copied by hand from the authors' code."""
+    config = config_of(name, loss)
+    train, model = config.train, config.model
+    found = (model.backbone, model.embedding_dim, train.optimizer, train.decoupled)
+    assert (*found, config.data.examples_per_class) == expected
+    assert settings.batch_size(config) == batch
+    assert (train.learning_rate, train.epochs, train.schedule_steps) == (rate, epochs, schedule_steps)
+    assert config.loss.get("simix") == simix
+    assert (config.data.image_size, model.preprocessing) == (224, "imagenet_rgb")
 
 
 RECALL_AT = {

@@ -7,11 +7,13 @@ import struct
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tfrank.common.checks import InputError
-from tfrank.models import hub, hub_sizes, safetensors_files
+from tfrank.models import blocks, hub, hub_sizes, safetensors_files
 from tfrank.models.embedding import embedding_model
 from tfrank.models.weights import check_exists, load_backbone_weights
+from tfrank.training.step import multi_stage_gradients
 
 pytest.importorskip("keras_hub")
 DIMS = {"hidden_dim": 8, "num_layers": 2, "num_heads": 2}
@@ -22,7 +24,10 @@ TINY = {
     "tiny_deit": ("deit", {"patch_size": 14, "intermediate_dim": 16, **DIMS}),
     "tiny_swin": (
         "swin",
-        {"patch_size": 2, "embed_dim": 4, "depths": (1, 1), "num_heads": (2, 2), "window_size": 7},
+        {
+            **{"patch_size": 2, "embed_dim": 4, "depths": (1, 1), "num_heads": (2, 2), "window_size": 7},
+            "drop_path": 0.0,
+        },
     ),
     "tiny_dinov2": ("dinov2", {**DINO, "position_embedding_shape": (56, 56, 3)}),
     "tiny_dinov3": ("dinov3", DINO),
@@ -182,7 +187,7 @@ def test_a_size_of_another_width_is_refused(tmp_path):
 @every_tiny
 def test_learning_rates_fall_towards_the_input(size):
     network = hub.hub_network(size, image_size=56)
-    found = hub.layer_multipliers(network, 0.5)
+    found = blocks.layer_multipliers(network, 0.5)
     assert sorted(set(found.values())) == [0.125, 0.25, 0.5]
     of_path = {
         variable.path: [factor for part, factor in found.items() if part in variable.path]
@@ -205,6 +210,102 @@ def test_the_first_blocks_can_be_frozen():
         embedding_model(**options, frozen_blocks=3)
     with pytest.raises(InputError, match="frozen_blocks"):
         embedding_model(image_size=56, backbone="convnet", embedding_dim=4, frozen_blocks=1)
+
+
+def gradients_of(network, images, micro_batch_size=0):
+    def objective(outputs, penalties):
+        value = tf.add_n([tf.reduce_sum(tf.sin(output)) for output in tf.nest.flatten(outputs)])
+        return value, value
+
+    @tf.function
+    def compute():
+        if micro_batch_size:
+            return multi_stage_gradients(network, images, objective, micro_batch_size)
+        with tf.GradientTape() as tape:
+            outputs = network(images, training=True)
+            value, _ = objective(outputs, [])
+        variables = [variable.value for variable in network.trainable_variables]
+        gradients = tape.gradient(value, variables, unconnected_gradients="zero")
+        return value, outputs, [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+    return compute()
+
+
+@pytest.mark.parametrize("micro_batch_size", [0, 2])
+@every_tiny
+def test_recomputed_blocks_give_the_same_values_and_gradients(size, micro_batch_size):
+    model = embedding_model(image_size=56, backbone=f"hub/{size}", embedding_dim=4)
+    images = tf.constant(np.concatenate([IMAGES, IMAGES[:, ::-1]]))
+    value, outputs, gradients = gradients_of(model, images)
+    calls, parts = [], blocks._blocks(model.get_layer(size))
+    for block in parts:
+        block.call = counted(block.call, calls)
+    blocks.recompute_blocks(model.get_layer(size))
+    again = gradients_of(model, images, micro_batch_size)
+    np.testing.assert_allclose(again[0], value, rtol=1e-5)
+    np.testing.assert_allclose(again[1], outputs, atol=1e-5)
+    for variable, one, other in zip(model.trainable_variables, again[2], gradients, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4 * np.abs(other).max() + 1e-6, err_msg=variable.path)
+    assert len(calls) >= 2 * len(parts), "traced forward, and once more for the gradient"
+
+
+def counted(call, calls):
+    def counting(*args, **kwargs):
+        calls.append(call)
+        return call(*args, **kwargs)
+
+    return counting
+
+
+@every_tiny
+def test_blocks_are_left_out_at_random_in_training_alone_and_kept_on_average(size):
+    network = hub.hub_network(size, image_size=56)
+    *_, block = parts = blocks._blocks(network)
+    inputs, call = [], block.call
+    block.call = lambda x, *args, **kwargs: inputs.append(x) or call(x, *args, **kwargs)
+    network(IMAGES[:1] / 255)
+    block.call = call
+    x = tf.repeat(inputs[0], 100, axis=0)
+    y = tokens_of(block(x, training=True)).numpy()
+    layer = blocks.StochasticDepth(network, 0.4)
+    assert len(layer.non_trainable_variables) == len(parts) == 2
+    outputs = tokens_of(block(x, training=True)).numpy()
+    left_out = np.all(outputs == x, axis=tuple(range(1, y.ndim)))
+    assert 25 <= left_out.sum() <= 55
+    np.testing.assert_allclose(outputs[~left_out], (x + (y - x) / 0.6)[~left_out], atol=1e-5)
+    np.testing.assert_array_equal(tokens_of(block(x, training=False)), y)
+
+
+def tokens_of(outputs):
+    return outputs[0] if isinstance(outputs, tuple) else outputs
+
+
+def test_blocks_left_out_are_the_same_in_both_stages_of_a_batch_in_stages():
+    """The gradient with respect to the last block is zero for exactly the images that it was left out for."""
+    keras.utils.set_random_seed(0)
+    model = embedding_model(image_size=56, backbone="hub/tiny_dinov2", embedding_dim=4, drop_path=0.5)
+    images = tf.constant(np.random.default_rng(0).uniform(0, 255, (6, 56, 56, 3)), tf.float32)
+    before = [variable.numpy() for variable in model.non_trainable_variables]
+    staged = gradients_of(model, images, 2)
+    after = [variable.numpy() for variable in model.non_trainable_variables]
+    assert any((one != other).any() for one, other in zip(before, after)), "the next step draws others"
+    for variable, value in zip(model.non_trainable_variables, before):
+        variable.assign(value)
+    values, sums = [], [0.0] * len(model.trainable_variables)
+    for start in (0, 2, 4):
+        value, _, gradients = gradients_of(model, images[start : start + 2])
+        values.append(value)
+        sums = [total + gradient for total, gradient in zip(sums, gradients)]
+    np.testing.assert_allclose(staged[0], sum(values), rtol=1e-5)
+    for one, other in zip(staged[2], sums, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-4)
+
+
+def test_stochastic_depth_is_for_vision_transformers():
+    with pytest.raises(InputError, match="drop_path"):
+        embedding_model(image_size=56, backbone="convnet", embedding_dim=4, drop_path=0.1)
+    with pytest.raises(InputError, match="drop_path"):
+        embedding_model(image_size=56, backbone="hub/tiny_vit", embedding_dim=4, drop_path=1.0)
 
 
 def test_safetensors_files_are_read_and_damaged_ones_refused(tmp_path):

@@ -203,6 +203,9 @@ def get_config(loss: str = "") -> ConfigDict:
     config.model.batch_norm = "auto"
     # Of vision transformers: the embedding of the patches and so many blocks are not trained.
     config.model.frozen_blocks = 0
+    # Of vision transformers: probability with which the last block is left out for an image in training; it
+    # falls linearly to 0 at the first (stochastic depth).
+    config.model.drop_path = 0.0
     # Layer from the pooled features to the embedding: "none", the features are the embedding; "pca", a linear
     # layer initialised as the PCA of the training images' features; "random", a linear layer with random
     # weights.
@@ -256,6 +259,9 @@ def get_config(loss: str = "") -> ConfigDict:
     # Learning rates of vision transformers fall towards the input: the last block has this times the learning
     # rate, the one before the square, and so on. 1: the same everywhere.
     config.train.layer_decay = 1.0
+    # Vision transformers compute the activations of their blocks again for the gradient, which takes half of
+    # the memory or less, and about a fifth more time.
+    config.train.recompute = False
     # Share of the class proxies that a step uses, above 0, up to 1: those of the batch and random others. For
     # hundreds of thousands of classes, whose cosines take too much time and memory.
     config.train.proxy_sample = 1.0

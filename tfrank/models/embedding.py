@@ -6,8 +6,8 @@ import numpy as np
 from tfrank.common import checks
 from tfrank.common.checks import InputError
 from tfrank.models.backbones import BACKBONES, check_levels, convnet, default_preprocessing, network
+from tfrank.models.blocks import StochasticDepth, freeze_first
 from tfrank.models.bn_inception import LEVELS, level_head
-from tfrank.models.hub import freeze_first
 from tfrank.models.hub_sizes import HUB, PREFIX, family_of
 from tfrank.models.normalization import MODES as BATCH_NORMS
 from tfrank.models.normalization import UnitNorm
@@ -32,6 +32,7 @@ def embedding_model(
     levels: str = "",
     batch_norm: str = "auto",
     frozen_blocks: int = 0,
+    drop_path: float = 0.0,
     head: str = "random",
     embedding_dim: int,
 ) -> keras.Model:
@@ -56,6 +57,8 @@ def embedding_model(
         batch_norm: "frozen", "trained", or "auto": trained for the convnet, frozen for the others.
         frozen_blocks: for vision transformers: the embedding of the patches and so many blocks stay as they
             are.
+        drop_path: for vision transformers: the probability with which the last block is left out in
+            training; see `blocks.StochasticDepth`.
         head: "random" is a linear layer. "pca" is one without bias; see `initialize_head_with_pca`. With
             "none", the pooled features are the embedding.
         embedding_dim: dimension of each embedding; with head "none" it is the number of features instead.
@@ -73,6 +76,8 @@ def embedding_model(
     _check_head(head, levels)
     if frozen_blocks and backbone not in HUB:
         raise checks.invalid("frozen_blocks", "0 for backbones other than hub/...", frozen_blocks)
+    if drop_path and backbone not in HUB:
+        raise checks.invalid("drop_path", "0 for backbones other than hub/...", drop_path)
     one_size = options["pooling"] in ("flatten", "rmac") or backbone == "bn_inception"
     if image_size is None and one_size:
         raise InputError(
@@ -88,6 +93,8 @@ def embedding_model(
         built = network(backbone, image_size=image_size, batch_norm=norm, levels=levels)
         if frozen_blocks:
             freeze_first(built, frozen_blocks)
+        if drop_path:
+            x = StochasticDepth(built, drop_path, name="stochastic_depth")(x)
         maps = built(x)
     class_token = None
     if backbone in HUB:

@@ -26,8 +26,6 @@ from tfrank.models.vision_towers import read_tower
 MISSING = "Backbones of keras-hub need an extra: pip install 'tfrank[hub]'"
 # Parts of the names of weights that are tables of the positions of patches.
 _POSITIONS = ("position_embedding/embeddings", "patching_and_embedding/position_embedding")
-# The part of a weight's path that names its block.
-_BLOCK = re.compile(r".*?\b(?:layers|transformer_block|blocks|encoder_block)_\d+/")
 
 
 def hub_network(size: str, *, image_size: int | None) -> keras.Model:
@@ -281,47 +279,3 @@ def _cubic(size: int, target: int, a: float = -0.75) -> np.ndarray:
         column = np.clip(first + offset, 0, size - 1)
         np.add.at(weights, (np.arange(target), column), np.where(x <= 1, near, far))
     return weights
-
-
-def layer_multipliers(network: keras.Model, decay: float) -> dict[str, float]:
-    """Learning-rate multipliers that fall towards the input, by parts of the paths of weights.
-
-    Of n blocks the last has decay, the one before decay^2, and the embedding of the patches decay^(n + 1).
-    Layers behind the blocks have no entry. Bao et al., BEiT (arXiv 2106.08254), for fine-tuning of vision
-    transformers.
-
-    >>> from types import SimpleNamespace as Some
-    >>> weights = [Some(path=path) for path in ("patches/kernel", "encoder/layers_0/w", "encoder/layers_1/w")]
-    >>> layer_multipliers(Some(trainable_variables=weights), 0.5)
-    {'encoder/layers_0/': 0.25, 'encoder/layers_1/': 0.5, 'patches/': 0.125}
-    """
-    embedding, blocks = _scopes([variable.path for variable in network.trainable_variables])
-    depths = {block: len(blocks) - number for number, block in enumerate(blocks)}
-    depths |= dict.fromkeys(embedding, len(blocks) + 1)
-    return {part: decay**depth for part, depth in depths.items()}
-
-
-def freeze_first(network: keras.Model, blocks: int) -> None:
-    """Freezes the embedding of the patches and the first blocks of a vision transformer.
-
-    Args:
-        network: the result of `hub_network`.
-        blocks: number of blocks, at most all; 0 freezes nothing.
-
-    Raises:
-        InputError: there are fewer blocks.
-    """
-    embedding, known = _scopes([variable.path for variable in network.trainable_variables])
-    if checks.integer("frozen_blocks", blocks, at_least=0) > len(known):
-        raise checks.invalid("frozen_blocks", f"at most the {len(known)} blocks of {network.name}", blocks)
-    frozen = (*embedding, *known[:blocks]) if blocks else ()
-    for variable in network.trainable_variables:
-        if variable.path.startswith(frozen):
-            variable.trainable = False
-
-
-def _scopes(paths: list[str]) -> tuple[list[str], list[str]]:
-    """The parts of paths that name the embedding of the patches, and the blocks, from input to output."""
-    blocks = dict.fromkeys(found[0] for path in paths if (found := _BLOCK.match(path)))
-    before = itertools.takewhile(lambda path: not _BLOCK.match(path), paths)
-    return list(dict.fromkeys(path.split("/")[0] + "/" for path in before)), list(blocks)

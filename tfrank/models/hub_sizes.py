@@ -47,7 +47,7 @@ def _vit(patch, dim, layers, heads, mlp="mlp_dim"):
 
 
 def _swin(dim, depths, heads):
-    return dict(embed_dim=dim, depths=depths, num_heads=heads, window_size=7)
+    return dict(embed_dim=dim, depths=depths, num_heads=heads, window_size=7, drop_path=0.0)
 
 
 def _dino(patch, dim, layers, heads, registers=0):

@@ -22,6 +22,7 @@ from tfrank.evaluation.ranking_results import leave_one_out
 from tfrank.evaluation.retrieval_metrics import DEFAULT_KS
 from tfrank.losses.core.batch_statistics import batch_statistics, loss_slope
 from tfrank.losses.proxies import PROXY_LOSSES
+from tfrank.models.blocks import layer_multipliers, recompute_blocks
 from tfrank.models.embedding import (
     concatenate_embeddings,
     embedding_model,
@@ -29,7 +30,6 @@ from tfrank.models.embedding import (
     resolve_options,
     split_at_head,
 )
-from tfrank.models.hub import layer_multipliers
 from tfrank.models.hub_sizes import PREFIX
 from tfrank.models.vector_model import vector_model
 from tfrank.models.weights import check_exists, load_backbone_weights
@@ -187,10 +187,22 @@ def _multipliers(config, model):
     """Returns the learning-rate multipliers of parts of paths; without a model, those that need none."""
     decay, by_layer = config.train.layer_decay, {}
     if decay < 1 and model:
-        by_layer = layer_multipliers(model.get_layer(config.model.backbone.removeprefix(PREFIX)), decay)
+        by_layer = layer_multipliers(_backbone_of(config, model), decay)
     has_proxies = config.loss.name in PROXY_LOSSES or config.train.class_loss_weight
     own = {"proxies": config.train.proxy_multiplier} if has_proxies else {}
     return by_layer | own | dict(config.train.learning_rate_multipliers)
+
+
+def _build_trained_model(config):
+    model = build_model(config)
+    if config.train.recompute:
+        recompute_blocks(_backbone_of(config, model))
+    return model
+
+
+def _backbone_of(config, model):
+    """Returns the vision transformer in a model."""
+    return model.get_layer(config.model.backbone.removeprefix(PREFIX))
 
 
 def build_training(
@@ -210,7 +222,7 @@ def build_training(
     if not saved_checkpoints(folder) or config.evaluation.baselines:
         _load_start(config, copy, images)
     with strategy.scope():
-        model = build_model(config)
+        model = _build_trained_model(config)
         optimizer = _build_optimizer(config, steps, model)
         for to, source in zip(model.variables, copy.variables):
             to.assign(source.numpy())

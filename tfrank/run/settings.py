@@ -99,10 +99,12 @@ def check_ranges(config: ConfigDict) -> None:
     ):
         checks.number(f"config.{field}", flat[field], at_least=0)
     checks.number("config.train.layer_decay", config.train.layer_decay, above=0, at_most=1)
-    if config.train.layer_decay < 1 and not config.model.backbone.startswith("hub/"):
-        raise InputError(
-            "config.train.layer_decay is for the vision transformers, config.model.backbone=hub/..."
-        )
+    for field, used in (("layer_decay", config.train.layer_decay < 1), ("recompute", config.train.recompute)):
+        if used and not config.model.backbone.startswith("hub/"):
+            raise InputError(
+                f"config.train.{field} is for the vision transformers, config.model.backbone=hub/..."
+            )
+    checks.number("config.model.drop_path", config.model.drop_path, at_least=0, below=1)
     checks.number("config.train.proxy_sample", config.train.proxy_sample, above=0, at_most=1)
     checks.number("config.train.weight_average", config.train.weight_average, at_least=0, below=1)
     checks.one_of("config.train.precision", config.train.precision, PRECISIONS)

@@ -190,8 +190,7 @@ def multi_stage_gradients(
             part = part_of(images, k)
         return embed(tf.cast(part, tf.float32))
 
-    outputs = model.compute_output_spec(keras.KerasTensor([micro_batch_size, *images.shape[1:]]))
-    joined = _join_parts(embed_part, number, outputs, rows)
+    joined = _join_parts(embed_part, number, _outputs_of(model, [micro_batch_size, *images.shape[1:]]), rows)
 
     with tf.GradientTape() as tape:
         tape.watch(joined)
@@ -213,6 +212,14 @@ def multi_stage_gradients(
         direct = [tf.identity(gradient) for gradient in direct]
         _, gradients = tf.while_loop(lambda k, _: k < number, add, [0, direct], parallel_iterations=1)
     return value, joined, gradients
+
+
+def _outputs_of(model, shape):
+    """Specifies the outputs of a model for a micro-batch of images; the size of its batch is not used."""
+    if isinstance(model, keras.Sequential) or not hasattr(model, "outputs"):
+        return model.compute_output_spec(keras.KerasTensor(shape))
+    # Some layers of keras-hub compute another shape than that of their output.
+    return model.output
 
 
 def _join_parts(embed_part, number, outputs, rows):

@@ -1,0 +1,31 @@
+"""CARS196 with vision transformers: settings of Recall@k's code, and with `:sup_con` of Hyp-ViT's.
+
+    python train_main.py --config=configs/vit_cars.py --config.data.source=cars196 \\
+        --config.model.weights=vit-base-patch16-224-in21k
+
+Needs the extra `hub`, the folder of a Hugging Face model, see `tfrank.configs.papers.get_vit_config`, and a
+GPU; --config.train.recompute=True halves the memory of the network. To see what a run would take, without
+weights: --config.dry_run --config.model.weights=random.
+
+Published Recall@1 in % (arXiv 2108.11179, 2203.10833):
+
+    Recall@k, ViT-B/16       89.5
+    Hyp-ViT, ViT-S/16        86.5
+    Hyp-DINO, ViT-S/16       89.2
+"""
+
+from tfrank.configs import papers
+
+
+def get_config(loss: str = ""):
+    config = papers.get_vit_config("cars", loss)
+    config.evaluation.recall_at = (1, 2, 4, 8)
+    papers.publish(
+        config,
+        {
+            "Recall@k, ViT-B/16": (89.5,),
+            "Hyp-ViT, ViT-S/16": (86.5,),
+            "Hyp-DINO, ViT-S/16": (89.2,),
+        },
+    )
+    return config
