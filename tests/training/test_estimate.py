@@ -3,6 +3,7 @@
 import keras
 import pytest
 
+from tfrank.models.blocks import _recomputed
 from tfrank.training.estimate import memory_estimate
 
 KERNELS = (3 * 3 * 3 * 4 + 4) + (4 * 5 + 5)  # Of the convolution and the dense layer, with biases.
@@ -87,6 +88,31 @@ def test_replicas_share_the_batch_and_each_scores_its_queries_against_all_of_it(
         assert three[name] == one[name]
 
 
+class Block(keras.layers.Layer):
+    """A layer that consists of others."""
+
+    def build(self, shape):
+        self.parts = [keras.layers.Dense(7, "relu"), keras.layers.Dense(5, "relu")]
+        self.parts[0].build(shape)
+        self.parts[1].build([None, 7])
+
+    def call(self, inputs):
+        return self.parts[1](self.parts[0](inputs))
+
+
+@pytest.mark.parametrize("recomputed, numbers", [(False, 4 + 7 + 5), (True, 4 + 5)])
+def test_of_layers_in_a_layer_the_tensors_that_the_gradient_reads_are_counted(recomputed, numbers):
+    inputs, block = keras.Input([8, 8, 3]), Block()
+    pooled = keras.layers.GlobalAveragePooling2D()(inputs)
+    x = keras.layers.Dense(2)(block(keras.layers.Dense(4)(pooled)))
+    model, optimizer = keras.Model(inputs, x), keras.optimizers.SGD()
+    optimizer.build(model.trainable_variables)
+    if recomputed:
+        block.call = _recomputed(block.call)
+    # And what the first dense layer reads, the three means.
+    assert memory_estimate(model, optimizer, batch_size=12)["activations"] == 4 * 12 * (3 + numbers)
+
+
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision_halves_the_activations_of_its_layers_only(dtype):
     """All but the input's, which has no precision of its own here."""
@@ -102,23 +128,3 @@ def test_a_model_in_a_model_counts_once():
     optimizer.build(model.trainable_variables)
     bytes_of = memory_estimate(model, optimizer, batch_size=12)
     assert bytes_of == {**estimate(), "activations": 2 * 12 * (ACTIVATIONS + PIXELS) * 4}
-
-
-class Inner(keras.layers.Layer):
-    """A layer with a layer in it, which has no place in the graph of the model."""
-
-    def build(self, shape):
-        self.dense = keras.layers.Dense(7)
-        self.dense.build(shape)
-
-    def call(self, x):
-        return self.dense(x)
-
-
-def test_of_layers_in_a_layer_only_the_weights_count():
-    pixels = keras.Input([9])
-    model, optimizer = keras.Model(pixels, Inner()(pixels)), keras.optimizers.SGD()
-    optimizer.build(model.trainable_variables)
-    bytes_of = memory_estimate(model, optimizer, batch_size=2)
-    assert bytes_of["weights"] == 4 * (9 * 7 + 7)
-    assert bytes_of["activations"] == 2 * 2 * (9 + 7) * 4
