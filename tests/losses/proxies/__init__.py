@@ -22,7 +22,12 @@ OPTIONS = {
     ],
     "normalized_softmax": [{"temperature": 1.0}],
     "cos_face": [{"scale": 8.0, "margin": 0.0}],
-    "arc_face": [{"scale": 8.0, "margin": 0.0}, {"scale": 8.0, "margin": 1.5}],
+    "arc_face": [
+        {"scale": 8.0, "margin": 0.0},
+        {"scale": 8.0, "margin": 1.5},
+        {"scale": 8.0, "proxies_per_class": 3},
+    ],
+    "proxy_anchor": [{"alpha": 4.0, "delta": 0.3}],
 }
 
 CLASSES = [-5, 1, 2, 3, 7]

@@ -223,7 +223,8 @@ def test_value_and_gradients_are_finite_on_degenerate_batches_and_proxies(recipe
         assert np.all(np.isfinite(of_embeddings)) and np.all(np.isfinite(of_proxies))
         assert np.all(np.abs(of_embeddings * norms) <= STEEPEST / 8)
         assert np.all(of_embeddings[norms[:, 0] < 1e-6] == 0)
-        if len(classes) == 1:
+        # The proxies of Proxy-Anchor are anchors of their own rows, with other classes or without.
+        if len(classes) == 1 and recipe.name != "proxy_anchor":
             assert value == 0 and np.all(of_embeddings == 0) and np.all(of_proxies == 0)
 
 
@@ -310,7 +311,7 @@ def test_labels_that_are_no_integers_or_of_another_batch_are_refused():
 def test_every_proxy_loss_is_in_proxy_losses_and_has_an_oracle():
     ours = {cls for cls in proxies.ProxyLoss.__subclasses__() if cls.__module__.startswith("tfrank.")}
     assert set(proxies.PROXY_LOSSES.values()) == ours
-    assert set(reference.LOSSES) == set(proxies.PROXY_LOSSES)
+    assert {*reference.LOSSES, *reference.OF_BATCHES} == set(proxies.PROXY_LOSSES)
 
 
 @every_loss
@@ -370,6 +371,9 @@ NO_INTEGER = [*NO_NUMBER, 2.0]
         ("arc_face", "margin", [-0.1, 1.58]),
         ("cos_face", "scale", [0, -1]),
         ("cos_face", "margin", [-0.1, 2.1]),
+        ("arc_face", "proxies_per_class", [0, 1.5]),
+        ("proxy_anchor", "alpha", [0, -1]),
+        ("proxy_anchor", "delta", [-0.1]),
     ],
 )
 def test_bad_hyper_parameter_is_refused(name, argument, values):

@@ -7,6 +7,7 @@ from tfrank.losses.proxies.arc_face import ArcFaceLoss
 from tfrank.losses.proxies.cos_face import CosFaceLoss
 from tfrank.losses.proxies.layer import Proxies
 from tfrank.losses.proxies.normalized_softmax import NormalizedSoftmaxLoss
+from tfrank.losses.proxies.proxy_anchor import ProxyAnchorLoss
 from tfrank.losses.proxies.proxy_loss import ProxyLoss
 from tfrank.losses.proxies.proxy_nca import ProxyNCALoss
 from tfrank.losses.proxies.proxy_nca_pp import ProxyNCAPlusPlusLoss
@@ -20,6 +21,7 @@ PROXY_LOSSES: dict[str, type[ProxyLoss]] = {
     "normalized_softmax": NormalizedSoftmaxLoss,
     "arc_face": ArcFaceLoss,
     "cos_face": CosFaceLoss,
+    "proxy_anchor": ProxyAnchorLoss,
 }
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "CosFaceLoss",
     "NormalizedSoftmaxLoss",
     "Proxies",
+    "ProxyAnchorLoss",
     "ProxyLoss",
     "ProxyNCALoss",
     "ProxyNCAPlusPlusLoss",

@@ -25,18 +25,27 @@ def with_angular_margin(cosines: tf.Tensor, margin: float) -> tf.Tensor:
 
 
 def arc_face_loss(
-    cosines: tf.Tensor, class_index: tf.Tensor, *, scale: float = 64.0, margin: float = 0.5
+    cosines: tf.Tensor,
+    class_index: tf.Tensor,
+    *,
+    scale: float = 64.0,
+    margin: float = 0.5,
+    proxies_per_class: int = 1,
 ) -> tf.Tensor:
     """The loss of each row, `[batch]`.
 
     Implements the formula of `ArcFaceLoss`.
 
     Args:
-        cosines: `[batch, proxies]` float.
-        class_index: `[batch]` int32, the column of the proxy of each row's class.
+        cosines: `[batch, classes x proxies_per_class]` float, with adjacent columns for a class.
+        class_index: `[batch]` int32, the index of each row's class.
         scale: positive.
         margin: radians, 0 to pi/2.
+        proxies_per_class: at least 1.
     """
+    if proxies_per_class > 1:
+        by_class = tf.reshape(cosines, [-1, cosines.shape[1] // proxies_per_class, proxies_per_class])
+        cosines = tf.reduce_max(by_class, axis=2)
     own = tf.one_hot(class_index, cosines.shape[1], on_value=True, off_value=False)
     own_cosine = tf.reduce_sum(tf.where(own, cosines, tf.zeros_like(cosines)), axis=1, keepdims=True)
     logits = scale * tf.where(own, with_angular_margin(own_cosine, margin), cosines)
@@ -52,24 +61,27 @@ class ArcFaceLoss(ProxyLoss):
                   cos(theta_y) - margin sin(margin)         beyond
         L_q     = -log(exp(scale a) / (exp(scale a) + sum over classes z != y of exp(scale c_z)))  (eq. 3)
 
-    with y the embedding's class. The second line is that of the authors' code. With it, a decreases with
-    theta_y everywhere (by a jump where the second line begins). The gradient is exact, except at
-    theta_y = 0, where that of sin(theta_y) is set to 0.
+    with y the embedding's class. With several proxies for each class (sub-centers, for noisy or varied
+    classes), c_z is the largest of their cosines. The second line is that of the authors' code. With it, a
+    decreases with theta_y everywhere (by a jump where the second line begins). The gradient is exact, except
+    at theta_y = 0, where that of sin(theta_y) is set to 0.
 
     Args:
         labels: the training labels, see `ProxyLoss`.
         scale: positive; the paper's s. Default 64.
         margin: radians, 0 to pi/2; the paper's m. Default 0.5.
+        proxies_per_class: at least 1; K of sub-center ArcFace, 3 in its paper. Default 1.
         reduction: "mean" or None, see `ProxyLoss`.
         name: name of the loss.
 
-    Shapes: labels `[batch]` or `[batch, 1]` integers, cosines `[batch, classes]` floats, from the layer
-    that `proxies()` makes.
+    Shapes: labels `[batch]` or `[batch, 1]` integers, cosines `[batch, classes x proxies_per_class]`
+    floats, from the layer that `proxies()` makes.
 
     Every row counts, even one without another row of its class in the batch. With one class the loss is 0.
 
     Reference: Deng et al., ArcFace: Additive Angular Margin Loss for Deep Face Recognition, CVPR 2019,
-    arXiv 1801.07698; defaults are the paper's. Memory: about four matrices `[batch, classes]`.
+    arXiv 1801.07698; defaults are the paper's. Sub-centers: Deng et al., Sub-center ArcFace, ECCV 2020.
+    Memory: about four matrices `[batch, classes x proxies_per_class]`.
 
     >>> loss = ArcFaceLoss(labels=[3, 7])
     >>> round(float(loss([7, 3], [[0.1, 0.2], [0.1, 0.0]])), 4)
@@ -82,11 +94,14 @@ class ArcFaceLoss(ProxyLoss):
         *,
         scale: float = 64.0,
         margin: float = 0.5,
+        proxies_per_class: int = 1,
         reduction: str | None = "mean",
         name: str = "arc_face",
     ):
         hyper_parameters = {
             "scale": checks.number("scale", scale, above=0),
             "margin": checks.number("margin", margin, at_least=0, at_most=math.pi / 2),
+            "proxies_per_class": checks.integer("proxies_per_class", proxies_per_class, at_least=1),
         }
         super().__init__(arc_face_loss, hyper_parameters, labels, reduction=reduction, name=name)
+        self.proxies_per_class = int(hyper_parameters["proxies_per_class"])

@@ -93,11 +93,17 @@ class ProxyLoss(Loss):
         with tf.name_scope(self.name):
             labels, cosines, weights = checked_batch(y_true, self._checked_cosines(y_pred), sample_weight)
             class_index, known = self.class_index(labels)
-            losses = self.of_cosines(cosines, class_index)
+            losses = self.of_cosines(cosines, class_index, known)
             return global_mean(losses, tf.where(known, weights, tf.zeros_like(weights)), self.reduction)
 
-    def of_cosines(self, cosines: tf.Tensor, class_index: tf.Tensor) -> tf.Tensor:
-        """The loss of each row, `[batch]`, given the column of its class, or of its class's first proxy."""
+    def of_cosines(self, cosines: tf.Tensor, class_index: tf.Tensor, known: tf.Tensor) -> tf.Tensor:
+        """The loss of each row, `[batch]`.
+
+        Args:
+            cosines: `[batch, proxies]`.
+            class_index: `[batch]` int32, the number of each row's class.
+            known: `[batch]` bool, the rows that count. Only losses that compare rows need it.
+        """
         return self._core(cosines, class_index, **self.hyper_parameters)
 
     def get_config(self) -> dict[str, Any]:

@@ -108,7 +108,7 @@ class SampledProxyLoss(Loss):
             each = tf.range(self.loss.proxies_per_class)
             columns = tf.reshape(chosen[:, None] * self.loss.proxies_per_class + each, [-1])
             cosines = self._layer.cosines(embeddings, columns)
-            losses = self.loss.of_cosines(cosines, tf.searchsorted(chosen, class_index))
+            losses = self.loss.of_cosines(cosines, tf.searchsorted(chosen, class_index), known)
             return global_mean(losses, tf.where(known, weights, tf.zeros_like(weights)), self.reduction)
 
     def get_config(self) -> dict[str, Any]:
