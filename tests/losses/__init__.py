@@ -56,7 +56,7 @@ OPTIONS = {
         {"include_self": True},
         {"temperature": 0.1, "rho": 10.0, "delta": 0.2},
     ],
-    "triplet": [{"margin": 0.0}, {"margin": 1.5}],
+    "triplet": [{"margin": 0.0}, {"margin": 1.5}, {"squared": False}, {"soft": True}],
     "contrastive": [{"margin": 0.3}, {"margin": 2.0}],
     "lifted_structure": [{"margin": 0.0}, {"squared": True}],
     "multi_similarity": [{"alpha": 0.5, "beta": 5.0, "threshold": -0.2}, {"epsilon": 0.6}, {"epsilon": 2.1}],
@@ -90,6 +90,8 @@ SOFT = {
     "triplet": [
         *({"margin": 1.0, "mining": mining} for mining in ("semi_hard", "hard", "all")),
         {"margin": 1.0, "mining": "hard", "hardest": 4},
+        *({"squared": False, "soft": True, "mining": mining} for mining in ("semi_hard", "hard", "all")),
+        {"squared": False, "margin": 0.7, "mining": "all"},
     ],
     "contrastive": [{"margin": 1.5}],
     "n_pairs": [{"normalize": False}, {"normalize": True}],

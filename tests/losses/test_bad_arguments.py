@@ -57,6 +57,7 @@ NO_BOOLEAN = ["no", None, 2]
         ("sup_ap", "include_self", NO_BOOLEAN),
         ("triplet", "margin", [-0.1, *NO_NUMBER]),
         ("triplet", "mining", ["easy", "Hard", None, 4]),
+        *[("triplet", switch, NO_BOOLEAN) for switch in ("squared", "soft")],
         ("triplet", "hardest", [-1, *NO_INTEGER]),
         ("contrastive", "margin", [-0.1, *NO_NUMBER]),
         ("n_pairs", "normalize", NO_BOOLEAN),

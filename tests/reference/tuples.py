@@ -7,8 +7,15 @@ import numpy as np
 from tests.reference.common import by_query, candidates, cosine, unit
 
 
-def triplet(*pairs, margin=0.2, mining="semi_hard", hardest=0):  # eq. 1 of arXiv 1903.03238
-    """The mean of [d_p^2 + m - d_n^2]_+ over the mined triplets, and which queries are valid."""
+def triplet(*pairs, margin=0.2, mining="semi_hard", squared=True, soft=False, hardest=0):
+    """The mean of eq. 1 of arXiv 1903.03238, or of its softplus, over the mined triplets, and valid queries."""
+
+    def of_triplet(positive, negative):
+        if not squared:
+            positive, negative = math.sqrt(max(positive, 0)), math.sqrt(max(negative, 0))
+        if soft:
+            return math.log(1 + math.exp(positive - negative))
+        return max(positive + margin - negative, 0)
 
     def triplets(d2, positives, negatives):
         if mining == "all":
@@ -25,7 +32,7 @@ def triplet(*pairs, margin=0.2, mining="semi_hard", hardest=0):  # eq. 1 of arXi
         if not negatives:
             return 0.0
         d2 = [2 - 2 * s_j for s_j in s]
-        terms = [max(d2[p] + margin - d2[n], 0) for p, n in triplets(d2, positives, negatives)]
+        terms = [of_triplet(d2[p], d2[n]) for p, n in triplets(d2, positives, negatives)]
         return sum(terms) / len(terms)
 
     losses, _ = by_query(loss, *pairs)

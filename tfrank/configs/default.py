@@ -46,7 +46,8 @@ LOSS_RECIPES = {
         include_self=False,
     ),
     # hardest: the loss takes only this many queries with the largest loss in the batch; 0: all.
-    "triplet": dict(margin=0.2, mining="semi_hard", hardest=0),
+    # squared: compares squared distances. soft: softplus in place of hinge and margin.
+    "triplet": dict(margin=0.2, mining="semi_hard", squared=True, soft=False, hardest=0),
     "contrastive": dict(margin=1.0),
     # Embeddings are not normalised unless normalize=True.
     "n_pairs": dict(normalize=False),

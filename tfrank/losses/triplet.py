@@ -1,13 +1,16 @@
 """Triplet loss with mining in the batch (Schroff et al., CVPR 2015; Hermans et al., arXiv 1703.07737)."""
 
+import functools
+import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
 from tfrank.common import checks, distributed
 from tfrank.losses.core import scalars
+from tfrank.losses.core.distances import unit_distances
 from tfrank.losses.core.permutation import inverse
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.rows import Block, Kernel, score_rows
@@ -29,61 +32,92 @@ def _shared(slope, mask):
     return tf.where(mask, slope / ties, tf.zeros_like(slope))
 
 
-def _hinge(margin, s_positive, s_negative):
-    """Eq. 1 for unit vectors, d^2 = 2 - 2s, and its derivative with respect to s_negative."""
-    violation = margin + 2 * (s_negative - s_positive)
-    return tf.nn.relu(violation), 2 * tf.cast(violation > 0, violation.dtype)
+class Form(NamedTuple):
+    """How the loss of a triplet depends on its distances.
+
+    Attributes:
+        squared: whether distances are squared.
+        soft: whether the loss is the softplus of their difference, and not a hinge with a margin.
+    """
+
+    squared: bool
+    soft: bool
+
+    def of_triplet(self, margin, s_positive, s_negative):
+        """The loss, and its slopes by the similarities of the positive and of the negative."""
+        if self.squared:  # For unit vectors, d^2 = 2 - 2s.
+            difference, slopes = 2 * (s_negative - s_positive), (-2.0, 2.0)
+        else:
+            (_, d_positive, slope), (_, d_negative, other) = map(unit_distances, (s_positive, s_negative))
+            difference, slopes = d_positive - d_negative, (slope, -other)
+        if self.soft:
+            losses, active = tf.nn.softplus(difference), tf.sigmoid(difference)
+        else:
+            losses = tf.nn.relu(margin + difference)
+            active = tf.cast(losses > 0, losses.dtype)
+        return losses, *(active * slope for slope in slopes)
 
 
-def _batch_hard(block: Block, margin):
+def _batch_hard(form: Form, block: Block, margin):
     """The kernel that takes the farthest positive and the nearest negative."""
     s_positive, s_negative = _farthest(block.s, block.positive_mask), _nearest(block.s, block.negative_mask)
-    losses, slope = _hinge(margin, s_positive, s_negative)
-    push = _shared(slope, block.negative_mask & (block.s == s_negative))
-    pull = _shared(slope, block.positive_mask & (block.s == s_positive))
-    return losses[:, 0], push - pull
+    losses, of_positive, of_negative = form.of_triplet(margin, s_positive, s_negative)
+    push = _shared(of_negative, block.negative_mask & (block.s == s_negative))
+    pull = _shared(of_positive, block.positive_mask & (block.s == s_positive))
+    return losses[:, 0], push + pull
 
 
-def _semi_hard(block: Block, margin):
+def _semi_hard(form: Form, block: Block, margin):
     """The kernel that takes, for each positive, the nearest negative beyond it, or else the farthest."""
     farthest = _farthest(block.s, block.negative_mask)
 
     def term(s_positive):
         farther = _nearest(block.s, block.negative_mask & (block.s < s_positive))
         s_negative = tf.where(farther > block.s.dtype.min, farther, farthest)
-        losses, slope = _hinge(margin, s_positive, s_negative)
-        return losses[:, 0], _shared(slope, block.negative_mask & (block.s == s_negative))
+        losses, of_positive, of_negative = form.of_triplet(margin, s_positive, s_negative)
+        push = _shared(of_negative, block.negative_mask & (block.s == s_negative))
+        return losses[:, 0], of_positive[:, 0], push
 
     return _mean_over_positives(block, term)
 
 
-def _all_triplets(block: Block, margin):
+def _all_triplets(form: Form, block: Block, margin):
     """The kernel that takes every positive and every negative."""
 
     def term(s_positive):
-        losses, slopes = _hinge(margin, s_positive, block.s)
-        losses, slopes = (tf.where(block.negative_mask, x, tf.zeros_like(x)) for x in (losses, slopes))
-        return tf.reduce_sum(losses, axis=1) / block.negatives, slopes / block.negatives[:, None]
+        parts = form.of_triplet(margin, s_positive, block.s)
+        losses, pull, push = (tf.where(block.negative_mask, x, tf.zeros_like(x)) for x in parts)
+        of_query = 1 / block.negatives
+        return (
+            tf.reduce_sum(losses, axis=1) * of_query,
+            tf.reduce_sum(pull, axis=1) * of_query,
+            push * of_query[:, None],
+        )
 
     return _mean_over_positives(block, term)
 
 
-def _mean_over_positives(block: Block, term: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]):
-    """The mean of `term`, which maps a positive's similarity to its loss and the slopes of its negatives."""
+def _mean_over_positives(block: Block, term: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]):
+    """The mean of `term`: the loss of a positive's similarity, its slope, and the slopes of its negatives."""
     zero = tf.zeros_like(block.s)
 
     def visit(i, exists, losses, slopes):
-        loss, push = term(block.at(i))
+        loss, pull, push = term(block.at(i))
         share = tf.cast(exists, loss.dtype) / block.positives
-        loss = tf.where(exists, loss / block.positives, tf.zeros_like(loss))
-        push = share[:, None] * push
-        # The loss depends on s_n - s_p, so s_p gets minus the sum of the slopes of the negatives.
-        return losses + loss, block.add_at(slopes + push, i, -tf.reduce_sum(push, axis=1))
+        loss, pull = (tf.where(exists, share * x, tf.zeros_like(x)) for x in (loss, pull))
+        return losses + loss, block.add_at(slopes + share[:, None] * push, i, pull)
 
     return block.loop_over_positives(visit, (zero[:, 0], zero))
 
 
-MINING: dict[str, Kernel] = {"semi_hard": _semi_hard, "hard": _batch_hard, "all": _all_triplets}
+_KERNELS = {"semi_hard": _semi_hard, "hard": _batch_hard, "all": _all_triplets}
+MINING = tuple(_KERNELS)
+# One function for each combination, so that each is compiled once.
+_COMBINED: dict[tuple[str, Form], Kernel] = {
+    (mining, form): functools.partial(kernel, form)
+    for mining, kernel in _KERNELS.items()
+    for form in itertools.starmap(Form, itertools.product([True, False], repeat=2))
+}
 
 
 def triplet_loss(
@@ -95,13 +129,15 @@ def triplet_loss(
     *,
     margin: Scalar = 0.2,
     mining: str = "semi_hard",
+    squared: bool = True,
+    soft: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_q of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
     Implements the formula of `TripletLoss`. Takes the arguments of `score_rows`; embeddings have unit norm.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
-    return score_rows(MINING[mining], *rows, margin, needs_negatives=True)
+    return score_rows(_COMBINED[mining, Form(squared, soft)], *rows, margin, needs_negatives=True)
 
 
 def hardest_queries(losses: tf.Tensor, valid: tf.Tensor, number: int) -> tf.Tensor:
@@ -133,6 +169,9 @@ class TripletLoss(RankingLoss):
         "hard"       L(p, n) of the farthest positive and the nearest negative
         "all"        mean over all positives p and negatives n of L(p, n)
 
+    With `squared=False` it is the distances d that are compared, not their squares. With `soft` the hinge
+    and its margin are replaced: L(p, n) = log(1 + exp(d_p^2 - d_n^2)), or of d_p - d_n as in Hermans et al.
+
     Rows at the same distance share the gradient equally.
 
     With `hardest` = N, only the N queries with the largest L_q in the global batch count. With "hard" mining
@@ -142,10 +181,15 @@ class TripletLoss(RankingLoss):
     Sample weights apply to the N queries, but do not influence which ones are chosen.
 
     Args:
-        margin: m, of squared distances, at least 0. Default 0.2 (Schroff et al.).
+        margin: m, of squared distances unless `squared=False`, at least 0; not used if `soft`. Default 0.2
+            (Schroff et al.).
         mining: "semi_hard", "hard" or "all". Default "semi_hard", that of Schroff et al.; if no semi-hard
             negative exists, the farthest one is used, as in TensorFlow Addons. "hard" is the batch hard of
             Hermans et al.
+        squared: whether distances are squared. Default True (Schroff et al.); False is the default of
+            pytorch-metric-learning and TensorFlow Addons.
+        soft: whether to use the softplus in place of the hinge, the soft margin of Hermans et al. Default
+            False.
         hardest: N; 0 means that all valid queries count. Default 0.
         reduction: "mean" or None, see `RankingLoss`.
         name: name of the loss.
@@ -169,6 +213,8 @@ class TripletLoss(RankingLoss):
         margin: Scalar = 0.2,
         *,
         mining: str = "semi_hard",
+        squared: bool = True,
+        soft: bool = False,
         hardest: int = 0,
         reduction: str | None = "mean",
         name: str = "triplet",
@@ -176,6 +222,8 @@ class TripletLoss(RankingLoss):
         hyper_parameters = {
             "margin": scalars.number("margin", margin, at_least=0),
             "mining": checks.one_of("mining", mining, MINING),
+            "squared": checks.boolean("squared", squared),
+            "soft": checks.boolean("soft", soft),
         }
         super().__init__(triplet_loss, hyper_parameters, reduction=reduction, name=name)
         self.hardest = checks.integer("hardest", hardest, at_least=0)
