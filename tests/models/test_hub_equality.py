@@ -37,6 +37,16 @@ CASES = {
         {**VIT, "num_register_tokens": 4},
         ("dinov3", {**WIDE, "num_register_tokens": 4, "use_key_bias": False}),
     ),
+    "dinov2 giant": (
+        "Dinov2",
+        {**DINOV2, "use_swiglu_ffn": True},
+        ("dinov2", WIDE | TABLE | {"use_swiglu_ffn": True}),
+    ),
+    "dinov3 plus": (
+        "DINOv3ViT",
+        {**VIT, "num_register_tokens": 4, "use_gated_mlp": True, "hidden_act": "silu"},
+        ("dinov3", {**WIDE, "num_register_tokens": 4, **hub_sizes._GATED}),
+    ),
     "clip": ("CLIPVision", VIT, ("clip", TOWER)),
     "openclip": (
         "CLIPVision",

@@ -8,7 +8,7 @@ from tests.reference.common import by_query, candidates, cosine, unit
 
 
 def triplet(*pairs, margin=0.2, mining="semi_hard", squared=True, soft=False, hardest=0):
-    """The mean of eq. 1 of arXiv 1903.03238, or of its softplus, over the mined triplets, and valid queries."""
+    """The mean of eq. 1 of arXiv 1903.03238, or of its softplus, over mined triplets; and valid queries."""
 
     def of_triplet(positive, negative):
         if not squared:

@@ -45,15 +45,20 @@ def test_before_a_run_has_begun_the_path_of_test_records_may_change_and_the_test
         check_config_of(str(tmp_path), config)
 
 
-def test_a_config_with_a_field_that_the_saved_one_lacks_is_another(tmp_path):
+def test_a_field_that_the_saved_config_lacks_was_added_later_and_had_its_default(tmp_path):
     config = digits.get_config()
     check_config_of(str(tmp_path), config)
     has_checkpoint(tmp_path)
     saved = json.loads((tmp_path / "config.json").read_text())
-    del saved["train"]["learning_rate"]
+    del saved["train"]["layer_decay"], saved["model"]["drop_path"]
     (tmp_path / "config.json").write_text(json.dumps(saved))
-    with pytest.raises(InputError, match=r"train\.learning_rate: None before"):
+    check_config_of(str(tmp_path), config)
+    workdir.check_model_of(str(tmp_path), config)
+    config.train.layer_decay, config.model.drop_path = 0.5, 0.1
+    with pytest.raises(InputError, match=r"train\.layer_decay: 1\.0 before, 0\.5 now"):
         check_config_of(str(tmp_path), config)
+    with pytest.raises(InputError, match=r"model\.drop_path: 0\.0 before, 0\.1 now"):
+        workdir.check_model_of(str(tmp_path), config)
 
 
 def test_a_resume_may_change_how_long_it_goes_on_and_how_it_is_measured(tmp_path):

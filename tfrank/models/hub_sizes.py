@@ -64,6 +64,8 @@ def _tower(patch, dim, layers, heads, activation, mlp=None):
     return arguments | ({"intermediate_dim": mlp} if mlp else {})
 
 
+# DINOv3's sizes with a plus in their names.
+_GATED = {"use_key_bias": False, "use_gated_mlp": True, "hidden_activation": "silu"}
 # Published sizes: the family, and the arguments of its class.
 SIZES: dict[str, tuple[str, dict[str, Any]]] = {
     "vit_tiny": ("vit", _vit(16, 192, 12, 3)),
@@ -80,12 +82,16 @@ SIZES: dict[str, tuple[str, dict[str, Any]]] = {
     "dinov2_small": ("dinov2", _dinov2(384, 12, 6)),
     "dinov2_base": ("dinov2", _dinov2(768, 12, 12)),
     "dinov2_large": ("dinov2", _dinov2(1024, 24, 16)),
+    "dinov2_giant": ("dinov2", _dinov2(1536, 40, 24) | {"use_swiglu_ffn": True}),
     "dinov2_small_registers": ("dinov2", _dinov2(384, 12, 6, 4)),
     "dinov2_base_registers": ("dinov2", _dinov2(768, 12, 12, 4)),
     "dinov2_large_registers": ("dinov2", _dinov2(1024, 24, 16, 4)),
+    "dinov2_giant_registers": ("dinov2", _dinov2(1536, 40, 24, 4) | {"use_swiglu_ffn": True}),
     "dinov3_small": ("dinov3", _dino(16, 384, 12, 6, 4) | {"use_key_bias": False}),
     "dinov3_base": ("dinov3", _dino(16, 768, 12, 12, 4) | {"use_key_bias": False}),
     "dinov3_large": ("dinov3", _dino(16, 1024, 24, 16, 4) | {"use_key_bias": False}),
+    "dinov3_small_plus": ("dinov3", _dino(16, 384, 12, 6, 4) | _GATED),
+    "dinov3_huge_plus": ("dinov3", _dino(16, 1280, 32, 20, 4) | _GATED),
     # OpenAI's CLIP, and that of OpenCLIP and LAION, whose activation is another.
     "clip_base": ("clip", _tower(16, 768, 12, 12, "quick_gelu")),
     "clip_base_32": ("clip", _tower(32, 768, 12, 12, "quick_gelu")),

@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from tfrank.common import files
 from tfrank.common.checks import InputError
+from tfrank.configs import default
 from tfrank.training.checkpoints import saved_checkpoints
 
 # Values of `config.data.name` for a user's own data, whose path then names the run; endings cut off the path.
@@ -142,6 +143,8 @@ def _compare(path: str, config: ConfigDict, matters: Callable[[str], bool]) -> N
     before, now = flatten(_load(path)), flatten(json.loads(config.to_json()))
     if not before:
         raise InputError(f"{path} is damaged (it is empty). Choose another --workdir.")
+    # Fields that were added since then had their defaults.
+    before = flatten(json.loads(default.get_config(config.loss.name).to_json())) | before
     changed = [
         f"{field}: {before.get(field)!r} before, {now.get(field)!r} now"
         for field in sorted(before | now)

@@ -37,6 +37,11 @@ class Embedder:
             self.folder, self.fingerprint = folder, fingerprint(folder)
             # The model is held, since the signature alone does not keep the variables alive.
             self._model = tf.saved_model.load(folder)
+            if "encoded" not in self._model.signatures:
+                raise ValueError(
+                    "it does not take image files; a head on the embeddings of another model does so once it"
+                    " is joined with that model, tfrank-export --model=RUN --after=SAVED_MODEL"
+                )
             self._signature = self._model.signatures["encoded"]
             self.dim = int(self._signature.structured_outputs["embedding"].shape[-1])
 
