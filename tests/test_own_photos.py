@@ -148,6 +148,9 @@ def test_vectors_that_rank_better_than_the_trained_head_are_said_without_advice_
     (warning,) = warnings_of(rows, None, FALLING)
     assert warning.startswith("The vectors themselves rank the test set better than the trained model: Rec")
     assert "--config.train.learning_rate" in warning and "image_size" not in warning
+    rows["start"] = {"recall_at_1": 0.7, "map": 0.4}
+    (warning,) = warnings_of(rows, None, FALLING)
+    assert warning.startswith("Training made the model worse")
 
 
 def test_a_start_that_no_step_improved_is_said():

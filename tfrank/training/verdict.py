@@ -52,11 +52,14 @@ def warnings_of(
     """
     advice = TRY.format(images="" if "vectors" in rows else LARGER)
     found = []
-    for name, worse in BEFORE.items():
-        for metric, title in COMPARED.items() if name in rows else ():
-            before, after = (rows[one].get(metric) for one in (name, "trained"))
+    for metric, title in COMPARED.items():
+        after = rows["trained"].get(metric)
+        befores = ((worse, rows[name].get(metric)) for name, worse in BEFORE.items() if name in rows)
+        # The first is enough: the start of a head is as good as the vectors.
+        for worse, before in befores:
             if before is not None and after < before:
                 found.append(f"{worse}: {title} {before:.4f} before, {after:.4f} now. {advice}")
+                break
     if best and not best.step:
         found.append(
             "No step was better than the start on the validation classes, so the start is what was measured"
