@@ -110,6 +110,7 @@ def test_head_and_network_are_exported_as_one_model_that_embeds_as_both(run, tmp
         ("model.backbone", "convnet", "go together: images have another backbone"),
         ("evaluation.scales", (1.0, 0.5), "Vectors have no scales"),
         ("model.hidden", (0,), "config.model.hidden"),
+        ("model.head", "none", "There is nothing to train"),
         ("data.dim", 0, "config.data.dim"),
         ("train.frozen_backbone", True, "pretrained weights"),
     ],

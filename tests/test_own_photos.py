@@ -13,6 +13,7 @@ from tests.programs import ROOT
 from tfrank.common.checks import InputError
 from tfrank.configs import default, own_images
 from tfrank.models.embedding import embedding_model, initialize_head_with_pca, split_at_head
+from tfrank.models.vector_model import vector_model
 from tfrank.run import settings
 from tfrank.training.trainer import Best
 from tfrank.training.verdict import best_sentence, warnings_of
@@ -121,6 +122,20 @@ def test_without_a_head_the_features_are_the_embedding():
     model = embedding_model(image_size=8, blocks=1, filters=4, head="none", embedding_dim=6)
     assert model.output_shape == (None, 64)
     assert [variable.path.split("/")[-2] for variable in model.trainable_variables][-1] != "embedding"
+
+
+@pytest.mark.parametrize("images", [3, 30])
+def test_a_pca_of_very_many_features_is_the_same_without_their_square_matrix(images, monkeypatch):
+    features = np.random.default_rng(0).normal(size=(images, 20)) * np.linspace(1, 3, 20)
+    kernels = []
+    for most in (4096, 10):
+        monkeypatch.setattr("tfrank.models.embedding._MOST_SQUARE", most)
+        model = vector_model(input_dim=20, embedding_dim=5)
+        initialize_head_with_pca(model, features)
+        kernels.append(model.get_layer("embedding").kernel.numpy())
+    same = min(images, 5)
+    np.testing.assert_allclose(kernels[1][:, :same], kernels[0][:, :same], atol=1e-5)
+    np.testing.assert_allclose(kernels[1].T @ kernels[1], np.eye(5), atol=1e-5)
 
 
 def test_a_pca_of_more_dimensions_than_features_is_refused():

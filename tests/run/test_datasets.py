@@ -4,8 +4,10 @@ import dataclasses
 import importlib
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -63,6 +65,32 @@ def test_a_source_is_prepared_into_the_workdir(config, images, records, tmp_path
     assert (
         datasets.build_data(config, str(tmp_path / "other")).train.fingerprint() == data.train.fingerprint()
     )
+
+
+def test_records_in_the_workdir_of_another_source_are_not_used(config, images, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        shutil.copytree(images, folder)
+    config.data.source = str(first)
+    data = build(config, tmp_path)
+    config.data.source = str(second)
+    with pytest.raises(InputError, match=r"has records of .*first, not of .*second"):
+        build(config, tmp_path)
+    # A source that is at another place now is the same one.
+    shutil.rmtree(first)
+    assert build(config, tmp_path).train.fingerprint() == data.train.fingerprint()
+
+
+def test_embeddings_that_are_newer_than_their_records_are_not_those(config, tmp_path):
+    config.data.name, config.model.backbone = "embeddings", "vectors"
+    config.data.source = str(tmp_path / "features.npz")
+    np.savez(config.data.source, embeddings=np.ones([24, 3]), labels=np.arange(24) // 4)
+    build(config, tmp_path)
+    build(config, tmp_path)
+    later = time.time() + 10
+    os.utime(config.data.source, (later, later))
+    with pytest.raises(InputError, match=r"features\.npz as it is now"):
+        build(config, tmp_path)
 
 
 def test_neither_source_nor_records_is_said(config, tmp_path):

@@ -17,7 +17,8 @@ def encode(vector: np.ndarray) -> bytes:
     >>> encode(np.array([1.0, 2.0])).hex()
     '0000803f00000040'
     """
-    return np.asarray(vector, "<f4").tobytes()
+    with np.errstate(over="ignore"):  # Infinity is refused where records are written.
+        return np.asarray(vector).astype("<f4").tobytes()
 
 
 def decode(encoded: bytes) -> np.ndarray:

@@ -19,6 +19,8 @@ from tfrank.models.preprocessing import MODES as PREPROCESSINGS
 # The head maps pooled features to an embedding: none, or a linear layer initialised as a PCA or at random.
 HEADS = ("none", "pca", "random")
 HEAD_LAYER = "embedding"
+# Dimensions up to which the PCA of features takes their square matrix.
+_MOST_SQUARE = 4096
 
 
 def embedding_model(
@@ -152,11 +154,27 @@ def initialize_head_with_pca(model: keras.Model, features: np.ndarray) -> None:
     """
     kernel = model.get_layer(HEAD_LAYER).kernel
     rows = np.asarray(features, np.float64)
-    _, directions = np.linalg.eigh(rows.T @ rows)
+    if rows.shape[1] > _MOST_SQUARE:
+        directions = _directions_of_wide(rows, kernel.shape[1])
+    else:
+        _, directions = np.linalg.eigh(rows.T @ rows)
     # The sign of an eigenvector is arbitrary in LAPACK: make its largest entry positive.
     directions = directions[:, ::-1][:, : kernel.shape[1]]
     largest = np.take_along_axis(directions, np.argmax(np.abs(directions), axis=0)[None], axis=0)
     kernel.assign((directions * np.sign(largest)).astype(np.float32))
+
+
+def _directions_of_wide(rows: np.ndarray, count: int) -> np.ndarray:
+    """The principal directions of rows as eigh gives them, the last one first; `[dim, at least count]`.
+
+    Without the square matrix of all dimensions. If there are fewer rows, others that are orthogonal follow.
+    """
+    directions = np.linalg.svd(rows, full_matrices=False)[2].T
+    if (missing := count - directions.shape[1]) > 0:
+        others = np.random.default_rng(0).normal(size=(len(directions), missing))
+        others -= directions @ (directions.T @ others)
+        directions = np.concatenate([directions, np.linalg.qr(others)[0]], axis=1)
+    return directions[:, ::-1]
 
 
 def resolve_options(

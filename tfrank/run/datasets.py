@@ -17,7 +17,7 @@ from tfrank.data.images import ImageLoader
 from tfrank.data.index import UNKNOWN, RecordIndex, concatenate, select
 from tfrank.data.prepare.builder import prepare
 from tfrank.data.prepare.scan import Features, open_foreign_records
-from tfrank.data.record_folder import GROUND_TRUTH, load_ground_truth, load_summary, open_split
+from tfrank.data.record_folder import GROUND_TRUTH, SUMMARY, load_ground_truth, load_summary, open_split
 from tfrank.data.records import RecordReader, encoded_image
 from tfrank.data.relabel import add_label_noise, hold_out, merge_classes
 from tfrank.data.samplers import (
@@ -154,12 +154,31 @@ def _records_folder(data, workdir):
     if before is None:
         if not data.records:
             _prepare(data, folder, options)
+    elif _of_another_source(before, data, folder):
+        raise InputError(
+            f"{folder} has records of {before['source_dir']}, not of {data.source} as it is now. Choose"
+            " another --workdir, or give the folder of the records, --config.data.records=PATH."
+        )
     elif before["source"] != data.name or (options and before["options"] != options):
         raise InputError(
             f"{folder} has records of {before['source']} with {before['options']}, not of {data.name} with"
             f" {options}. Name other records, --config.data.test_records=PATH, or choose another --workdir."
         )
     return folder
+
+
+def _of_another_source(summary, data, folder):
+    """Returns whether records are of another path that still exists, or of an older file of embeddings.
+
+    A source may be moved or deleted once its records are written.
+    """
+    if not data.source or not os.path.exists(data.source) or not summary.get("source_dir"):
+        return False
+    there, here = summary["source_dir"], os.path.realpath(data.source)
+    if there != here:
+        return os.path.exists(there)
+    written = os.path.getmtime(os.path.join(folder, SUMMARY))
+    return data.name == settings.EMBEDDINGS and os.path.isfile(here) and os.path.getmtime(here) > written
 
 
 def _prepare(data, folder, options):

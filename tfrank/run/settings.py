@@ -215,6 +215,11 @@ def _check_vectors(config):
         )
     for units in config.model.hidden:
         checks.integer("config.model.hidden", units, at_least=1)
+    if vectors and config.model.head == "none" and not config.model.hidden:
+        raise InputError(
+            "There is nothing to train: the model has no head and no hidden layers. Set"
+            " config.model.head=pca, or config.model.hidden=512."
+        )
     if vectors and any_size(config):
         raise InputError("Vectors have no scales. Leave out config.evaluation.full_size and scales.")
 

@@ -20,7 +20,8 @@ LABELS = np.repeat([7, 3, 12, 9, 4, 8], 4)
 
 
 def npz(path, **arrays):
-    np.savez(path, **arrays)
+    with open(path, "wb") as file:
+        np.savez(file, **arrays)
     return str(path)
 
 
@@ -79,6 +80,28 @@ def test_classes_are_divided_where_there_is_no_split_and_rows_without_a_label_ar
     assert "2 rows of" in printed and "3 of 6 classes, drawn at random, are tested on" in printed
 
 
+@pytest.mark.parametrize(
+    "labels",
+    [LABELS.astype(float), LABELS.astype(str).astype("S"), LABELS[:, None], LABELS.astype("uint8")],
+    ids=["floats of pandas", "bytes", "a column", "bytes of integers"],
+)
+def test_labels_are_the_same_classes_in_every_form(tmp_path, labels):
+    plain = list(read_embeddings(npz(tmp_path / "a.npz", embeddings=ROWS, labels=LABELS)))
+    assert (
+        list(read_embeddings(npz(tmp_path / "b.NPZ", embeddings=ROWS, labels=labels, notes=[None]))) == plain
+    )
+
+
+def test_missing_labels_among_floats_have_no_class_and_the_word_none_is_one(tmp_path):
+    labels = LABELS.astype(float)
+    labels[:3] = np.nan, -1.0, -1
+    images = list(read_embeddings(npz(tmp_path / "a.npz", embeddings=ROWS, labels=labels)))
+    assert len(images) == 21 and {image.text for image in images} == set(LABELS.astype(str))
+    words = np.where(LABELS == 7, "None", LABELS.astype(str))
+    images = list(read_embeddings(npz(tmp_path / "b.npz", embeddings=ROWS, labels=words)))
+    assert len(images) == 24 and "None" in {image.text for image in images}
+
+
 BAD = ROWS.copy()
 BAD[2, 1], BAD[5] = np.nan, 0
 
@@ -87,7 +110,7 @@ def test_rows_that_are_not_finite_or_zero_are_skipped_by_name(tmp_path):
     path = npz(tmp_path / "a.npz", embeddings=BAD, labels=LABELS)
     prepare("embeddings", path, str(tmp_path / "records"), processes=1, max_skipped=0.1)
     skipped = (tmp_path / "records" / "skipped.csv").read_text()
-    assert ",2,a number is not finite" in skipped and ",5,all numbers are zero" in skipped
+    assert ",2,a number is not finite" in skipped and ",5,its norm is below 1e-06" in skipped
 
 
 @pytest.mark.parametrize(
@@ -95,9 +118,13 @@ def test_rows_that_are_not_finite_or_zero_are_skipped_by_name(tmp_path):
     [
         ({"embeddings": ROWS}, "it has no labels"),
         ({"labels": LABELS}, "it has no embeddings"),
-        ({"embeddings": ROWS, "labels": LABELS[:5]}, "there are 5 labels, and 24 rows of another column"),
+        ({"embeddings": ROWS, "labels": LABELS[:5]}, "there are 5 labels, and 24 embeddings"),
         ({"embeddings": ROWS[0], "labels": LABELS}, r"embeddings are float32 of shape \[3\]"),
-        ({"embeddings": ROWS.astype(int), "labels": LABELS}, "embeddings are int64"),
+        ({"embeddings": ROWS.astype(complex), "labels": LABELS}, "embeddings are complex128"),
+        (
+            {"embeddings": ROWS, "labels": LABELS, "label": LABELS},
+            "two of a kind among embeddings, label, lab",
+        ),
         ({"embeddings": ROWS, "labels": LABELS.astype(object)}, r"make text of it, np.array\(labels"),
         (
             {"embeddings": ROWS, "labels": LABELS, "role": np.full(24, "quarry")},
@@ -117,7 +144,12 @@ def test_other_files_are_named_in_one_line(tmp_path):
     ragged = parquet(tmp_path / "ragged.parquet", [[1.0, 2.0], [1.0]], label=["a", "b"])
     parquet(tmp_path / "empty" / "1.parquet", ROWS[:4], label=["a"] * 4)
     parquet(tmp_path / "empty" / "2.parquet", ROWS[:4, :2], label=["a"] * 4)
+    np.save(tmp_path / "a.npy", ROWS)
+    struct = pa.table({"embedding": [{"x": 1.0}], "label": ["a"]})
+    pq.write_table(struct, tmp_path / "struct.parquet")
     for path, message in [
+        (tmp_path / "a.npy", "ends neither in .npz nor in .parquet"),
+        (tmp_path / "struct.parquet", "and not a list of numbers"),
         (tmp_path / "a.npz", "it is no .npz, or is cut off"),
         (tmp_path / "a.parquet", "cannot be read"),
         (tmp_path / "nothing.npz", "There is no file"),

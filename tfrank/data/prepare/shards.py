@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfrank.common import files
+from tfrank.common.normalize import SMALLEST_NORM
 from tfrank.data import vectors
 from tfrank.data.index import RecordIndex, concatenate, load_index
 from tfrank.data.prepare.image_files import BadImage, ImageFile, checked_image
@@ -229,8 +230,8 @@ def _checked(image: SourceImage, data: bytes, shorter_side: int) -> ImageFile:
     vector = vectors.decode(data)
     if not np.isfinite(vector).all():
         raise BadImage("a number is not finite")
-    if not vector.any():
-        raise BadImage("all numbers are zero")
+    if np.linalg.norm(vector.astype(np.float64)) < SMALLEST_NORM:
+        raise BadImage(f"its norm is below {SMALLEST_NORM:g}")
     return ImageFile(data, image.format, width=len(vector), height=1)
 
 

@@ -1,8 +1,9 @@
 """Embeddings that another model has computed, of images, texts or sounds, with a label each.
 
-- An .npz file has the arrays `embeddings`, `[rows, dim]` floats, and `labels`, `[rows]` words or integers.
-- A parquet file has the columns `embedding`, a list of numbers in each row, and `label`. A folder of such
-  files is read as one, for example an index of images that `tfrank-index` has written.
+- An .npz file has the arrays `embeddings`, `[rows, dim]` numbers, and `labels`, `[rows]` words or integers.
+- A parquet file (which needs pyarrow) has the columns `embedding`, a list of numbers in each row, and
+  `label`. A folder of such files is read as one, for example an index of images that `tfrank-index` has
+  written.
 
 Further arrays or columns may be `ids`, `split`, `role` and `category`, with the meaning of the columns of a
 CSV manifest (`sources.csv_manifest`). Names may be singular or plural in both. Without `ids` a row is named
@@ -11,10 +12,11 @@ by its number, from 0. Without `split` the classes are divided into train and te
 
 import collections
 import glob
+import importlib
 import json
 import os
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,14 +30,14 @@ from tfrank.data.vectors import FORMAT, encode
 COLUMNS = ("embedding", "label", "id", "split", "role", "category")
 _NEEDED = COLUMNS[:2]
 # Labels that mean that a row has no class.
-_UNLABELLED = ("", str(UNKNOWN), "nan", "None")
+_UNLABELLED = ("", str(UNKNOWN))
 _ROWS = 8192
 
 
 def read_embeddings(path: str, *, test_share: float = 0.5, seed: int = 0) -> Iterator[SourceImage]:
     """Yields the rows of a file or folder, in its order, as images of the format "float32".
 
-    Rows without a label (empty or -1) are left out. The labels are read first, then everything.
+    Rows without a label (empty, missing or -1) are left out. The labels are read first, then everything.
 
     Args:
         path: path of an .npz or parquet file, or of a folder of parquet files.
@@ -95,7 +97,8 @@ def read_embeddings(path: str, *, test_share: float = 0.5, seed: int = 0) -> Ite
 def _parts(path: str, without: tuple[str, ...] = ()) -> Iterator[dict[str, Any]]:
     """Yields the columns of some rows at a time: `[rows, dim]` embeddings and lists of text."""
     try:
-        for columns in (_parts_of_npz if path.endswith(".npz") else _parts_of_parquet)(path, without):
+        read = _parts_of_npz if path.lower().endswith(".npz") else _parts_of_parquet
+        for columns in read(path, without):
             yield _checked(columns, without)
     except FileNotFoundError:
         raise InputError(f"There is no file {path}. Give that of the embeddings, .npz or .parquet.") from None
@@ -104,7 +107,7 @@ def _parts(path: str, without: tuple[str, ...] = ()) -> Iterator[dict[str, Any]]
         if "allow_pickle" in reason:
             reason = "an array holds Python objects; make text of it, np.array(labels, dtype=str)"
         raise InputError(
-            f"{path} cannot be read: {reason}. It should be an .npz with embeddings, [rows, dim] floats, and"
+            f"{path} cannot be read: {reason}. It should be an .npz with embeddings, [rows, dim] numbers, and"
             " labels, [rows] words or integers; or parquet files with columns of the same names."
         ) from None
 
@@ -113,19 +116,35 @@ def _parts_of_npz(path, without):
     if not zipfile.is_zipfile(path) and os.path.exists(path):
         raise ValueError("it is no .npz, or is cut off")
     with np.load(path, allow_pickle=False) as arrays:
-        names = {name: _singular(name) for name in arrays.files}
-        yield {column: arrays[name] for name, column in names.items() if column not in without}
+        names = _columns_of(arrays.files, without)
+        yield {column: arrays[name] for name, column in names.items()}
 
 
 def _parts_of_parquet(path, without):
-    import pyarrow.parquet as pq  # Slow to import, and only needed here.
-
+    if not os.path.isdir(path) and not path.lower().endswith(".parquet"):
+        raise ValueError("its name ends neither in .npz nor in .parquet")
+    pq = _parquet()
     for file in _parquet_files(path):
         with pq.ParquetFile(file) as table:
-            names = {name: _singular(name) for name in table.schema_arrow.names}
-            wanted = [name for name, column in names.items() if column in COLUMNS and column not in without]
-            for batch in table.iter_batches(_ROWS, columns=wanted):
-                yield {names[name]: _array(batch.column(name)) for name in wanted}
+            names = _columns_of(table.schema_arrow.names, without)
+            for batch in table.iter_batches(_ROWS, columns=list(names)):
+                yield {column: _array(batch.column(name)) for name, column in names.items()}
+
+
+def _parquet():
+    try:
+        return importlib.import_module("pyarrow.parquet")  # Slow, and only needed here.
+    except ImportError:
+        raise InputError("Parquet files need pyarrow: pip install pyarrow") from None
+
+
+def _columns_of(names: Iterable[str], without: tuple[str, ...]) -> dict[str, str]:
+    """Returns the column of each name that is one; raises ValueError if two names are the same column."""
+    columns = {name: _singular(name) for name in names}
+    columns = {name: column for name, column in columns.items() if column in COLUMNS}
+    if len(set(columns.values())) < len(columns):
+        raise ValueError(f"it has two of a kind among {', '.join(sorted(columns))}")
+    return {name: column for name, column in columns.items() if column not in without}
 
 
 def _parquet_files(path):
@@ -147,11 +166,14 @@ def _array(column):
     """Returns a column of lists of equal length as `[rows, dim]`, any other as objects."""
     import pyarrow as pa
 
+    if pa.types.is_struct(column.type) or pa.types.is_map(column.type):
+        raise ValueError(f"a column is of type {column.type}, and not a list of numbers")
     if not pa.types.is_nested(column.type):
         return np.array(column.to_pylist(), object)
     lengths = {len(row) if row.is_valid else 0 for row in column}
     if len(lengths) > 1:
-        raise ValueError(f"rows have embeddings of {' and '.join(map(str, sorted(lengths)))} numbers")
+        sizes = " and ".join(map(str, sorted(lengths)))
+        raise ValueError(f"rows have embeddings of {sizes} numbers; leave out rows without one")
     return column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1)
 
 
@@ -163,16 +185,26 @@ def _checked(columns: Mapping[str, np.ndarray], without: tuple[str, ...]) -> dic
     """Returns all columns of a part, empty where there are none; raises ValueError if they do not fit."""
     if missing := set(_NEEDED) - columns.keys() - set(without):
         raise ValueError(f"it has no {' and no '.join(f'{name}s' for name in sorted(missing))}")
-    rows = len(columns["label"])
+    rows = columns["label"].size
     found = {name: _texts(columns.get(name, np.full(rows, ""))) for name in COLUMNS[1:]}
     if "embedding" not in without:
         found["embedding"] = vectors = columns["embedding"]
-        if vectors.ndim != 2 or vectors.dtype.kind != "f" or not vectors.shape[1]:
+        if vectors.ndim != 2 or vectors.dtype.kind not in "fiu" or not vectors.shape[1]:
             raise ValueError(f"embeddings are {vectors.dtype} of shape {list(vectors.shape)}")
-    if sizes := {len(column) for column in found.values()} - {rows}:
-        raise ValueError(f"there are {rows:,} labels, and {sizes.pop():,} rows of another column")
+    for name, column in found.items():
+        if len(column) != rows:
+            raise ValueError(f"there are {rows:,} labels, and {len(column):,} {name}s")
     return found
 
 
 def _texts(column):
-    return ["" if value is None else str(value) for value in column.reshape(-1).tolist()]
+    return [_text(value) for value in column.reshape(-1).tolist()]
+
+
+def _text(value):
+    """The text of a value. Pandas makes floats of integers and missing values, and NaN of the latter."""
+    if value is None or value != value:
+        return ""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
