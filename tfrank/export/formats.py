@@ -10,9 +10,8 @@ import tensorflow as tf
 
 from tfrank.common import checks, files
 from tfrank.common.checks import InputError
-from tfrank.export.saved_model import loading
+from tfrank.export.saved_model import SIGNATURE, loading
 
-SIGNATURE = "serving_default"
 # Images that are embedded by both models to compare them.
 CHECKED = 64
 

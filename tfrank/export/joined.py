@@ -6,9 +6,7 @@ import os
 import tensorflow as tf
 
 from tfrank.common.checks import InputError
-from tfrank.export.saved_model import CONTENTS, exported_contents, loading, replacing
-
-SIGNATURE = "serving_default"
+from tfrank.export.saved_model import CONTENTS, SIGNATURE, exported_contents, loading, replacing
 
 
 def join(network: str, head: str, folder: str, *, trusted: bool = False) -> str:

@@ -17,6 +17,8 @@ from tfrank.export.operations import check_operations
 
 # File in a SavedModel that states the whitening and the scales that it applies, and its thresholds.
 CONTENTS = "tfrank.json"
+# The signature that embeds images, or vectors.
+SIGNATURE = "serving_default"
 
 
 def exported_contents(saved_model: str) -> dict[str, Any]:
@@ -104,9 +106,7 @@ def export_saved_model(
 
     archive = keras.export.ExportArchive()
     archive.track(model)
-    archive.add_endpoint(
-        "serving_default", lambda inputs: {"embedding": embed(inputs)}, input_signature=[images]
-    )
+    archive.add_endpoint(SIGNATURE, lambda inputs: {"embedding": embed(inputs)}, input_signature=[images])
     if decode:
         archive.add_endpoint(
             "encoded",

@@ -193,13 +193,12 @@ def check_folder(folder: str) -> None:
             f"{folder} is no folder of a model: it has no config.json. Give the folder of a Keras preset, or"
             " of a Hugging Face model, by --config.model.weights=FOLDER."
         )
-    index = os.path.join(folder, "model.safetensors.index.json")
-    named = ["model.safetensors"] if _is_hugging_face(config) else ["model.weights.h5"]
-    if os.path.isfile(index):
-        with open(index) as file:
-            named = sorted(set(json.load(file)["weight_map"].values()))
-    elif not os.path.isfile(os.path.join(folder, named[0])) and _is_sharded_preset(folder):
+    if _is_hugging_face(config):
+        named = safetensors_files.names_of_files(folder)
+    elif not os.path.isfile(os.path.join(folder, "model.weights.h5")) and _is_sharded_preset(folder):
         return
+    else:
+        named = ["model.weights.h5"]
     for name in named:
         if not os.path.isfile(os.path.join(folder, name)):
             raise InputError(f"{folder} has no {name}. Download the whole model again.")

@@ -51,6 +51,15 @@ def read(path: str, wanted: Callable[[str], bool] = lambda name: True) -> dict[s
         return tensors
 
 
+def names_of_files(folder: str) -> list[str]:
+    """The names of the files of a Hugging Face model in its folder, one or several; they may be missing."""
+    index = os.path.join(folder, "model.safetensors.index.json")
+    if not os.path.isfile(index):
+        return ["model.safetensors"]
+    with open(index) as file:
+        return sorted(set(json.load(file)["weight_map"].values()))
+
+
 def names(path: str) -> list[str]:
     """The names of the tensors of a file; raises InputError as `read` does."""
     with _opened(path) as file:

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -69,25 +68,14 @@ def read_tower(network: keras.Model, family: str, wanted: dict[str, Any], folder
     """
     _check_config(family, wanted, folder)
     tensors: dict[str, np.ndarray] = {}
-    for path in _files(folder):
-        tensors |= {
-            name.removeprefix("vision_model."): tensor
-            for name, tensor in safetensors_files.read(path, _of_image_tower).items()
-        }
+    for file in safetensors_files.names_of_files(folder):
+        found = safetensors_files.read(os.path.join(folder, file), _of_image_tower)
+        tensors |= {name.removeprefix("vision_model."): tensor for name, tensor in found.items()}
     return [_array(weight, tensors, folder) for weight in network.weights]
 
 
 def _of_image_tower(name: str) -> bool:
     return name.startswith(("vision_model.", "embeddings.", "encoder.", "pre_", "post_", "head."))
-
-
-def _files(folder: str) -> Sequence[str]:
-    index = os.path.join(folder, "model.safetensors.index.json")
-    names = ["model.safetensors"]
-    if os.path.isfile(index):
-        with open(index) as file:
-            names = sorted(set(json.load(file)["weight_map"].values()))
-    return [os.path.join(folder, name) for name in names]
 
 
 def _check_config(family, wanted, folder):

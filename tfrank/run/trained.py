@@ -21,7 +21,7 @@ from tfrank.evaluation.evaluate_arrays import check_unique, unit_rows
 from tfrank.evaluation.postprocessing.multi_scale import multi_scale
 from tfrank.evaluation.postprocessing.whitening import Whitening, learn_whitening
 from tfrank.evaluation.protocols import TestSet
-from tfrank.export.saved_model import exported_contents, loading
+from tfrank.export.saved_model import SIGNATURE, exported_contents, loading
 from tfrank.run import evaluation_results, experiment, inference, settings
 from tfrank.run.datasets import build_loader
 from tfrank.run.workdir import check_path
@@ -145,7 +145,7 @@ def load_saved_model(
     """
     with loading(folder, trusted=trusted):
         loaded = tf.saved_model.load(folder)
-        signature = loaded.signatures["serving_default"]
+        signature = loaded.signatures[SIGNATURE]
         inputs, outputs = signature.structured_input_signature[1], signature.structured_outputs
         name = "images" if len(shape) == 3 else "vectors"
         if set(inputs) != {name} or "embedding" not in outputs:
@@ -158,7 +158,7 @@ def load_saved_model(
 
         # The function holds the model too: the signature alone does not keep the variables alive.
         def embed(batch, model=loaded):
-            return model.signatures["serving_default"](**{name: batch})["embedding"]
+            return model.signatures[SIGNATURE](**{name: batch})["embedding"]
 
         return embed
 

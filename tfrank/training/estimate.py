@@ -6,6 +6,9 @@ import tensorflow as tf
 
 # Number of similarity matrices that a loss holds at once, each a replica's queries x the global batch.
 SIMILARITY_MATRICES = 4
+# Operations whose result is their input, and those that read weights or hold constants.
+_SAME = ("Identity", "Reshape", "Squeeze", "ExpandDims")
+_NO_ACTIVATIONS = ("ReadVariableOp", "Const", "Placeholder", "Shape")
 
 
 def memory_estimate(
@@ -54,11 +57,6 @@ def memory_estimate(
         "images": (4 * at_once + (0 if micro_batch_size else share)) * pixels,
         "similarities": SIMILARITY_MATRICES * share * batch_size * 4,
     }
-
-
-# Operations whose result is their input, and those that read weights or hold constants.
-_SAME = ("Identity", "Reshape", "Squeeze", "ExpandDims")
-_NO_ACTIVATIONS = ("ReadVariableOp", "Const", "Placeholder", "Shape")
 
 
 def _read_by_gradient(model: keras.Model, batch: int) -> int:

@@ -3,11 +3,82 @@
 import collections
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tfrank.common import checks
+from tfrank.common.checks import did_you_mean
+
+SPLITS = ("train", "test")
+
+
+class Classes(NamedTuple):
+    """The classes of rows that name a label, a split and a category in words; see `divide`.
+
+    Attributes:
+        names: the class of each label.
+        numbers: the number of each class.
+        categories: the number of each category.
+        tests: the classes that are tested on where a row names no split.
+    """
+
+    names: dict[str, str]
+    numbers: dict[str, int]
+    categories: dict[str, int]
+    tests: set[str]
+
+    def fields(self, label: str, split: str, category: str) -> dict[str, Any]:
+        """Returns the fields of a row's `SourceImage` that its label, split and category determine."""
+        text = self.names[label]
+        return {
+            "split": split or ("test" if text in self.tests else "train"),
+            "label": self.numbers[text],
+            "text": text,
+            "category": self.categories.get(category),
+        }
+
+
+def divide(path: str, rows: Iterable[tuple[str, str, str]], *, test_share: float, seed: int) -> Classes:
+    """Numbers the classes and categories of rows, and draws those to test on where a row has no split.
+
+    Prints a note on splits of other names, and on the draw.
+
+    Args:
+        path: what the notes call the rows.
+        rows: label, split and category of each, the last two may be "".
+        test_share, seed: see `draw_test_classes`.
+    """
+    labels, categories, splits = set(), set(), collections.Counter()
+    for label, split, category in rows:
+        labels.add(label)
+        categories.add(category)
+        splits[split] += 1
+    _report_other_splits(path, splits)
+    names = merge_spellings(labels)
+    numbers = number_classes(names.values())
+    tests = draw_test_classes(numbers, test_share=test_share, seed=seed)
+    if "" in splits:
+        print(
+            f"{path} has no column split: {len(tests):,} of {len(numbers):,} classes, drawn at random,"
+            " are tested on.",
+            flush=True,
+        )
+    return Classes(names, numbers, number_classes(categories - {""}), tests)
+
+
+def _report_other_splits(path: str, splits: Mapping[str, int]) -> None:
+    """Prints all splits with their number of images if one is neither train nor test; it may be a typo."""
+    others = [split for split in splits if split not in ("", *SPLITS)]
+    if others:
+        counts = ", ".join(f"{split} ({count:,})" for split, count in sorted(splits.items()))
+        hints = (did_you_mean(split, SPLITS) for split in others if not split.startswith(SPLITS))
+        print(
+            f"Note: {path} has the splits {counts}, each with its number of images. Only train and test are"
+            f" used unless --config.data.train or --config.data.test name others.{''.join(hints)}",
+            flush=True,
+        )
 
 
 def draw_test_classes(classes: Iterable[str], *, test_share: float, seed: int) -> set[str]:

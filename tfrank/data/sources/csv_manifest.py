@@ -15,7 +15,6 @@ Columns may be in any order. All columns after label are optional, and other col
   EXIF orientation, as viewers show it. It may be empty.
 """
 
-import collections
 import glob
 import os
 import re
@@ -23,12 +22,11 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from tfrank.common.checks import InputError, did_you_mean
-from tfrank.data.sources.classes import draw_test_classes, merge_spellings, number_classes
+from tfrank.data.sources.classes import divide
 from tfrank.data.sources.image import ROLES, UNKNOWN, SourceImage
 from tfrank.data.sources.lists import Line, coordinate, header_of, read_table, size
 
 NEEDED = ("path", "label")
-SPLITS = ("train", "test")
 # Excel writes ; in locales with a decimal comma.
 DELIMITERS = ",;\t"
 BOX = {"x": coordinate, "y": coordinate, "w": size, "h": size}
@@ -63,45 +61,15 @@ def read_csv(manifest: str, *, test_share: float = 0.5, seed: int = 0) -> Iterat
             and height.
     """
     path = _find(manifest)
-    labels, categories, splits = set(), set(), collections.Counter()
+    rows = ((row.label, row.split, row.category) for row in _rows(path))
+    classes = divide(path, rows, test_share=test_share, seed=seed)
     for row in _rows(path):
-        labels.add(row.label)
-        categories.add(row.category)
-        splits[row.split] += 1
-    _report_other_splits(path, splits)
-    classes = merge_spellings(labels)
-    label_numbers, category_numbers = number_classes(set(classes.values())), number_classes(categories - {""})
-    tests = draw_test_classes(label_numbers, test_share=test_share, seed=seed)
-    if "" in splits:
-        print(
-            f"{path} has no column split: {len(tests):,} of {len(label_numbers):,} classes, drawn at random,"
-            " are tested on.",
-            flush=True,
-        )
-    for row in _rows(path):
-        text = classes[row.label]
         yield SourceImage(
-            split=row.split or ("test" if text in tests else "train"),
             path=row.path,
-            label=label_numbers[text],
-            text=text,
             id=row.path,
-            category=category_numbers.get(row.category),
             box=row.box,
             role=row.role,
-        )
-
-
-def _report_other_splits(path: str, splits: Mapping[str, int]) -> None:
-    """Prints all splits with their number of images if one is neither train nor test; it may be a typo."""
-    others = [split for split in splits if split not in ("", *SPLITS)]
-    if others:
-        counts = ", ".join(f"{split} ({count:,})" for split, count in sorted(splits.items()))
-        hints = (did_you_mean(split, SPLITS) for split in others if not split.startswith(SPLITS))
-        print(
-            f"Note: {path} has the splits {counts}, each with its number of images. Only train and test are"
-            f" used unless --config.data.train or --config.data.test name others.{''.join(hints)}",
-            flush=True,
+            **classes.fields(row.label, row.split, row.category),
         )
 
 

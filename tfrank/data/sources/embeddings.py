@@ -10,7 +10,6 @@ CSV manifest (`sources.csv_manifest`). Names may be singular or plural in both. 
 by its number, from 0. Without `split` the classes are divided into train and test at random.
 """
 
-import collections
 import glob
 import importlib
 import json
@@ -23,7 +22,7 @@ import numpy as np
 
 from tfrank.common import files
 from tfrank.common.checks import InputError
-from tfrank.data.sources.classes import draw_test_classes, merge_spellings, number_classes
+from tfrank.data.sources.classes import divide
 from tfrank.data.sources.image import ROLES, UNKNOWN, SourceImage
 from tfrank.data.vectors import FORMAT, encode
 
@@ -49,26 +48,15 @@ def read_embeddings(path: str, *, test_share: float = 0.5, seed: int = 0) -> Ite
         InputError: the file does not exist or is damaged, it has no embeddings or no labels, or they do not
             fit each other; or a role is unknown.
     """
-    labels, categories, splits, unlabelled = set(), set(), collections.Counter(), 0
-    for part in _parts(path, without=("embedding",)):
-        for label, split, category in zip(part["label"], part["split"], part["category"]):
-            if label in _UNLABELLED:
-                unlabelled += 1
-            else:
-                labels.add(label)
-                categories.add(category)
-                splits[split] += 1
-    if unlabelled:
+    rows = [
+        row
+        for part in _parts(path, without=("embedding",))
+        for row in zip(part["label"], part["split"], part["category"])
+    ]
+    if unlabelled := sum(label in _UNLABELLED for label, *_ in rows):
         print(f"Note: {unlabelled:,} rows of {path} have no label and are left out.", flush=True)
-    classes = merge_spellings(labels)
-    numbers, category_numbers = number_classes(set(classes.values())), number_classes(categories - {""})
-    tests = draw_test_classes(numbers, test_share=test_share, seed=seed)
-    if "" in splits:
-        print(
-            f"{path} has no split: {len(tests):,} of {len(numbers):,} classes, drawn at random, are tested"
-            " on.",
-            flush=True,
-        )
+    labelled = (row for row in rows if row[0] not in _UNLABELLED)
+    classes = divide(path, labelled, test_share=test_share, seed=seed)
     row, dims = 0, set()
     for part in _parts(path):
         dims.add(part["embedding"].shape[1])
@@ -80,17 +68,13 @@ def read_embeddings(path: str, *, test_share: float = 0.5, seed: int = 0) -> Ite
                 continue
             if role not in ROLES:
                 raise InputError(f"{path}: row {row - 1:,} has the role {role!r}. Expected one of {ROLES}.")
-            text = classes[label]
             yield SourceImage(
-                split=split or ("test" if text in tests else "train"),
                 path="",
                 encoded=encode(vector),
                 format=FORMAT,
-                label=numbers[text],
-                text=text,
                 id=name or str(row - 1),
-                category=category_numbers.get(category),
                 role=role,
+                **classes.fields(label, split, category),
             )
 
 
@@ -165,12 +149,13 @@ def _parquet_files(path):
 def _array(column):
     """Returns a column of lists of equal length as `[rows, dim]`, any other as objects."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     if pa.types.is_struct(column.type) or pa.types.is_map(column.type):
         raise ValueError(f"a column is of type {column.type}, and not a list of numbers")
     if not pa.types.is_nested(column.type):
         return np.array(column.to_pylist(), object)
-    lengths = {len(row) if row.is_valid else 0 for row in column}
+    lengths = pc.list_value_length(column).fill_null(0).unique().to_pylist()
     if len(lengths) > 1:
         sizes = " and ".join(map(str, sorted(lengths)))
         raise ValueError(f"rows have embeddings of {sizes} numbers; leave out rows without one")
