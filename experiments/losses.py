@@ -1,0 +1,182 @@
+"""Every loss on the same data, each with its own learning rate, and which differences are real.
+
+    python -m experiments.losses --data=omniglot --source=images_background_small1.zip [--seeds=10] [--jobs=1]
+    python -m experiments.losses --data=birds --source=FEATURES.npz
+
+The learning rate of each loss is chosen on training classes that are held out, by mAP, before any test class
+is seen. `omniglot` trains a small network from random weights (configs/omniglot.py) on alphabets. `birds` and
+`caltech101` train a linear head on features that a pretrained network has computed; the features come from
+`python -m experiments.features`.
+
+Runs are kept in docs/experiments/losses_DATA_runs.csv; the table is losses_DATA.csv, the figure
+losses_DATA.png. Intervals are of 95 %, by a bootstrap over seeds and test classes; the differences are
+to the first loss, of the same seeds and classes.
+"""
+
+import csv
+import os
+from typing import NamedTuple
+
+import numpy as np
+from absl import app, flags
+from matplotlib.figure import Figure
+
+from experiments.intervals import over_seeds_and_classes
+from experiments.runs import RESULTS, Result, Run, run_all
+
+_DATA = flags.DEFINE_enum("data", "omniglot", ["omniglot", "birds", "caltech101"], "What to train on.")
+_SOURCE = flags.DEFINE_string("source", None, "Path of the data.", required=True)
+_SEEDS = flags.DEFINE_integer("seeds", 10, "Number of seeds, 0 and up.", lower_bound=1)
+_JOBS = flags.DEFINE_integer("jobs", 1, "Runs at once.", lower_bound=1)
+
+# The recipe of each loss, and what it changes.
+LOSSES = {
+    "PNP-Dq": ("pnp", {}),
+    "PNP-Ds": ("pnp", {"loss.variant": "ds"}),
+    "PNP-O": ("pnp", {"loss.variant": "o"}),
+    "PNP-Ib": ("pnp", {"loss.variant": "ib"}),
+    "PNP-Iu": ("pnp", {"loss.variant": "iu"}),
+    "Smooth-AP": ("smooth_ap", {}),
+    "mAP_Q": ("map_q", {}),
+    "RLL": ("rll", {}),
+    "FastAP": ("fast_ap", {}),
+    "Blackbox AP": ("blackbox_ap", {}),
+    "Recall@k": ("recall_at_k", {}),
+    "SupAP": ("sup_ap", {}),
+    "Triplet, semi-hard": ("triplet", {}),
+    "Triplet, hardest 64": ("triplet", {"loss.mining": "hard", "loss.hardest": 64}),
+    "Contrastive": ("contrastive", {}),
+    "N-pairs": ("n_pairs", {}),
+    "Lifted structure": ("lifted_structure", {}),
+    "Margin": ("margin", {}),
+    "Multi-similarity": ("multi_similarity", {}),
+    "Circle": ("circle", {}),
+    "Histogram": ("histogram", {}),
+    "SupCon": ("sup_con", {}),
+    "Proxy-NCA": ("proxy_nca", {}),
+    "ProxyNCA++": ("proxy_nca_pp", {}),
+    "Proxy-Anchor": ("proxy_anchor", {}),
+    "SoftTriple": ("soft_triple", {}),
+    "Normalised softmax": ("normalized_softmax", {}),
+    "ArcFace": ("arc_face", {}),
+    "CosFace": ("cos_face", {}),
+}
+METRICS = {"recall_at_1": "Recall@1", "ap": "mAP"}
+
+
+class Setting(NamedTuple):
+    """What all runs on a data set share.
+
+    Attributes:
+        config: the config file.
+        fields: config fields of all runs.
+        held_out: config fields of the runs that choose the learning rate.
+        rates: the learning rates.
+    """
+
+    config: str
+    fields: dict[str, object]
+    held_out: dict[str, object]
+    rates: tuple[float, ...]
+
+
+# A head on frozen features, the last weights, all training classes: what the loss itself does.
+HEADS = Setting(
+    "own_embeddings.py",
+    {"data.validation_classes": 0, "train.start_share": 0.0, "data.train": ["fit", "held_out"]},
+    {"data.train": ["fit"], "data.test": ["held_out"]},
+    (1e-4, 3e-4, 1e-3),
+)
+SETTINGS = {
+    "omniglot": Setting(
+        "omniglot.py", {}, {"data.train": ["Korean", "Latin"], "data.test": ["Balinese"]}, (3e-4, 1e-3, 3e-3)
+    ),
+    "birds": HEADS,
+    "caltech101": HEADS,
+}
+
+
+def chosen_rates(setting: Setting, path: str, shared: dict[str, object], jobs: int) -> dict[str, float]:
+    """The learning rate of each loss with the largest mAP on the held-out training classes, seed 0."""
+    runs = [
+        _run(setting, loss, {**setting.held_out, "train.learning_rate": rate}, 0)
+        for rate in setting.rates
+        for loss in LOSSES
+    ]
+    results = run_all(runs, path, shared, jobs=jobs)
+    maps = np.reshape([result.metrics["map"] for result in results], (len(setting.rates), len(LOSSES)))
+    return dict(zip(LOSSES, np.array(setting.rates)[maps.argmax(axis=0)].tolist()))
+
+
+def _run(setting: Setting, loss: str, changes: dict[str, object], seed: int) -> Run:
+    recipe, fields = LOSSES[loss]
+    return Run(f"{setting.config}:{recipe}", {**setting.fields, **fields, **changes}, seed)
+
+
+def table(results: dict[str, list[Result]], rates: dict[str, float]) -> list[dict[str, object]]:
+    """A row per loss, best mAP first: means, their intervals, and differences to the first loss."""
+    values = {
+        loss: {metric: np.stack([getattr(result, metric) for result in of_loss]) for metric in METRICS}
+        for loss, of_loss in results.items()
+    }
+    first = next(iter(results))
+    rows = []
+    for loss, metrics in values.items():
+        row = {"loss": loss, "learning_rate": rates[loss], "seeds": len(results[loss])}
+        for metric, title in METRICS.items():
+            difference = over_seeds_and_classes(metrics[metric] - values[first][metric])
+            row |= {
+                title: f"{100 * metrics[metric].mean():.2f}",
+                f"{title} - {first}": "" if loss == first else str(difference),
+                f"{title} differs": "" if loss == first else ("yes" if difference.real else "no"),
+            }
+        row["dists@intra"], row["dists@inter"] = (
+            f"{np.mean([result.metrics[name] for result in results[loss]]):.3f}"
+            for name in ("dists_intra", "dists_inter")
+        )
+        row["seconds"] = round(float(np.median([result.seconds for result in results[loss]])))
+        rows.append(row)
+    return sorted(rows, key=lambda row: -float(row["mAP"]))
+
+
+def figure(results: dict[str, list[Result]]) -> Figure:
+    """mAP of each loss, best on top: each seed a dot, the mean a line."""
+    names = sorted(results, key=lambda loss: np.mean([result.ap.mean() for result in results[loss]]))
+    drawing = Figure(figsize=(7, 0.26 * len(names) + 1), layout="constrained")
+    axes = drawing.subplots()
+    for height, loss in enumerate(names):
+        maps = [100 * result.ap.mean() for result in results[loss]]
+        axes.plot(maps, [height] * len(maps), ".", color="tab:blue", alpha=0.5)
+        axes.plot([np.mean(maps)], [height], "|", color="black", markersize=12)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_xlabel("mAP in % (dots: seeds; line: mean)")
+    axes.grid(axis="x", alpha=0.3)
+    return drawing
+
+
+def main(_):
+    name, setting = _DATA.value, SETTINGS[_DATA.value]
+    path = os.path.join(RESULTS, f"losses_{name}_runs.csv")
+    shared = {"data.source": os.path.abspath(_SOURCE.value), "evaluation.baselines": False}
+    rates = chosen_rates(setting, path, shared, _JOBS.value)
+    # All losses with one seed before the next seed, so that a stopped experiment compares all of them.
+    runs = [
+        _run(setting, loss, {"train.learning_rate": rates[loss]}, seed)
+        for seed in range(_SEEDS.value)
+        for loss in LOSSES
+    ]
+    done = run_all(runs, path, shared, jobs=_JOBS.value)
+    results = {loss: done[number :: len(LOSSES)] for number, loss in enumerate(LOSSES)}
+    rows = table(results, rates)
+    with open(os.path.join(RESULTS, f"losses_{name}.csv"), "w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    figure(results).savefig(os.path.join(RESULTS, f"losses_{name}.png"), dpi=120)
+    columns = ("Recall@1", "mAP", "Recall@1 - PNP-Dq", "mAP - PNP-Dq")
+    for row in rows:
+        print(f"{row['loss']:<20}", *(f"{row[column]:>26}" for column in columns))
+
+
+if __name__ == "__main__":
+    app.run(main)
