@@ -161,6 +161,11 @@ class Recipe(NamedTuple):
         return "-".join([self.name, *(f"{key}={value}" for key, value in self.settings.items())])
 
 
+def slow_but_kinds(recipe):
+    """Losses of one kind share what differs between the cases, so that only CI tests all of them."""
+    return () if recipe.name in KINDS else pytest.mark.slow
+
+
 RECIPES = [Recipe(name, variant) for name in losses.LOSSES for variant in VARIANTS.get(name, [{}])]
 RECIPES_WITH_OPTIONS = RECIPES + [
     Recipe(name, variant | options) for name, variant in RECIPES for options in OPTIONS.get(name, [])

@@ -19,6 +19,7 @@ from tests.losses import (
     embeddings,
     every_loss,
     one_loss_of_each_kind,
+    slow_but_kinds,
     value_and_gradient,
 )
 from tfrank import losses
@@ -37,7 +38,7 @@ def expected(recipe, labels, rows, weights=None):
 @pytest.mark.parametrize(
     "recipe, dtype, tolerance",
     [(recipe, "float64", 1e-12) for recipe in RECIPES_WITH_OPTIONS]
-    + [(recipe, "float32", 1e-4) for recipe in RECIPES],
+    + [pytest.param(recipe, "float32", 1e-4, marks=slow_but_kinds(recipe)) for recipe in RECIPES],
     ids=str,
 )
 def test_value_is_the_papers(recipe, dtype, tolerance):
@@ -51,7 +52,7 @@ def test_value_is_the_papers(recipe, dtype, tolerance):
 @pytest.mark.parametrize(
     "recipe, dtype, tolerance",
     [(recipe, "float64", 1e-12) for recipe in RECIPES_WITH_OPTIONS]
-    + [(recipe, "float32", 1e-5) for recipe in RECIPES],
+    + [pytest.param(recipe, "float32", 1e-5, marks=slow_but_kinds(recipe)) for recipe in RECIPES],
     ids=str,
 )
 def test_value_is_the_papers_at_exact_ties(recipe, dtype, tolerance):

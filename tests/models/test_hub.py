@@ -231,7 +231,7 @@ def gradients_of(network, images, micro_batch_size=0):
     return compute()
 
 
-@pytest.mark.parametrize("micro_batch_size", [0, 2])
+@pytest.mark.parametrize("micro_batch_size", [pytest.param(0, marks=pytest.mark.slow), 2])
 @every_tiny
 def test_recomputed_blocks_give_the_same_values_and_gradients(size, micro_batch_size):
     model = embedding_model(image_size=56, backbone=f"hub/{size}", embedding_dim=4)

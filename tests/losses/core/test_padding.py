@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from tests.losses import KINDS, LABELS, SOFT_RECIPES, every_soft_loss, value_and_gradient
+from tests.losses import KINDS, LABELS, SOFT_RECIPES, every_soft_loss, slow_but_kinds, value_and_gradient
 from tests.losses.core.memory_run import batch_of
 from tests.losses.core.test_rows import CORES, assert_same, values_and_gradients
 from tfrank import losses
@@ -34,7 +34,7 @@ def test_two_hundred_batch_sizes_are_thirteen_to_the_compiler(monkeypatch):
 
 @pytest.mark.parametrize(
     "recipe, case",
-    [(recipe, "one batch") for recipe in SOFT_RECIPES]
+    [pytest.param(recipe, "one batch", marks=slow_but_kinds(recipe)) for recipe in SOFT_RECIPES]
     + [
         (recipe, case)
         for recipe in SOFT_RECIPES

@@ -14,6 +14,7 @@ from tests.losses import (
     embeddings,
     every_loss,
     one_loss_of_each_kind,
+    slow_but_kinds,
     value_and_gradient,
 )
 from tests.reference.common import mean_over_positives
@@ -108,11 +109,6 @@ def assert_gradients_are_slopes(function, core, recipe=None):
 
 
 # Values and gradients.
-
-
-def slow_but_kinds(recipe):
-    """Losses of one kind share what differs between the cases, so that only CI tests all of them."""
-    return () if recipe.name in KINDS else pytest.mark.slow
 
 
 def marked(recipe, case):

@@ -203,7 +203,8 @@ STEEPEST = 850
 
 @pytest.mark.parametrize(
     "recipe, dtype",
-    [(recipe, dtype) for recipe in DEFAULTS for dtype in (tf.float32, tf.float64)]
+    [(recipe, tf.float32) for recipe in DEFAULTS]
+    + [pytest.param(recipe, tf.float64, marks=pytest.mark.slow) for recipe in DEFAULTS]
     # Half precisions are cast to float32 before anything else.
     + [(DEFAULTS[-1], dtype) for dtype in (tf.float16, tf.bfloat16)],
     ids=str,
