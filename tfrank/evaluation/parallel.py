@@ -84,12 +84,6 @@ class Gallery:
         return similarity.numpy(), rows.numpy()
 
 
-def gpu() -> str | None:
-    """The name of the first GPU; None if there is none."""
-    gpus = tf.config.list_logical_devices("GPU")
-    return gpus[0].name if gpus else None
-
-
 def cores() -> int:
     """The number of processors of the machine."""
     return os.cpu_count() or 1

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from tfrank.common import checks
 from tfrank.losses.core import scalars
+from tfrank.losses.core.grid_ranks import sigmoid_kernel
 from tfrank.losses.core.ranking_loss import RankingLoss
-from tfrank.losses.core.ranks import penalty_kernel, sigmoid_step
 from tfrank.losses.core.rows import Block, score_rows
 from tfrank.losses.core.scalars import Scalar
 
@@ -31,7 +31,7 @@ def penalty(variant: str, alpha: float, b: float) -> Callable[[tf.Tensor], tf.Te
 @functools.cache
 def _kernel(variant):
     def kernel(block: Block, alpha, b, temperature):
-        return penalty_kernel(penalty(variant, alpha, b), sigmoid_step(temperature))(block)
+        return sigmoid_kernel(penalty(variant, alpha, b), temperature, positives=False)(block)
 
     return kernel
 
@@ -42,7 +42,7 @@ def _warming_kernel(block: Block, alpha, exponent, temperature):
     def warming(R):
         return -alpha / exponent * tf.math.expm1(-exponent * tf.math.log1p(R))
 
-    return penalty_kernel(warming, sigmoid_step(temperature))(block)
+    return sigmoid_kernel(warming, temperature, positives=False)(block)
 
 
 def pnp_loss(

@@ -5,8 +5,8 @@ import tensorflow as tf
 
 from tfrank.common import checks
 from tfrank.losses.core import scalars
+from tfrank.losses.core.grid_ranks import sigmoid_kernel
 from tfrank.losses.core.ranking_loss import RankingLoss
-from tfrank.losses.core.ranks import penalty_kernel, sigmoid_step
 from tfrank.losses.core.rows import Block, score_rows
 from tfrank.losses.core.scalars import Scalar
 
@@ -17,8 +17,7 @@ def penalty(negatives: tf.Tensor, positives: tf.Tensor) -> tf.Tensor:
 
 
 def _kernel(block: Block, temperature):
-    step = sigmoid_step(temperature)
-    return penalty_kernel(penalty, step, step)(block)
+    return sigmoid_kernel(penalty, temperature, positives=True)(block)
 
 
 def smooth_ap_loss(

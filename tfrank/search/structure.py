@@ -8,7 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from tfrank.evaluation.parallel import Gallery, gpu
+from tfrank.common.devices import gpu
+from tfrank.evaluation.parallel import Gallery
 from tfrank.evaluation.search import top_k
 from tfrank.evaluation.search.exhaustive import BLOCK_SIMILARITIES, exact
 from tfrank.evaluation.search.neighbors import Neighbors

@@ -6,7 +6,8 @@ import numpy as np
 
 from tfrank.common import checks
 from tfrank.common.checks import InputError
-from tfrank.evaluation.parallel import Gallery, cores, gpu, in_parallel
+from tfrank.common.devices import gpu
+from tfrank.evaluation.parallel import Gallery, cores, in_parallel
 from tfrank.evaluation.search import top_k
 from tfrank.evaluation.search.neighbors import Neighbors, checked, float32_rows
 

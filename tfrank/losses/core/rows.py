@@ -17,15 +17,17 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfrank.common.devices import gpu
 from tfrank.losses.core import padding
 from tfrank.losses.core.first_order import first_derivative
 from tfrank.losses.core.permutation import inverse, permute
 from tfrank.losses.core.scalars import tensor
 
-# Half a million similarities (2 MiB in float32) stay in cache while a block is processed.
-BLOCK_SIMILARITIES = 2**19
-# More than the losses and their variants together. TensorFlow never frees compiled programs.
-MOST_KERNELS = 128
+# Similarities of a block. On a CPU, 2 MiB in float32 stay in cache while a block is processed. A GPU wants
+# few large blocks: 64 MiB, which is not measured.
+BLOCK_SIMILARITIES, GPU_SIMILARITIES = 2**19, 2**24
+# More than the losses, their variants and some sizes together. TensorFlow never frees compiled programs.
+MOST_KERNELS = 512
 
 # Maps a block and the tensors of the hyper-parameters to losses `[rows]` and dL/ds `[rows, gallery]`.
 Kernel = Callable[..., tuple[tf.Tensor, tf.Tensor]]
@@ -52,6 +54,7 @@ class Block:
         positive_mask: `[rows, gallery]` bool, the candidates of the query's class.
         negative_mask: `[rows, gallery]` bool, the candidates of other classes.
         positives, negatives: `[rows]` of the dtype of s, their number; at least 1, so that one can divide.
+        most_positives: int32 scalar, the largest number of positives of a row.
         query_index: `[rows]` int32, the query's own gallery row if left out, else its index in the call. It
             does not depend on the number of replicas or on the blocks.
         gallery_size: `[rows]` int32, the number of columns without padding.
@@ -69,6 +72,7 @@ class Block:
         self.negative_mask = ~same_class & exists
         self.positives = tf.cast(tf.maximum(runs.positives, 1), s.dtype)
         self.negatives = tf.cast(tf.maximum(runs.gallery_size - runs.size, 1), s.dtype)
+        self.most_positives = tf.reduce_max(runs.positives)
         self.query_index = tf.where(runs.own < 0, runs.query_index, runs.own)
 
     def loop_over_positives(self, body: Callable[..., tuple], state: tuple) -> tuple:
@@ -76,15 +80,28 @@ class Block:
 
         i is the gallery row of that positive, `[rows]`. exists is True for rows that have it, `[rows]` bool.
         """
-        start, size, own, positives = self._runs[:4]
-        # The loop goes round the class, starting after the query's own row, so that row is never reached.
-        first = tf.where(own < 0, 0, own + 1 - start)
 
         def step(p, *state):
-            i = tf.minimum(start + (first + p) % tf.maximum(size, 1), tf.size(self.columns) - 1)
-            return p + 1, *body(i, p < positives, *state)
+            i, exists = self._positive(p)
+            return p + 1, *body(i, exists, *state)
 
-        return tf.while_loop(lambda p, *_: p < tf.reduce_max(positives), step, [0, *state])[1:]
+        return tf.while_loop(lambda p, *_: p < self.most_positives, step, [0, *state])[1:]
+
+    def positive_columns(self, width: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The gallery rows of the first `width` positives of each row, and which of these exist.
+
+        Both are `[rows, width]`. A positive that does not exist has any gallery row.
+        """
+        columns, exists = self._positive(tf.range(width)[:, None])
+        return tf.transpose(columns), tf.transpose(exists)
+
+    def _positive(self, p):
+        """The gallery row of the p-th positive of every row, and whether it exists."""
+        start, size, own, positives = self._runs[:4]
+        # Goes round the class, starting after the query's own row, so that row is never reached.
+        first = tf.where(own < 0, 0, own + 1 - start)
+        i = tf.minimum(start + (first + p) % tf.maximum(size, 1), tf.size(self.columns) - 1)
+        return i, p < positives
 
     def at(self, i: tf.Tensor, matrix: tf.Tensor | None = None) -> tf.Tensor:
         """`[rows, 1]`: each row's entry in column i of `matrix`, or of the similarities if None."""
@@ -164,7 +181,8 @@ def score_rows(
 
 def _score(kernel, queries, gallery, runs, scalars, constant_gallery, absent):
     """`[queries]` losses, for queries and a gallery in the order of `runs`."""
-    score_in_blocks = _compiled(kernel, BLOCK_SIMILARITIES)
+    block_similarities = GPU_SIMILARITIES if gpu() else BLOCK_SIMILARITIES
+    score_in_blocks = _compiled(kernel, block_similarities, gallery.shape[0])
     one_batch = queries is gallery
 
     @tf.custom_gradient
@@ -228,8 +246,11 @@ def _runs(starts, sizes, self_index, gallery_position, include_self):
 
 
 @functools.lru_cache(MOST_KERNELS)
-def _compiled(kernel, block_similarities):
-    """The compiled function of a kernel, from all similarities to losses and slopes."""
+def _compiled(kernel, block_similarities, gallery_size):
+    """The compiled function of a kernel, from all similarities to losses and slopes.
+
+    One for each size of the gallery that is known, None if it is not: it decides which branches are compiled.
+    """
 
     def score_block(s, runs, scalars):
         losses, slopes = kernel(Block(s, runs), *scalars)
@@ -241,6 +262,7 @@ def _compiled(kernel, block_similarities):
         )
 
     def score_in_blocks(similarity, runs, *scalars):
+        similarity.set_shape([None, gallery_size])
         queries, gallery = tf.shape(similarity)[0], tf.shape(similarity)[1]
         rows = tf.clip_by_value(block_similarities // tf.maximum(gallery, 1), 1, queries)
         # XLA requires blocks of one size. Padding rows in the last block have no positives.
@@ -248,7 +270,9 @@ def _compiled(kernel, block_similarities):
 
         def in_blocks(rows_of):
             shape = tf.concat([[-1, rows], tf.shape(rows_of)[1:]], 0)
-            return tf.reshape(padding.pad(rows_of, ragged), shape)
+            blocks = tf.reshape(padding.pad(rows_of, ragged), shape)
+            blocks.set_shape([None, None, *rows_of.shape[1:]])
+            return blocks
 
         losses, slopes = tf.map_fn(
             lambda block: score_block(block[0], Runs(*block[1:]), scalars),

@@ -1,0 +1,92 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfrank
+from tests.losses import value_and_gradient
+from tfrank.losses.core import grid_ranks
+from tfrank.losses.core.grid_ranks import LEAST_TEMPERATURE, Grid
+from tfrank.losses.core.rows import score_rows
+
+# A class of 400, which pays on a gallery of 512, and 28 classes of 4.
+LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(29), [400, *[4] * 28]))
+ROWS = len(LABELS)
+
+
+def embeddings(spread, dtype):
+    """`[512, 16]`: classes around centres that are `spread` apart, equal rows, opposite rows, and a zero."""
+    random = np.random.default_rng(1)
+    rows = spread * random.normal(size=(29, 16))[LABELS] + random.normal(size=(ROWS, 16))
+    rows[10:14], rows[20:24], rows[30] = rows[0], -rows[0], 0
+    return rows.astype("float32").astype(dtype)
+
+
+def counted(similarities, temperature):
+    """Counts and slopes at each entry of a row by plain NumPy."""
+    value = 1 / (1 + np.exp(-(similarities - similarities[:, None]) / temperature))
+    return value.sum(axis=1), (value * (1 - value)).sum(axis=1) / temperature
+
+
+@pytest.mark.parametrize("temperature", [LEAST_TEMPERATURE, 0.01, 0.03, 0.5])
+@pytest.mark.parametrize("where", ["anywhere", "together", "at the ends"])
+def test_the_error_of_counts_is_within_its_bound(temperature, where):
+    """In float64, which leaves the error of the grid itself."""
+    random = np.random.default_rng(0)
+    low, high = {"anywhere": (-1, 1), "together": (0.2, 0.25), "at the ends": (1, 1)}[where]
+    s = random.uniform(low, high, 300) * (random.choice([-1, 1], 300) if where == "at the ends" else 1)
+    grid = Grid(tf.constant(s[None]), tf.constant(temperature, tf.float64))
+    tables = grid.convolved(grid.spread(tf.ones([1, 300], tf.float64)))
+    counts, slopes = (grid.read(table)[0].numpy() for table in tables)
+    wanted_counts, wanted_slopes = counted(s, temperature)
+    assert np.all(np.abs(counts - wanted_counts) <= 7e-6 * wanted_counts + 2e-11 * 300)
+    assert np.all(np.abs(slopes - wanted_slopes) <= 2e-5 * wanted_counts / temperature)
+
+
+@pytest.mark.parametrize("spread", [0.1, 1.0])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        tfrank.PNPLoss("dq"),
+        tfrank.SmoothAPLoss(include_self=True),
+        *(
+            pytest.param(tfrank.PNPLoss(variant), marks=pytest.mark.slow)
+            for variant in ("o", "iu", "ib", "ds")
+        ),
+        pytest.param(tfrank.PNPLoss("ds", temperature=0.2, include_self=True), marks=pytest.mark.slow),
+        pytest.param(tfrank.SmoothAPLoss(), marks=pytest.mark.slow),
+        pytest.param(tfrank.SmoothAPLoss(0.1), marks=pytest.mark.slow),
+    ],
+    ids=repr,
+)
+def test_a_large_class_has_the_value_and_gradient_of_the_exact_loss(loss, spread):
+    """In float64 losses are exact."""
+    value, gradient = value_and_gradient(loss, LABELS, embeddings(spread, "float32"))
+    exact, exact_gradient = value_and_gradient(loss, LABELS, embeddings(spread, "float64"))
+    np.testing.assert_allclose(value, exact, rtol=1e-6)
+    assert np.linalg.norm(gradient.numpy() - exact_gradient) <= 2e-5 * np.linalg.norm(exact_gradient)
+
+
+@pytest.mark.parametrize(
+    "labels, dtype, temperature, on_grid",
+    [
+        (LABELS, "float32", LEAST_TEMPERATURE, True),
+        (LABELS, "float32", 0.99 * LEAST_TEMPERATURE, False),
+        (LABELS, "float64", 0.1, False),
+        (np.arange(ROWS) // 337, "float32", 0.1, False),
+        (np.arange(ROWS) // 338, "float32", 0.1, True),
+    ],
+)
+def test_the_grid_is_for_large_classes_in_float32_at_usual_temperatures(
+    monkeypatch, labels, dtype, temperature, on_grid
+):
+    def unlike_any_loss(block, *_):
+        return -tf.ones_like(block.s[:, 0]), tf.zeros_like(block.s)
+
+    def kernel(block, temperature):
+        return grid_ranks.sigmoid_kernel(tf.math.log1p, temperature, positives=False)(block)
+
+    monkeypatch.setattr(grid_ranks, "_on_grid", unlike_any_loss)
+    rows = tf.math.l2_normalize(embeddings(0.1, dtype), axis=1)
+    core = tf.constant(labels, tf.int64), rows
+    losses, _ = score_rows(kernel, *core, *core, tf.range(ROWS), temperature)
+    assert np.all((losses.numpy() == -1) == on_grid)

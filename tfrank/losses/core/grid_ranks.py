@@ -1,0 +1,148 @@
+"""Soft ranks of many positives at once: the counts of all positives of a query as one convolution.
+
+    R(x) = sum_{j in S} sigmoid((s_j - x) / T)          at x = s_i for each positive i
+
+R is a convolution of the similarities with a sigmoid. Each s_j is shared among the four nodes next to it of a
+grid of spacing h = T / 10, by the weights of cubic interpolation. A banded product with the sigmoid between
+nodes gives R at each node, and cubic interpolation gives it at each positive. Two such steps with the slope
+of the sigmoid give the gradient. A row takes work proportional to the size of the gallery and of the grid,
+whatever the number of positives.
+
+Error. Cubic interpolation of f is off by at most 3/128 h^4 times its largest fourth derivative over the four
+nodes. For y = x / T, that of the sigmoid is at most sigmoid(y), which grows by at most e^0.2 within two
+nodes. R is interpolated in s_j and in x, and the weights of cubic interpolation have a sum of at most 1.25
+without their signs, so
+
+    |error of R| <= 2.25 x 3/128 x e^0.2 / 10^4 R < 7e-6 R
+
+besides the rounding of float32, which is about as large. Sigmoids 25 T away and more are taken as 0 and 1,
+which adds at most 2e-11 times the size of the gallery.
+"""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from tfrank.common.devices import gpu
+from tfrank.losses.core.ranks import penalty_kernel, sigmoid_step
+from tfrank.losses.core.rows import Block, Kernel
+
+NODES_PER_TEMPERATURE = 10
+# The grid covers similarities of -1 to 1 and a few nodes more. Nodes up to REACH blocks away are summed.
+NODES, BLOCK_NODES, REACH = 2048, 128, 2
+# The measured cost of a row, in steps of one entry for one positive: of the grid itself, and per entry.
+GRID_ENTRIES, ENTRY_POSITIVES = 160_000, 24
+LEAST_TEMPERATURE = NODES_PER_TEMPERATURE / (NODES // 2 - 4)
+
+
+def sigmoid_kernel(penalty: Callable[..., tf.Tensor], temperature: tf.Tensor, *, positives: bool) -> Kernel:
+    """The kernel of L = 1/|P| sum_{i in P} penalty(R(i, S_N)), or penalty(R(i, S_N), R(i, S_P)).
+
+    The counts are exact but for rounding, except where the grid takes less time: in blocks with many
+    positives a row, in float32, at temperatures of at least `LEAST_TEMPERATURE`, on a CPU. There their error
+    is the one above.
+
+    Args:
+        penalty: elementwise function of the counts.
+        temperature: scalar of the dtype of the similarities.
+        positives: whether the penalty takes the count of other positives too.
+    """
+    step = sigmoid_step(temperature)
+    exact = penalty_kernel(penalty, step, step if positives else None)
+
+    def kernel(block: Block):
+        gallery = block.s.shape[1] or tf.shape(block.s)[1]
+        # A GPU is quick at sigmoids and slow at sharing entries among nodes.
+        never = isinstance(gallery, int) and not pays(gallery, gallery)
+        if block.s.dtype != tf.float32 or never or gpu():
+            return exact(block)
+        # XLA knows the size of the gallery, and leaves out the grid where it never pays.
+        ever = pays(gallery, gallery)
+        use = ever & pays(block.most_positives, gallery) & (temperature >= LEAST_TEMPERATURE)
+        return tf.cond(use, lambda: _on_grid(block, penalty, temperature, positives), lambda: exact(block))
+
+    return kernel
+
+
+def pays(positives: int | tf.Tensor, gallery: int | tf.Tensor) -> bool | tf.Tensor:
+    """Whether a row with so many positives takes less time on the grid than one positive after the other."""
+    return (positives - ENTRY_POSITIVES) * gallery > GRID_ENTRIES
+
+
+def _on_grid(block: Block, penalty, temperature, positives: bool):
+    """The losses and slopes of a block."""
+    groups = 2 if positives else 1
+    grid = Grid(block.s, temperature)
+    zero = tf.zeros_like(block.s)
+    masks = [block.negative_mask, block.positive_mask][:groups]
+    # For each group of entries, `[rows, nodes]`: the counts and their slopes by the score of a positive.
+    tables = [grid.convolved(grid.spread(tf.where(mask, tf.ones_like(zero), zero))) for mask in masks]
+    counts = [grid.read(values) for values, _ in tables]
+    slopes = [-grid.read(slope) for _, slope in tables]
+    if positives:
+        # A positive does not rank before itself.
+        counts[1] -= 0.5
+        slopes[1] += 0.25 / temperature
+
+    with tf.GradientTape() as tape:
+        tape.watch(counts)
+        losses = tf.where(block.positive_mask, penalty(*counts) / block.positives[:, None], zero)
+    rates = [tf.where(block.positive_mask, rate, zero) for rate in tape.gradient(losses, counts)]
+
+    # Of the entries that are counted, by all positives; of the positives, by all that they count.
+    of_entries = [grid.read(grid.convolved(grid.spread(rate))[1]) for rate in rates]
+    moved = tf.where(block.negative_mask, of_entries[0], zero)
+    of_positives = sum(rate * slope for rate, slope in zip(rates, slopes))
+    if positives:
+        of_positives += of_entries[1] - rates[1] * (0.25 / temperature)
+    return tf.reduce_sum(losses, axis=1), tf.where(block.positive_mask, of_positives, moved)
+
+
+class Grid:
+    """Nodes at equal distances over the similarities of a block, and the place of each entry among them."""
+
+    def __init__(self, s: tf.Tensor, temperature: tf.Tensor):
+        self._per_unit = NODES_PER_TEMPERATURE / temperature
+        self._temperature = temperature
+        # From the node at similarity 0, as a sum with 1 would lose a digit.
+        position = s * self._per_unit
+        below = tf.floor(position)
+        a = position - below
+        # The node below each entry; one more node below it and two above take part.
+        self._lower = tf.clip_by_value(tf.cast(below, tf.int32) + NODES // 2, 1, NODES - 3)
+        b, c, d = a + 1, 1 - a, 2 - a
+        self._weights = (-a * c * d / 6, b * c * d / 2, a * b * d / 2, -a * b * c / 6)
+        self._rows = tf.shape(s)[0]
+
+    def spread(self, values: tf.Tensor) -> tf.Tensor:
+        """`[rows, nodes]`: each entry's value, shared among its nodes."""
+        place = self._lower + NODES * tf.range(self._rows)[:, None]
+        parts = [
+            tf.roll(tf.math.unsorted_segment_sum(weight * values, place, NODES * self._rows), k - 1, axis=0)
+            for k, weight in enumerate(self._weights)
+        ]
+        return tf.reshape(sum(parts), [-1, NODES])
+
+    def read(self, table: tf.Tensor) -> tf.Tensor:
+        """Interpolates `[rows, nodes]` at each entry."""
+        return sum(
+            weight * tf.gather(table, self._lower + (k - 1), axis=1, batch_dims=1)
+            for k, weight in enumerate(self._weights)
+        )
+
+    def convolved(self, shares: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """sum_m share_m sigmoid((m - k) h / T) at each node k, and the same of the slope of the sigmoid."""
+        blocks = NODES // BLOCK_NODES
+        width = (2 * REACH + 1) * BLOCK_NODES
+        below = tf.range(width)[:, None] - REACH * BLOCK_NODES - tf.range(BLOCK_NODES)
+        value, slope = sigmoid_step(self._temperature)(tf.cast(below, shares.dtype) / self._per_unit)
+        margin = REACH * BLOCK_NODES
+        padded = tf.reshape(tf.pad(shares, [[0, 0], [margin, margin]]), [-1, blocks + 2 * REACH, BLOCK_NODES])
+        windows = tf.concat([padded[:, k : k + blocks] for k in range(2 * REACH + 1)], axis=2)
+        near = tf.matmul(tf.reshape(windows, [-1, width]), tf.concat([value, slope], axis=1))
+        near = tf.reshape(near, [-1, blocks, 2 * BLOCK_NODES])
+        # Nodes more than `REACH` blocks above count wholly.
+        sums = tf.reduce_sum(padded, axis=2)
+        beyond = tf.cumsum(sums, axis=1, reverse=True, exclusive=True)[:, 2 * REACH :]
+        values = near[:, :, :BLOCK_NODES] + beyond[:, :, None]
+        return tf.reshape(values, [-1, NODES]), tf.reshape(near[:, :, BLOCK_NODES:], [-1, NODES])
