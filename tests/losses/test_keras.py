@@ -105,6 +105,21 @@ def test_sample_weights_of_fit_reach_the_loss(name):
     np.testing.assert_allclose(history.history["loss"], [by_hand], rtol=1e-5)
 
 
+def test_class_weights_of_fit_weigh_queries_and_rows_of_proxies_by_their_class():
+    weights = {int(label): 1.0 + number for number, label in enumerate(np.unique(LABELS))}
+    of_rows = np.array([weights[int(label)] for label in LABELS])
+    for loss in (losses.get("smooth_ap"), losses.get("arc_face", labels=LABELS)):
+        model = small_model(loss)
+        if hasattr(loss, "proxies"):
+            model = keras.Sequential([model, loss.proxies()])
+            model.compile("sgd", loss)
+        unweighted = loss(LABELS, model(FEATURES))
+        expected = loss(LABELS, model(FEATURES), sample_weight=of_rows)
+        assert abs(expected - unweighted) > 1e-4
+        fitted = model.fit(FEATURES, LABELS, batch_size=len(LABELS), class_weight=weights, verbose=0)
+        np.testing.assert_allclose(fitted.history["loss"][0], expected, rtol=1e-6)
+
+
 def test_fit_on_float_labels_is_refused():
     with pytest.raises(InputError, match=r"argument `labels`. Expected integers"):
         small_model(losses.get("pnp")).fit(FEATURES, LABELS.astype("float32"), verbose=0)

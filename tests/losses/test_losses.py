@@ -177,6 +177,18 @@ def test_reduction_none_gives_the_weighted_loss_of_each_query(recipe):
     np.testing.assert_allclose(values, weights * losses_by_hand * valid, rtol=1e-10)
 
 
+def test_sums_are_over_all_rows_and_sum_over_batch_size_divides_by_their_number():
+    weights = np.arange(ROWS)
+    recipe = Recipe("contrastive", {})
+    each = recipe.loss(reduction="none")(LABELS, embeddings(), sample_weight=weights)
+    total, average = (
+        recipe.loss(reduction=reduction)(LABELS, embeddings(), sample_weight=weights)
+        for reduction in ("sum", "sum_over_batch_size")
+    )
+    np.testing.assert_allclose(total, np.sum(each), rtol=1e-12)
+    np.testing.assert_allclose(average, np.sum(each) / ROWS, rtol=1e-12)
+
+
 # Degenerate batches.
 
 NORMAL = np.random.default_rng(1).normal(size=(8, 3))

@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 
-from tests.reference.common import by_query, candidates, cosine, unit
+from tests.reference.common import by_query, candidates, cosine, each_query, unit
 
 
-def triplet(*pairs, margin=0.2, mining="semi_hard", squared=True, soft=False, hardest=0):
+def triplet(*pairs, margin=0.2, mining="semi_hard", squared=True, soft=False, average="all", hardest=0):
     """The mean of eq. 1 of arXiv 1903.03238, or of its softplus, over mined triplets; and valid queries."""
 
     def of_triplet(positive, negative):
@@ -33,7 +33,10 @@ def triplet(*pairs, margin=0.2, mining="semi_hard", squared=True, soft=False, ha
             return 0.0
         d2 = [2 - 2 * s_j for s_j in s]
         terms = [of_triplet(d2[p], d2[n]) for p, n in triplets(d2, positives, negatives)]
-        return sum(terms) / len(terms)
+        all_terms.extend(terms if positives else [])
+        return sum(terms) if average == "nonzero" else sum(terms) / len(terms)
+
+    all_terms = []
 
     losses, _ = by_query(loss, *pairs)
     query_labels, _, gallery_labels, _, self_index = pairs
@@ -42,15 +45,32 @@ def triplet(*pairs, margin=0.2, mining="semi_hard", squared=True, soft=False, ha
     if hardest:
         valid_queries = sorted(valid_queries, key=lambda q: -losses[q])[:hardest]
     valid = np.array([q in valid_queries for q in everyone], bool)
+    if average == "nonzero":
+        losses = losses * valid.sum() / max(sum(term > 0 for term in all_terms), 1)
     return np.where(valid, losses, 0.0), valid
 
 
-def contrastive(*pairs, margin=1.0):  # Hadsell et al., CVPR 2006, eq. 4 without its 1/2
-    """The mean over all other rows of d^2 or [m - d]_+^2, and which queries are valid."""
+def contrastive(*pairs, margin=1.0, squared=True, average="all"):  # Hadsell et al., CVPR 2006, eq. 4
+    """The mean over all other rows of d^2 or [m - d]_+^2, without the 1/2, and which queries are valid."""
+    power = 2 if squared else 1
+
+    if average == "nonzero":
+        far, near, valid = [], [], []
+        for s, positives, negatives in each_query(*pairs):
+            d = [math.sqrt(max(2 - 2 * s_j, 0)) for s_j in s]
+            valid.append(bool(positives))
+            far.append([d[j] ** power for j in positives])
+            near.append([max(margin - d[j], 0) ** power for j in negatives] if positives else [])
+        sides = [
+            np.array([sum(terms) for terms in of_queries])
+            / max(sum(term > 0 for terms in of_queries for term in terms), 1)
+            for of_queries in (far, near)
+        ]
+        return sum(valid) * sum(sides), np.array(valid)
 
     def loss(s, positives, negatives):
         d = [math.sqrt(max(2 - 2 * s_j, 0)) for s_j in s]
-        terms = [d[j] ** 2 for j in positives] + [max(margin - d[j], 0) ** 2 for j in negatives]
+        terms = [d[j] ** power for j in positives] + [max(margin - d[j], 0) ** power for j in negatives]
         return sum(terms) / len(terms)
 
     return by_query(loss, *pairs)

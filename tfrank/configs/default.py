@@ -46,9 +46,10 @@ LOSS_RECIPES = {
         include_self=False,
     ),
     # hardest: the loss takes only this many queries with the largest loss in the batch; 0: all.
-    # squared: compares squared distances. soft: softplus in place of hinge and margin.
-    "triplet": dict(margin=0.2, mining="semi_hard", squared=True, soft=False, hardest=0),
-    "contrastive": dict(margin=1.0),
+    # squared: compares squared distances. soft: softplus in place of hinge and margin. average: over "all"
+    # triplets or pairs of a query, or over those of the batch that are "nonzero".
+    "triplet": dict(margin=0.2, mining="semi_hard", squared=True, soft=False, average="all", hardest=0),
+    "contrastive": dict(margin=1.0, squared=True, average="all"),
     # Embeddings are not normalised unless normalize=True.
     "n_pairs": dict(normalize=False),
     "lifted_structure": dict(margin=1.0, squared=False, normalize=False),

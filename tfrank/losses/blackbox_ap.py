@@ -113,7 +113,7 @@ class BlackboxAPLoss(RankingLoss):
             faithful. Default 4 (the authors' retrieval experiments, with batches of 128).
         margin: how far above negatives positives should score, at least 0. Default 0.02 (the same). Here the
             shift is fixed; the authors' code draws its size at random.
-        reduction: "mean" or None, see `RankingLoss`.
+        reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.

@@ -55,7 +55,7 @@ class CircleLoss(RankingLoss):
         margin: m, at least 0: the similarity of a positive may be m below 1, that of a negative m above 0.
             Default 0.4 (fine-grained retrieval).
         gamma: scale of the similarities, positive. Default 80 (fine-grained retrieval).
-        reduction: "mean" or None, see `RankingLoss`.
+        reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.

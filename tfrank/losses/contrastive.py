@@ -1,25 +1,61 @@
 """The contrastive loss (Hadsell, Chopra and LeCun, CVPR 2006)."""
 
+import functools
+
 import keras
 import tensorflow as tf
 
+from tfrank.common import checks
 from tfrank.losses.core import scalars
 from tfrank.losses.core.distances import unit_distances
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.rows import Block, score_rows
 from tfrank.losses.core.scalars import Scalar
+from tfrank.losses.core.violators import check_average, share_of_violator
 
 
-def _kernel(block: Block, margin):
+def _terms(block: Block, margin, squared):
+    """The loss of each positive and of each negative, and their slopes; 0 elsewhere."""
     zero = tf.zeros_like(block.s)
-    squared, distance, slope = unit_distances(block.s)
-    near = tf.where(block.negative_mask, tf.nn.relu(margin - distance), zero)
+    far, distance, slope = unit_distances(block.s)
+    near = tf.nn.relu(margin - distance)
+    if squared:
+        # d(d^2)/ds = -2
+        of_positives, of_negatives = (far, -2 + zero), (tf.square(near), -2 * near * slope)
+    else:
+        of_positives, of_negatives = (distance, slope), (near, tf.where(near > 0, -slope, zero))
+    masked = [tf.where(block.positive_mask, part, zero) for part in of_positives]
+    return *masked, *(tf.where(block.negative_mask, part, zero) for part in of_negatives)
+
+
+def _mean_kernel(squared, block: Block, margin):
+    losses, slopes, of_negatives, negative_slopes = _terms(block, margin, squared)
     others = tf.reduce_sum(tf.cast(block.candidate_mask, block.s.dtype), axis=1, keepdims=True)
     share = 1 / tf.maximum(others, 1)
-    losses = tf.reduce_sum(share * tf.where(block.positive_mask, squared, tf.square(near)), axis=1)
-    push = -2 * near * slope
-    # d(d^2)/ds = -2
-    return losses, share * tf.where(block.positive_mask, -2 * tf.ones_like(push), push)
+    return tf.reduce_sum(share * (losses + of_negatives), axis=1), share * (slopes + negative_slopes)
+
+
+def _sum_kernel(squared, block: Block, margin, positive_share, negative_share):
+    losses, slopes, of_negatives, negative_slopes = _terms(block, margin, squared)
+    summed = tf.reduce_sum(positive_share * losses + negative_share * of_negatives, axis=1)
+    return summed, positive_share * slopes + negative_share * negative_slopes
+
+
+def _positive_violators(block: Block, margin):
+    losses, *_ = _terms(block, margin, squared=True)
+    return tf.math.count_nonzero(losses, axis=1, dtype=losses.dtype), tf.zeros_like(losses)
+
+
+def _negative_violators(block: Block, margin):
+    _, _, losses, _ = _terms(block, margin, squared=True)
+    return tf.math.count_nonzero(losses, axis=1, dtype=losses.dtype), tf.zeros_like(losses)
+
+
+# One function for each form, so that each is compiled once.
+_MEAN, _SUM = (
+    {form: functools.partial(kernel, form) for form in (True, False)}
+    for kernel in (_mean_kernel, _sum_kernel)
+)
 
 
 def contrastive_loss(
@@ -30,6 +66,8 @@ def contrastive_loss(
     self_index: tf.Tensor,
     *,
     margin: Scalar = 1.0,
+    squared: bool = True,
+    average: str = "all",
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The contrastive loss of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
@@ -37,7 +75,13 @@ def contrastive_loss(
     norm.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
-    return score_rows(_kernel, *rows, margin)
+    if average == "all":
+        return score_rows(_MEAN[squared], *rows, margin)
+    shares = [
+        share_of_violator(*score_rows(count, *rows, margin))
+        for count in (_positive_violators, _negative_violators)
+    ]
+    return score_rows(_SUM[squared], *rows, margin, *shares)
 
 
 @keras.saving.register_keras_serializable("tfrank")
@@ -50,10 +94,18 @@ class ContrastiveLoss(RankingLoss):
     This is eq. 4 of the paper, without its factor 1/2, averaged over pairs. If all queries are valid, the
     mean over queries is the mean over all pairs of the batch, among which negatives far outnumber positives.
 
+    With `squared=False` the terms are d_j and [m - d_j]_+. With `average="nonzero"` the loss is the mean over
+    all positive pairs with a term above 0 in the global batch, plus the mean over all such negative pairs.
+    Negatives then count as much as positives, and more of them where few violate the margin.
+
     Args:
         margin: m, at least 0; from 2 on, every negative is pushed. Default 1, as in TensorFlow Addons and
             pytorch-metric-learning; the paper gives no value.
-        reduction: "mean" or None, see `RankingLoss`.
+        squared: whether terms are squared. Default True (the paper); False is the default of
+            pytorch-metric-learning.
+        average: "all" pairs of a query, or "nonzero", see above, the default of pytorch-metric-learning; it
+            takes three passes. Default "all".
+        reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
@@ -68,6 +120,18 @@ class ContrastiveLoss(RankingLoss):
     0.8572
     """
 
-    def __init__(self, margin: Scalar = 1.0, *, reduction: str | None = "mean", name: str = "contrastive"):
-        hyper_parameters = {"margin": scalars.number("margin", margin, at_least=0)}
+    def __init__(
+        self,
+        margin: Scalar = 1.0,
+        *,
+        squared: bool = True,
+        average: str = "all",
+        reduction: str | None = "mean",
+        name: str = "contrastive",
+    ):
+        hyper_parameters = {
+            "margin": scalars.number("margin", margin, at_least=0),
+            "squared": checks.boolean("squared", squared),
+            "average": check_average(average, reduction),
+        }
         super().__init__(contrastive_loss, hyper_parameters, reduction=reduction, name=name)

@@ -40,7 +40,7 @@ class FastAPLoss(RankingLoss):
 
     Args:
         num_bins: L, at least 1. Default 10 (the authors' code).
-        reduction: "mean" or None, see `RankingLoss`.
+        reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.

@@ -120,7 +120,7 @@ class HistogramLoss(RankingLoss):
 
     Args:
         num_bins: R, at least 2. Default 201: nodes 0.01 apart, as in the paper.
-        reduction: "mean" or None, see `RankingLoss`.
+        reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats. Sample weights

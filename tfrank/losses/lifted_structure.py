@@ -87,7 +87,7 @@ class LiftedStructureLoss(RankingLoss):
         squared: whether J is squared. Default False (eq. 3).
         normalize: whether embeddings are L2-normalised first. Default False, unlike most losses, as in
             both papers.
-        reduction: "mean" or None, see `RankingLoss`.
+        reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats. If they are

@@ -59,7 +59,7 @@ class QuantizedAPLoss(RankingLoss):
             queries: w_q = 1 / (number of valid queries of q's class). Gains 1 to 3 % mAP on unbalanced data
             (Fig. 7). Default False: eq. 12.
         include_self: whether the query also counts as a positive of itself, as in eq. 12. Default False.
-        reduction: "mean" or None, see `RankingLoss`.
+        reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.

@@ -144,7 +144,7 @@ class MarginLoss(RankingLoss):
             (the authors' code): with the default boundary and margin, all negatives whose term is not 0.
         sampled: whether negatives are drawn (True) or weighted by their probability. Default True.
         seed: seed of the draws, at least 0.
-        reduction: "mean" or None, see `RankingLoss`.
+        reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.

@@ -62,7 +62,7 @@ class MultiSimilarityLoss(RankingLoss):
         threshold: the similarity around which pairs are weighted, lambda in the paper. Default 0.5, as in the
             authors' published code.
         epsilon: margin of the mining, at least 0: the larger, the more pairs. Default 0.1.
-        reduction: "mean" or None, see `RankingLoss`.
+        reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.

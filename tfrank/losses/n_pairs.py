@@ -56,7 +56,7 @@ class NPairsLoss(RankingLoss):
     Args:
         normalize: whether embeddings are L2-normalised first. Default False, unlike most losses: the norms
             scale the softmax, which stays flat for unit vectors, as there is no temperature.
-        reduction: "mean" or None, see `RankingLoss`.
+        reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats. If they are

@@ -106,7 +106,7 @@ class PNPLoss(RankingLoss):
         include_self: whether the query also counts as a positive of itself, as in the published code.
         warmup_steps: W, for "dq" only, at least 0; 0 means no warm-up. Set
             `loss.iteration = optimizer.iterations`, so that the loss knows the step.
-        reduction: "mean" or None, see `RankingLoss`.
+        reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.

@@ -139,7 +139,7 @@ class RecallAtKLoss(RankingLoss):
         count_query: whether the ranks count the query's own row, if it is in the gallery. Default False.
         simix: whether to extend batches by virtual rows, which takes four times the memory.
         seed: seed of the virtual rows, at least 0. Used only with `simix`.
-        reduction: "mean" or None, see `RankingLoss`.
+        reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.

@@ -94,7 +94,7 @@ class RankedListLoss(RankingLoss):
             query. Default True (section 3.2.4).
         final_negative_temperature: T_2 of eq. 15. Default 0; read only if decay_steps is not 0.
         decay_steps: max_iter of eq. 15. Default 0: T_n is fixed.
-        reduction: "mean" or None, see `RankingLoss`.
+        reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.

@@ -51,7 +51,7 @@ class SmoothAPLoss(RankingLoss):
         temperature: temperature of the sigmoid, positive. Default 0.01 (section 6.4). A smaller one is
             closer to AP, and gives a gradient to fewer pairs.
         include_self: whether the query also counts as a positive of itself, as in the published code.
-        reduction: "mean" or None, see `RankingLoss`.
+        reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.

@@ -114,7 +114,7 @@ class SupAPLoss(RankingLoss):
         negative_margin: similarity that negatives should stay below. Default 0.6.
         include_self: whether the query also counts as a positive of itself in L_SupAP, which then takes two
             passes. Default False.
-        reduction: "mean" or None, see `RankingLoss`.
+        reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.

@@ -46,7 +46,7 @@ class SupConLoss(RankingLoss):
 
     Args:
         temperature: t, positive. Default 0.1 (section 4).
-        reduction: "mean" or None, see `RankingLoss`.
+        reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.

@@ -15,6 +15,7 @@ from tfrank.losses.core.permutation import inverse
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.rows import Block, Kernel, score_rows
 from tfrank.losses.core.scalars import Scalar
+from tfrank.losses.core.violators import check_average, share_of_violator
 
 
 def _nearest(s, mask):
@@ -38,10 +39,12 @@ class Form(NamedTuple):
     Attributes:
         squared: whether distances are squared.
         soft: whether the loss is the softplus of their difference, and not a hinge with a margin.
+        counts: whether the loss is replaced by 1 where it is not 0, without a slope.
     """
 
     squared: bool
     soft: bool
+    counts: bool = False
 
     def of_triplet(self, margin, s_positive, s_negative):
         """The loss, and its slopes by the similarities of the positive and of the negative."""
@@ -55,6 +58,8 @@ class Form(NamedTuple):
         else:
             losses = tf.nn.relu(margin + difference)
             active = tf.cast(losses > 0, losses.dtype)
+        if self.counts:
+            return tf.cast(losses > 0, losses.dtype), *(0 * active * slope for slope in slopes)
         return losses, *(active * slope for slope in slopes)
 
 
@@ -110,13 +115,24 @@ def _mean_over_positives(block: Block, term: Callable[[tf.Tensor], tuple[tf.Tens
     return block.loop_over_positives(visit, (zero[:, 0], zero))
 
 
+def _summed(kernel, mining: str, block: Block, margin):
+    """The kernel with the sum over a query's triplets in place of their mean."""
+    one = tf.ones_like(block.positives)
+    triplets = {"semi_hard": block.positives, "hard": one, "all": block.positives * block.negatives}[mining]
+    losses, slopes = kernel(block, margin)
+    return triplets * losses, triplets[:, None] * slopes
+
+
 _KERNELS = {"semi_hard": _semi_hard, "hard": _batch_hard, "all": _all_triplets}
 MINING = tuple(_KERNELS)
 # One function for each combination, so that each is compiled once.
 _COMBINED: dict[tuple[str, Form], Kernel] = {
     (mining, form): functools.partial(kernel, form)
     for mining, kernel in _KERNELS.items()
-    for form in itertools.starmap(Form, itertools.product([True, False], repeat=2))
+    for form in itertools.starmap(Form, itertools.product([True, False], repeat=3))
+}
+_SUMMED = {
+    (mining, form): functools.partial(_summed, kernel, mining) for (mining, form), kernel in _COMBINED.items()
 }
 
 
@@ -131,13 +147,19 @@ def triplet_loss(
     mining: str = "semi_hard",
     squared: bool = True,
     soft: bool = False,
+    average: str = "all",
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_q of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
     Implements the formula of `TripletLoss`. Takes the arguments of `score_rows`; embeddings have unit norm.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
-    return score_rows(_COMBINED[mining, Form(squared, soft)], *rows, margin, needs_negatives=True)
+    score = functools.partial(score_rows, needs_negatives=True)
+    if average == "all":
+        return score(_COMBINED[mining, Form(squared, soft)], *rows, margin)
+    share = share_of_violator(*score(_SUMMED[mining, Form(squared, soft, counts=True)], *rows, margin))
+    losses, valid = score(_SUMMED[mining, Form(squared, soft)], *rows, margin)
+    return share * losses, valid
 
 
 def hardest_queries(losses: tf.Tensor, valid: tf.Tensor, number: int) -> tf.Tensor:
@@ -172,6 +194,9 @@ class TripletLoss(RankingLoss):
     With `squared=False` it is the distances d that are compared, not their squares. With `soft` the hinge
     and its margin are replaced: L(p, n) = log(1 + exp(d_p^2 - d_n^2)), or of d_p - d_n as in Hermans et al.
 
+    With `average="nonzero"` the loss is the mean over all triplets of the global batch with L(p, n) > 0. Late
+    in training few triplets violate the margin, and their gradient is not diluted by the others.
+
     Rows at the same distance share the gradient equally.
 
     With `hardest` = N, only the N queries with the largest L_q in the global batch count. With "hard" mining
@@ -190,8 +215,10 @@ class TripletLoss(RankingLoss):
             pytorch-metric-learning and TensorFlow Addons.
         soft: whether to use the softplus in place of the hinge, the soft margin of Hermans et al. Default
             False.
+        average: "all" triplets of a query, or "nonzero", see above, the default of pytorch-metric-learning;
+            takes two passes. Default "all".
         hardest: N; 0 means that all valid queries count. Default 0.
-        reduction: "mean" or None, see `RankingLoss`.
+        reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
@@ -215,6 +242,7 @@ class TripletLoss(RankingLoss):
         mining: str = "semi_hard",
         squared: bool = True,
         soft: bool = False,
+        average: str = "all",
         hardest: int = 0,
         reduction: str | None = "mean",
         name: str = "triplet",
@@ -224,9 +252,12 @@ class TripletLoss(RankingLoss):
             "mining": checks.one_of("mining", mining, MINING),
             "squared": checks.boolean("squared", squared),
             "soft": checks.boolean("soft", soft),
+            "average": check_average(average, reduction),
         }
         super().__init__(triplet_loss, hyper_parameters, reduction=reduction, name=name)
         self.hardest = checks.integer("hardest", hardest, at_least=0)
+        if self.hardest and average == "nonzero":
+            raise checks.invalid("average", "'all' with `hardest`, which counts whole queries", average)
 
     def _score(self, *rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Calls the core; with `hardest`, only the hardest queries of all replicas count."""

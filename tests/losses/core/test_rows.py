@@ -254,6 +254,14 @@ def test_the_same_hyper_parameters_are_compiled_once(recipe):
     assert rows._compiled.cache_info().currsize == compiled
 
 
+def test_many_losses_give_no_warning_of_tracing(caplog, monkeypatch):
+    monkeypatch.setattr(tf.get_logger(), "propagate", True)
+    rows._compiled.cache_clear()
+    for name in (*KINDS, "pnp", "circle", "rll", "fast_ap", "triplet"):
+        losses.get(name)(LABELS, embeddings())
+    assert not caplog.records
+
+
 @pytest.mark.slow
 @every_loss
 def test_batches_with_other_labels_compile_once(recipe):

@@ -5,12 +5,14 @@ import tensorflow as tf
 
 from tfrank.common import checks
 
+REDUCTIONS = ("mean", "sum", "sum_over_batch_size", "none", None)
+
 
 class Loss(keras.losses.Loss):
     """A Keras loss with state, a training step and a readable `repr`.
 
     Args:
-        reduction: "mean" or None.
+        reduction: one of `REDUCTIONS`, see `RankingLoss`; "none" is the same as None.
         name: name of the loss.
 
     Attributes:
@@ -27,8 +29,8 @@ class Loss(keras.losses.Loss):
     iteration: tf.Variable | keras.Variable | None = None
 
     def __init__(self, *, reduction: str | None = "mean", name: str | None = None):
-        checks.one_of("reduction", reduction, ["mean", None])
-        super().__init__(reduction=reduction, name=name)
+        checks.one_of("reduction", reduction, REDUCTIONS)
+        super().__init__(reduction=None if reduction == "none" else reduction, name=name)
 
     @property
     def variables(self) -> list[tf.Variable]:

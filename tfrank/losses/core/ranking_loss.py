@@ -38,8 +38,9 @@ class RankingLoss(Loss):
             `[queries]`, and which queries are valid, `[queries]` bool.
         hyper_parameters: arguments of the core. `get_config` returns them too, besides the two below. A
             number may be a variable, see below.
-        reduction: "mean" over the valid queries, or None for `[batch]` values w_q L_q, 0 for queries that
-            are not valid.
+        reduction: "mean" over the valid queries; "sum" of w_q L_q; "sum_over_batch_size", that sum divided by
+            the number of rows of the global batch, valid or not, as in Keras; None or "none" for `[batch]`
+            values w_q L_q, 0 for queries that are not valid.
         name: name of the loss.
 
     Called as `loss(labels, embeddings, sample_weight=None)`:
@@ -199,21 +200,27 @@ def global_mean(
 ) -> tf.Tensor:
     """This replica's share of the mean loss of the global batch; its parts are summed over replicas.
 
-        sum of w_q L_q over this replica's queries / sum of w_q over the global batch        (0 / 0 is 0)
+        "mean": sum of w_q L_q over this replica's queries / sum of w_q over the global batch  (0 / 0 is 0)
+        "sum": that sum
+        "sum_over_batch_size": that sum / number of rows of the global batch
 
     Args:
         losses: `[queries]`.
         weights: `[queries]`, 0 for queries that are not valid.
-        reduction: "mean", or None for the `[queries]` terms w_q L_q.
-        on_zero_weight: function called if the mean is 0 / 0, unless XLA compiles the program.
+        reduction: see above; None for the `[queries]` terms w_q L_q.
+        on_zero_weight: function called if all weights are 0, unless XLA compiles the program.
     """
     losses = weights * losses
     if reduction is None:
         return losses
-    # The divisor covers the global batch, so the sum over replicas needs no further factor 1/R.
-    divisor = distributed.sum_over_replicas(tf.reduce_sum(weights))
+    # Divisors cover the global batch, so the sum over replicas needs no further factor 1/R.
+    divisor = total = distributed.sum_over_replicas(tf.reduce_sum(weights))
+    if reduction == "sum":
+        divisor = tf.ones_like(total)
+    if reduction == "sum_over_batch_size":
+        divisor = distributed.sum_over_replicas(tf.cast(tf.size(losses), losses.dtype))
     if on_zero_weight and not GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
-        tf.cond(divisor > 0, tf.no_op, lambda: tf.numpy_function(on_zero_weight, [], []))
+        tf.cond(total > 0, tf.no_op, lambda: tf.numpy_function(on_zero_weight, [], []))
     return tf.math.divide_no_nan(tf.reduce_sum(losses), divisor)
 
 

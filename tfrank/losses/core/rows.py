@@ -281,4 +281,7 @@ def _compiled(kernel, block_similarities, gallery_size):
         )
         return tf.reshape(losses, [-1])[:queries], tf.reshape(slopes, [-1, gallery])[:queries]
 
-    return tf.function(score_in_blocks, jit_compile=True, autograph=False, reduce_retracing=True)
+    compiled = tf.function(score_in_blocks, jit_compile=True, autograph=False, reduce_retracing=True)
+    # TensorFlow counts traces by code, and would warn of five losses as of one that is traced five times.
+    compiled._omit_frequent_tracing_warning = True
+    return compiled

@@ -71,7 +71,7 @@ class ArcFaceLoss(ProxyLoss):
         scale: positive; the paper's s. Default 64.
         margin: radians, 0 to pi/2; the paper's m. Default 0.5.
         proxies_per_class: at least 1; K of sub-center ArcFace, 3 in its paper. Default 1.
-        reduction: "mean" or None, see `ProxyLoss`.
+        reduction: "mean", "sum", "sum_over_batch_size" or None, see `ProxyLoss`.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, cosines `[batch, classes x proxies_per_class]`

@@ -39,7 +39,7 @@ class CosFaceLoss(ProxyLoss):
         labels: the training labels, see `ProxyLoss`.
         scale: positive; the paper's s. Default 64.
         margin: cosine, 0 to 2; the paper's m. Default 0.35.
-        reduction: "mean" or None, see `ProxyLoss`.
+        reduction: "mean", "sum", "sum_over_batch_size" or None, see `ProxyLoss`.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, cosines `[batch, classes]` floats, from the layer

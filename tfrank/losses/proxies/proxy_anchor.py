@@ -69,7 +69,7 @@ class ProxyAnchorLoss(ProxyLoss):
         labels: the training labels, see `ProxyLoss`.
         alpha: positive. Default 32.
         delta: cosine, at least 0; the paper's margin. Default 0.1.
-        reduction: "mean" or None, see `ProxyLoss`.
+        reduction: "mean", "sum", "sum_over_batch_size" or None, see `ProxyLoss`.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, cosines `[batch, classes]` floats, from the layer

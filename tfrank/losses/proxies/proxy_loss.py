@@ -30,7 +30,7 @@ class ProxyLoss(Loss):
             each row's class in `labels`, `[batch]` int32. Returns the loss of each row, `[batch]`.
         hyper_parameters: arguments of the core. `get_config` returns them too, besides the three below.
         labels: the training labels, any iterable of integers in any order; duplicates are ignored.
-        reduction: "mean", or None for `[batch]` values w_q L_q.
+        reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
         name: name of the loss.
 
     Called as `loss(labels, cosines, sample_weight=None)`:

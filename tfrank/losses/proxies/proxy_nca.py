@@ -44,7 +44,7 @@ class ProxyNCALoss(ProxyLoss):
         labels: the training labels, see `ProxyLoss`.
         temperature: positive. Default 1/9: published implementations scale both vectors to norm 3, which
             makes the squared distances 9 times as large. 1 is the formula of the paper.
-        reduction: "mean" or None, see `ProxyLoss`.
+        reduction: "mean", "sum", "sum_over_batch_size" or None, see `ProxyLoss`.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, cosines `[batch, classes]` floats, from the layer

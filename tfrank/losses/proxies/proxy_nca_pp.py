@@ -37,7 +37,7 @@ class ProxyNCAPlusPlusLoss(ProxyLoss):
     Args:
         labels: the training labels, see `ProxyLoss`.
         temperature: positive. Default 1/9.
-        reduction: "mean" or None, see `ProxyLoss`.
+        reduction: "mean", "sum", "sum_over_batch_size" or None, see `ProxyLoss`.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, cosines `[batch, classes]` floats, from the layer

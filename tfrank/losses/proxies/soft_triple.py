@@ -122,7 +122,7 @@ class SoftTripleLoss(ProxyLoss):
         gamma: positive. The smaller, the more the nearest centre dominates. Default 0.1.
         margin: at least 0; the paper's delta. Default 0.01.
         tau: weight of the regulariser, at least 0. Default 0.2.
-        reduction: "mean" or None, see `ProxyLoss`.
+        reduction: "mean", "sum", "sum_over_batch_size" or None, see `ProxyLoss`.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, cosines `[batch, classes x proxies_per_class]`

@@ -1,0 +1,32 @@
+"""The mean over violators: the terms of a loss that are not 0, in the whole global batch."""
+
+import tensorflow as tf
+
+from tfrank.common import checks, distributed
+
+AVERAGES = ("all", "nonzero")
+
+
+def check_average(average: str, reduction: str | None) -> str:
+    """Returns `average`; "nonzero" is a mean, so that no other reduction fits it."""
+    if checks.one_of("average", average, AVERAGES) == "nonzero" and reduction != "mean":
+        raise checks.invalid("reduction", "'mean' with average='nonzero', which is a mean", reduction)
+    return average
+
+
+def share_of_violator(counts: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
+    """How much a violator counts in the sum of a query: valid queries / violators of the global batch.
+
+    The mean over the valid queries of (share x sum of the query's terms) is then the mean over violators.
+
+    Args:
+        counts: `[queries]` violators of each query of this replica.
+        valid: `[queries]` bool, the valid queries.
+
+    Returns:
+        A scalar without a gradient, 0 if nothing violates.
+    """
+    dtype = counts.dtype
+    queries = distributed.sum_over_replicas(tf.reduce_sum(tf.cast(valid, dtype)))
+    violators = distributed.sum_over_replicas(tf.reduce_sum(tf.where(valid, counts, tf.zeros_like(counts))))
+    return tf.stop_gradient(tf.math.divide_no_nan(queries, violators))
