@@ -9,7 +9,12 @@ from tests.evaluation import LABELS, ROWS, every_rows
 from tests.reference import metrics as oracle
 from tfrank.common.checks import InputError
 from tfrank.evaluation import clusters
-from tfrank.evaluation.clusters import class_distances, nmi
+from tfrank.evaluation.clusters import class_distances, cluster_agreement
+
+
+def nmi(*inputs, **options):
+    return cluster_agreement(*inputs, **options)["nmi"]
+
 
 CORNER = np.array([[1, 0], [0, 1], [-1, 0], [0, -1]], np.float32)
 
@@ -67,6 +72,9 @@ def test_nmi_by_hand():
     # 2/6 / (1/2 1/3) = 2, 1/6 / (1/2 2/3) = 1/2, 3/6 / (1/2 2/3) = 3/2.
     assert oracle.mutual_information(labels, found) == pytest.approx(wanted)
     assert nmi(rows, np.array(labels)) == pytest.approx(wanted)
+    adjusted = cluster_agreement(rows, np.array(labels))["ami"]
+    assert adjusted == pytest.approx(oracle.adjusted_mutual_information(labels, found))
+    assert adjusted < wanted
 
 
 def test_nmi_is_that_of_the_clusters_of_k_means():

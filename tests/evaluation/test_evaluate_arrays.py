@@ -403,3 +403,11 @@ def test_unit_rows_keep_their_bits_beside_rows_of_other_norms():
     found, _ = unit_rows(rows)
     np.testing.assert_array_equal(found[:2], unit)
     np.testing.assert_allclose(found[2:], unit, rtol=1e-6)
+
+
+def test_metrics_of_the_k_nearest_are_measured_if_asked_for():
+    found = evaluate(DISTINCT, LABELS, ks=KS, cutoffs=True)
+    usual = evaluate(DISTINCT, LABELS, ks=KS)
+    added = {f"{name}_at_{k}" for name in ("map", "ndcg", "mrr") for k in KS}
+    assert set(found.metrics) - set(usual.metrics) == added
+    assert all(title in str(found) for title in ("mAP@10", "nDCG@10", "MRR@10", "mAP@K: like mAP"))

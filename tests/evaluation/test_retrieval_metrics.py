@@ -31,6 +31,11 @@ EVERY_METRIC = {
     "reciprocal_rank": oracle.reciprocal_rank,
     "ndcg": oracle.ndcg,
 }
+CUTOFFS = {
+    **{f"ap_at_{k}": lambda ranking, k=k: oracle.ap_at_k(ranking, k) for k in KS},
+    **{f"ndcg_at_{k}": lambda ranking, k=k: oracle.ndcg_at_k(ranking, k) for k in KS},
+    **{f"reciprocal_rank_at_{k}": lambda ranking, k=k: oracle.reciprocal_rank_at_k(ranking, k) for k in KS},
+}
 # Positives at ranks 1 and 4; none; at 2, 3 and 7; at 1; none.
 BY_HAND = Ranks(np.array([0, 2, 2, 5, 6, 6]), np.array([1, 4, 2, 3, 7, 1], np.int32))
 
@@ -88,11 +93,12 @@ def test_every_metric_of_every_query_is_that_of_the_plain_loops(monkeypatch, row
     monkeypatch.setattr(metrics, "BLOCK_POSITIVES", block_positives)
     found = ranks.positive_ranks(rows, rows, relevance_by_label(LABELS, LABELS, OWN))
     rankings = oracle.relevance(rows @ rows.T, LABELS, LABELS, OWN)
-    got = metrics.per_query(found, KS)
-    assert set(got) == set(EVERY_METRIC)
+    assert set(metrics.per_query(found, KS)) == set(EVERY_METRIC)
+    got = metrics.per_query(found, KS, cutoffs=True)
+    assert set(got) == set(EVERY_METRIC | CUTOFFS)
     got |= {"trapezoid": metrics.trapezoid_ap(found), "capped": metrics.capped_precision_at_k(found, 9)}
     landmarks = {"trapezoid": oracle.trapezoid_ap, "capped": lambda r: oracle.capped_precision(r, 9)}
-    for name, metric in (EVERY_METRIC | landmarks).items():
+    for name, metric in (EVERY_METRIC | CUTOFFS | landmarks).items():
         wanted = [math.nan if ranking is None else metric(ranking) for ranking in rankings]
         assert got[name].dtype == np.float64
         np.testing.assert_allclose(got[name], wanted, rtol=1e-12, err_msg=name)

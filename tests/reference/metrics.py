@@ -69,6 +69,21 @@ def discounted_gain(ranking):
     return sum(positive / math.log2(1 + rank) for rank, positive in enumerate(ranking, start=1))
 
 
+def ap_at_k(ranking, k):
+    """Sum of the precision at the positives among the k nearest, divided by the most that there can be."""
+    return sum(precision(ranking, place) for place in places(ranking) if place <= k) / min(sum(ranking), k)
+
+
+def reciprocal_rank_at_k(ranking, k):
+    """The same as `reciprocal_rank`, 0 without a positive among the k nearest."""
+    return reciprocal_rank(ranking) if any(ranking[:k]) else 0.0
+
+
+def ndcg_at_k(ranking, k):
+    """Discounted gain of the k nearest, divided by that of the k nearest of the best ranking."""
+    return discounted_gain(ranking[:k]) / discounted_gain(sorted(ranking, reverse=True)[:k])
+
+
 def trapezoid_ap(ranking):
     """Area under the precision-recall curve: a trapezoid from the precision just before each positive."""
     area = 0.0
@@ -124,19 +139,33 @@ def tar_at_far(positives, negatives, accepted):
     return max(sum(p > t for p in positives) / len(positives) for t in thresholds)
 
 
+def entropy(partition):
+    """That of the shares of the parts."""
+    shares = [sum(value == one for value in partition) / len(partition) for one in set(partition)]
+    return -sum(p * math.log(p) for p in shares)
+
+
 def mutual_information(first, second):
     """Normalised by the arithmetic mean of the entropies, of two partitions of the same things."""
+    return 2 * information(first, second) / (entropy(first) + entropy(second))
+
+
+def adjusted_mutual_information(first, second):
+    """Less its mean over all orders of the second partition."""
+    orders = list(itertools.permutations(second))
+    chance = sum(information(first, order) for order in orders) / len(orders)
+    return (information(first, second) - chance) / ((entropy(first) + entropy(second)) / 2 - chance)
+
+
+def information(first, second):
+    """That of two partitions of the same things."""
     count = len(first)
 
     def share(*values):
         return sum(pair == values for pair in zip(first, second)) / count
 
-    def entropy(partition):
-        shares = [sum(value == one for value in partition) / count for one in set(partition)]
-        return -sum(p * math.log(p) for p in shares)
-
-    information = 0.0
+    found = 0.0
     for a, b in set(zip(first, second)):
         outer = sum(value == a for value in first) * sum(value == b for value in second) / count**2
-        information += share(a, b) * math.log(share(a, b) / outer)
-    return 2 * information / (entropy(first) + entropy(second))
+        found += share(a, b) * math.log(share(a, b) / outer)
+    return found

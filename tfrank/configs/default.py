@@ -342,8 +342,10 @@ def get_config(loss: str = "") -> ConfigDict:
     config.evaluation.expansion_alpha = 2.0
     # Re-rank by k-reciprocal neighbours.
     config.evaluation.rerank = False
-    # Also measure normalised mutual information of k-means clusters and classes (nmi), and ROC-AUC and TAR at
-    # FAR of image pairs (verification).
+    # Also measure mAP, nDCG and MRR of the K nearest for each K (cutoffs); normalised and adjusted mutual
+    # information of k-means clusters and classes (nmi); and ROC-AUC and TAR at FAR of image pairs
+    # (verification).
+    config.evaluation.cutoffs = False
     config.evaluation.nmi = False
     config.evaluation.verification = False
     # Also evaluate raw pixels and the model before training; for small images and test sets.

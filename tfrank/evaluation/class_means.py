@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from tfrank.evaluation.metric_names import BY_CLASS
-from tfrank.evaluation.retrieval_metrics import MEANS
+from tfrank.evaluation.retrieval_metrics import mean_name
 
 # Per-query metrics for which a mean over classes is reported.
 REPORTED = ("recall_at_1", "ap")
@@ -35,7 +35,7 @@ def class_means(per_query: Mapping[str, np.ndarray], labels: np.ndarray) -> dict
     {'map_by_class': 0.75}
     """
     return {
-        MEANS.get(name, name) + BY_CLASS: class_mean(per_query[name], labels)
+        mean_name(name) + BY_CLASS: class_mean(per_query[name], labels)
         for name in REPORTED
         if name in per_query
     }

@@ -58,13 +58,18 @@ def class_distances(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, flo
     return found
 
 
-def nmi(embeddings: np.ndarray, labels: np.ndarray, *, seed: int = 0, iterations: int = 20) -> float:
-    """Normalised mutual information between classes and k-means clusters, with as many clusters as classes.
+def cluster_agreement(
+    embeddings: np.ndarray, labels: np.ndarray, *, seed: int = 0, iterations: int = 20
+) -> dict[str, float]:
+    """Mutual information between classes and k-means clusters, with as many clusters as classes.
 
-    2 I(classes; clusters) / (H(classes) + H(clusters)), 0 to 1: Schütze, Manning, Raghavan: Introduction to
-    Information Retrieval, 2008, section 16.3. k-means is scikit-learn's, run as for the published numbers
-    (the code of Roth et al. and of PNP): one run, started from randomly drawn images, with Lloyd's iterations
-    until no image changes its cluster, at most 20.
+    `nmi`, 0 to 1, is 2 I(classes; clusters) / (H(classes) + H(clusters)): Schütze, Manning, Raghavan:
+    Introduction to Information Retrieval, 2008, section 16.3.
+    `ami` is adjusted for chance: I less its expectation for random clusters of the same sizes, divided by the
+    mean of both entropies less the same (Vinh, Epps, Bailey, JMLR 2010). Many small clusters have a high NMI
+    by chance alone. k-means is scikit-learn's, run as for the published numbers (the code of Roth et al. and
+    of PNP): one run, started from randomly drawn images, with Lloyd's iterations until no image changes its
+    cluster, at most 20.
 
     Data of the shape of SOP's test set (60,502 x 512 float32, 11,316 classes, Recall@1 of 0.76) takes 55 s of
     processor time, 8 iterations and 0.7 GiB in all. On 5,350 images of 1,000 such classes the NMI is 0.845.
@@ -83,13 +88,14 @@ def nmi(embeddings: np.ndarray, labels: np.ndarray, *, seed: int = 0, iterations
     Raises:
         InputError: the seed is below 0, or `iterations` is below 1.
 
-    >>> nmi(np.array([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]]), np.array([7, 7, 8, 8]))
-    1.0
+    >>> rows = np.array([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
+    >>> cluster_agreement(rows, np.array([7, 7, 8, 8]))
+    {'nmi': 1.0, 'ami': 1.0}
     """
     # Imported here because it takes a second to load.
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
-    from sklearn.metrics import normalized_mutual_info_score
+    from sklearn.metrics import adjusted_mutual_info_score, normalized_mutual_info_score
 
     seed = checks.integer("seed", seed, at_least=0)
     iterations = checks.integer("iterations", iterations, at_least=1)
@@ -99,7 +105,8 @@ def nmi(embeddings: np.ndarray, labels: np.ndarray, *, seed: int = 0, iterations
         # scikit-learn warns if images coincide. They then share a cluster, as they should.
         warnings.simplefilter("ignore", ConvergenceWarning)
         clusters = k_means.fit_predict(embeddings)
-    return float(normalized_mutual_info_score(labels, clusters, average_method="arithmetic"))
+    scores = {"nmi": normalized_mutual_info_score, "ami": adjusted_mutual_info_score}
+    return {name: float(score(labels, clusters)) for name, score in scores.items()}
 
 
 def _mean_cosine(total: np.ndarray, squares: np.ndarray, count: np.ndarray) -> np.ndarray:

@@ -56,6 +56,7 @@ def evaluate(
     junk: np.ndarray | None = None,
     ks: Sequence[int] | None = None,
     search: str = "exact",
+    cutoffs: bool = False,
 ) -> Evaluation:
     """Recall@K and precision@K for any K, mAP, mAP@R, R-precision, MRR and nDCG, exactly.
 
@@ -75,6 +76,7 @@ def evaluate(
         search: "exact", or "scann" for large galleries. "scann" gives Recall@K and precision@K only, and
             `scann_recall`, the share of the exact neighbours that it found. If ScaNN cannot run, search is
             exact and a note says so.
+        cutoffs: whether mAP@K, nDCG@K and MRR@K are measured too; only with exact search.
 
     Raises:
         InputError: an embedding is not finite (named by its id), shapes or labels do not match, an id is
@@ -85,6 +87,7 @@ def evaluate(
     (1.0, 1.0, 4)
     """
     checks.one_of("search", search, SEARCHES)
+    checks.boolean("cutoffs", cutoffs)
     no_gallery = gallery_embeddings is None
     if no_gallery != (gallery_labels is None) or (no_gallery and gallery_ids is not None):
         raise InputError(
@@ -125,7 +128,7 @@ def evaluate(
     task = answerable(task)
     ks, note = usable_ks(ks, task.ranked)
     search, why = usable(search)
-    found = evaluate_task(queries, gallery, task, ks, search=search)[""]
+    found = evaluate_task(queries, gallery, task, ks, search=search, cutoffs=cutoffs)[""]
     return Evaluation(found.metrics, found.per_query, found.ranks, tuple(filter(None, (why, note, *notes))))
 
 

@@ -48,17 +48,24 @@ METRICS = {
         "MAP@R: like mAP, but only the R nearest images count as found, where R is the number of images of"
         " the query's class.",
     ),
+    "map_at_<k>": Metric(
+        "mAP@",
+        "mAP@K: like mAP, but only the K nearest images count as found; the sum of precisions is divided by K"
+        " or, if there are fewer, by the number of images of the query's class.",
+    ),
     "r_precision": Metric(
         "R-precision",
         "R-precision: share of the R nearest images that are of the query's class, where R is the number of"
         " images of its class.",
     ),
     "mrr": Metric("MRR", "MRR: mean over queries of 1 / rank of the nearest image of the query's class."),
+    "mrr_at_<k>": Metric("MRR@", "MRR@K: like MRR, but 0 for a query whose K nearest images are all wrong."),
     "ndcg": Metric(
         "nDCG",
         "nDCG: sum of 1 / log2(1 + rank) over the images of the query's class, divided by that of the best"
         " ranking.",
     ),
+    "ndcg_at_<k>": Metric("nDCG@", "nDCG@K: nDCG of the K nearest images."),
     "trapezoid_map": Metric(
         "mAP",
         "mAP of the revisited Oxford and Paris protocol: the area under each query's precision-recall curve,"
@@ -93,6 +100,11 @@ METRICS = {
         "NMI: normalised mutual information between classes and the clusters of k-means with as many clusters"
         " as there are classes.",
     ),
+    "ami": Metric(
+        "AMI",
+        "AMI: the same mutual information, adjusted for chance: 0 for random clusters on average, 1 for the"
+        " classes.",
+    ),
     "roc_auc": Metric(
         "ROC AUC",
         "ROC AUC: probability that a pair of images of one class is more similar than a pair of two classes;"
@@ -126,6 +138,8 @@ def family_of(name: str) -> str:
     """
     if name.endswith(BY_CLASS):
         return "by_class"
+    if name in METRICS:
+        return name
     return next((family for prefix, family in FAMILIES.items() if name.startswith(prefix)), name)
 
 

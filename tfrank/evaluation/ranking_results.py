@@ -48,6 +48,7 @@ def evaluate_tasks(
     search: str = "exact",
     target_recall: float = 0.99,
     options: Options = NO_OPTIONS,
+    cutoffs: bool = False,
 ) -> dict[str, RankingResult]:
     """The metrics of each ranking of a protocol in which at least one query has a positive.
 
@@ -60,6 +61,8 @@ def evaluate_tasks(
             queries.
         target_recall: the recall to which the ScaNN index is built.
         options: options of the post-processing, see `postprocessing.steps`.
+        cutoffs: whether the metrics of the k nearest are computed too, see `retrieval_metrics.per_query`;
+            only by exact search.
 
     Raises:
         InputError: no query has a positive, or the search or the post-processing does not fit the protocol.
@@ -68,7 +71,14 @@ def evaluate_tasks(
     for task in tasks:
         queries, gallery = rows_of(embeddings, task.queries), rows_of(embeddings, task.gallery)
         results = evaluate_task(
-            queries, gallery, task, ks, search=search, target_recall=target_recall, options=options
+            queries,
+            gallery,
+            task,
+            ks,
+            search=search,
+            target_recall=target_recall,
+            options=options,
+            cutoffs=cutoffs,
         )
         for name, result in results.items():
             found.setdefault(name, []).append(result)
@@ -84,6 +94,7 @@ def evaluate_task(
     search: str = "exact",
     target_recall: float = 0.99,
     options: Options = NO_OPTIONS,
+    cutoffs: bool = False,
 ) -> dict[str, RankingResult]:
     """The metrics of one task, given its `[queries, dim]` and `[gallery, dim]` rows; see `evaluate_tasks`."""
     task = answerable(task, options)
@@ -99,7 +110,7 @@ def evaluate_task(
         if task.labels is None:
             per_query = metrics.per_query_revisited(ranks, GRADED_KS)
         else:
-            per_query = metrics.per_query(ranks, ks)
+            per_query = metrics.per_query(ranks, ks, cutoffs=cutoffs)
         results[name] = RankingResult(_means(per_query, task), per_query, task.queries, ranks, task)
     return results
 

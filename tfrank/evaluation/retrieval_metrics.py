@@ -71,6 +71,16 @@ def average_precision_at_r(ranks: Ranks) -> np.ndarray:
     return _sum(np.where(_among_r(ranks), _place(ranks) / ranks.rank, 0), ranks) / ranks.positives
 
 
+def average_precision_at_k(ranks: Ranks, k: int) -> np.ndarray:
+    """`[queries]` AP of the k nearest: 1 / min(k, R) sum over r_j <= k of j / r_j; NaN without a positive.
+
+    >>> average_precision_at_k(Ranks(np.array([0, 3]), np.array([1, 4, 9])), 4)
+    array([0.5])
+    """
+    found = np.where(ranks.rank <= k, _place(ranks) / ranks.rank, 0)
+    return _sum(found, ranks) / np.minimum(ranks.positives, k)
+
+
 def r_precision(ranks: Ranks) -> np.ndarray:
     """`[queries]` precision at R, #{j: r_j <= R} / R; NaN without a positive.
 
@@ -87,6 +97,28 @@ def reciprocal_rank(ranks: Ranks) -> np.ndarray:
     array([0.25])
     """
     return 1 / _first(ranks.rank, ranks)
+
+
+def reciprocal_rank_at_k(ranks: Ranks, k: int) -> np.ndarray:
+    """`[queries]` 1 / r_1 if r_1 <= k, else 0; NaN without a positive.
+
+    >>> reciprocal_rank_at_k(Ranks(np.array([0, 1, 2]), np.array([4, 5])), 4)
+    array([0.25, 0.  ])
+    """
+    first = _first(ranks.rank, ranks)
+    return np.where(first > k, 0, 1 / first)
+
+
+def ndcg_at_k(ranks: Ranks, k: int) -> np.ndarray:
+    """`[queries]` the same as `ndcg` of the k nearest; the best ranking has min(k, R) positives among them.
+
+    >>> ndcg_at_k(Ranks(np.array([0, 1, 2]), np.array([3, 9])), 5)
+    array([0.5, 0. ])
+    """
+    gain = np.where(ranks.rank <= k, 1 / np.log2(1 + ranks.rank), 0)
+    best = np.cumsum(1 / np.log2(2 + np.arange(k)))
+    ideal = np.append(best, np.nan)[np.minimum(ranks.positives, k) - 1]
+    return _sum(gain, ranks) / ideal
 
 
 def ndcg(ranks: Ranks) -> np.ndarray:
@@ -133,12 +165,26 @@ def capped_precision_at_k(ranks: Ranks, k: int) -> np.ndarray:
     return _sum(ranks.rank <= k, ranks) / np.minimum(k, last)
 
 
-def per_query(ranks: Ranks, ks: Sequence[int]) -> dict[str, np.ndarray]:
+def mean_name(name: str) -> str:
+    """The name of the mean of a per-query metric.
+
+    >>> mean_name("ap"), mean_name("reciprocal_rank_at_10"), mean_name("recall_at_10")
+    ('map', 'mrr_at_10', 'recall_at_10')
+    """
+    if name in MEANS:
+        return MEANS[name]
+    family, at, k = name.rpartition("_at_")
+    return f"{MEANS.get(family, family)}{at}{k}"
+
+
+def per_query(ranks: Ranks, ks: Sequence[int], *, cutoffs: bool = False) -> dict[str, np.ndarray]:
     """Every metric of every query.
 
     Args:
         ranks: the ranks of the queries' positives.
         ks: the Ks of Recall@K and precision@K, see `usable_ks`.
+        cutoffs: whether AP, nDCG and the reciprocal rank of the k nearest are computed too: `ap_at_<k>`,
+            `ndcg_at_<k>` and `reciprocal_rank_at_<k>`.
 
     Returns:
         `[queries]` float64 each, 0 to 1, NaN for a query without a positive: `recall_at_<k>` and
@@ -148,7 +194,7 @@ def per_query(ranks: Ranks, ks: Sequence[int]) -> dict[str, np.ndarray]:
     >>> found["recall_at_1"], found["ap"]
     (array([ 0., nan]), array([0.5, nan]))
     """
-    parts = [_metrics(block, ks) for block in _blocks(ranks)]
+    parts = [_metrics(block, ks) | (_cutoffs(block, ks) if cutoffs else {}) for block in _blocks(ranks)]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
@@ -172,7 +218,7 @@ def summarize(per_query: Mapping[str, np.ndarray]) -> dict[str, float]:
     valid = ~np.isnan(per_query[main_metric(per_query)])
     queries = int(np.sum(valid))
     _check_queries(queries)
-    means = {MEANS.get(name, name): float(np.mean(values[valid])) for name, values in per_query.items()}
+    means = {mean_name(name): float(np.mean(values[valid])) for name, values in per_query.items()}
     return {**means, "queries": queries, "queries_without_positive": len(valid) - queries}
 
 
@@ -263,6 +309,15 @@ def _metrics(ranks: Ranks, ks: Sequence[int]) -> dict[str, np.ndarray]:
         "reciprocal_rank": reciprocal_rank(ranks),
         "ndcg": ndcg(ranks),
     }
+
+
+def _cutoffs(ranks: Ranks, ks: Sequence[int]) -> dict[str, np.ndarray]:
+    metrics = {
+        "ap": average_precision_at_k,
+        "ndcg": ndcg_at_k,
+        "reciprocal_rank": reciprocal_rank_at_k,
+    }
+    return {f"{name}_at_{k}": metric(ranks, k) for name, metric in metrics.items() for k in ks}
 
 
 def _blocks(ranks: Ranks) -> Iterator[Ranks]:

@@ -23,7 +23,7 @@ from tfrank.evaluation.report.result_files import (
     load_per_query,
     write_results,
 )
-from tfrank.evaluation.retrieval_metrics import MEANS, main_metric
+from tfrank.evaluation.retrieval_metrics import main_metric, mean_name
 from tfrank.run.evaluation_results import EvaluationResults, RankingSetup
 from tfrank.run.pictures import Images, grid_rows
 
@@ -142,7 +142,7 @@ def model_tables(
                     values[other][rows] = earlier.metrics[metric][places]
             models = summarize_models({**values, name: this.metrics[metric]}, labels)
             title = ranking if len(results.rankings) > 1 else ""
-            tables.append(ModelTable(MEANS.get(metric, metric), models, title))
+            tables.append(ModelTable(mean_name(metric), models, title))
     return tables
 
 
@@ -263,7 +263,7 @@ def _differences(this, earlier):
     for metric in (one for one in this.metrics if one in other.metrics):
         pair = other.metrics[metric][places], this.metrics[metric][rows]
         found = paired_bootstrap(*pair, groups=groups)
-        name_of_mean = MEANS.get(metric, metric)
+        name_of_mean = mean_name(metric)
         intervals[name_of_mean] = (found.low, found.high)
         valid = np.isfinite(pair[0]) & np.isfinite(pair[1])
         for mean, values in zip(means, pair):

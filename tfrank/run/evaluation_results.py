@@ -179,7 +179,13 @@ def evaluate_embeddings(
         tasks = tasks_of(test, name)
         ks, note_on_ks = _ks(config, tasks)
         found = evaluate_tasks(
-            embeddings, tasks, ks, search=search, target_recall=options.target_recall, options=options
+            embeddings,
+            tasks,
+            ks,
+            search=search,
+            target_recall=options.target_recall,
+            options=options,
+            cutoffs=options.cutoffs,
         )
         searched = _galleries(test, tasks)
         galleries |= {ranking: searched[ranking] for ranking in found}
@@ -188,7 +194,7 @@ def evaluate_embeddings(
         rankings |= found
     extras = clusters.class_distances(embeddings, test.labels) if np.all(test.labels != UNKNOWN) else {}
     if options.nmi:
-        extras["nmi"] = clusters.nmi(embeddings, test.labels)
+        extras |= clusters.cluster_agreement(embeddings, test.labels)
     if _verifies_images(config, test):
         found = verification(embeddings, test.labels)
         notes.append(note(found))

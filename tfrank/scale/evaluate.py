@@ -19,7 +19,7 @@ from tfrank.common.checks import InputError
 from tfrank.evaluation.class_means import REPORTED
 from tfrank.evaluation.metric_names import BY_CLASS, COUNTS
 from tfrank.evaluation.protocols import UNKNOWN
-from tfrank.evaluation.retrieval_metrics import MEANS, main_metric, per_query, usable_ks
+from tfrank.evaluation.retrieval_metrics import main_metric, mean_name, per_query, usable_ks
 from tfrank.scale import pipelines, storage
 from tfrank.scale.parts import (
     Block,
@@ -282,7 +282,7 @@ def _sums(found):
     """Returns the sums of the metrics over the queries of a block that have a positive, and their numbers."""
     labels, metrics = found
     valid = ~np.isnan(metrics[main_metric(metrics)])
-    sums = {MEANS.get(name, name): math.fsum(values[valid]) for name, values in metrics.items()}
+    sums = {mean_name(name): math.fsum(values[valid]) for name, values in metrics.items()}
     # Images without a label are no queries.
     left_out = int(np.sum(labels[~valid] != UNKNOWN))
     return {**sums, "queries": int(np.sum(valid)), "queries_without_positive": left_out}
@@ -293,7 +293,7 @@ def _class_sums(found):
     labels, metrics = found
     valid = ~np.isnan(metrics[main_metric(metrics)])
     classes, place, sizes = np.unique(labels[valid], return_inverse=True, return_counts=True)
-    reported = {MEANS.get(name, name): name for name in REPORTED if name in metrics}
+    reported = {mean_name(name): name for name in REPORTED if name in metrics}
     sums = {key: np.bincount(place, metrics[name][valid]).tolist() for key, name in reported.items()}
     for number, (label, size) in enumerate(zip(classes.tolist(), sizes.tolist())):
         yield label, {key: values[number] for key, values in sums.items()} | {"queries": size}
