@@ -85,7 +85,7 @@ HEADS = Setting(
     "own_embeddings.py",
     {"data.validation_classes": 0, "train.start_share": 0.0, "data.train": ["fit", "held_out"]},
     {"data.train": ["fit"], "data.test": ["held_out"]},
-    (1e-4, 3e-4, 1e-3),
+    (3e-5, 1e-4, 3e-4, 1e-3),
 )
 SETTINGS = {
     "omniglot": Setting(

@@ -65,6 +65,9 @@ OPTIONS = {
     "multi_similarity": [{"alpha": 0.5, "beta": 5.0, "threshold": -0.2}, {"epsilon": 0.6}, {"epsilon": 2.1}],
     "circle": [{"margin": 0.0}, {"gamma": 5.0}],
     "sup_con": [{"temperature": 0.5}],
+    "tcm": [
+        {"positive_margin": 0.5, "negative_margin": -0.3, "positive_weight": 0.5, "negative_weight": 2.0}
+    ],
     "margin": [
         {"margin": 0.0, "boundary": 0.7},
         {"margin": 0.5, "cutoff": 1.1, "nonzero_cutoff": 1.9, "seed": 2**40},

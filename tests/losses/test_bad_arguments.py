@@ -68,6 +68,8 @@ NO_BOOLEAN = ["no", None, 2]
         ("multi_similarity", "epsilon", [-0.1, *NO_NUMBER]),
         ("circle", "margin", [-0.4, *NO_NUMBER]),
         ("sup_con", "temperature", [0, -1, *NO_NUMBER]),
+        *(("tcm", f"{side}_margin", NO_NUMBER) for side in ("positive", "negative")),
+        *(("tcm", f"{side}_weight", [-1, *NO_NUMBER]) for side in ("positive", "negative")),
         ("circle", "gamma", [0, -80, *NO_NUMBER]),
         ("margin", "margin", [-0.2, *NO_NUMBER]),
         ("margin", "boundary", [0, -1.2, *NO_NUMBER]),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.losses import value_and_gradient
-from tfrank import ContrastiveLoss, TripletLoss
+from tfrank import ContrastiveLoss, ThresholdConsistentMarginLoss, TripletLoss
 
 LABELS = np.repeat(np.arange(12), 4)
 ROWS = np.random.default_rng(0).normal(size=(48, 8))
@@ -16,6 +16,7 @@ LIKE_THE_PEER = {
         "ContrastiveLoss",
         {"neg_margin": 1.3},
     ),
+    "threshold-consistent margin": (ThresholdConsistentMarginLoss(), "ThresholdConsistentMarginLoss", {}),
     "triplet": (
         TripletLoss(0.05, mining="all", squared=False, average="nonzero"),
         "TripletMarginLoss",

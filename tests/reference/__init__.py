@@ -26,6 +26,7 @@ LOSSES = {
     "multi_similarity": pairs.multi_similarity,
     "circle": pairs.circle,
     "sup_con": pairs.sup_con,
+    "tcm": pairs.tcm,
     "margin": pairs.margin,
     "histogram": pairs.histogram,
 }

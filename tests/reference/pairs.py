@@ -184,3 +184,21 @@ def margin_slopes(*pairs, margin=0.2, boundary=1.2, **draw):
             if margin + boundary - d[n] > 0 and shares[q, n]:
                 slopes[-1][n] = -shares[q, n] * -1 / d[n]
     return np.array(slopes)
+
+
+def tcm(*pairs, positive_margin=0.9, negative_margin=0.5, positive_weight=1.0, negative_weight=1.0):
+    """The query's part of the loss of arXiv 2307.04047, times the valid queries; and which queries are valid."""
+    queries = list(each_query(*pairs))
+    valid = np.array([bool(positives) for _, positives, _ in queries])
+    pulls = [
+        [positive_margin - s[p] for p in positives if s[p] <= positive_margin] for s, positives, _ in queries
+    ]
+    pushes = [
+        [s[n] - negative_margin for n in negatives if positives and s[n] >= negative_margin]
+        for s, positives, negatives in queries
+    ]
+    losses = np.zeros(len(queries))
+    for weight, sides in ((positive_weight, pulls), (negative_weight, pushes)):
+        number = max(sum(len(terms) for terms in sides), 1)
+        losses += weight * valid.sum() / number * np.array([sum(terms) for terms in sides])
+    return losses, valid

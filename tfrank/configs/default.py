@@ -56,6 +56,8 @@ LOSS_RECIPES = {
     "multi_similarity": dict(alpha=2.0, beta=50.0, threshold=0.5, epsilon=0.1),
     "circle": dict(margin=0.4, gamma=80.0),
     "sup_con": dict(temperature=0.1),
+    # A regulariser: add it to another loss in code, see WeightedSum.
+    "tcm": dict(positive_margin=0.9, negative_margin=0.5, positive_weight=1.0, negative_weight=1.0),
     # sampled: draws negatives by the seed and the step; otherwise weights all by their probability.
     "margin": dict(margin=0.2, boundary=1.2, cutoff=0.5, nonzero_cutoff=1.4, sampled=True, seed=0),
     "histogram": dict(num_bins=201),

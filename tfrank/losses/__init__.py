@@ -24,6 +24,7 @@ from tfrank.losses.rll import RankedListLoss
 from tfrank.losses.smooth_ap import SmoothAPLoss
 from tfrank.losses.sup_ap import SupAPLoss
 from tfrank.losses.sup_con import SupConLoss
+from tfrank.losses.tcm import ThresholdConsistentMarginLoss
 from tfrank.losses.triplet import TripletLoss
 from tfrank.losses.weighted_sum import WeightedSum
 
@@ -43,6 +44,7 @@ LOSSES: dict[str, type[RankingLoss]] = {
     "multi_similarity": MultiSimilarityLoss,
     "circle": CircleLoss,
     "sup_con": SupConLoss,
+    "tcm": ThresholdConsistentMarginLoss,
     "margin": MarginLoss,
     "histogram": HistogramLoss,
 }
@@ -84,6 +86,7 @@ __all__ = [
     "SmoothAPLoss",
     "SupAPLoss",
     "SupConLoss",
+    "ThresholdConsistentMarginLoss",
     "TripletLoss",
     "WeightedSum",
     "get",

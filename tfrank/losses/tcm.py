@@ -1,0 +1,109 @@
+"""Threshold-Consistent Margin loss (Zhang et al., ICLR 2024, arXiv 2307.04047)."""
+
+import keras
+import tensorflow as tf
+
+from tfrank.losses.core import scalars
+from tfrank.losses.core.ranking_loss import RankingLoss
+from tfrank.losses.core.rows import Block, score_rows
+from tfrank.losses.core.scalars import Scalar
+from tfrank.losses.core.violators import share_of_violator
+
+
+def _kernel(block: Block, positive_margin, negative_margin, positive_share, negative_share):
+    zero = tf.zeros_like(block.s)
+    pull = tf.where(block.positive_mask, tf.nn.relu(positive_margin - block.s), zero)
+    push = tf.where(block.negative_mask, tf.nn.relu(block.s - negative_margin), zero)
+    losses = tf.reduce_sum(positive_share * pull + negative_share * push, axis=1)
+    slopes = tf.where(pull > 0, zero - positive_share, tf.where(push > 0, zero + negative_share, zero))
+    return losses, slopes
+
+
+def _hard_positives(block: Block, positive_margin, _):
+    hard = block.positive_mask & (block.s <= positive_margin)
+    return tf.reduce_sum(tf.cast(hard, block.s.dtype), axis=1), tf.zeros_like(block.s)
+
+
+def _hard_negatives(block: Block, _, negative_margin):
+    hard = block.negative_mask & (block.s >= negative_margin)
+    return tf.reduce_sum(tf.cast(hard, block.s.dtype), axis=1), tf.zeros_like(block.s)
+
+
+def tcm_loss(
+    query_labels: tf.Tensor,
+    query_embeddings: tf.Tensor,
+    gallery_labels: tf.Tensor,
+    gallery_embeddings: tf.Tensor,
+    self_index: tf.Tensor,
+    *,
+    positive_margin: Scalar = 0.9,
+    negative_margin: Scalar = 0.5,
+    positive_weight: Scalar = 1.0,
+    negative_weight: Scalar = 1.0,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The part of each query in L_TCM, `[queries]`, and which queries are valid, `[queries]` bool.
+
+    Implements the formula of `ThresholdConsistentMarginLoss`. Takes the arguments of `score_rows`; embeddings
+    have unit norm.
+    """
+    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
+    margins = positive_margin, negative_margin
+    shares = [
+        scalars.tensor(weight, query_embeddings.dtype)
+        * share_of_violator(*score_rows(count, *rows, *margins))
+        for weight, count in ((positive_weight, _hard_positives), (negative_weight, _hard_negatives))
+    ]
+    return score_rows(_kernel, *rows, *margins, *shares)
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class ThresholdConsistentMarginLoss(RankingLoss):
+    """Makes one threshold of similarity fit all classes; a regulariser to add to another loss.
+
+        L_TCM = w+ mean over positive pairs with s <= m+ of (m+ - s)
+              + w- mean over negative pairs with s >= m- of (s - m-)
+
+    The means are over the pairs of the global batch; pairs within their margin have no gradient. To add it to
+    another loss: `WeightedSum([SmoothAPLoss(), ThresholdConsistentMarginLoss()])`.
+
+    The loss is no mean over queries. For `reduction=None` and sample weights, L_q is the query's part of both
+    sums, scaled so that the mean of L_q is the loss.
+
+    Args:
+        positive_margin: m+, a similarity that positives should reach. Default 0.9.
+        negative_margin: m-, a similarity that negatives should stay below. Default 0.5.
+        positive_weight: w+, at least 0. Default 1.
+        negative_weight: w-, at least 0. Default 1.
+        reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
+        name: name of the loss.
+
+    Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
+
+    A query without another image of its class has no loss and no gradient, and is left out of the means.
+
+    Reference: Zhang et al., Threshold-Consistent Margin Loss for Open-World Deep Metric Learning, ICLR 2024,
+    arXiv 2307.04047; defaults are those of pytorch-metric-learning. Memory: about three matrices
+    `[batch, batch]`; takes three passes.
+
+    >>> loss = ThresholdConsistentMarginLoss()
+    >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)
+    1.2841
+    """
+
+    def __init__(
+        self,
+        positive_margin: Scalar = 0.9,
+        *,
+        negative_margin: Scalar = 0.5,
+        positive_weight: Scalar = 1.0,
+        negative_weight: Scalar = 1.0,
+        reduction: str | None = "mean",
+        name: str = "tcm",
+    ):
+        hyper_parameters = {
+            "positive_margin": scalars.number("positive_margin", positive_margin),
+            "negative_margin": scalars.number("negative_margin", negative_margin),
+            "positive_weight": scalars.number("positive_weight", positive_weight, at_least=0),
+            "negative_weight": scalars.number("negative_weight", negative_weight, at_least=0),
+        }
+        super().__init__(tcm_loss, hyper_parameters, reduction=reduction, name=name)
