@@ -187,7 +187,7 @@ def margin_slopes(*pairs, margin=0.2, boundary=1.2, **draw):
 
 
 def tcm(*pairs, positive_margin=0.9, negative_margin=0.5, positive_weight=1.0, negative_weight=1.0):
-    """The query's part of the loss of arXiv 2307.04047, times the valid queries; and which queries are valid."""
+    """The query's part of the loss of arXiv 2307.04047, times the valid queries; and which are valid."""
     queries = list(each_query(*pairs))
     valid = np.array([bool(positives) for _, positives, _ in queries])
     pulls = [

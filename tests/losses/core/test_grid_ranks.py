@@ -90,3 +90,18 @@ def test_the_grid_is_for_large_classes_in_float32_at_usual_temperatures(
     core = tf.constant(labels, tf.int64), rows
     losses, _ = score_rows(kernel, *core, *core, tf.range(ROWS), temperature)
     assert np.all((losses.numpy() == -1) == on_grid)
+
+
+def test_absent_rows_are_as_if_they_were_not_in_the_gallery():
+    """Copies of the queries with labels of their own: the nearest negatives that there can be."""
+
+    def kernel(block, temperature):
+        return grid_ranks.sigmoid_kernel(tf.math.log1p, temperature, positives=False)(block)
+
+    rows = tf.math.l2_normalize(embeddings(1.0, "float32"), axis=1)
+    labels, gallery = tf.constant(LABELS, tf.int64), tf.concat([rows, rows[:64]], axis=0)
+    gallery_labels = tf.concat([labels, -1 - tf.range(64, dtype=tf.int64)], axis=0)
+    own, present = tf.range(ROWS), tf.range(ROWS + 64) < ROWS
+    masked, _ = score_rows(kernel, labels, rows, gallery_labels, gallery, own, 0.01, present=present)
+    without, _ = score_rows(kernel, labels, rows, labels, rows, own, 0.01)
+    np.testing.assert_allclose(masked, without, rtol=1e-5)

@@ -66,15 +66,16 @@ def sigmoid_kernel(penalty: Callable[..., tf.Tensor], temperature: tf.Tensor, *,
 
 def pays(positives: int | tf.Tensor, gallery: int | tf.Tensor) -> bool | tf.Tensor:
     """Whether a row with so many positives takes less time on the grid than one positive after the other."""
-    return (positives - ENTRY_POSITIVES) * gallery > GRID_ENTRIES
+    return positives > ENTRY_POSITIVES + GRID_ENTRIES // gallery
 
 
 def _on_grid(block: Block, penalty, temperature, positives: bool):
     """The losses and slopes of a block."""
     groups = 2 if positives else 1
-    grid = Grid(block.s, temperature)
+    # Absent rows, of similarity -inf, count nowhere.
+    grid = Grid(tf.maximum(block.s, -1), temperature)
     zero = tf.zeros_like(block.s)
-    masks = [block.negative_mask, block.positive_mask][:groups]
+    masks = [block.negative_mask & (block.s >= -2), block.positive_mask][:groups]
     # For each group of entries, `[rows, nodes]`: the counts and their slopes by the score of a positive.
     tables = [grid.convolved(grid.spread(tf.where(mask, tf.ones_like(zero), zero))) for mask in masks]
     counts = [grid.read(values) for values, _ in tables]
