@@ -1,10 +1,11 @@
-"""Prints the memory that many batch sizes and many hyper-parameters take, in a process of its own.
+"""Prints the memory that many batch sizes, or many hyper-parameters, take, in a process of its own.
 
-In a process that has run other tests, fragments of their memory would be counted too.
+In a process that has run other losses, fragments of their memory would be counted too.
 """
 
 import json
 import pathlib
+import sys
 
 import numpy as np
 import tensorflow as tf
@@ -56,11 +57,11 @@ def taken_by_values():
     return held_memory() - before
 
 
-def main():
-    sizes = {name: taken_by_sizes(name) for name in ("smooth_ap", "histogram")}
-    taken = sizes | {"values": taken_by_values()}
-    print(json.dumps({name: memory.tolist() for name, memory in taken.items()}))
+def main(cause):
+    """`cause` is the name of a loss that takes many batch sizes, or "values"."""
+    taken = taken_by_values() if cause == "values" else taken_by_sizes(cause)
+    print(json.dumps(taken.tolist()))
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -8,19 +8,18 @@ from tfrank.losses.core import padding
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def taken():
-    """MB and pieces of memory, by the cause."""
-    return printed_json("-m", "tests.losses.core.memory_run")
+def taken(cause):
+    """MB and pieces of memory."""
+    return printed_json("-m", "tests.losses.core.memory_run", cause)
 
 
 @pytest.mark.parametrize("cause", ["smooth_ap", "histogram"])
-def test_two_hundred_batch_sizes_take_no_more_memory_than_those_of_the_programs(taken, cause):
+def test_two_hundred_batch_sizes_take_no_more_memory_than_those_of_the_programs(cause):
     assert padding.SIZES[13] == 208
-    megabytes, pieces = taken[cause]
+    megabytes, pieces = taken(cause)
     assert megabytes < 20 and pieces < 50
 
 
-def test_a_thousand_temperatures_and_alphas_take_no_more_memory_than_ten(taken):
-    megabytes, pieces = taken["values"]
+def test_a_thousand_temperatures_and_alphas_take_no_more_memory_than_ten():
+    megabytes, pieces = taken("values")
     assert megabytes < 20 and pieces < 50
