@@ -37,17 +37,27 @@ def over_seeds_and_classes(
     """Mean of `[seeds, classes]` values, such as differences of two losses, with a bootstrap interval.
 
     Each sample draws as many seeds and as many classes, with replacement, and takes the mean of their values.
-    The quantiles are those that would give Student's t interval for means of so many seeds (the expanded
-    percentile interval of Hesterberg, 2015), since few seeds spread too little.
+    Few seeds, or classes, spread too little. So the quantiles are those that would give Student's t interval
+    for normal means (the expanded percentile interval of Hesterberg, 2015), with the degrees of freedom of
+    Satterthwaite for a sum of two variances, of seeds and of classes. Of normal values, 95 % intervals held
+    the truth in 94 % of trials with 3 seeds and 25 classes, but in 86 % where seeds differed five times as
+    much as classes.
     """
     seeds, classes = values.shape
     mean = float(np.mean(values))
     if seeds < 2:
         return Interval(mean, -np.inf, np.inf)
+    counts = np.array([seeds, classes])
+    variances = np.array([np.var(values.mean(axis=1 - axis), ddof=1) for axis in (0, 1)]) / counts
+    if not variances.any():
+        return Interval(mean, mean, mean)
+    freedom = variances.sum() ** 2 / np.sum(variances**2 / (counts - 1))
+    widened = np.sqrt(variances.sum() / np.sum(variances * (counts - 1) / counts))
+    share = stats.norm.cdf(widened * stats.t.ppf((1 - confidence) / 2, freedom))
+
     generator = np.random.default_rng(seed)
     seed_weights = generator.multinomial(seeds, np.full(seeds, 1 / seeds), samples) / seeds
     class_weights = generator.multinomial(classes, np.full(classes, 1 / classes), samples) / classes
     means = np.einsum("ns,sc,nc->n", seed_weights, values, class_weights, optimize=True)
-    share = stats.norm.cdf(np.sqrt(seeds / (seeds - 1)) * stats.t.ppf((1 - confidence) / 2, seeds - 1))
     low, high = np.quantile(means, [share, 1 - share])
     return Interval(mean, float(low), float(high))
