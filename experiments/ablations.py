@@ -90,10 +90,18 @@ ABLATIONS = {
             for end in (0.0, 5.0, 10.0)
         },
     ),
+    # 90 classes become 30, so a batch has 16 of them.
     "merge": (
         "classes merged into one (PNP, Tables 6 and 7)",
         PNP | SMOOTH_AP,
-        of_field("data.merge_classes", (1, 3)),
+        {
+            merged: {
+                "data.merge_classes": merged,
+                "data.classes_per_batch": 16,
+                "data.examples_per_class": 8,
+            }
+            for merged in (1, 3)
+        },
     ),
     "noise": ("share of false labels", PNP | SMOOTH_AP, of_field("data.label_noise", (0.0, 0.1, 0.3))),
 }

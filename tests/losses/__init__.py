@@ -66,7 +66,9 @@ OPTIONS = {
     "circle": [{"margin": 0.0}, {"gamma": 5.0}],
     "sup_con": [{"temperature": 0.5}],
     "tcm": [
-        {"positive_margin": 0.5, "negative_margin": -0.3, "positive_weight": 0.5, "negative_weight": 2.0}
+        {"positive_margin": 0.5, "negative_margin": -0.3, "positive_weight": 0.5, "negative_weight": 2.0},
+        # At exact ties there are pairs on both margins.
+        {"positive_margin": 1.0, "negative_margin": 0.0},
     ],
     "margin": [
         {"margin": 0.0, "boundary": 0.7},

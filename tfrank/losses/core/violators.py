@@ -20,7 +20,7 @@ def share_of_violator(counts: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
     The mean over the valid queries of (share x sum of the query's terms) is then the mean over violators.
 
     Args:
-        counts: `[queries]` violators of each query of this replica.
+        counts: `[queries]` violators of each query of this replica, 0 for queries that are not valid.
         valid: `[queries]` bool, the valid queries.
 
     Returns:
@@ -28,5 +28,5 @@ def share_of_violator(counts: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
     """
     dtype = counts.dtype
     queries = distributed.sum_over_replicas(tf.reduce_sum(tf.cast(valid, dtype)))
-    violators = distributed.sum_over_replicas(tf.reduce_sum(tf.where(valid, counts, tf.zeros_like(counts))))
+    violators = distributed.sum_over_replicas(tf.reduce_sum(counts))
     return tf.stop_gradient(tf.math.divide_no_nan(queries, violators))
