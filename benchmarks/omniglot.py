@@ -19,41 +19,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 from absl import app, flags
 
+from experiments.recipes import LOSSES
+
 _SOURCE = flags.DEFINE_string("source", None, "Path of the Omniglot archive or folder.", required=True)
 _SEEDS = flags.DEFINE_integer("seeds", 5, "Number of seeds, 0 and up.", lower_bound=2)
 _JOBS = flags.DEFINE_integer("jobs", 1, "Runs at once.", lower_bound=1)
 _FOLDER = flags.DEFINE_string("folder", "runs/omniglot", "Where the runs go.")
 
 # The recipe of each row, and what it changes.
-RUNS = {
-    "PNP-Dq": ("pnp", {}),
-    "PNP-Ds": ("pnp", {"loss.variant": "ds"}),
-    "PNP-O": ("pnp", {"loss.variant": "o"}),
-    "PNP-Ib": ("pnp", {"loss.variant": "ib"}),
-    "PNP-Iu": ("pnp", {"loss.variant": "iu"}),
-    "Smooth-AP": ("smooth_ap", {}),
-    "mAP_Q": ("map_q", {}),
-    "FastAP": ("fast_ap", {}),
-    "RLL": ("rll", {}),
-    "Blackbox AP": ("blackbox_ap", {}),
-    "Recall@k": ("recall_at_k", {}),
-    "SupAP": ("sup_ap", {}),
+RUNS = LOSSES | {
     "PNP-Dq, memory": ("pnp", {"train.memory_size": 1024, "train.memory_warm_up": 100}),
-    "Triplet, semi-hard": ("triplet", {}),
     "Triplet, hard": ("triplet", {"loss.mining": "hard"}),
-    "Triplet, hardest 64": ("triplet", {"loss.mining": "hard", "loss.hardest": 64}),
-    "Contrastive": ("contrastive", {}),
-    "N-pairs": ("n_pairs", {}),
-    "Lifted structure": ("lifted_structure", {}),
-    "Margin": ("margin", {}),
-    "Multi-similarity": ("multi_similarity", {}),
-    "Circle": ("circle", {}),
-    "Histogram": ("histogram", {}),
-    "Proxy-NCA": ("proxy_nca", {}),
-    "ProxyNCA++": ("proxy_nca_pp", {}),
-    "SoftTriple": ("soft_triple", {}),
-    "Normalised softmax": ("normalized_softmax", {}),
-    "ArcFace": ("arc_face", {}),
 }
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 

@@ -8,7 +8,6 @@ curves share, are run once. Writes ablations_NAME.csv and ablations_NAME.png for
 seeds and 95 % intervals over seeds and test classes.
 """
 
-import csv
 import os
 
 import numpy as np
@@ -16,7 +15,7 @@ from absl import app, flags
 from matplotlib.figure import Figure
 
 from experiments.intervals import over_seeds_and_classes
-from experiments.runs import RESULTS, Run, run_all
+from experiments.runs import RESULTS, Run, run_all, write_results
 from tfrank.configs import omniglot
 
 _SOURCE = flags.DEFINE_string("source", None, "Path of the Omniglot archive or folder.", required=True)
@@ -159,11 +158,7 @@ def main(_):
                     f"{metric} high": f"{100 * interval.high:.2f}",
                 }
             rows.append(row)
-        with open(os.path.join(RESULTS, f"ablations_{name}.csv"), "w", newline="") as file:
-            writer = csv.DictWriter(file, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
-        figure(rows, title).savefig(os.path.join(RESULTS, f"ablations_{name}.png"), dpi=110)
+        write_results(f"ablations_{name}", rows, figure(rows, title))
 
 
 if __name__ == "__main__":

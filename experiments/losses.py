@@ -13,7 +13,6 @@ losses_DATA.png. Intervals are of 95 %, by a bootstrap over seeds and test class
 to the first loss, of the same seeds and classes.
 """
 
-import csv
 import os
 from typing import NamedTuple
 
@@ -22,45 +21,14 @@ from absl import app, flags
 from matplotlib.figure import Figure
 
 from experiments.intervals import over_seeds_and_classes
-from experiments.runs import RESULTS, Result, Run, run_all
+from experiments.recipes import LOSSES
+from experiments.runs import RESULTS, Result, Run, run_all, write_results
 
 _DATA = flags.DEFINE_enum("data", "omniglot", ["omniglot", "birds", "caltech101"], "What to train on.")
 _SOURCE = flags.DEFINE_string("source", None, "Path of the data.", required=True)
 _SEEDS = flags.DEFINE_integer("seeds", 10, "Number of seeds, 0 and up.", lower_bound=1)
 _JOBS = flags.DEFINE_integer("jobs", 1, "Runs at once.", lower_bound=1)
 
-# The recipe of each loss, and what it changes.
-LOSSES = {
-    "PNP-Dq": ("pnp", {}),
-    "PNP-Ds": ("pnp", {"loss.variant": "ds"}),
-    "PNP-O": ("pnp", {"loss.variant": "o"}),
-    "PNP-Ib": ("pnp", {"loss.variant": "ib"}),
-    "PNP-Iu": ("pnp", {"loss.variant": "iu"}),
-    "Smooth-AP": ("smooth_ap", {}),
-    "mAP_Q": ("map_q", {}),
-    "RLL": ("rll", {}),
-    "FastAP": ("fast_ap", {}),
-    "Blackbox AP": ("blackbox_ap", {}),
-    "Recall@k": ("recall_at_k", {}),
-    "SupAP": ("sup_ap", {}),
-    "Triplet, semi-hard": ("triplet", {}),
-    "Triplet, hardest 64": ("triplet", {"loss.mining": "hard", "loss.hardest": 64}),
-    "Contrastive": ("contrastive", {}),
-    "N-pairs": ("n_pairs", {}),
-    "Lifted structure": ("lifted_structure", {}),
-    "Margin": ("margin", {}),
-    "Multi-similarity": ("multi_similarity", {}),
-    "Circle": ("circle", {}),
-    "Histogram": ("histogram", {}),
-    "SupCon": ("sup_con", {}),
-    "Proxy-NCA": ("proxy_nca", {}),
-    "ProxyNCA++": ("proxy_nca_pp", {}),
-    "Proxy-Anchor": ("proxy_anchor", {}),
-    "SoftTriple": ("soft_triple", {}),
-    "Normalised softmax": ("normalized_softmax", {}),
-    "ArcFace": ("arc_face", {}),
-    "CosFace": ("cos_face", {}),
-}
 METRICS = {"recall_at_1": "Recall@1", "ap": "mAP"}
 
 
@@ -168,11 +136,7 @@ def main(_):
     done = run_all(runs, path, shared, jobs=_JOBS.value)
     results = {loss: done[number :: len(LOSSES)] for number, loss in enumerate(LOSSES)}
     rows = table(results, rates)
-    with open(os.path.join(RESULTS, f"losses_{name}.csv"), "w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-    figure(results).savefig(os.path.join(RESULTS, f"losses_{name}.png"), dpi=120)
+    write_results(f"losses_{name}", rows, figure(results))
     columns = ("Recall@1", "mAP", "Recall@1 - PNP-Dq", "mAP - PNP-Dq")
     for row in rows:
         print(f"{row['loss']:<20}", *(f"{row[column]:>26}" for column in columns))

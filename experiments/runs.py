@@ -10,11 +10,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
+from matplotlib.figure import Figure
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RESULTS = os.path.join(ROOT, "docs", "experiments")
@@ -82,6 +83,8 @@ def run_all(runs: Iterable[Run], path: str, fields: Mapping[str, object], *, job
         path: the CSV file.
         fields: config fields that are not written to the file, such as the path of the data.
         jobs: runs at once, each on its share of the cores.
+
+    Ends the program with the message of a run that failed; finished runs are in the file.
     """
     runs, done = list(runs), read(path)
     missing = {run.key: run for run in runs if run.key not in done}
@@ -100,6 +103,15 @@ def run_all(runs: Iterable[Run], path: str, fields: Mapping[str, object], *, job
     return [done[run.key] for run in runs]
 
 
+def write_results(name: str, rows: Sequence[Mapping[str, object]], figure: Figure) -> None:
+    """Writes a table and its figure, NAME.csv and NAME.png."""
+    with open(os.path.join(RESULTS, f"{name}.csv"), "w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    figure.savefig(os.path.join(RESULTS, f"{name}.png"), dpi=110)
+
+
 def _train(run: Run, fields: Mapping[str, object], threads: int) -> dict[str, object]:
     """Runs `train_main.py` in a process of its own and returns the row of its results."""
     with tempfile.TemporaryDirectory() as workdir:
@@ -112,7 +124,7 @@ def _train(run: Run, fields: Mapping[str, object], threads: int) -> dict[str, ob
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
         seconds = time.monotonic() - start
         if done.returncode:
-            raise RuntimeError(f"{' '.join(command)}\n{done.stdout}\n{done.stderr}")
+            sys.exit(f"A run failed: {' '.join(command)}\n{done.stderr.strip()}")
         with open(os.path.join(workdir, "metrics.json")) as file:
             metrics = json.load(file)["trained"]
         (evaluation,) = os.listdir(os.path.join(workdir, "evaluation"))

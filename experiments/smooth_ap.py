@@ -8,7 +8,6 @@ batch size at temperature 0.01, and measures each batch before its step. Classes
 Writes smooth_ap.csv, means of the last quarter of the steps, and smooth_ap.png.
 """
 
-import csv
 import os
 import tempfile
 from typing import NamedTuple
@@ -21,7 +20,7 @@ from absl import app, flags
 from matplotlib.figure import Figure
 
 import tfrank
-from experiments.runs import RESULTS
+from experiments.runs import write_results
 from tfrank.configs import omniglot
 from tfrank.losses.metrics import ap_approximation_error, operating_region
 from tfrank.run import datasets, experiment, settings
@@ -103,13 +102,9 @@ def main(_):
                 }
             )
             print(*rows[-1].values(), sep="  ", flush=True)
-    with open(os.path.join(RESULTS, "smooth_ap.csv"), "w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
     by_temperature = {temperature: found[temperature, 32] for temperature in TEMPERATURES}
     by_size = {classes: found[0.01, classes] for classes in CLASSES}
-    figure(by_temperature, by_size).savefig(os.path.join(RESULTS, "smooth_ap.png"), dpi=110)
+    write_results("smooth_ap", rows, figure(by_temperature, by_size))
 
 
 if __name__ == "__main__":

@@ -10,9 +10,6 @@ lie.
 Writes toy_circle.csv, means over the seeds, and toy_circle.png, the embeddings of the first seed.
 """
 
-import csv
-import os
-
 import keras
 import numpy as np
 from absl import app, flags
@@ -20,7 +17,7 @@ from matplotlib.figure import Figure
 
 import tfrank
 from experiments.intervals import over_seeds
-from experiments.runs import RESULTS
+from experiments.runs import write_results
 from tfrank.evaluation import evaluate
 from tfrank.evaluation.clusters import class_distances, cluster_agreement
 
@@ -117,11 +114,7 @@ def main(_):
         intervals = {column: over_seeds(np.array([one[column] for one in values])) for column in values[0]}
         rows.append({"loss": name, "seeds": len(runs), **{c: str(one) for c, one in intervals.items()}})
         print(*rows[-1].values(), sep="  ", flush=True)
-    with open(os.path.join(RESULTS, "toy_circle.csv"), "w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-    figure(shown, 0).savefig(os.path.join(RESULTS, "toy_circle.png"), dpi=110)
+    write_results("toy_circle", rows, figure(shown, 0))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from tfrank.common.checks import InputError
 from tfrank.configs import default, own_images
 from tfrank.models.embedding import embedding_model, initialize_head_with_pca, split_at_head
 from tfrank.models.vector_model import vector_model
-from tfrank.run import settings
+from tfrank.run import experiment, settings
 from tfrank.training.trainer import Best
 from tfrank.training.verdict import best_sentence, warnings_of
 
@@ -177,6 +177,23 @@ def test_a_start_that_no_step_improved_is_said():
 def test_a_loss_that_does_not_fall_is_said():
     (warning,) = warnings_of(ROWS, None, np.full(100, 0.9))
     assert warning.startswith("The loss did not fall: 0.9000 in the first 10 steps, 0.9000 in the last")
+
+
+@pytest.mark.parametrize(
+    "loss, average, judged",
+    [
+        ("triplet", "all", True),
+        ("triplet", "nonzero", False),
+        ("smooth_ap", None, True),
+        ("tcm", None, False),
+    ],
+)
+def test_a_mean_over_violators_need_not_fall(loss, average, judged, tmp_path):
+    (tmp_path / "training.csv").write_text("step,loss\n1,0.9\n2,0.9\n")
+    config = default.get_config(loss)
+    if average:
+        config.loss.average = average
+    assert experiment.losses_to_judge(config, str(tmp_path)) == ([0.9, 0.9] if judged else [])
 
 
 @pytest.fixture(scope="module")

@@ -116,9 +116,7 @@ def ndcg_at_k(ranks: Ranks, k: int) -> np.ndarray:
     array([0.5, 0. ])
     """
     gain = np.where(ranks.rank <= k, 1 / np.log2(1 + ranks.rank), 0)
-    best = np.cumsum(1 / np.log2(2 + np.arange(k)))
-    ideal = np.append(best, np.nan)[np.minimum(ranks.positives, k) - 1]
-    return _sum(gain, ranks) / ideal
+    return _normalized(gain, ranks, np.minimum(ranks.positives, k))
 
 
 def ndcg(ranks: Ranks) -> np.ndarray:
@@ -130,11 +128,14 @@ def ndcg(ranks: Ranks) -> np.ndarray:
     >>> ndcg(Ranks(np.array([0, 1]), np.array([3])))
     array([0.5])
     """
-    gain = 1 / np.log2(1 + ranks.rank)
-    best = np.cumsum(1 / np.log2(2 + np.arange(max(ranks.positives, default=0))))
+    return _normalized(1 / np.log2(1 + ranks.rank), ranks, ranks.positives)
+
+
+def _normalized(gain: np.ndarray, ranks: Ranks, best: np.ndarray) -> np.ndarray:
+    """`[queries]` sum of the gains, divided by that of a ranking with `best` positives in front."""
+    gains = np.cumsum(1 / np.log2(2 + np.arange(max(best, default=0))))
     # The last entry, at index -1, is for queries without a positive.
-    ideal = np.append(best, np.nan)[ranks.positives - 1]
-    return _sum(gain, ranks) / ideal
+    return _sum(gain, ranks) / np.append(gains, np.nan)[best - 1]
 
 
 def trapezoid_ap(ranks: Ranks) -> np.ndarray:

@@ -28,26 +28,21 @@ def _terms(block: Block, margin, squared):
     return *masked, *(tf.where(block.negative_mask, part, zero) for part in of_negatives)
 
 
-def _mean_kernel(squared, block: Block, margin):
-    losses, slopes, of_negatives, negative_slopes = _terms(block, margin, squared)
-    others = tf.reduce_sum(tf.cast(block.candidate_mask, block.s.dtype), axis=1, keepdims=True)
-    share = 1 / tf.maximum(others, 1)
-    return tf.reduce_sum(share * (losses + of_negatives), axis=1), share * (slopes + negative_slopes)
-
-
 def _sum_kernel(squared, block: Block, margin, positive_share, negative_share):
     losses, slopes, of_negatives, negative_slopes = _terms(block, margin, squared)
     summed = tf.reduce_sum(positive_share * losses + negative_share * of_negatives, axis=1)
     return summed, positive_share * slopes + negative_share * negative_slopes
 
 
-def _positive_violators(block: Block, margin):
-    losses, *_ = _terms(block, margin, squared=True)
-    return tf.math.count_nonzero(losses, axis=1, dtype=losses.dtype), tf.zeros_like(losses)
+def _mean_kernel(squared, block: Block, margin):
+    others = tf.reduce_sum(tf.cast(block.candidate_mask, block.s.dtype), axis=1, keepdims=True)
+    share = 1 / tf.maximum(others, 1)
+    return _sum_kernel(squared, block, margin, share, share)
 
 
-def _negative_violators(block: Block, margin):
-    _, _, losses, _ = _terms(block, margin, squared=True)
+def _count_kernel(place, block: Block, margin):
+    """Counts the losses above 0 at a place of `_terms`: those of positives or of negatives."""
+    losses = _terms(block, margin, squared=True)[place]
     return tf.math.count_nonzero(losses, axis=1, dtype=losses.dtype), tf.zeros_like(losses)
 
 
@@ -56,6 +51,7 @@ _MEAN, _SUM = (
     {form: functools.partial(kernel, form) for form in (True, False)}
     for kernel in (_mean_kernel, _sum_kernel)
 )
+_COUNTS = [functools.partial(_count_kernel, place) for place in (0, 2)]
 
 
 def contrastive_loss(
@@ -77,10 +73,7 @@ def contrastive_loss(
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     if average == "all":
         return score_rows(_MEAN[squared], *rows, margin)
-    shares = [
-        share_of_violator(*score_rows(count, *rows, margin))
-        for count in (_positive_violators, _negative_violators)
-    ]
+    shares = [share_of_violator(*score_rows(count, *rows, margin)) for count in _COUNTS]
     return score_rows(_SUM[squared], *rows, margin, *shares)
 
 

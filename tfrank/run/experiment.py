@@ -46,6 +46,7 @@ from tfrank.training.optimizers import build_optimizer, check_names
 from tfrank.training.schedules import build_schedule
 from tfrank.training.step import build_step
 from tfrank.training.trainer import Trainer, ValidationResult, best_weights_of
+from tfrank.training.verdict import read_losses
 
 # Config fields of those arguments of the schedule and the optimizer that have another name.
 OPTIMIZER_FIELDS = types.MappingProxyType(
@@ -302,6 +303,15 @@ def _load_start(config, model, images):
     print(f"The head begins as the PCA of the features of {len(rows):,} training images.", flush=True)
     function = inference.embed_fn(split_at_head(model)[0])
     initialize_head_with_pca(model, inference.embed_all(config, function, select(images, rows))[0])
+
+
+def losses_to_judge(config: ConfigDict, workdir: str) -> list[float]:
+    """The losses of a run's steps, by which it is judged whether the model learnt; none for some losses.
+
+    A mean over pairs or triplets that violate a margin need not fall: those that still do stay as bad.
+    """
+    over_violators = config.loss.name == "tcm" or config.loss.get("average") == "nonzero"
+    return [] if over_violators else read_losses(workdir)
 
 
 def train(config: ConfigDict, training: Training, data: Data, steps: int) -> None:

@@ -76,7 +76,7 @@ def train_and_evaluate(config, workdir, strategy, data, steps):
     weights = verdict.best_sentence(best, steps) if best else f"Those of the last step, {steps:,}."
     facts = {"weights": weights} | ({"matches": inference.match_sentence(matches)} if matches else {})
     print("\n".join(facts.values()))
-    warnings = verdict.warnings_of(rows, best, verdict.read_losses(workdir))
+    warnings = verdict.warnings_of(rows, best, experiment.losses_to_judge(config, workdir))
     for warning in warnings:
         print(f"\nWARNING: {warning}")
     files.write_json(paths["metrics.json"], rows)

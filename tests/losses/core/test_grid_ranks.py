@@ -35,8 +35,8 @@ def test_the_error_of_counts_is_within_its_bound(temperature, where):
     low, high = {"anywhere": (-1, 1), "together": (0.2, 0.25), "at the ends": (1, 1)}[where]
     s = random.uniform(low, high, 300) * (random.choice([-1, 1], 300) if where == "at the ends" else 1)
     grid = Grid(tf.constant(s[None]), tf.constant(temperature, tf.float64))
-    tables = grid.convolved(grid.spread(tf.ones([1, 300], tf.float64)))
-    counts, slopes = (grid.read(table)[0].numpy() for table in tables)
+    shares = grid.spread(tf.ones([1, 300], tf.float64))
+    counts, slopes = (grid.read(table)[0].numpy() for table in (grid.counts(shares), grid.slopes(shares)))
     wanted_counts, wanted_slopes = counted(s, temperature)
     assert np.all(np.abs(counts - wanted_counts) <= 7e-6 * wanted_counts + 2e-11 * 300)
     assert np.all(np.abs(slopes - wanted_slopes) <= 2e-5 * wanted_counts / temperature)

@@ -10,6 +10,7 @@ CSV manifest (`sources.csv_manifest`). Names may be singular or plural in both. 
 by its number, from 0. Without `split` the classes are divided into train and test at random.
 """
 
+import collections
 import glob
 import importlib
 import json
@@ -48,15 +49,13 @@ def read_embeddings(path: str, *, test_share: float = 0.5, seed: int = 0) -> Ite
         InputError: the file does not exist or is damaged, it has no embeddings or no labels, or they do not
             fit each other; or a role is unknown.
     """
-    rows = [
-        row
-        for part in _parts(path, without=("embedding",))
-        for row in zip(part["label"], part["split"], part["category"])
-    ]
-    if unlabelled := sum(label in _UNLABELLED for label, *_ in rows):
+    # Equal rows are counted: there are few of them, and may be millions of embeddings.
+    rows = collections.Counter()
+    for part in _parts(path, without=("embedding",)):
+        rows.update(zip(part["label"], part["split"], part["category"]))
+    if unlabelled := sum(rows.pop(row) for row in list(rows) if row[0] in _UNLABELLED):
         print(f"Note: {unlabelled:,} rows of {path} have no label and are left out.", flush=True)
-    labelled = (row for row in rows if row[0] not in _UNLABELLED)
-    classes = divide(path, labelled, test_share=test_share, seed=seed)
+    classes = divide(path, rows.elements(), test_share=test_share, seed=seed)
     row, dims = 0, set()
     for part in _parts(path):
         dims.add(part["embedding"].shape[1])

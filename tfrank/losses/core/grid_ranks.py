@@ -76,10 +76,10 @@ def _on_grid(block: Block, penalty, temperature, positives: bool):
     grid = Grid(tf.maximum(block.s, -1), temperature)
     zero = tf.zeros_like(block.s)
     masks = [block.negative_mask & (block.s >= -2), block.positive_mask][:groups]
-    # For each group of entries, `[rows, nodes]`: the counts and their slopes by the score of a positive.
-    tables = [grid.convolved(grid.spread(tf.where(mask, tf.ones_like(zero), zero))) for mask in masks]
-    counts = [grid.read(values) for values, _ in tables]
-    slopes = [-grid.read(slope) for _, slope in tables]
+    # For each group of entries: the counts and their slopes by the score of a positive.
+    shares = [grid.spread(tf.where(mask, tf.ones_like(zero), zero)) for mask in masks]
+    counts = [grid.read(grid.counts(share)) for share in shares]
+    slopes = [-grid.read(grid.slopes(share)) for share in shares]
     if positives:
         # A positive does not rank before itself.
         counts[1] -= 0.5
@@ -91,7 +91,7 @@ def _on_grid(block: Block, penalty, temperature, positives: bool):
     rates = [tf.where(block.positive_mask, rate, zero) for rate in tape.gradient(losses, counts)]
 
     # Of the entries that are counted, by all positives; of the positives, by all that they count.
-    of_entries = [grid.read(grid.convolved(grid.spread(rate))[1]) for rate in rates]
+    of_entries = [grid.read(grid.slopes(grid.spread(rate))) for rate in rates]
     moved = tf.where(block.negative_mask, of_entries[0], zero)
     of_positives = sum(rate * slope for rate, slope in zip(rates, slopes))
     if positives:
@@ -103,10 +103,9 @@ class Grid:
     """Nodes at equal distances over the similarities of a block, and the place of each entry among them."""
 
     def __init__(self, s: tf.Tensor, temperature: tf.Tensor):
-        self._per_unit = NODES_PER_TEMPERATURE / temperature
-        self._temperature = temperature
+        per_unit = NODES_PER_TEMPERATURE / temperature
         # From the node at similarity 0, as a sum with 1 would lose a digit.
-        position = s * self._per_unit
+        position = s * per_unit
         below = tf.floor(position)
         a = position - below
         # The node below each entry; one more node below it and two above take part.
@@ -114,6 +113,9 @@ class Grid:
         b, c, d = a + 1, 1 - a, 2 - a
         self._weights = (-a * c * d / 6, b * c * d / 2, a * b * d / 2, -a * b * c / 6)
         self._rows = tf.shape(s)[0]
+        # From the nodes of a block and of `REACH` blocks on each side to those of the block.
+        away = tf.range((2 * REACH + 1) * BLOCK_NODES)[:, None] - REACH * BLOCK_NODES - tf.range(BLOCK_NODES)
+        self._step, self._slope = sigmoid_step(temperature)(tf.cast(away, s.dtype) / per_unit)
 
     def spread(self, values: tf.Tensor) -> tf.Tensor:
         """`[rows, nodes]`: each entry's value, shared among its nodes."""
@@ -131,19 +133,21 @@ class Grid:
             for k, weight in enumerate(self._weights)
         )
 
-    def convolved(self, shares: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """sum_m share_m sigmoid((m - k) h / T) at each node k, and the same of the slope of the sigmoid."""
-        blocks = NODES // BLOCK_NODES
-        width = (2 * REACH + 1) * BLOCK_NODES
-        below = tf.range(width)[:, None] - REACH * BLOCK_NODES - tf.range(BLOCK_NODES)
-        value, slope = sigmoid_step(self._temperature)(tf.cast(below, shares.dtype) / self._per_unit)
-        margin = REACH * BLOCK_NODES
+    def counts(self, shares: tf.Tensor) -> tf.Tensor:
+        """sum_m share_m sigmoid((m - k) h / T) at each node k, `[rows, nodes]`."""
+        # Nodes more than `REACH` blocks above count wholly.
+        blocks = tf.reduce_sum(tf.reshape(shares, [-1, NODES // BLOCK_NODES, BLOCK_NODES]), axis=2)
+        beyond = tf.cumsum(tf.pad(blocks, [[0, 0], [0, REACH]]), axis=1, reverse=True, exclusive=True)
+        near = tf.reshape(self._near(shares, self._step), [-1, NODES // BLOCK_NODES, BLOCK_NODES])
+        return tf.reshape(near + beyond[:, REACH:, None], [-1, NODES])
+
+    def slopes(self, shares: tf.Tensor) -> tf.Tensor:
+        """The same of the slope of the sigmoid, which is 0 beyond `REACH` blocks."""
+        return self._near(shares, self._slope)
+
+    def _near(self, shares, matrix):
+        """sum_m share_m matrix[m, k] over the nodes m up to `REACH` blocks away from each node k."""
+        blocks, margin = NODES // BLOCK_NODES, REACH * BLOCK_NODES
         padded = tf.reshape(tf.pad(shares, [[0, 0], [margin, margin]]), [-1, blocks + 2 * REACH, BLOCK_NODES])
         windows = tf.concat([padded[:, k : k + blocks] for k in range(2 * REACH + 1)], axis=2)
-        near = tf.matmul(tf.reshape(windows, [-1, width]), tf.concat([value, slope], axis=1))
-        near = tf.reshape(near, [-1, blocks, 2 * BLOCK_NODES])
-        # Nodes more than `REACH` blocks above count wholly.
-        sums = tf.reduce_sum(padded, axis=2)
-        beyond = tf.cumsum(sums, axis=1, reverse=True, exclusive=True)[:, 2 * REACH :]
-        values = near[:, :, :BLOCK_NODES] + beyond[:, :, None]
-        return tf.reshape(values, [-1, NODES]), tf.reshape(near[:, :, BLOCK_NODES:], [-1, NODES])
+        return tf.reshape(tf.matmul(tf.reshape(windows, [-1, matrix.shape[0]]), matrix), [-1, NODES])
