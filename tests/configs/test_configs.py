@@ -36,7 +36,7 @@ def test_every_loss_has_a_recipe_of_exactly_its_fields_and_defaults():
     for name, loss in CLASSES.items():
         fields = inspect.signature(loss).parameters
         wanted[name] = {key: fields[key].default for key in loss_fields(name)}
-        assert set(fields) - set(wanted[name]) <= {"labels", "reduction", "name"}
+        assert set(fields) - set(wanted[name]) <= {"labels", "categories", "reduction", "name"}
     assert wanted == default.LOSS_RECIPES
 
 

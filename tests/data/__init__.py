@@ -42,6 +42,7 @@ def image_records(labels=LABELS, *, first=0):
             filename=f"folder/{number}.png",
             id=f"image-{number}-ß",
             category=None if number % 4 == 0 else label % 2,
+            category_text="" if number % 4 == 0 else f"kind {label % 2} ü",
         )
         for number, label in enumerate(labels, start=first)
     ]

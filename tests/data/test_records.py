@@ -27,6 +27,7 @@ from tfrank.data.records import (
     FOOTER,
     HEADER,
     RecordReader,
+    category_text,
     class_text,
     write_shard,
 )
@@ -38,6 +39,7 @@ SCHEMA = {
     **{key: tf.io.FixedLenFeature([], tf.string) for key in STRINGS},
     "image/class/label": tf.io.FixedLenFeature([], tf.int64),
     "image/category/label": tf.io.FixedLenFeature([], tf.int64, default_value=-1),
+    "image/category/text": tf.io.FixedLenFeature([], tf.string, default_value=""),
     "image/group": tf.io.FixedLenFeature([], tf.int64, default_value=-1),
     "image/role": tf.io.FixedLenFeature([], tf.string, default_value=""),
     **{key: tf.io.FixedLenFeature([], tf.float32, default_value=-1) for key in BOX},
@@ -64,6 +66,7 @@ def content(serialized):
         filename=filename,
         id=image_id,
         category=category,
+        category_text=values["image/category/text"].decode(),
         group=group,
         role=values["image/role"].decode(),
         box=None if -1 in box else box,
@@ -146,6 +149,11 @@ def test_reader_reads_any_numbers_in_any_order_from_many_threads(index):
 
 def test_class_text_is_the_class_in_words(index):
     assert class_text(read_all(index)[0]) == RECORDS[0].text
+
+
+def test_category_text_is_the_category_in_words(index):
+    found = {category_text(record) for record in read_all(index)}
+    assert found == {"", "kind 0 ü", "kind 1 ü"} == {record.category_text for record in RECORDS}
 
 
 def test_a_shard_may_be_empty_where_others_are_not(folder):

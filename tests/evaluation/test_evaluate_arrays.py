@@ -45,6 +45,60 @@ def assert_as_ranked(found, rankings):
     assert [part.tolist() for part in np.split(found.ranks.rank, found.ranks.start[1:-1])] == places
 
 
+# The category of each label, and a coarser one.
+CATEGORIES = np.stack([LABELS % 4, LABELS % 2], axis=1)
+
+
+@pytest.mark.parametrize("rows", [DISTINCT, TIED], ids=["distinct", "tied"])
+@pytest.mark.parametrize("levels", [1, 2])
+def test_hierarchical_ap_is_that_of_the_plain_loops(rows, levels):
+    wanted = []
+    of_levels = [CATEGORIES[:, 0], LABELS] if levels == 1 else [*CATEGORIES.T[::-1], LABELS]
+    for q, similarity in enumerate((rows @ rows.T).tolist()):
+        shared = np.sum([numbers == numbers[q] for numbers in of_levels], axis=0).tolist()
+        others = sorted(set(range(60)) - {q}, key=lambda j: (-similarity[j], shared[j]))
+        wanted.append(oracle.hierarchical_ap([shared[j] for j in others], levels + 1))
+    found = evaluate(rows, LABELS, ks=KS, categories=CATEGORIES[:, :levels])
+    np.testing.assert_allclose(found.per_query["hierarchical_ap"], wanted, rtol=1e-12)
+    valid = np.isfinite(found.per_query["ap"])
+    assert found.metrics["hierarchical_map"] == pytest.approx(np.mean(np.array(wanted)[valid]))
+    assert "H-AP" in str(found)
+
+
+def test_hierarchical_ap_of_queries_and_a_gallery_of_their_own():
+    both = slice(None, 30), slice(30, None)
+    (queries, gallery), (labels, of_gallery), (categories, theirs) = (
+        [array[part] for part in both] for array in (DISTINCT, LABELS, CATEGORIES)
+    )
+    found = evaluate(
+        queries,
+        labels,
+        gallery_embeddings=gallery,
+        gallery_labels=of_gallery,
+        categories=categories[:, 0],
+        gallery_categories=theirs[:, 0],
+    )
+    for q, similarity in enumerate((queries @ gallery.T).tolist()):
+        shared = (categories[q, 0] == theirs[:, 0]).astype(int) + (labels[q] == of_gallery)
+        ranking = [int(shared[j]) for j in np.argsort(-np.array(similarity))]
+        assert found.per_query["hierarchical_ap"][q] == pytest.approx(oracle.hierarchical_ap(ranking, 2))
+
+
+@pytest.mark.parametrize(
+    "more, message",
+    [
+        ({"categories": CATEGORIES[:5]}, "`categories`. Expected 60 integers"),
+        ({"categories": CATEGORIES * 0.5}, "`categories`. Expected 60 integers"),
+        ({"categories": np.arange(60)}, r"Class \d+ has the categories \d+ and \d+, but a class has one"),
+        ({"gallery_categories": CATEGORIES}, "if and only if there is a gallery"),
+        ({"categories": CATEGORIES, "search": "scann"}, "Only exact search measures H-AP"),
+    ],
+)
+def test_categories_that_do_not_fit_are_refused(more, message):
+    with pytest.raises(InputError, match=message):
+        evaluate(DISTINCT, LABELS, **more)
+
+
 @pytest.mark.parametrize("rows", [DISTINCT, TIED], ids=["distinct", "tied"])
 @pytest.mark.parametrize("with_junk", [False, True])
 def test_each_image_in_turn_is_a_query_as_in_the_plain_loops(rows, with_junk):

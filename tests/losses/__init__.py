@@ -24,6 +24,10 @@ VARIANTS = {
     "margin": [{"sampled": False}, {"sampled": True}],
 }
 
+# The classes of `LABELS`, their categories, and the coarser ones of two levels.
+TREE = {"labels": [1, 2, 3, 7, -5], "categories": [0, 1, 0, 1, 1]}
+DEEP_TREE = {"labels": TREE["labels"], "categories": [[0, 5], [1, 5], [0, 5], [1, 6], [1, 5]]}
+
 # Numbers and switches that are tried in the comparisons of value and gradient with the papers.
 RANK_OPTIONS = [
     {"temperature": 0.1},
@@ -55,6 +59,12 @@ OPTIONS = {
         {"calibration_weight": 1.0},
         {"include_self": True},
         {"temperature": 0.1, "rho": 10.0, "delta": 0.2},
+    ],
+    "hierarchical_ap": [
+        TREE,
+        DEEP_TREE,
+        {**TREE, "temperature": 0.1, "rho": 10.0, "delta": 0.2, "alpha": 3.0},
+        {**DEEP_TREE, "alpha": 0.0},
     ],
     "triplet": [{"margin": 0.0}, {"margin": 1.5}, {"squared": False}, {"soft": True}],
     "contrastive": [
@@ -94,6 +104,11 @@ SOFT = {
     "sup_ap": [
         {"temperature": 0.1, "rho": 10.0, "delta": 0.2},
         {"temperature": 0.1, "rho": 10.0, "delta": 0.2, "include_self": True},
+    ],
+    "hierarchical_ap": [
+        {"temperature": 0.1, "rho": 10.0, "delta": 0.2},
+        {**TREE, "temperature": 0.1, "rho": 10.0, "delta": 0.2, "alpha": 2.0},
+        {**DEEP_TREE, "temperature": 0.1},
     ],
     "triplet": [
         *({"margin": 1.0, "mining": mining} for mining in ("semi_hard", "hard", "all")),

@@ -67,6 +67,8 @@ NO_BOOLEAN = ["no", None, 2]
         ("multi_similarity", "threshold", NO_NUMBER),
         ("multi_similarity", "epsilon", [-0.1, *NO_NUMBER]),
         ("circle", "margin", [-0.4, *NO_NUMBER]),
+        ("hierarchical_ap", "temperature", [0, -1, *NO_NUMBER]),
+        *[("hierarchical_ap", argument, [-0.1, *NO_NUMBER]) for argument in ("rho", "delta", "alpha")],
         ("sup_con", "temperature", [0, -1, *NO_NUMBER]),
         *(("tcm", f"{side}_margin", NO_NUMBER) for side in ("positive", "negative")),
         *(("tcm", f"{side}_weight", [-1, *NO_NUMBER]) for side in ("positive", "negative")),

@@ -19,6 +19,7 @@ LOSSES = {
     "blackbox_ap": ranking.blackbox_ap,
     "recall_at_k": ranking.recall_at_k_loss,
     "sup_ap": ranking.sup_ap,
+    "hierarchical_ap": ranking.hierarchical_ap,
     "triplet": tuples.triplet,
     "contrastive": tuples.contrastive,
     "n_pairs": tuples.n_pairs,

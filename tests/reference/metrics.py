@@ -49,6 +49,16 @@ def precision(ranking, k):
     return sum(ranking[:k]) / k
 
 
+def hierarchical_ap(ranking, levels, alpha=1.0):
+    """H-AP of arXiv 2207.04873, eq. 3 to 5; the nearest rows share `ranking` of the levels with the query."""
+    rel = [(level / levels) ** alpha / ranking.count(level) if level else 0.0 for level in ranking]
+    total = 0.0
+    for i, level in enumerate(ranking):
+        if level:
+            total += sum(min(rel[i], rel[j]) for j in range(i + 1)) / (i + 1)
+    return total / sum(rel)
+
+
 def r_precision(ranking):
     """Precision at the number of positives."""
     return precision(ranking, sum(ranking))

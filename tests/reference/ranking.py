@@ -212,6 +212,56 @@ def sup_ap(
     return (1 - calibration_weight) * ranking + calibration_weight * by_query(calibration, *pairs)[0], valid
 
 
+def hierarchical_ap(
+    query_labels,
+    queries,
+    gallery_labels,
+    gallery,
+    self_index,
+    temperature=0.01,
+    rho=100.0,
+    delta=0.05,
+    alpha=1.0,
+    labels=(),
+    categories=(),
+):  # Ramzi et al., arXiv 2207.04873
+    """1 - H-AP with the upper bound of the ranks, and which queries are valid."""
+    coarser = dict(zip(labels, ([c] if isinstance(c, int) else list(c) for c in categories)))
+
+    def H(t):
+        if t <= 0:
+            return sigmoid(t / temperature)
+        if t <= delta:
+            return sigmoid(t / temperature) + 0.5
+        return rho * (t - delta) + sigmoid(delta / temperature) + 0.5
+
+    def shared(a, b):
+        paths = [[*reversed(coarser.get(int(label), [])), int(label)] for label in (a, b)]
+        level = 0
+        while level < len(paths[0]) and paths[0][level] == paths[1][level]:
+            level += 1
+        return level, len(paths[0])
+
+    losses, valid = [], []
+    similarities = each_query(query_labels, queries, gallery_labels, gallery, self_index)
+    for q, (s, _, _) in enumerate(similarities):
+        others = [j for j in range(len(s)) if j != self_index[q]]
+        level = {j: shared(query_labels[q], gallery_labels[j])[0] for j in others}
+        levels = shared(query_labels[q], query_labels[q])[1]
+        rel = {j: (level[j] / levels) ** alpha / list(level.values()).count(level[j]) for j in others}
+        rel = {j: rel[j] if level[j] else 0.0 for j in others}
+        relevant = [j for j in others if level[j]]
+        total = 0.0
+        for i in relevant:
+            h_rank = rel[i] + sum(min(rel[i], rel[j]) for j in others if j != i and s[j] > s[i])
+            rank = 1 + sum(H(s[j] - s[i]) for j in others if level[j] < level[i])
+            rank += sum(s[j] > s[i] for j in others if level[j] >= level[i])
+            total += h_rank / rank
+        valid.append(bool(relevant))
+        losses.append(1 - total / sum(rel.values()) if relevant else 0.0)
+    return np.array(losses), np.array(valid)
+
+
 def rll_slopes(
     *pairs,
     margin=0.4,

@@ -10,7 +10,7 @@ from tests.data import image_records, write_records
 from tests.evaluation import ROWS
 from tfrank.common.checks import InputError
 from tfrank.configs import digits
-from tfrank.evaluation import clusters, verification
+from tfrank.evaluation import clusters, evaluate, verification
 from tfrank.evaluation.protocols import TestSet, tasks_of
 from tfrank.evaluation.ranking_results import evaluate_tasks
 from tfrank.run.evaluation_results import about, check_evaluation, evaluate_embeddings, ranking_setups
@@ -155,6 +155,22 @@ def test_what_a_reader_should_know_is_noted_once():
     )
 
 
+@pytest.mark.parametrize("protocol", ["leave_one_out", "query_gallery", "random_gallery"])
+def test_hierarchical_ap_is_measured_by_the_categories_where_it_is_asked_for(protocol):
+    test = dataclasses.replace(APART, category=np.abs(LABELS % 3))
+    config = config_of(protocols=(protocol,), recall_at=(1,))
+    assert "hierarchical_map" not in evaluate_embeddings(config, EMBEDDINGS, test).main.metrics
+    config.evaluation.hierarchical = True
+    check_evaluation(config, test)
+    found = evaluate_embeddings(config, EMBEDDINGS, test).main
+    if protocol == "leave_one_out":
+        wanted = evaluate(EMBEDDINGS, LABELS, categories=test.category).metrics["hierarchical_map"]
+        assert found.metrics["hierarchical_map"] == pytest.approx(wanted)
+    assert 0 < found.metrics["hierarchical_map"] < 1
+    with pytest.raises(InputError, match="Hierarchical AP needs exact search, not scann"):
+        check_evaluation(config, test, search="scann")
+
+
 @pytest.mark.parametrize(
     ("test", "options", "message"),
     [
@@ -165,6 +181,8 @@ def test_what_a_reader_should_know_is_noted_once():
         (PLAIN, {"protocols": ("leave_one_out", "revisited")}, "no graded relevance"),
         (GRADED, {"protocols": ("leave_one_out",)}, r"no class \(label -1\)"),
         (GRADED, {"nmi": True}, r"no class \(label -1\), but NMI and verification need classes"),
+        (PLAIN, {"hierarchical": True}, "Hierarchical AP needs the category of every query"),
+        (GRADED, {"hierarchical": True}, "Hierarchical AP needs the category of every query"),
         (GRADED, {"verification": True}, "but NMI and verification need"),
         (ALL_ALONE, {}, "^No image has another of its class, so there is nothing to retrieve"),
         (ALL_ALONE, {"protocols": ("random_gallery",)}, "^No image has another of its class"),

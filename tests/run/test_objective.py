@@ -12,14 +12,14 @@ from tfrank.run.objective import build_objective
 LABELS = [3, 3, 5, 5]
 
 
-def objective_of(loss, seed=0, outputs=2, labels=LABELS, **train):
+def objective_of(loss, seed=0, outputs=2, labels=LABELS, categories=None, **train):
     config = default.get_config(loss)
     config.seed = seed
     config.train.update(train)
     images = keras.Input([6])
     model = keras.Model(images, [keras.layers.Dense(4)(images) for _ in range(outputs)])
     optimizer = keras.optimizers.SGD()
-    return build_objective(config, model, labels, optimizer.iterations)
+    return build_objective(config, model, labels, optimizer.iterations, categories)
 
 
 def first_proxies(objective):
@@ -69,3 +69,14 @@ def test_a_share_of_the_proxies_scores_embeddings_and_is_refused_if_a_batch_need
     assert objective_of("pnp", proxy_sample=0.5).losses[0].name == "pnp"
     with pytest.raises(InputError, match=f"a batch may have {classes} classes. Give at least 0.25"):
         objective_of("arc_face", labels=range(4 * classes), proxy_sample=0.2)
+
+
+def test_hierarchical_ap_grades_by_the_categories_of_the_records():
+    objective = objective_of("hierarchical_ap", labels=[3, 3, 5, 6], categories=np.array([1, 1, 0, 0]))
+    for loss in objective.losses:
+        assert loss.labels.tolist() == [3, 5, 6] and loss.categories.tolist() == [[1], [0], [0]]
+
+
+def test_hierarchical_ap_needs_the_category_of_every_training_image():
+    with pytest.raises(InputError, match=r"^1 of 4 training images have no category, which the loss"):
+        objective_of("hierarchical_ap", categories=np.array([1, 1, 0, -1]))

@@ -16,6 +16,7 @@ from tests.data import image_records, write_records
 from tfrank.common.checks import InputError
 from tfrank.configs import digits
 from tfrank.evaluation.protocols import TestSet
+from tfrank.evaluation.report import charts
 from tfrank.evaluation.report.bootstrap import paired_bootstrap
 from tfrank.evaluation.report.result_files import load_curves, load_metrics, load_per_query
 from tfrank.evaluation.template_verification import TemplatePairs
@@ -83,7 +84,7 @@ def write(folder, test, index, *, quality=1.0, search="exact", compare_with="", 
 
 CHARTS = ["Precision and recall", "Recall@K", "Similarities of pairs", "Map of embeddings"]
 GRIDS = ["Worst", "Best", "Random"]
-SECTIONS = ("comparison", "queries", "charts", "classes", "metrics", "config")
+SECTIONS = ("comparison", "queries", "charts", "classes", "categories", "metrics", "config")
 
 
 def sections(page):
@@ -123,6 +124,23 @@ def test_an_evaluation_leaves_its_numbers_curves_and_a_page(tmp_path, records, p
     assert titles(section(page, "queries")) == GRIDS
     # A query and its nearest eight, in each row.
     assert page.count("data:image/jpeg") == 9 * page.count("Query: ")
+
+
+def test_categories_are_listed_by_name_with_their_metrics(tmp_path):
+    images = [
+        dataclasses.replace(image, category=image.label % 2, category_text=f"kind <{image.label % 2}>")
+        for image in image_records(LABELS.tolist())
+    ]
+    index = write_records(images, str(tmp_path), "test", num_shards=1)
+    results, _, page = write(tmp_path / "evaluation", set_of(index, None), index)
+    assert "categories" in sections(page)
+    lines = re.findall(
+        r'<bdi class="clamp">(.*?)</bdi>.*?<td class="late">(\d+)</td>', section(page, "categories"), re.S
+    )
+    assert sorted(lines) == [("kind &lt;0&gt;", "12"), ("kind &lt;1&gt;", "12")]
+    recalls = results.main.per_query["recall_at_1"]
+    for kind in (0, 1):
+        assert charts.percent(np.nanmean(recalls[kind == LABELS % 2])) in section(page, "categories")
 
 
 # Six classes, so that there are intervals; three are most of the images.
@@ -402,7 +420,7 @@ def test_two_evaluations_stand_side_by_side_on_the_queries_of_both(tmp_path, rec
     path.write_text("".join(lines[:1] + lines[5:]))
     compare = {"quality": 2.0, "compare_with": tmp_path / "before", **options}
     now, _, page = write(tmp_path / "now", test, records, **compare)
-    assert sections(page) == list(SECTIONS)
+    assert sections(page) == [name for name in SECTIONS if name != "categories"]
     two_runs = section(page, "comparison")
     # Curves are of all queries, so here they are not of the same.
     assert titles(two_runs) == ["Better now"]

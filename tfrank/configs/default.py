@@ -45,6 +45,8 @@ LOSS_RECIPES = {
         negative_margin=0.6,
         include_self=False,
     ),
+    # Relevance by the records' categories, which it needs. train.class_loss_weight adds the paper's softmax.
+    "hierarchical_ap": dict(temperature=0.01, rho=100.0, delta=0.05, alpha=1.0),
     # hardest: the loss takes only this many queries with the largest loss in the batch; 0: all.
     # squared: compares squared distances. soft: softplus in place of hinge and margin. average: over "all"
     # triplets or pairs of a query, or over those of the batch that are "nonzero".
@@ -344,10 +346,11 @@ def get_config(loss: str = "") -> ConfigDict:
     config.evaluation.expansion_alpha = 2.0
     # Re-rank by k-reciprocal neighbours.
     config.evaluation.rerank = False
-    # Also measure mAP, nDCG and MRR of the K nearest for each K (cutoffs); normalised and adjusted mutual
-    # information of k-means clusters and classes (nmi); and ROC-AUC and TAR at FAR of image pairs
-    # (verification).
+    # Also measure mAP, nDCG and MRR of the K nearest for each K (cutoffs); Hierarchical AP, for records with
+    # categories (hierarchical); normalised and adjusted mutual information of k-means clusters and classes
+    # (nmi); and ROC-AUC and TAR at FAR of image pairs (verification).
     config.evaluation.cutoffs = False
+    config.evaluation.hierarchical = False
     config.evaluation.nmi = False
     config.evaluation.verification = False
     # Also evaluate raw pixels and the model before training; for small images and test sets.

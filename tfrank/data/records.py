@@ -38,7 +38,7 @@ class ImageRecord:
     Attributes:
         encoded: the bytes of a JPEG, PNG, WebP, GIF or BMP file.
         format: "jpeg", "png", "webp", "gif" or "bmp".
-        label, text, id, category, role, group: see `sources.image.SourceImage`.
+        label, text, id, category, category_text, role, group: see `sources.image.SourceImage`.
         filename: where the image came from, relative to the source.
         box: (xmin, ymin, xmax, ymax) of the object, as shares of the image's width and height, if known.
         landmarks: five (x, y) of a face, in the same units, if known.
@@ -51,6 +51,7 @@ class ImageRecord:
     filename: str
     id: str
     category: int | None = None
+    category_text: str = ""
     role: str = ""
     group: int | None = None
     box: tuple[float, ...] | None = None
@@ -66,6 +67,7 @@ class ImageRecord:
             "image/filename": self.filename,
             "image/id": self.id,
             "image/category/label": self.category,
+            "image/category/text": self.category_text or None,
             "image/role": self.role or None,
             "image/group": self.group,
         }
@@ -150,6 +152,11 @@ def class_text(serialized: bytes, feature: str = "image/class/text") -> str:
     """Returns the class in words; "" if the record has no such feature."""
     text = tf.train.Example.FromString(serialized).features.feature[feature].bytes_list.value
     return text[0].decode(errors="replace") if text else ""
+
+
+def category_text(serialized: bytes) -> str:
+    """Returns the category in words; "" if the record has none."""
+    return class_text(serialized, "image/category/text")
 
 
 def encoded_image(serialized: bytes) -> bytes:

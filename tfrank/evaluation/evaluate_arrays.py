@@ -6,11 +6,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfrank.common import checks
+from tfrank.common.categories import categories_of_classes, checked_categories
 from tfrank.common.checks import InputError
 from tfrank.common.normalize import l2_normalize
 from tfrank.evaluation.protocols import RetrievalTask, text_of
 from tfrank.evaluation.ranking_results import answerable, evaluate_task
-from tfrank.evaluation.relevance import relevance_by_label
+from tfrank.evaluation.relevance import Relevance, relevance_by_label, relevance_of_categories
 from tfrank.evaluation.report import text
 from tfrank.evaluation.retrieval_metrics import usable_ks
 from tfrank.evaluation.retrieval_ranks import Ranks
@@ -57,6 +58,8 @@ def evaluate(
     ks: Sequence[int] | None = None,
     search: str = "exact",
     cutoffs: bool = False,
+    categories: np.ndarray | None = None,
+    gallery_categories: np.ndarray | None = None,
 ) -> Evaluation:
     """Recall@K and precision@K for any K, mAP, mAP@R, R-precision, MRR and nDCG, exactly.
 
@@ -77,6 +80,9 @@ def evaluate(
             `scann_recall`, the share of the exact neighbours that it found. If ScaNN cannot run, search is
             exact and a note says so.
         cutoffs: whether mAP@K, nDCG@K and MRR@K are measured too; only with exact search.
+        categories: `[queries]` integers, the category of each label, or `[queries, levels]`, its coarser and
+            coarser categories. With it, `hierarchical_map` is measured too; only with exact search.
+        gallery_categories: the same for the gallery.
 
     Raises:
         InputError: an embedding is not finite (named by its id), shapes or labels do not match, an id is
@@ -100,14 +106,10 @@ def evaluate(
     gallery, self_index, leave_one_out = queries, np.arange(len(queries)), junk is None
     both = labels, labels
     if not no_gallery:
-        all_labels = {"labels": given_labels, "gallery_labels": gallery_labels}
+        _check_largest(labels=given_labels, gallery_labels=gallery_labels)
         gallery, gallery_labels, gallery_ids, more = _checked(
             "gallery_", gallery_embeddings, gallery_labels, gallery_ids
         )
-        for name, one in all_labels.items():
-            # Such a uint64 label would wrap to a negative int64.
-            if (largest := np.max(np.asarray(one))) > np.iinfo(np.int64).max:
-                raise checks.invalid(name, "integers below 2^63", largest)
         self_index, leave_one_out = _places(ids, gallery_ids, len(queries)), False
         both, notes = (labels, gallery_labels), notes + more
         if queries.shape[1] != gallery.shape[1]:
@@ -122,13 +124,16 @@ def evaluate(
     if np.all(both[1] == both[1][0]):
         notes += ("The gallery has images of one class only: no ranking can be wrong.",)
     relevance = {"": relevance_by_label(*both, self_index, junk)}
+    coarser = _coarser(categories, gallery_categories, both, self_index, junk, search)
     task = RetrievalTask(
-        np.arange(len(queries)), np.arange(len(gallery)), self_index, relevance, both, leave_one_out
+        np.arange(len(queries)), np.arange(len(gallery)), self_index, relevance, both, leave_one_out, coarser
     )
     task = answerable(task)
     ks, note = usable_ks(ks, task.ranked)
     search, why = usable(search)
-    found = evaluate_task(queries, gallery, task, ks, search=search, cutoffs=cutoffs)[""]
+    found = evaluate_task(
+        queries, gallery, task, ks, search=search, cutoffs=cutoffs, hierarchical=bool(coarser)
+    )[""]
     return Evaluation(found.metrics, found.per_query, found.ranks, tuple(filter(None, (why, note, *notes))))
 
 
@@ -151,6 +156,34 @@ def _checked(prefix, embeddings, labels, ids):
         check_unique(f"{prefix}ids", ids)
     rows, zeros = unit_rows(embeddings, ids)
     return rows, labels.reshape(-1).astype(np.int64), ids, (zero_note(zeros),)
+
+
+def _check_largest(**labels):
+    """Raises InputError for a uint64 label that would wrap to a negative int64."""
+    for name, one in labels.items():
+        array = np.asarray(one)
+        if array.dtype.kind == "u" and array.size and np.max(array) > np.iinfo(np.int64).max:
+            raise checks.invalid(name, "integers below 2^63", np.max(array))
+
+
+def _coarser(categories, gallery_categories, labels, self_index, junk, search) -> tuple[Relevance, ...]:
+    """Returns what each query should find at each level of the categories, if there are some."""
+    if categories is None and gallery_categories is None:
+        return ()
+    if search != "exact":
+        raise InputError("Only exact search measures H-AP. Give search='exact', or leave out categories.")
+    no_gallery = labels[0] is labels[1]
+    if categories is None or no_gallery != (gallery_categories is None):
+        raise InputError("Give categories, and gallery_categories if and only if there is a gallery.")
+    queries = checked_categories("categories", categories, labels[0])
+    gallery = queries
+    if not no_gallery:
+        gallery = checked_categories("gallery_categories", gallery_categories, labels[1])
+        if queries.shape[1] != gallery.shape[1]:
+            expected = f"{queries.shape[1]} levels, as the queries have"
+            raise checks.invalid("gallery_categories", expected, gallery.shape[1])
+    categories_of_classes(np.concatenate(labels), np.concatenate([queries, gallery]))
+    return relevance_of_categories(queries, gallery, self_index, junk)
 
 
 def zero_note(zeros: int) -> str:

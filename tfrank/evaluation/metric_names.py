@@ -43,6 +43,7 @@ METRICS = {
     # Of a single query, as in `retrieval_metrics.MEANS`.
     "ap": Metric("AP"),
     "trapezoid_ap": Metric("AP"),
+    "hierarchical_ap": Metric("H-AP"),
     "map_at_r": Metric(
         "MAP@R",
         "MAP@R: like mAP, but only the R nearest images count as found, where R is the number of images of"
@@ -52,6 +53,11 @@ METRICS = {
         "mAP@",
         "mAP@K: like mAP, but only the K nearest images count as found; the sum of precisions is divided by K"
         " or, if there are fewer, by the number of images of the query's class.",
+    ),
+    "hierarchical_map": Metric(
+        "H-AP",
+        "H-AP: Hierarchical AP, like mAP with graded relevance: the images of the query's class together"
+        " count twice as much as all others of its category.",
     ),
     "r_precision": Metric(
         "R-precision",

@@ -49,6 +49,8 @@ class TestSet:
             None without.
         templates: the templates of the images and the pairs to compare; None without. Images with templates
             have no groups.
+        category: `[images]` int64, the coarser class of each image's class, -1 if it has none; None if no
+            image has one.
     """
 
     # Its name makes pytest look for tests in it.
@@ -60,6 +62,7 @@ class TestSet:
     group: np.ndarray
     grades: Mapping[str, Mapping[str, Sequence[str]]] | None = None
     templates: TemplatePairs | None = None
+    category: np.ndarray | None = None
 
 
 class RetrievalTask(NamedTuple):
@@ -73,6 +76,7 @@ class RetrievalTask(NamedTuple):
         labels: the labels `[queries]` and `[gallery]` if they define `relevance`. None for graded relevance,
             which has the metrics of the revisited protocol.
         leave_one_out: whether the gallery equals the queries and labels alone define the positives.
+        coarser: for Hierarchical AP, what each query should find at each coarser level, the coarsest first.
     """
 
     queries: np.ndarray
@@ -81,6 +85,7 @@ class RetrievalTask(NamedTuple):
     relevance: dict[str, Relevance]
     labels: tuple[np.ndarray, np.ndarray] | None
     leave_one_out: bool = False
+    coarser: tuple[Relevance, ...] = ()
 
     @property
     def ranked(self) -> int:
@@ -172,7 +177,8 @@ def average_groups(embeddings: np.ndarray, test: TestSet) -> tuple[np.ndarray, T
     # Sort instances by their first image.
     order = np.argsort(first)
     first = first[order]
-    columns = {name: getattr(test, name)[first] for name in ("labels", "ids", "role", "group")}
+    per_image = ("labels", "ids", "role", "group", *(("category",) if test.category is not None else ()))
+    columns = {name: getattr(test, name)[first] for name in per_image}
     return l2_normalize(mean[order]).numpy(), dataclasses.replace(test, **columns), first
 
 
@@ -181,7 +187,8 @@ def _leave_one_out(test):
     labels = _labels(test, rows, "leave_one_out")
     own = np.arange(len(rows))
     relevance = {"leave_one_out": relevance_by_label(labels, labels, own)}
-    return RetrievalTask(rows, rows, own, relevance, (labels, labels), leave_one_out=True)
+    coarser = _coarser(test, rows, rows, own)
+    return RetrievalTask(rows, rows, own, relevance, (labels, labels), True, coarser)
 
 
 def _query_gallery(test):
@@ -198,9 +205,16 @@ def _random_gallery(test, rng):
 
 def _query_gallery_task(name, queries, gallery, test):
     labels = _labels(test, queries, name), test.labels[gallery]
-    return RetrievalTask(
-        queries, gallery, np.full(len(queries), -1), {name: relevance_by_label(*labels)}, labels
-    )
+    own, relevance = np.full(len(queries), -1), {name: relevance_by_label(*labels)}
+    coarser = _coarser(test, queries, gallery, own)
+    return RetrievalTask(queries, gallery, own, relevance, labels, coarser=coarser)
+
+
+def _coarser(test, queries, gallery, self_index):
+    """What a query should find of its category; nothing if a query has none."""
+    if test.category is None or np.any(test.category[queries] == UNKNOWN):
+        return ()
+    return (relevance_by_label(test.category[queries], test.category[gallery], self_index),)
 
 
 def _revisited(test):

@@ -9,6 +9,7 @@ import numpy as np
 from tfrank.common.checks import InputError
 from tfrank.evaluation import retrieval_metrics as metrics
 from tfrank.evaluation.class_means import class_means
+from tfrank.evaluation.hierarchical_ap import hierarchical_ap
 from tfrank.evaluation.leave_one_out import leave_one_out_ranks
 from tfrank.evaluation.metric_names import COUNTS
 from tfrank.evaluation.postprocessing.steps import Options, ranking_steps
@@ -49,6 +50,7 @@ def evaluate_tasks(
     target_recall: float = 0.99,
     options: Options = NO_OPTIONS,
     cutoffs: bool = False,
+    hierarchical: bool = False,
 ) -> dict[str, RankingResult]:
     """The metrics of each ranking of a protocol in which at least one query has a positive.
 
@@ -63,6 +65,7 @@ def evaluate_tasks(
         options: options of the post-processing, see `postprocessing.steps`.
         cutoffs: whether the metrics of the k nearest are computed too, see `retrieval_metrics.per_query`;
             only by exact search.
+        hierarchical: whether Hierarchical AP is computed of tasks with coarser levels; only by exact search.
 
     Raises:
         InputError: no query has a positive, or the search or the post-processing does not fit the protocol.
@@ -79,6 +82,7 @@ def evaluate_tasks(
             target_recall=target_recall,
             options=options,
             cutoffs=cutoffs,
+            hierarchical=hierarchical,
         )
         for name, result in results.items():
             found.setdefault(name, []).append(result)
@@ -95,9 +99,12 @@ def evaluate_task(
     target_recall: float = 0.99,
     options: Options = NO_OPTIONS,
     cutoffs: bool = False,
+    hierarchical: bool = False,
 ) -> dict[str, RankingResult]:
     """The metrics of one task, given its `[queries, dim]` and `[gallery, dim]` rows; see `evaluate_tasks`."""
     task = answerable(task, options)
+    if task.coarser and not hierarchical:
+        task = task._replace(coarser=())
     if task.leave_one_out:
         queries = gallery
     for step in ranking_steps(options):
@@ -105,12 +112,15 @@ def evaluate_task(
             queries, gallery = step.move(queries, gallery, task.self_index, options)
     if search != "exact":
         return _evaluate_neighbors(queries, gallery, task, ks, search, target_recall, options)
-    results = {}
-    for name, ranks in _all_ranks(queries, gallery, task, options).items():
+    results, all_ranks = {}, _all_ranks(queries, gallery, task, options)
+    coarser = [all_ranks.pop(level) for level in range(len(task.coarser))]
+    for name, ranks in all_ranks.items():
         if task.labels is None:
             per_query = metrics.per_query_revisited(ranks, GRADED_KS)
         else:
             per_query = metrics.per_query(ranks, ks, cutoffs=cutoffs)
+        if coarser:
+            per_query["hierarchical_ap"] = hierarchical_ap([*coarser, ranks])
         results[name] = RankingResult(_means(per_query, task), per_query, task.queries, ranks, task)
     return results
 
@@ -190,15 +200,20 @@ def leave_one_out(
 
 
 def _all_ranks(queries, gallery, task, options):
-    """The ranks of each ranking of a task, by name."""
+    """The ranks of each ranking of a task, by name; and of each coarser level by its number.
+
+    All levels are ranked by the same similarities: two ways to compute them may round differently.
+    """
+    relevance = dict(task.relevance)
+    relevance |= {level: one for level, one in enumerate(task.coarser)}
     for step in ranking_steps(options):
         if step.similarities:
             blocks = step.similarities(queries, gallery, task.self_index, options)
-            blocks = list(blocks) if len(task.relevance) > 1 else blocks
-            return {name: ranks_of_blocks(blocks, one) for name, one in task.relevance.items()}
-    if task.leave_one_out and queries is gallery:
-        return {name: leave_one_out_ranks(gallery, task.labels[0]) for name in task.relevance}
-    return {name: positive_ranks(queries, gallery, one) for name, one in task.relevance.items()}
+            blocks = list(blocks) if len(relevance) > 1 else blocks
+            return {name: ranks_of_blocks(blocks, one) for name, one in relevance.items()}
+    if task.leave_one_out and queries is gallery and not task.coarser:
+        return {name: leave_one_out_ranks(gallery, task.labels[0]) for name in relevance}
+    return {name: positive_ranks(queries, gallery, one) for name, one in relevance.items()}
 
 
 def _evaluate_neighbors(queries, gallery, task, ks, search, target_recall, options):

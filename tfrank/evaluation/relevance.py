@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tfrank.common.categories import levels_of
+
 
 class Relevance(NamedTuple):
     """The gallery rows that each query should find, and those that do not count for it.
@@ -53,6 +55,30 @@ def relevance_by_label(
         return rows if junk is None else rows[~junk[query, rows]]
 
     return Relevance(positives, ignored)
+
+
+def relevance_of_categories(
+    query_categories: np.ndarray,
+    gallery_categories: np.ndarray,
+    self_index: np.ndarray,
+    junk: np.ndarray | None = None,
+) -> tuple[Relevance, ...]:
+    """What a query should find at each level of its categories, the coarsest first.
+
+    Two images share a level if they have the same category there and at all coarser levels.
+
+    Args:
+        query_categories: `[queries, levels]` integers, from finer to coarser categories.
+        gallery_categories: `[gallery, levels]`.
+        self_index, junk: see `relevance_by_label`.
+
+    >>> both = np.array([[1, 8], [2, 8], [1, 9]])
+    >>> coarse, fine = relevance_of_categories(both, both, np.arange(3))
+    >>> coarse.positives(0), fine.positives(0)
+    (array([1]), array([], dtype=int64))
+    """
+    levels, queries = levels_of(np.concatenate([query_categories, gallery_categories])), len(query_categories)
+    return tuple(relevance_by_label(level[:queries], level[queries:], self_index, junk) for level in levels)
 
 
 def relevance_by_list(positives: Sequence[np.ndarray], ignored: Sequence[np.ndarray]) -> Relevance:

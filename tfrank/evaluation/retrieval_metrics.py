@@ -20,7 +20,13 @@ DEFAULT_KS = (1, 10, 100)
 # Positives processed together, so that intermediate results stay in the processor's cache.
 BLOCK_POSITIVES = 2**18
 # Names of means over queries that differ from the name of the per-query metric.
-MEANS = {"ap": "map", "ap_at_r": "map_at_r", "reciprocal_rank": "mrr", "trapezoid_ap": "trapezoid_map"}
+MEANS = {
+    "ap": "map",
+    "ap_at_r": "map_at_r",
+    "hierarchical_ap": "hierarchical_map",
+    "reciprocal_rank": "mrr",
+    "trapezoid_ap": "trapezoid_map",
+}
 
 
 def main_metric(per_query: Mapping[str, np.ndarray]) -> str:

@@ -11,6 +11,7 @@ from tfrank.losses.contrastive import ContrastiveLoss
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.cross_batch_memory import CrossBatchMemory
 from tfrank.losses.fast_ap import FastAPLoss
+from tfrank.losses.hierarchical_ap import HierarchicalAPLoss
 from tfrank.losses.histogram import HistogramLoss
 from tfrank.losses.lifted_structure import LiftedStructureLoss
 from tfrank.losses.map_q import QuantizedAPLoss
@@ -37,6 +38,7 @@ LOSSES: dict[str, type[RankingLoss]] = {
     "blackbox_ap": BlackboxAPLoss,
     "recall_at_k": RecallAtKLoss,
     "sup_ap": SupAPLoss,
+    "hierarchical_ap": HierarchicalAPLoss,
     "triplet": TripletLoss,
     "contrastive": ContrastiveLoss,
     "n_pairs": NPairsLoss,
@@ -73,6 +75,7 @@ __all__ = [
     "ContrastiveLoss",
     "CrossBatchMemory",
     "FastAPLoss",
+    "HierarchicalAPLoss",
     "HistogramLoss",
     "LiftedStructureLoss",
     "MarginLoss",

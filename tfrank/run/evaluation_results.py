@@ -114,7 +114,7 @@ def test_set_of(index: RecordIndex, relevance: Mapping | Templates | None) -> Te
             " names, set --config.data.features.id.",
             flush=True,
         )
-    templates = None
+    templates, category = None, np.asarray(index.category)
     if isinstance(relevance, Templates):
         templates = TemplatePairs(*relevance.of(np.asarray(index.id)).T, relevance.pairs)
     return TestSet(
@@ -124,6 +124,7 @@ def test_set_of(index: RecordIndex, relevance: Mapping | Templates | None) -> Te
         group=np.asarray(index.group),
         grades=relevance if templates is None else None,
         templates=templates,
+        category=category if np.any(category != UNKNOWN) else None,
     )
 
 
@@ -138,6 +139,8 @@ def check_evaluation(config: ConfigDict, test: TestSet, *, search: str = "exact"
         _ks(config, tasks)
         for task in tasks:
             answerable(task, options)
+            if options.hierarchical:
+                _check_categories(task, search)
     verifies = _verifies_images(config, test)
     if (options.nmi or verifies) and np.any(test.labels == UNKNOWN):
         raise InputError(
@@ -186,6 +189,7 @@ def evaluate_embeddings(
             target_recall=options.target_recall,
             options=options,
             cutoffs=options.cutoffs,
+            hierarchical=options.hierarchical,
         )
         searched = _galleries(test, tasks)
         galleries |= {ranking: searched[ranking] for ranking in found}
@@ -253,6 +257,16 @@ def _check_template_pairs(config, test):
             f" {' and '.join(fields)}."
         )
     check_templates(test.templates)
+
+
+def _check_categories(task, search):
+    if task.labels is None or not task.coarser:
+        raise InputError(
+            "Hierarchical AP needs the category of every query, but the test set has queries without one."
+            " Prepare records with categories, or leave out config.evaluation.hierarchical."
+        )
+    if search != "exact":
+        raise InputError(f"Hierarchical AP needs exact search, not {search}. Leave out --neighbors.")
 
 
 def _evaluate_template_pairs(embeddings, test):

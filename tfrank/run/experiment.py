@@ -228,7 +228,7 @@ def build_training(
         for to, source in zip(model.variables, copy.variables):
             to.assign(source.numpy())
         part = split_at_head(model)[1] if train.frozen_backbone else model
-        objective = build_objective(config, part, images.label, optimizer.iterations)
+        objective = build_objective(config, part, images.label, optimizer.iterations, images.category)
         check_names(objective.model.variables, train.no_decay, "config.train.no_decay")
         with checks.as_fields("train", (), **OPTIMIZER_FIELDS):
             optimizer.build(objective.model.trainable_variables)

@@ -7,12 +7,14 @@ from collections.abc import Iterable
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
 from tfrank import losses
 from tfrank.common import checks
 from tfrank.common.checks import InputError, did_you_mean
+from tfrank.data.index import UNKNOWN
 from tfrank.losses import ADDONS
 from tfrank.losses.proxies import PROXY_LOSSES, ProxyLoss, SampledProxyLoss
 from tfrank.run import settings
@@ -42,7 +44,11 @@ class Objective:
 
 
 def build_objective(
-    config: ConfigDict, model: keras.Model, labels: Iterable[int], iterations: keras.Variable
+    config: ConfigDict,
+    model: keras.Model,
+    labels: Iterable[int],
+    iterations: keras.Variable,
+    categories: np.ndarray | None = None,
 ) -> Objective:
     """Builds the objective of an embedding model. Call it in the scope of the strategy.
 
@@ -51,8 +57,13 @@ def build_objective(
         model: embedding model with one or several embeddings.
         labels: labels of the training images.
         iterations: counter of the training steps.
+        categories: `[images]` int64, their categories, -1 for none; only Hierarchical AP needs them.
     """
-    parts, outputs, weights = [build_loss(config, labels) for _ in model.outputs], model.outputs, [1.0]
+    parts, outputs, weights = (
+        [build_loss(config, labels, categories) for _ in model.outputs],
+        model.outputs,
+        [1.0],
+    )
     if weight := config.train.class_loss_weight:
         parts += [losses.get("normalized_softmax", labels=labels) for _ in model.outputs]
         outputs, weights = outputs * 2, [1.0, weight]
@@ -87,12 +98,15 @@ def _sampled(loss, config):
     return SampledProxyLoss(loss, share=config.train.proxy_sample, seed=config.seed)
 
 
-def build_loss(config: ConfigDict, labels: Iterable[int]) -> keras.losses.Loss:
+def build_loss(
+    config: ConfigDict, labels: Iterable[int], categories: np.ndarray | None = None
+) -> keras.losses.Loss:
     """Builds the loss of one embedding. Raises InputError for an unknown field, and lists the known ones.
 
     Args:
         config: config of the run.
         labels: labels of the training images; losses with proxies need them.
+        categories: their categories, -1 for none; only Hierarchical AP needs them.
     """
     fields = dict(config.loss)
     if fields.get("warmup_steps") == settings.OPEN:
@@ -109,6 +123,8 @@ def build_loss(config: ConfigDict, labels: Iterable[int]) -> keras.losses.Loss:
             )
     size = config.train.memory_size
     if name in losses.LOSSES:
+        if name == "hierarchical_ap" and categories is not None:
+            fields |= {"labels": labels, "categories": _known(categories)}
         with checks.as_fields("loss", fields):
             loss = losses.get(name, **fields)
         return losses.CrossBatchMemory(loss, size, warm_up=config.train.memory_warm_up) if size else loss
@@ -121,6 +137,16 @@ def build_loss(config: ConfigDict, labels: Iterable[int]) -> keras.losses.Loss:
         return losses.get(name, **fields | ({"labels": labels} if name in PROXY_LOSSES else {}))
 
 
+def _known(categories):
+    """Returns the categories if every image has one."""
+    if missing := np.count_nonzero(categories == UNKNOWN):
+        raise InputError(
+            f"{missing:,} of {len(categories):,} training images have no category, which the loss"
+            " hierarchical_ap grades relevance by. Prepare records with categories, or choose another loss."
+        )
+    return categories
+
+
 def loss_fields(name: str) -> list[str]:
     """Lists the hyper-parameters of the loss of that name.
 
@@ -131,5 +157,7 @@ def loss_fields(name: str) -> list[str]:
         return list(ADDONS[name].defaults)
     loss_class = (losses.LOSSES | PROXY_LOSSES)[name]
     return [
-        key for key in inspect.signature(loss_class).parameters if key not in ("labels", "reduction", "name")
+        key
+        for key in inspect.signature(loss_class).parameters
+        if key not in ("labels", "categories", "reduction", "name")
     ]

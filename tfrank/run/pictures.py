@@ -71,6 +71,12 @@ class Images:
         """Returns the name of a class."""
         return self.name(int(np.argmax(self._results.test.labels == label)))
 
+    def category_name(self, category: int) -> str:
+        """Returns the name of a category."""
+        row = int(np.argmax(self._results.test.category == category))
+        text = records.category_text(self._record(row)) if self._reader else ""
+        return text or f"category {category}"
+
     def _record(self, row):
         return self._reader.read([int(self._results.images[row])])[0]
 

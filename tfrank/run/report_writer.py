@@ -39,6 +39,7 @@ from tfrank.run.pictures import Images, query_grids
 # How many of the classes with most queries a note names.
 NAMED = 5
 CURVE_KS = 1000
+MOST_CATEGORIES = 100
 
 
 def write_evaluation(
@@ -92,6 +93,7 @@ def write_evaluation(
             grids=_grids(results, images),
             charts=[*_charts(results, lines, images), *_charts_of_training(training)],
             worst_classes=_worst_classes(results, images),
+            categories=_categories(results, images),
             comparisons=comparisons,
             made=[("date", _now()), ("tfrank", tfrank.__version__)],
             config=config.to_json(indent=2),
@@ -214,3 +216,15 @@ def _worst_classes(results, images):
     nearest_labels = labels.copy()
     nearest_labels[queries] = gallery_labels[nearest.index[:, 0]]
     return curves.worst_classes(*scores, nearest=nearest_labels, names=images.class_name)
+
+
+def _categories(results, images):
+    """Returns the scores of each category, the lowest Recall@1 first; none if there is only one."""
+    found, task, category = results.main, results.main.task, results.test.category
+    if category is None or task is None or "recall_at_1" not in found.per_query:
+        return []
+    of_queries = category[task.queries]
+    if np.any(of_queries == UNKNOWN) or np.all(of_queries == of_queries[0]):
+        return []
+    scores = found.per_query["recall_at_1"], found.per_query.get("ap")
+    return curves.worst_classes(of_queries, *scores, MOST_CATEGORIES, names=images.category_name)

@@ -117,7 +117,7 @@ def check_ranges(config: ConfigDict) -> None:
     _check_vectors(config)
     if config.seed >= 2**32:
         raise checks.invalid("config.seed", "an integer below 2^32", config.seed)
-    _check_data(config.data)
+    _check_data(config.data, config.loss)
     _check_evaluation(config.evaluation)
 
 
@@ -224,14 +224,17 @@ def _check_vectors(config):
         raise InputError("Vectors have no scales. Leave out config.evaluation.full_size and scales.")
 
 
-def _check_data(data):
+def _check_data(data, loss):
     checks.one_of("config.data.sampler", data.sampler, SAMPLERS)
     checks.number("config.data.label_noise", data.label_noise, at_least=0, below=1)
-    if data.sampler == "category_pairs" and (data.merge_classes > 1 or data.label_noise):
-        raise InputError(
-            "Merged classes and false labels span categories, so the sampler category_pairs cannot use them."
-            " Set --config.data.sampler=class_balanced."
-        )
+    if data.merge_classes > 1 or data.label_noise:
+        why = "Merged classes and false labels span categories, so the"
+        if data.sampler == "category_pairs":
+            raise InputError(
+                f"{why} sampler category_pairs cannot use them. Set --config.data.sampler=class_balanced."
+            )
+        if loss.name == "hierarchical_ap":
+            raise InputError(f"{why} loss hierarchical_ap cannot use them. Choose another loss.")
     # Splits of another data set may share names without sharing classes.
     common = sorted(set(data.train) & set(data.test)) if not data.test_records else []
     if common:

@@ -26,10 +26,18 @@ IMAGES = [
         text="mallard",
         id="photos/1.jpg",
         category=0,
+        category_text="duck",
         box=(60.0, 27.5, 325.0, 304.0),
     ),
     SourceImage(
-        split="test", path="photos/2.jpg", label=1, text="robin", id="photos/2.jpg", category=1, role="query"
+        split="test",
+        path="photos/2.jpg",
+        label=1,
+        text="robin",
+        id="photos/2.jpg",
+        category=1,
+        category_text="songbird",
+        role="query",
     ),
     SourceImage(split="test", path="/data/3.jpg", label=1, text="robin", id="/data/3.jpg", role="gallery"),
 ]

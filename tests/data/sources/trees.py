@@ -65,10 +65,10 @@ img/WOMEN/Blouses_Shirts/id_00000001/02_2_side.jpg                     id_000000
 }
 IMAGES = {
     "sop": [
-        ("train", "bicycle_final/111085122871_0.JPG", 0, "bicycle 1", 0),
-        ("train", "bicycle_final/111085122871_1.JPG", 0, "bicycle 1", 0),
-        ("test", "bicycle_final/251952414262_0.JPG", 11318, "bicycle 11319", 0),
-        ("test", "toaster_final/391109767443_4.JPG", 22633, "toaster 22634", 11),
+        ("train", "bicycle_final/111085122871_0.JPG", 0, "bicycle 1", 0, "bicycle"),
+        ("train", "bicycle_final/111085122871_1.JPG", 0, "bicycle 1", 0, "bicycle"),
+        ("test", "bicycle_final/251952414262_0.JPG", 11318, "bicycle 11319", 0, "bicycle"),
+        ("test", "toaster_final/391109767443_4.JPG", 22633, "toaster 22634", 11, "toaster"),
     ],
     "in_shop": [
         ("train", "img/WOMEN/Dresses/id_00000002/02_1_front.jpg", 2, "id_00000002", ""),
@@ -178,8 +178,14 @@ def lay_out(folder: pathlib.Path, key: str) -> pathlib.Path:
 
 
 def expected(key: str) -> list[SourceImage]:
-    """The images of `IMAGES`, whose last column is another one for each data set."""
-    last = {"sop": "category", "in_shop": "role", "vehicle_id": "id", "cub": "box", "cars": "box"}
-    columns = ("split", "path", "label", "text", *filter(None, [last.get(key)]))
+    """The images of `IMAGES`, whose last columns are others for each data set."""
+    last = {
+        "sop": ["category", "category_text"],
+        "in_shop": ["role"],
+        "vehicle_id": ["id"],
+        "cub": ["box"],
+        "cars": ["box"],
+    }
+    columns = ("split", "path", "label", "text", *last.get(key, []))
     rows = [dict(zip(columns, row, strict=True)) for row in IMAGES[key]]
     return [SourceImage(**{"id": row["path"].removeprefix("images/"), **row}) for row in rows]

@@ -246,6 +246,7 @@ def _record(image: SourceImage, file: ImageFile) -> ImageRecord:
         filename=image.path,
         id=image.id,
         category=image.category,
+        category_text=image.category_text,
         role=image.role,
         group=image.group,
         box=_box_shares(image.box, width, height),

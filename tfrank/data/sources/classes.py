@@ -37,6 +37,7 @@ class Classes(NamedTuple):
             "label": self.numbers[text],
             "text": text,
             "category": self.categories.get(category),
+            "category_text": category,
         }
 
 

@@ -23,6 +23,7 @@ class SourceImage:
         encoded: the bytes of the file, for data that is not a folder of files.
         format: "float32" if the bytes are a vector, see `data.vectors`; "" if they are an image.
         category: a coarser class, if there is one.
+        category_text: the category in words.
         box: bounding box of the object, (x, y, width, height) in pixels of the image after it is turned
             upright by its EXIF orientation, if known.
         landmarks: landmarks of a face, five (x, y) in the same pixels: left eye, right eye, nose, left and
@@ -40,6 +41,7 @@ class SourceImage:
     encoded: bytes | None = None
     format: str = ""
     category: int | None = None
+    category_text: str = ""
     box: tuple[float, float, float, float] | None = None
     landmarks: tuple[tuple[float, float], ...] | None = None
     role: str = ""

@@ -40,11 +40,13 @@ def read_sop(folder: str) -> Iterator[SourceImage]:
             _, product, category, path = line.fields(
                 image_id=integer, class_id=integer, super_class_id=integer, path=str
             )
+            name = path.split("/")[0].removesuffix("_final")
             yield SourceImage(
                 split=split,
                 path=posixpath.join(part, path),
                 label=product - 1,
-                text=f"{path.split('/')[0].removesuffix('_final')} {product}",
+                text=f"{name} {product}",
                 id=path,
                 category=category - 1,
+                category_text=name,
             )

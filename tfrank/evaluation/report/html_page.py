@@ -131,6 +131,7 @@ class Report:
         grids: queries and their nearest images.
         charts: charts from `charts`.
         worst_classes: as from `curves.worst_classes`.
+        categories: the same of the categories of classes.
         comparisons: comparisons of two runs, one for each ranking.
         made: (name, value) on how the page was made, such as its date.
         config: the config as text.
@@ -146,6 +147,7 @@ class Report:
     grids: Sequence[Grid] = ()
     charts: Sequence[Chart] = ()
     worst_classes: Sequence[ClassScore] = ()
+    categories: Sequence[ClassScore] = ()
     comparisons: Sequence[RunComparison] = ()
     made: Sequence[tuple[str, Any]] = ()
     config: str = ""

@@ -34,7 +34,7 @@ Kernel = Callable[..., tuple[tf.Tensor, tf.Tensor]]
 
 
 class Runs(NamedTuple):
-    """The position of each query's positives in a gallery sorted by class; all `[queries]` int32."""
+    """The position of each query's positives in a gallery sorted by class; `[queries]` int32 but for one."""
 
     start: tf.Tensor  # first gallery row of the query's class
     size: tf.Tensor  # gallery rows of that class
@@ -42,6 +42,7 @@ class Runs(NamedTuple):
     positives: tf.Tensor  # size, minus 1 if the query's own row is left out
     query_index: tf.Tensor  # the query's index in the call
     gallery_size: tf.Tensor  # gallery rows of all classes, without padding; the same for all queries
+    finer: tf.Tensor  # [queries, levels] int32, labels of finer classes; no levels for most losses
 
 
 class Block:
@@ -58,12 +59,13 @@ class Block:
         query_index: `[rows]` int32, the query's own gallery row if left out, else its index in the call. It
             does not depend on the number of replicas or on the blocks.
         gallery_size: `[rows]` int32, the number of columns without padding.
+        finer: `[rows, levels]` int32, the queries' finer labels, if `score_rows` was given some.
     """
 
     def __init__(self, s: tf.Tensor, runs: Runs):
         self.s, self._runs = s, runs
         columns = self.columns = tf.range(tf.shape(s)[1])
-        self.gallery_size = runs.gallery_size
+        self.gallery_size, self.finer = runs.gallery_size, runs.finer
         exists = columns < runs.gallery_size[:, None]
         same_class = (columns >= runs.start[:, None]) & (columns < (runs.start + runs.size)[:, None])
         self.own_mask = columns == runs.own[:, None]
@@ -125,6 +127,7 @@ def score_rows(
     needs_negatives: bool = False,
     constant_gallery: bool = False,
     present: tf.Tensor | None = None,
+    finer: tuple[tf.Tensor, tf.Tensor] | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Computes the loss of each query by a kernel, with the kernel's gradient.
 
@@ -145,6 +148,9 @@ def score_rows(
         present: `[gallery]` bool, mask of gallery rows to keep; the similarity of the others is -inf. Masked
             rows must share no query's class; only kernels that merely compare similarities support masks.
             None keeps all.
+        finer: `[queries, levels]` and `[gallery, levels]` int32 labels of finer classes. The kernel gets
+            those of a block's rows as `block.finer`, and those of its columns, `[levels, gallery]`, as its
+            first argument after the block.
 
     Returns:
         The loss per query, `[queries]`, 0 for queries that are not valid, NaN if an embedding is NaN; and
@@ -164,7 +170,8 @@ def score_rows(
     gallery = permute(gallery_embeddings, gallery_order)
     queries = gallery if one_batch else permute(query_embeddings, query_order)
 
-    runs, valid = _runs(starts, sizes, self_index, inverse(gallery_order), include_self)
+    finer_queries = tf.zeros([tf.size(query_labels), 0], tf.int32) if finer is None else finer[0]
+    runs, valid = _runs(starts, sizes, self_index, inverse(gallery_order), include_self, finer_queries)
     if needs_negatives:
         valid &= sizes < tf.size(gallery_labels)
         runs = runs._replace(positives=tf.where(valid, runs.positives, 0))
@@ -174,6 +181,9 @@ def score_rows(
     queries = gallery if one_batch else padding.pad(queries, more_queries)
     runs = Runs(*(padding.pad(tf.gather(column, query_order), more_queries) for column in runs))
     scalars = tuple(tensor(scalar, gallery.dtype) for scalar in scalars)
+    if finer is not None:
+        finer_gallery = padding.pad(tf.gather(finer[1], gallery_order), more_gallery)
+        scalars = (tf.transpose(finer_gallery), *scalars)
     absent = None if present is None else padding.pad(~tf.gather(present, gallery_order), more_gallery)
     losses = _score(kernel, queries, gallery, runs, scalars, constant_gallery, absent)[:number]
     return permute(losses, inverse(query_order)), valid
@@ -231,18 +241,17 @@ def _sort_by_class(gallery_labels, query_labels):
     return tf.gather(by_label, by_size), start, query_size
 
 
-def _runs(starts, sizes, self_index, gallery_position, include_self):
+def _runs(starts, sizes, self_index, gallery_position, include_self, finer):
     """`Runs` of the queries in their own order, and which of them are valid."""
     present = self_index >= 0
     own = tf.where(present, tf.gather(gallery_position, tf.maximum(self_index, 0)), -1)
     others = sizes - tf.cast(present, tf.int32)
     query_index = tf.range(tf.size(starts))
     gallery_size = tf.fill(tf.shape(starts), tf.size(gallery_position))
+    runs, valid = Runs(starts, sizes, own, others, query_index, gallery_size, finer), others > 0
     if include_self:
-        valid = others > 0
-        runs = Runs(starts, sizes, -tf.ones_like(own), tf.where(valid, sizes, 0), query_index, gallery_size)
-        return runs, valid
-    return Runs(starts, sizes, own, others, query_index, gallery_size), others > 0
+        runs = runs._replace(own=-tf.ones_like(own), positives=tf.where(valid, sizes, 0))
+    return runs, valid
 
 
 @functools.lru_cache(MOST_KERNELS)
@@ -269,7 +278,7 @@ def _compiled(kernel, block_similarities, gallery_size):
         ragged = -queries % rows
 
         def in_blocks(rows_of):
-            shape = tf.concat([[-1, rows], tf.shape(rows_of)[1:]], 0)
+            shape = tf.concat([[(queries + ragged) // rows, rows], tf.shape(rows_of)[1:]], 0)
             blocks = tf.reshape(padding.pad(rows_of, ragged), shape)
             blocks.set_shape([None, None, *rows_of.shape[1:]])
             return blocks

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfrank.common import checks
+from tfrank.losses.core.known_labels import checked_labels, class_index, required
 from tfrank.losses.core.loss import Loss
 from tfrank.losses.core.ranking_loss import checked_batch, global_mean
 from tfrank.losses.proxies.layer import Proxies
@@ -77,7 +78,7 @@ class ProxyLoss(Loss):
         super().__init__(reduction=reduction, name=name)
         self._core = core
         self.hyper_parameters = hyper_parameters
-        self.labels = _distinct(labels)
+        self.labels = np.unique(checked_labels(labels))
 
     @property
     def num_proxies(self) -> int:
@@ -133,31 +134,4 @@ class ProxyLoss(Loss):
         Raises:
             InputError: a label is unknown, see the class.
         """
-        classes = tf.constant(self.labels)
-        class_index = tf.minimum(tf.searchsorted(classes, labels), self.labels.size - 1)
-        known = tf.gather(classes, class_index) == labels
-        unknown = tf.reduce_max(tf.where(known, labels.dtype.min, labels))
-        expected = f"one of the {self.labels.size} labels that the loss {self.name!r} was made with"
-        with tf.control_dependencies(required(tf.reduce_all(known), "labels", expected, unknown)):
-            return tf.identity(class_index), known
-
-
-def required(condition: tf.Tensor, name: str, expected: str, received: tf.Tensor) -> list[tf.Operation]:
-    """Raises InputError in eager mode if the condition fails; in a graph returns assertions to depend on."""
-    if tf.executing_eagerly() and not condition:
-        raise checks.invalid(name, expected, received.numpy().item())
-    return [tf.debugging.Assert(condition, [f"{name}: expected {expected}, received", received])]
-
-
-def _distinct(labels):
-    """The distinct integers as a sorted int64 array."""
-    expected = "the labels of training, at least one, all integers below 2^63"
-    if isinstance(labels, str | bytes) or not isinstance(labels, Iterable):
-        raise checks.invalid("labels", expected, labels)
-    try:
-        array = labels if isinstance(labels, np.ndarray) else np.asarray(list(labels))
-    except ValueError:  # Rows of unequal length.
-        raise checks.invalid("labels", expected, "lists") from None
-    if array.dtype.kind not in "iu" or not array.size or array.max() >= 2**63:
-        raise checks.invalid("labels", expected, f"{array.size} of dtype {array.dtype}")
-    return np.unique(array).astype(np.int64)
+        return class_index(self.labels, labels, self.name)

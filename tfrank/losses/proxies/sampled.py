@@ -8,10 +8,11 @@ import tensorflow as tf
 
 from tfrank.common import checks, distributed
 from tfrank.common.normalize import l2_normalize
+from tfrank.losses.core.known_labels import required
 from tfrank.losses.core.loss import Loss
 from tfrank.losses.core.ranking_loss import checked_batch, global_mean
 from tfrank.losses.proxies.layer import Proxies
-from tfrank.losses.proxies.proxy_loss import ProxyLoss, required
+from tfrank.losses.proxies.proxy_loss import ProxyLoss
 
 
 @keras.saving.register_keras_serializable("tfrank")

@@ -1,0 +1,196 @@
+"""Hierarchical AP: relevance graded by a tree of categories (Ramzi et al., ECCV 2022, arXiv 2207.04873)."""
+
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfrank.common import checks
+from tfrank.common.categories import categories_of_classes, checked_categories, levels_of
+from tfrank.losses.core import scalars
+from tfrank.losses.core.known_labels import checked_labels, class_index
+from tfrank.losses.core.ranking_loss import RankingLoss
+from tfrank.losses.core.ranks import hard_step
+from tfrank.losses.core.rows import Block, score_rows
+from tfrank.losses.core.scalars import Scalar
+from tfrank.losses.sup_ap import upper_bound_step
+
+
+def _kernel(levels, block: Block, finer, temperature, rho, delta, alpha):
+    step = upper_bound_step(temperature, rho, delta)
+    zero, level = tf.zeros_like(block.s), tf.cast(block.positive_mask, block.s.dtype)
+    for place in range(levels - 1):
+        same = (block.finer[:, place, None] == finer[place]) & block.positive_mask
+        level += tf.cast(same, block.s.dtype)
+    relevance, total = _relevance(level, levels, alpha)
+
+    def visit(i, exists, losses, slopes):
+        of_i, level_i = block.at(i, relevance), block.at(i, level)
+        x = block.s - block.at(i)
+        lower = (level < level_i) & block.candidate_mask
+        value, slope = step(x)
+        before, _ = hard_step(x)
+        # Entries of level 0 have relevance 0, and the positive itself is not before itself.
+        gain = of_i[:, 0] + tf.reduce_sum(tf.minimum(relevance, of_i) * before, axis=1)
+        rank = 1 + tf.reduce_sum(tf.where(lower, value, tf.where(level >= level_i, before, zero)), axis=1)
+        share = tf.where(exists, gain / (rank * total), tf.zeros_like(rank))
+        slope = tf.where(lower, (share / rank)[:, None] * slope, zero)
+        slopes = block.add_at(slopes + slope, i, -tf.reduce_sum(slope, axis=1))
+        return losses - share, slopes
+
+    return block.loop_over_positives(visit, (tf.ones_like(total), zero))
+
+
+@functools.cache
+def _kernel_of(levels):
+    """The kernel for a number of levels, the same object in each call."""
+    return functools.partial(_kernel, levels)
+
+
+def _relevance(level, levels, alpha):
+    """rel of every entry, `[rows, gallery]`, and its sum over each row, `[rows]`; 1 if that is 0."""
+    relevance, total = tf.zeros_like(level), tf.zeros_like(level[:, 0])
+    for place in range(1, levels + 1):
+        here = tf.cast(level == place, level.dtype)
+        number = tf.reduce_sum(here, axis=1)
+        weight = (place / levels) ** alpha
+        relevance += here * (weight / tf.maximum(number, 1))[:, None]
+        total += tf.where(number > 0, weight, tf.zeros_like(total))
+    return relevance, tf.where(total > 0, total, tf.ones_like(total))
+
+
+def hierarchical_ap_loss(
+    query_labels: tf.Tensor,
+    query_embeddings: tf.Tensor,
+    gallery_labels: tf.Tensor,
+    gallery_embeddings: tf.Tensor,
+    self_index: tf.Tensor,
+    *,
+    temperature: Scalar = 0.01,
+    rho: Scalar = 100.0,
+    delta: Scalar = 0.05,
+    alpha: Scalar = 1.0,
+    finer: tuple[tf.Tensor, tf.Tensor] | None = None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """L_Sup-H-AP of each query, `[queries]`, and which queries are valid, `[queries]` bool.
+
+    Implements the formula of `HierarchicalAPLoss`. Takes the arguments of `score_rows`, with labels of the
+    coarsest level; embeddings have unit norm. `finer` are labels of the finer levels, `[queries, levels]` and
+    `[gallery, levels]` int32; rows that share one also share all coarser ones. None: one level.
+    """
+    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
+    if finer is None:
+        finer = tuple(tf.zeros([tf.size(labels), 0], tf.int32) for labels in (query_labels, gallery_labels))
+    kernel = _kernel_of(finer[1].shape[1] + 1)
+    return score_rows(kernel, *rows, temperature, rho, delta, alpha, finer=finer)
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class HierarchicalAPLoss(RankingLoss):
+    """An upper bound of one minus Hierarchical AP: images of a near category are better than those of a far.
+
+        l_j = number of levels that j shares with the query, 0 to L; L: of the same class
+        rel_j = (l_j / L)^alpha / number of images of level l_j                                        (eq. 5)
+        H-rank_i = rel_i + sum over j != i of min(rel_i, rel_j) [s_j > s_i]; no gradient               (eq. 3)
+        rank_i = 1 + sum over j of a lower level than i of H(s_j - s_i)
+                   + number of others of i's level or a higher one with s_j > s_i; no gradient
+        L_q = 1 - sum over i with l_i > 0 of H-rank_i / rank_i / sum of rel                            (eq. 4)
+
+    with H(x) of `SupAPLoss`. Without categories there is one level, and L_q is that of
+    `SupAPLoss(calibration_weight=0)`.
+
+    The paper adds a softmax over proxies of the classes:
+    `WeightedSum([HierarchicalAPLoss(...), NormalizedSoftmaxLoss(labels)], [0.9, 0.1])`, or
+    `train.class_loss_weight`.
+
+    Args:
+        temperature, rho, delta: of H, see `SupAPLoss`. Defaults 0.01, 100, 0.05.
+        alpha: how much less images of a coarse level count, at least 0. Default 1.
+        labels: `[n]` integers, the training labels, in any order and as often as you like.
+        categories: `[n]` integers, the category of each of them; or `[n, levels]`, its coarser and coarser
+            classes. A class has one category. None: one level.
+        reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
+        name: name of the loss.
+
+    Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats. Batches should hold
+    several classes of a category, as the sampler "category_pairs" draws them.
+
+    A query without another image of its coarsest category has no loss and no gradient, and is left out of the
+    mean. A label that is not one of `labels` raises an error that names it: InputError, or TensorFlow's
+    InvalidArgumentError inside a graph. XLA (`jit_compile`) leaves such checks out; such rows then share
+    nothing with the others.
+
+    Reference: Ramzi et al., Hierarchical Average Precision Training for Pertinent Image Retrieval, ECCV 2022,
+    arXiv 2207.04873; constants of the authors' code, which counts the query too, as the most relevant image.
+    Memory: about five matrices `[batch, batch]`. Time grows with the size of the categories in the batch.
+
+    >>> loss = HierarchicalAPLoss(labels=[0, 1, 2], categories=[7, 7, 8])
+    >>> round(float(loss([0, 1, 0, 2], [[1.0, 0], [0.9, 0.1], [0.7, 0.3], [0.1, 0.9]])), 4)
+    0.2428
+    """
+
+    def __init__(
+        self,
+        temperature: Scalar = 0.01,
+        *,
+        rho: Scalar = 100.0,
+        delta: Scalar = 0.05,
+        alpha: Scalar = 1.0,
+        labels: Iterable[int] | None = None,
+        categories: Iterable[int] | np.ndarray | None = None,
+        reduction: str | None = "mean",
+        name: str = "hierarchical_ap",
+    ):
+        hyper_parameters = {
+            "temperature": scalars.number("temperature", temperature, above=0),
+            "rho": scalars.number("rho", rho, at_least=0),
+            "delta": scalars.number("delta", delta, at_least=0),
+            "alpha": scalars.number("alpha", alpha, at_least=0),
+        }
+        super().__init__(hierarchical_ap_loss, hyper_parameters, reduction=reduction, name=name)
+        if (labels is None) != (categories is None):
+            raise checks.InputError("Give both labels and categories, or neither.")
+        self.labels, self.categories = None, None
+        if labels is not None:
+            known = checked_labels(labels)
+            rows = checked_categories("categories", categories, known)
+            self.labels, self.categories = categories_of_classes(known, rows)
+
+    def _score(
+        self,
+        query_labels: tf.Tensor,
+        query_embeddings: tf.Tensor,
+        gallery_labels: tf.Tensor,
+        gallery_embeddings: tf.Tensor,
+        self_index: tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Calls the core with the categories of the labels."""
+        if self.labels is None:
+            rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
+            return super()._score(*rows)
+        (queries, *finer_queries), (gallery, *finer_gallery) = (
+            self._levels(labels) for labels in (query_labels, gallery_labels)
+        )
+        finer = tf.stack(finer_queries, axis=1), tf.stack(finer_gallery, axis=1)
+        queries, gallery = tf.cast(queries, tf.int64), tf.cast(gallery, tf.int64)
+        rows = (queries, query_embeddings, gallery, gallery_embeddings, self_index)
+        return hierarchical_ap_loss(*rows, finer=finer, **self.hyper_parameters)
+
+    def _levels(self, labels):
+        """`[rows]` numbers of the classes at each level, from the coarsest to the labels' own."""
+        index, known = class_index(self.labels, labels, self.name)
+        for level in [*levels_of(self.categories), np.arange(len(self.labels))]:
+            numbers = tf.gather(tf.constant(level, tf.int32), index)
+            # XLA leaves the check of `known` out.
+            yield tf.where(known, numbers, -1 - index)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        table = {
+            "labels": None if self.labels is None else self.labels.tolist(),
+            "categories": None if self.categories is None else self.categories.tolist(),
+        }
+        return {**super().get_config(), **table}
