@@ -50,7 +50,7 @@ def precision(ranking, k):
 
 
 def hierarchical_ap(ranking, levels, alpha=1.0):
-    """H-AP of arXiv 2207.04873, eq. 3 to 5; the nearest rows share `ranking` of the levels with the query."""
+    """H-AP of arXiv 2207.04873; the nearest rows share `ranking` of the levels with the query."""
     rel = [(level / levels) ** alpha / ranking.count(level) if level else 0.0 for level in ranking]
     total = 0.0
     for i, level in enumerate(ranking):

@@ -13,7 +13,7 @@ def hierarchical_ap(levels: Sequence[Ranks], *, alpha: float = 1.0) -> np.ndarra
         rel_j = (l_j / L)^alpha / number of images of level l_j          l_j: levels shared with the query
         H-AP = sum over i of (sum over j up to i of min(rel_i, rel_j)) / r_i, divided by the sum of rel
 
-    (Ramzi et al., ECCV 2022, arXiv 2207.04873, eq. 3 to 5.) With one level it is AP.
+    (Ramzi et al., ECCV 2022, arXiv 2207.04873.) With one level it is AP.
 
     Args:
         levels: for each level, the coarsest first, the ranks of the images that share it with the query; all

@@ -93,11 +93,11 @@ class HierarchicalAPLoss(RankingLoss):
     """An upper bound of one minus Hierarchical AP: images of a near category are better than those of a far.
 
         l_j = number of levels that j shares with the query, 0 to L; L: of the same class
-        rel_j = (l_j / L)^alpha / number of images of level l_j                                        (eq. 5)
-        H-rank_i = rel_i + sum over j != i of min(rel_i, rel_j) [s_j > s_i]; no gradient               (eq. 3)
+        rel_j = (l_j / L)^alpha / number of images of level l_j
+        H-rank_i = rel_i + sum over j != i of min(rel_i, rel_j) [s_j > s_i]; no gradient
         rank_i = 1 + sum over j of a lower level than i of H(s_j - s_i)
                    + number of others of i's level or a higher one with s_j > s_i; no gradient
-        L_q = 1 - sum over i with l_i > 0 of H-rank_i / rank_i / sum of rel                            (eq. 4)
+        L_q = 1 - sum over i with l_i > 0 of H-rank_i / rank_i / sum of rel
 
     with H(x) of `SupAPLoss`. Without categories there is one level, and L_q is that of
     `SupAPLoss(calibration_weight=0)`.

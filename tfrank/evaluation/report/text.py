@@ -8,7 +8,7 @@ import numpy as np
 from tfrank.evaluation.metric_names import BY_CLASS, definitions_of, metric_title
 
 # The metrics that fit into a table with one line per model.
-SHORT = ("recall_at_", "map", "trapezoid_map", "scann_recall")
+SHORT = ("recall_at_", "map", "hierarchical_map", "trapezoid_map", "scann_recall")
 
 
 def table(rows: Mapping[str, Mapping[str, float]]) -> str:
