@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 import tfrank
 from tests.programs import ROOT, printed_json
 
@@ -25,6 +27,7 @@ def test_parts_that_a_loss_does_not_need_are_imported_when_they_are_used():
     assert printed_json("-c", code) == [[False] * 3, [True] * 3]
 
 
+@pytest.mark.slow
 def test_what_users_write_has_types_and_runs():
     command = [sys.executable, "-m", "mypy", "--strict", PUBLIC_USE]
     checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)

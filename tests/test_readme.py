@@ -23,7 +23,7 @@ TEXTS = [README, *((ROOT / "docs" / f"{page}.md").read_text() for page in PAGES)
 BLOCKS = [block for text in TEXTS for block in re.findall(r"```(python|bash)\n(.*?)```", text, re.DOTALL)]
 INSTALLS = [
     "pip install -e . && python train_main.py",
-    "pip install -e '.[test]' && pytest -n 2 --dist loadfile -m \"not slow\"",
+    "pip install -e '.[test]' && python -m tests",
 ]
 
 

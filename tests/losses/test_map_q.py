@@ -124,9 +124,9 @@ EXACT_ROWS = np.array(
 )
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("options", [{}, {"tie_aware": True}, {"include_self": True}], ids=str)
-@pytest.mark.parametrize("num_bins", [2, 3, 5, 9])
+@pytest.mark.parametrize("num_bins", [pytest.param(2, marks=pytest.mark.slow), 3, 5, 9])
 def test_similarities_on_a_bin_center_are_in_that_bin_alone(num_bins, options, dtype):
     """With 3 bins, orthogonal and opposite vectors; with 5, and 9 too, all similarities here."""
     for seed in range(5):

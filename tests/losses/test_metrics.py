@@ -304,7 +304,7 @@ def by_hand(labels, rows):
         pytest.param("float32", True, marks=pytest.mark.slow),
         pytest.param("float32", False, marks=pytest.mark.slow),
         pytest.param("mixed_bfloat16", False, marks=pytest.mark.slow),
-        ("mixed_float16", False),
+        pytest.param("mixed_float16", False, marks=pytest.mark.slow),
     ],
     indirect=["policy"],
 )
@@ -314,7 +314,9 @@ def test_fit_and_evaluate_log_the_values_computed_by_hand(policy, jit_compile):
     check_logs(model, CLASSES, by_hand(CLASSES, rows))
 
 
-@pytest.mark.parametrize("first", [-(2**24) - 8, 2**62], ids=["-2^24", "2^62"])
+@pytest.mark.parametrize(
+    "first", [-(2**24) - 8, pytest.param(2**62, marks=pytest.mark.slow)], ids=["-2^24", "2^62"]
+)
 def test_large_labels_reach_metrics_as_integers(first):
     """In float32 neighbouring classes would be one."""
     model, labels = compiled_model(), first + CLASSES

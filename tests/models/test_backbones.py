@@ -44,7 +44,7 @@ FAMILIES = [
     "VGG19",
     "Xception",
 ]
-QUICK = ("MobileNet", "MobileNetV3Small")
+QUICK = ("MobileNet",)
 
 
 def count(variables):

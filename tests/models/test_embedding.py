@@ -236,7 +236,9 @@ def test_embeddings_of_a_backbone_are_float32_under_mixed_precision(options, mix
     assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
 
 
-@pytest.mark.parametrize("backbone", ["resnet50", "keras/MobileNetV3Small"])
+@pytest.mark.parametrize(
+    "backbone", [pytest.param("resnet50", marks=pytest.mark.slow), "keras/MobileNetV3Small"]
+)
 def test_a_backbone_of_the_same_seed_has_the_same_weights_and_survives_saving(backbone, tmp_path):
     models = []
     for _ in range(2):

@@ -79,8 +79,8 @@ def with_metrics():
     [
         ({}, {}, {}),
         ({"regularizer": keras.regularizers.L2(0.05)}, {"jit_compile": True}, {"sample_weight": WEIGHTS}),
-        ({}, {"run_eagerly": True}, {"epochs": 1}),
-        ({}, {"steps_per_execution": 2}, {}),
+        pytest.param({}, {"run_eagerly": True}, {"epochs": 1}, marks=pytest.mark.slow),
+        pytest.param({}, {"steps_per_execution": 2}, {}, marks=pytest.mark.slow),
     ],
     ids=["as usual", "weighted, compiled", "eager", "several steps at once"],
 )

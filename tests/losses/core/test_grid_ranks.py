@@ -42,7 +42,7 @@ def test_the_error_of_counts_is_within_its_bound(temperature, where):
     assert np.all(np.abs(slopes - wanted_slopes) <= 2e-5 * wanted_counts / temperature)
 
 
-@pytest.mark.parametrize("spread", [0.1, 1.0])
+@pytest.mark.parametrize("spread", [0.1, pytest.param(1.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "loss",
     [

@@ -141,7 +141,7 @@ def on_both(R, P):
     return R * (2 + P) / (1 + P * P + R)
 
 
-@pytest.mark.parametrize("include_self", [False, True])
+@pytest.mark.parametrize("include_self", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("penalty", [pytest.param(on_negatives, marks=pytest.mark.slow), on_both])
 @every_core
 def test_any_penalty_of_ranks_is_differentiated(case, penalty, include_self):
@@ -226,12 +226,16 @@ BLOCKS = [
     ("gallery holds the batch and more", 1, True),
     ("gallery holds the batch and more", 3, False),
 ]
+ONE_OF_EACH_KIND = [next(recipe for recipe in SOFT_RECIPES if recipe.name == name) for name in KINDS]
 
 
 @pytest.mark.parametrize(
     "recipe, case, block_rows, jit",
-    [pytest.param(recipe, "one batch", 3, False, marks=slow_but_kinds(recipe)) for recipe in SOFT_RECIPES]
-    + [(recipe, *blocks) for recipe in SOFT_RECIPES if recipe.name in KINDS for blocks in BLOCKS],
+    [
+        pytest.param(recipe, *blocks, marks=() if recipe in ONE_OF_EACH_KIND else pytest.mark.slow)
+        for recipe in SOFT_RECIPES
+        for blocks in [("one batch", 3, False), *(BLOCKS if recipe.name in KINDS else [])]
+    ],
     ids=str,
 )
 def test_blocks_of_rows_do_not_change_the_result(monkeypatch, recipe, case, block_rows, jit):

@@ -1,0 +1,38 @@
+"""Runs the tests in parts, each in two fresh processes.
+
+    python -m tests           all but those marked slow
+    python -m tests --slow    those alone
+
+TensorFlow keeps every program that XLA compiles: a process that ran all tests would take 8 GB. All other
+arguments go to pytest.
+"""
+
+import os
+import subprocess
+import sys
+
+PARTS = {
+    "losses, core": ["tests/losses/core"],
+    "losses": ["tests/losses", "--ignore=tests/losses/core"],
+    "models and training": ["tests/models", "tests/training"],
+    "all others": ["tests", "--ignore=tests/losses", "--ignore=tests/models", "--ignore=tests/training"],
+}
+NO_TESTS = 5  # pytest's exit code if it finds none
+
+
+def main(arguments: list[str]) -> str | None:
+    """Runs every part, also after one that fails; returns what failed."""
+    marked = "slow" if "--slow" in arguments else "not slow"
+    others = [argument for argument in arguments if argument != "--slow"]
+    failed = []
+    for name, paths in PARTS.items():
+        print(f"\nTests of {name}", flush=True)
+        command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadfile", "-m", marked]
+        if subprocess.run([*command, *paths, *others], check=False).returncode not in (0, NO_TESTS):
+            failed.append(name)
+    return f"\nFailed: tests of {', '.join(failed)}." if failed else None
+
+
+if __name__ == "__main__":
+    os.chdir(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    sys.exit(main(sys.argv[1:]))
