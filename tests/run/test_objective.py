@@ -80,3 +80,17 @@ def test_hierarchical_ap_grades_by_the_categories_of_the_records():
 def test_hierarchical_ap_needs_the_category_of_every_training_image():
     with pytest.raises(InputError, match=r"^1 of 4 training images have no category, which the loss"):
         objective_of("hierarchical_ap", categories=np.array([1, 1, 0, -1]))
+
+
+@pytest.mark.parametrize("loss", ["pnp", "arc_face"])
+def test_class_weights_let_each_class_count_the_same(loss):
+    labels = [3, 3, 3, 3, 5, 5]
+    objective = objective_of(loss, outputs=1, labels=labels, class_weights=True)
+    outputs = objective.model(tf.random.stateless_normal([6, 6], [0, 1]))
+    found = objective.loss(tf.constant(labels), outputs)
+    (one,) = objective.losses
+    each = [
+        float(one(labels, outputs[1][0], [float(label == wanted) for label in labels])) for wanted in (3, 5)
+    ]
+    np.testing.assert_allclose(found, np.mean(each), rtol=1e-6)
+    assert abs(each[0] - each[1]) > 1e-3

@@ -27,7 +27,7 @@ from tfrank.run.workdir import check_config_of
 ANY_SIZE = (None, None, 3)
 
 RNG = np.random.default_rng(0)
-TRAIN_IMAGES = types.SimpleNamespace(label=np.array([0, 1]))
+TRAIN_IMAGES = types.SimpleNamespace(label=np.array([0, 1]), category=np.array([-1, -1]))
 ROWS = RNG.normal(size=[6, 4]) * 100
 ARRAYS = {"embeddings": ROWS, "labels": np.array([5, 5, 2**40, -1, 0, 0])}
 

@@ -261,6 +261,9 @@ def get_config(loss: str = "") -> ConfigDict:
     # Weight of an additional loss, a normalized softmax with a proxy of each training class; 0: none. From
     # random weights it helps much.
     config.train.class_loss_weight = 0.0
+    # Each training class counts the same in the loss, however many images it has: an image weighs in inverse
+    # proportion to them. For the samplers "uniform" and "all_classes", which draw large classes more often.
+    config.train.class_weights = False
     # Learning-rate multiplier of the class proxies, if there are any.
     config.train.proxy_multiplier = 100.0
     # Learning rates of vision transformers fall towards the input: the last block has this times the learning

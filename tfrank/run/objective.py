@@ -30,17 +30,24 @@ class Objective:
         losses: the loss of each embedding, then its additional class loss if there is one.
         weights: the weight of each of them.
         state: variables other than the embedding model's, for checkpoints: proxies and memories.
+        class_weights: the training labels, `[classes]` int64 ascending, and the weight of an image of each,
+            `[classes]` float32; None if all images weigh the same.
     """
 
     model: keras.Model
     losses: list[keras.losses.Loss]
     weights: list[float]
     state: list[tf.Variable]
+    class_weights: tuple[np.ndarray, np.ndarray] | None = None
 
     def loss(self, labels: tf.Tensor, outputs: tuple[Any, Any]) -> tf.Tensor:
         """Returns the weighted sum of the losses of all embeddings."""
         parts = zip(self.losses, self.weights, outputs[1])
-        return tf.add_n([weight * loss(labels, output) for loss, weight, output in parts])
+        of_images = None
+        if self.class_weights is not None:
+            classes, of_classes = map(tf.constant, self.class_weights)
+            of_images = tf.gather(of_classes, tf.searchsorted(classes, tf.cast(labels, tf.int64)))
+        return tf.add_n([weight * loss(labels, output, of_images) for loss, weight, output in parts])
 
 
 def build_objective(
@@ -59,11 +66,8 @@ def build_objective(
         iterations: counter of the training steps.
         categories: `[images]` int64, their categories, -1 for none; only Hierarchical AP needs them.
     """
-    parts, outputs, weights = (
-        [build_loss(config, labels, categories) for _ in model.outputs],
-        model.outputs,
-        [1.0],
-    )
+    parts = [build_loss(config, labels, categories) for _ in model.outputs]
+    outputs, weights = model.outputs, [1.0]
     if weight := config.train.class_loss_weight:
         parts += [losses.get("normalized_softmax", labels=labels) for _ in model.outputs]
         outputs, weights = outputs * 2, [1.0, weight]
@@ -82,7 +86,16 @@ def build_objective(
     state = [variable for loss in parts for variable in loss.variables]
     state += [variable.value for head in heads if head for variable in head.variables]
     weights = [weight for weight in weights for _ in model.outputs]
-    return Objective(keras.Model(model.inputs, (model.outputs, asked)), parts, weights, state)
+    training = keras.Model(model.inputs, (model.outputs, asked))
+    return Objective(training, parts, weights, state, _class_weights(config, labels))
+
+
+def _class_weights(config, labels):
+    """Returns the classes and the weight of an image of each, on average 1; None if images weigh the same."""
+    if not config.train.class_weights:
+        return None
+    classes, counts = np.unique(np.asarray(labels, np.int64), return_counts=True)
+    return classes, (counts.sum() / (len(classes) * counts)).astype(np.float32)
 
 
 def _sampled(loss, config):
