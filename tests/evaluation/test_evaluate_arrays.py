@@ -92,9 +92,10 @@ def test_hierarchical_ap_of_queries_and_a_gallery_of_their_own():
         ({"categories": np.arange(60)}, r"Class \d+ has the categories \d+ and \d+, but a class has one"),
         ({"gallery_categories": CATEGORIES}, "if and only if there is a gallery"),
         ({"categories": CATEGORIES, "search": "scann"}, "Only exact search measures H-AP"),
+        ({"cutoffs": True, "search": "scann"}, "Only exact search measures mAP@K, nDCG@K and MRR@K"),
     ],
 )
-def test_categories_that_do_not_fit_are_refused(more, message):
+def test_categories_and_cutoffs_that_do_not_fit_are_refused(more, message):
     with pytest.raises(InputError, match=message):
         evaluate(DISTINCT, LABELS, **more)
 

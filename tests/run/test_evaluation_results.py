@@ -167,7 +167,7 @@ def test_hierarchical_ap_is_measured_by_the_categories_where_it_is_asked_for(pro
         wanted = evaluate(EMBEDDINGS, LABELS, categories=test.category).metrics["hierarchical_map"]
         assert found.metrics["hierarchical_map"] == pytest.approx(wanted)
     assert 0 < found.metrics["hierarchical_map"] < 1
-    with pytest.raises(InputError, match="Hierarchical AP needs exact search, not scann"):
+    with pytest.raises(InputError, match=r"config\.evaluation\.hierarchical needs exact search, not scann"):
         check_evaluation(config, test, search="scann")
 
 

@@ -94,6 +94,7 @@ def evaluate(
     """
     checks.one_of("search", search, SEARCHES)
     checks.boolean("cutoffs", cutoffs)
+    _check_search(search, junk is not None, cutoffs, categories is not None)
     no_gallery = gallery_embeddings is None
     if no_gallery != (gallery_labels is None) or (no_gallery and gallery_ids is not None):
         raise InputError(
@@ -120,11 +121,11 @@ def evaluate(
         same = _stored_in(embeddings, gallery_embeddings) or _equal(queries, gallery)
         # `junk` may leave out the query itself.
         notes += (ITSELF if same and junk is None and np.all(self_index < 0) else "",)
-    _check_junk(junk, len(queries), len(gallery), search)
+    _check_junk(junk, len(queries), len(gallery))
     if np.all(both[1] == both[1][0]):
         notes += ("The gallery has images of one class only: no ranking can be wrong.",)
     relevance = {"": relevance_by_label(*both, self_index, junk)}
-    coarser = _coarser(categories, gallery_categories, both, self_index, junk, search)
+    coarser = _coarser(categories, gallery_categories, both, self_index, junk)
     task = RetrievalTask(
         np.arange(len(queries)), np.arange(len(gallery)), self_index, relevance, both, leave_one_out, coarser
     )
@@ -166,12 +167,10 @@ def _check_largest(**labels):
             raise checks.invalid(name, "integers below 2^63", np.max(array))
 
 
-def _coarser(categories, gallery_categories, labels, self_index, junk, search) -> tuple[Relevance, ...]:
+def _coarser(categories, gallery_categories, labels, self_index, junk) -> tuple[Relevance, ...]:
     """Returns what each query should find at each level of the categories, if there are some."""
     if categories is None and gallery_categories is None:
         return ()
-    if search != "exact":
-        raise InputError("Only exact search measures H-AP. Give search='exact', or leave out categories.")
     no_gallery = labels[0] is labels[1]
     if categories is None or no_gallery != (gallery_categories is None):
         raise InputError("Give categories, and gallery_categories if and only if there is a gallery.")
@@ -268,11 +267,21 @@ def _equal(queries, gallery):
     )
 
 
-def _check_junk(junk, queries, gallery, search):
+def _check_search(search, junk, cutoffs, categories):
+    """Raises InputError if something is asked for that only exact search does."""
+    asked = {
+        "leaves out junk": junk,
+        "measures mAP@K, nDCG@K and MRR@K": cutoffs,
+        "measures H-AP": categories,
+    }
+    if search != "exact" and any(asked.values()):
+        what = next(what for what, one in asked.items() if one)
+        raise InputError(f"Only exact search {what}. Give search='exact'.")
+
+
+def _check_junk(junk, queries, gallery):
     if junk is None:
         return
     if not isinstance(junk, np.ndarray) or junk.shape != (queries, gallery) or junk.dtype != bool:
         received = f"{junk.dtype} {junk.shape}" if isinstance(junk, np.ndarray) else type(junk).__name__
         raise checks.invalid("junk", f"bools of shape {(queries, gallery)}", received)
-    if search != "exact":
-        raise InputError("Only exact search leaves out junk. Give search='exact'.")

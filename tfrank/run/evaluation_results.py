@@ -140,7 +140,13 @@ def check_evaluation(config: ConfigDict, test: TestSet, *, search: str = "exact"
         for task in tasks:
             answerable(task, options)
             if options.hierarchical:
-                _check_categories(task, search)
+                _check_categories(task)
+    for field in ("cutoffs", "hierarchical"):
+        if search != "exact" and options[field]:
+            raise InputError(
+                f"config.evaluation.{field} needs exact search, not {search}. Leave out --neighbors, or set"
+                " the field to False."
+            )
     verifies = _verifies_images(config, test)
     if (options.nmi or verifies) and np.any(test.labels == UNKNOWN):
         raise InputError(
@@ -259,14 +265,12 @@ def _check_template_pairs(config, test):
     check_templates(test.templates)
 
 
-def _check_categories(task, search):
+def _check_categories(task):
     if task.labels is None or not task.coarser:
         raise InputError(
             "Hierarchical AP needs the category of every query, but the test set has queries without one."
             " Prepare records with categories, or leave out config.evaluation.hierarchical."
         )
-    if search != "exact":
-        raise InputError(f"Hierarchical AP needs exact search, not {search}. Leave out --neighbors.")
 
 
 def _evaluate_template_pairs(embeddings, test):
