@@ -153,17 +153,27 @@ def test_a_good_run_has_no_warning():
 
 
 def test_a_result_below_the_start_is_said_with_what_to_try():
-    worse = {**ROWS, "trained": {"recall_at_1": 0.4, "map": 0.5}}
+    worse = {**ROWS, "trained": {"recall_at_1": 0.4, "map": 0.3}}
     (warning,) = warnings_of(worse, None, FALLING)
-    assert "worse on the test set: Recall@1 0.5000 before, 0.4000 now. Try a lower learning rate" in warning
+    numbers = "Recall@1 0.5000 before, 0.4000 now; mAP 0.4000 before, 0.3000 now"
+    assert warning.startswith(f"Training made the model worse on the test set: {numbers}. Try a lower learn")
+
+
+def test_a_gain_in_one_metric_and_a_loss_in_another_are_both_said():
+    mixed = {**ROWS, "trained": {"recall_at_1": 0.4, "map": 0.5}}
+    (warning,) = warnings_of(mixed, None, FALLING)
+    numbers = "Recall@1 0.5000 before, 0.4000 now; mAP 0.4000 before, 0.5000 now"
+    assert warning.startswith(
+        f"Training gained and lost on the test set: {numbers}. Try a lower learning rate"
+    )
 
 
 def test_vectors_that_rank_better_than_the_trained_head_are_said_without_advice_for_images():
-    rows = {**ROWS, "vectors": {"recall_at_1": 0.7, "map": 0.5}}
+    rows = {**ROWS, "vectors": {"recall_at_1": 0.7, "map": 0.6}}
     (warning,) = warnings_of(rows, None, FALLING)
     assert warning.startswith("The vectors themselves rank the test set better than the trained model: Rec")
     assert "--config.train.learning_rate" in warning and "image_size" not in warning
-    rows["start"] = {"recall_at_1": 0.7, "map": 0.4}
+    rows["start"] = {"recall_at_1": 0.7, "map": 0.6}
     (warning,) = warnings_of(rows, None, FALLING)
     assert warning.startswith("Training made the model worse")
 

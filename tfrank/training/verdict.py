@@ -13,10 +13,14 @@ SHARE, FEWEST = 0.1, 10
 # The loss has fallen if it ends below this share of its initial value.
 FALLEN = 0.98
 COMPARED = {"recall_at_1": "Recall@1", "map": "mAP"}
-# Models that the trained one is compared with, and what it means to be worse than each.
+# Models that the trained one is compared with, and what it means to be worse than each: in all metrics, or
+# in some.
 BEFORE = {
-    "start": "Training made the model worse on the test set",
-    "vectors": "The vectors themselves rank the test set better than the trained model",
+    "start": ("Training made the model worse on the test set", "Training gained and lost on the test set"),
+    "vectors": (
+        "The vectors themselves rank the test set better than the trained model",
+        "The trained model ranks the test set both better and worse than the vectors themselves",
+    ),
 }
 TRY = (
     "Try a lower learning rate (--config.train.learning_rate), more training classes,{images} or another loss"
@@ -51,15 +55,11 @@ def warnings_of(
         losses: the losses of all steps.
     """
     advice = TRY.format(images="" if "vectors" in rows else LARGER)
-    found = []
-    for metric, title in COMPARED.items():
-        after = rows["trained"].get(metric)
-        befores = ((worse, rows[name].get(metric)) for name, worse in BEFORE.items() if name in rows)
-        # The first is enough: the start of a head is as good as the vectors.
-        for worse, before in befores:
-            if before is not None and after < before:
-                found.append(f"{worse}: {title} {before:.4f} before, {after:.4f} now. {advice}")
-                break
+    # The first is enough: the start of a head is as good as the vectors.
+    compared = (
+        _on_ranking(rows[name], rows["trained"], *words) for name, words in BEFORE.items() if name in rows
+    )
+    found = [f"{sentence} {advice}" for sentence in filter(None, compared)][:1]
     if best and not best.step:
         found.append(
             "No step was better than the start on the validation classes, so the start is what was measured"
@@ -68,6 +68,19 @@ def warnings_of(
     if sentence := _on_losses(losses):
         found.append(sentence)
     return found
+
+
+def _on_ranking(before, after, worse, mixed):
+    """A sentence if a metric fell, else ""; `worse` and `mixed` are its beginnings."""
+    changes = {
+        title: (before[metric], after[metric]) for metric, title in COMPARED.items() if metric in before
+    }
+    fell = [title for title, (old, new) in changes.items() if new < old]
+    if not fell:
+        return ""
+    rose = any(new > old for old, new in changes.values())
+    numbers = (f"{title} {old:.4f} before, {new:.4f} now" for title, (old, new) in changes.items())
+    return f"{mixed if rose else worse}: {'; '.join(numbers)}."
 
 
 def read_losses(folder: str) -> list[float]:
