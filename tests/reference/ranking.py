@@ -176,6 +176,15 @@ def recall_at_k_loss(
     return by_query(loss, *pairs)
 
 
+def roadmap_step(t, temperature, rho, delta):
+    """H of arXiv 2110.01445: a sigmoid up to 0, 1/2 above it up to delta, and a line beyond."""
+    if t <= 0:
+        return sigmoid(t / temperature)
+    if t <= delta:
+        return sigmoid(t / temperature) + 0.5
+    return rho * (t - delta) + sigmoid(delta / temperature) + 0.5
+
+
 def sup_ap(
     *pairs,
     temperature=0.01,
@@ -188,18 +197,11 @@ def sup_ap(
 ):  # Ramzi et al., arXiv 2110.01445
     """(1 - calibration_weight) L_SupAP + calibration_weight L_calibration, and which queries are valid."""
 
-    def H(t):
-        if t <= 0:
-            return sigmoid(t / temperature)
-        if t <= delta:
-            return sigmoid(t / temperature) + 0.5
-        return rho * (t - delta) + sigmoid(delta / temperature) + 0.5
-
     def loss(s, positives, negatives):
         terms = []
         for i in positives:
             positives_before = sum(s[k] > s[i] for k in positives)
-            negatives_before = sum(H(s[j] - s[i]) for j in negatives)
+            negatives_before = sum(roadmap_step(s[j] - s[i], temperature, rho, delta) for j in negatives)
             terms.append(1 - (1 + positives_before) / (1 + positives_before + negatives_before))
         return sum(terms) / len(terms)
 
@@ -228,13 +230,6 @@ def hierarchical_ap(
     """1 - H-AP with the upper bound of the ranks, and which queries are valid."""
     coarser = dict(zip(labels, ([c] if isinstance(c, int) else list(c) for c in categories)))
 
-    def H(t):
-        if t <= 0:
-            return sigmoid(t / temperature)
-        if t <= delta:
-            return sigmoid(t / temperature) + 0.5
-        return rho * (t - delta) + sigmoid(delta / temperature) + 0.5
-
     def shared(a, b):
         paths = [[*reversed(coarser.get(int(label), [])), int(label)] for label in (a, b)]
         level = 0
@@ -254,7 +249,9 @@ def hierarchical_ap(
         total = 0.0
         for i in relevant:
             h_rank = rel[i] + sum(min(rel[i], rel[j]) for j in others if j != i and s[j] > s[i])
-            rank = 1 + sum(H(s[j] - s[i]) for j in others if level[j] < level[i])
+            rank = 1 + sum(
+                roadmap_step(s[j] - s[i], temperature, rho, delta) for j in others if level[j] < level[i]
+            )
             rank += sum(s[j] > s[i] for j in others if level[j] >= level[i])
             total += h_rank / rank
         valid.append(bool(relevant))
