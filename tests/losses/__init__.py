@@ -24,9 +24,9 @@ VARIANTS = {
     "margin": [{"sampled": False}, {"sampled": True}],
 }
 
-# The classes of `LABELS`, their categories, and the coarser ones of two levels.
-TREE = {"labels": [1, 2, 3, 7, -5], "categories": [0, 1, 0, 1, 1]}
-DEEP_TREE = {"labels": TREE["labels"], "categories": [[0, 5], [1, 5], [0, 5], [1, 6], [1, 5]]}
+# The classes of `LABELS` and one more, their categories, and the coarser ones of two levels.
+TREE = {"labels": [1, 2, 3, 7, -5, 11], "categories": [0, 1, 0, 1, 1, 0]}
+DEEP_TREE = {"labels": TREE["labels"], "categories": [[0, 5], [1, 5], [0, 5], [1, 6], [1, 5], [2, 6]]}
 
 # Numbers and switches that are tried in the comparisons of value and gradient with the papers.
 RANK_OPTIONS = [
