@@ -24,9 +24,13 @@ VARIANTS = {
     "margin": [{"sampled": False}, {"sampled": True}],
 }
 
-# The classes of `LABELS` and one more, their categories, and the coarser ones of two levels.
-TREE = {"labels": [1, 2, 3, 7, -5, 11], "categories": [0, 1, 0, 1, 1, 0]}
-DEEP_TREE = {"labels": TREE["labels"], "categories": [[0, 5], [1, 5], [0, 5], [1, 6], [1, 5], [2, 6]]}
+# Classes with categories, and with the coarser ones of two levels: those of `LABELS`, and those that
+# `core.test_rows` takes besides.
+TREE = {"labels": [1, 2, 3, 7, -5, 11, -1, -13], "categories": [0, 1, 0, 1, 1, 0, 1, 2]}
+DEEP_TREE = {
+    "labels": TREE["labels"],
+    "categories": [[0, 5], [1, 5], [0, 5], [1, 6], [1, 5], [2, 6], [0, 6], [3, 7]],
+}
 
 # Numbers and switches that are tried in the comparisons of value and gradient with the papers.
 RANK_OPTIONS = [
