@@ -42,6 +42,11 @@ _PEER = flags.DEFINE_bool("peer", False, "Whether pytorch-metric-learning is tim
 VARIANTS = {
     "triplet-hard": ("triplet", {"mining": "hard"}),
     "triplet-all": ("triplet", {"mining": "all"}),
+    # The classes of `labels_of` in twelve categories, as those of Stanford Online Products.
+    "hierarchical_ap-12": (
+        "hierarchical_ap",
+        {"labels": np.arange(-1, 8192), "categories": np.arange(-1, 8192) % 12},
+    ),
 }
 DIM, NUM_CLASSES, MEMORY_ROWS = 512, 1000, 8192
 PEER_OF = "peer of "

@@ -25,7 +25,7 @@ VARIANTS = {
 }
 
 # Classes with categories, and with the coarser ones of two levels: those of `LABELS`, and those that
-# `core.test_rows` takes besides.
+# `core.cores` has besides.
 TREE = {"labels": [1, 2, 3, 7, -5, 11, -1, -13], "categories": [0, 1, 0, 1, 1, 0, 1, 2]}
 DEEP_TREE = {
     "labels": TREE["labels"],

@@ -4,8 +4,8 @@ import pytest
 import tensorflow as tf
 
 from tests.losses import KINDS, LABELS, SOFT_RECIPES, every_soft_loss, slow_but_kinds, value_and_gradient
+from tests.losses.core.cores import CORES, assert_same, values_and_gradients
 from tests.losses.core.memory_run import batch_of
-from tests.losses.core.test_rows import CORES, assert_same, values_and_gradients
 from tfrank import losses
 from tfrank.losses.core import padding, rows
 
