@@ -54,3 +54,7 @@ def test_a_label_without_a_category_is_named():
 def test_a_tree_that_is_none_is_refused(arguments, message):
     with pytest.raises(InputError, match=message):
         HierarchicalAPLoss(**arguments)
+
+
+def test_a_large_tree_is_printed_short():
+    assert len(repr(HierarchicalAPLoss(labels=range(9999), categories=[0] * 9999))) < 300

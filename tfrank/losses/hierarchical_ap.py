@@ -1,6 +1,7 @@
 """Hierarchical AP: relevance graded by a tree of categories (Ramzi et al., ECCV 2022, arXiv 2207.04873)."""
 
 import functools
+import reprlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -194,3 +195,8 @@ class HierarchicalAPLoss(RankingLoss):
             "categories": None if self.categories is None else self.categories.tolist(),
         }
         return {**super().get_config(), **table}
+
+    def _shown_arguments(self):
+        config = self.get_config()
+        table = {name: reprlib.repr(config[name]) for name in ("labels", "categories")}
+        return super()._shown_arguments() | table
