@@ -1,10 +1,9 @@
-"""Runs the tests in parts, each in two fresh processes.
+"""Runs all tests but those marked slow, in parts, each in two fresh processes.
 
-    python -m tests           all but those marked slow
-    python -m tests --slow    those alone
+    python -m tests
 
-TensorFlow keeps every program that XLA compiles: a process that ran all tests would take 8 GB. All other
-arguments go to pytest.
+TensorFlow keeps every program that XLA compiles: a process that ran all tests would take 8 GB. Arguments go
+to pytest.
 """
 
 import os
@@ -22,13 +21,11 @@ NO_TESTS = 5  # pytest's exit code if it finds none
 
 def main(arguments: list[str]) -> int:
     """Runs every part, also after one that fails; returns 1 if one failed, else 0."""
-    marked = "slow" if "--slow" in arguments else "not slow"
-    others = [argument for argument in arguments if argument != "--slow"]
+    command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadfile", "-m", "not slow"]
     failed = []
     for name, paths in PARTS.items():
         print(f"\nTests of {name}", flush=True)
-        command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadfile", "-m", marked]
-        if subprocess.run([*command, *paths, *others], check=False).returncode not in (0, NO_TESTS):
+        if subprocess.run([*command, *paths, *arguments], check=False).returncode not in (0, NO_TESTS):
             failed.append(name)
     print(f"\nFailed: tests of {', '.join(failed)}." if failed else "\nAll parts passed.")
     return int(bool(failed))
