@@ -132,9 +132,7 @@ def evaluate(
     task = answerable(task)
     ks, note = usable_ks(ks, task.ranked)
     search, why = usable(search)
-    found = evaluate_task(
-        queries, gallery, task, ks, search=search, cutoffs=cutoffs, hierarchical=bool(coarser)
-    )[""]
+    found = evaluate_task(queries, gallery, task, ks, search=search, cutoffs=cutoffs)[""]
     return Evaluation(found.metrics, found.per_query, found.ranks, tuple(filter(None, (why, note, *notes))))
 
 

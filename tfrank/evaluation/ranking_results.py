@@ -72,6 +72,8 @@ def evaluate_tasks(
     """
     found: dict[str, list[RankingResult]] = {}
     for task in tasks:
+        if task.coarser and not hierarchical:
+            task = task._replace(coarser=())
         queries, gallery = rows_of(embeddings, task.queries), rows_of(embeddings, task.gallery)
         results = evaluate_task(
             queries,
@@ -82,7 +84,6 @@ def evaluate_tasks(
             target_recall=target_recall,
             options=options,
             cutoffs=cutoffs,
-            hierarchical=hierarchical,
         )
         for name, result in results.items():
             found.setdefault(name, []).append(result)
@@ -99,12 +100,9 @@ def evaluate_task(
     target_recall: float = 0.99,
     options: Options = NO_OPTIONS,
     cutoffs: bool = False,
-    hierarchical: bool = False,
 ) -> dict[str, RankingResult]:
     """The metrics of one task, given its `[queries, dim]` and `[gallery, dim]` rows; see `evaluate_tasks`."""
     task = answerable(task, options)
-    if task.coarser and not hierarchical:
-        task = task._replace(coarser=())
     if task.leave_one_out:
         queries = gallery
     for step in ranking_steps(options):
@@ -204,8 +202,7 @@ def _all_ranks(queries, gallery, task, options):
 
     All levels are ranked by the same similarities: two ways to compute them may round differently.
     """
-    relevance = dict(task.relevance)
-    relevance |= {level: one for level, one in enumerate(task.coarser)}
+    relevance = task.relevance | dict(enumerate(task.coarser))
     for step in ranking_steps(options):
         if step.similarities:
             blocks = step.similarities(queries, gallery, task.self_index, options)

@@ -27,7 +27,8 @@ def table(rows: Mapping[str, Mapping[str, float]]) -> str:
             f"{last['queries']} queries. Left out: {last['queries_without_positive']} without another image"
             " of their class."
         )
-    return "\n".join([*lines, *definitions_of(keys[:1])])
+    defined = keys[:1] + [key for key in keys if key == "hierarchical_map"]
+    return "\n".join([*lines, *definitions_of(defined)])
 
 
 def listing(rankings: Mapping[str, Mapping[str, float]]) -> str:
