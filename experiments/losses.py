@@ -60,7 +60,8 @@ SETTINGS = {
         "omniglot.py", {}, {"data.train": ["Korean", "Latin"], "data.test": ["Balinese"]}, (3e-4, 1e-3, 3e-3)
     ),
     "birds": HEADS,
-    "caltech101": HEADS,
+    # Features of objects are nearer to the goal than those of birds, so the best rates are lower.
+    "caltech101": HEADS._replace(rates=(1e-5, 3e-5, 1e-4, 3e-4)),
 }
 
 

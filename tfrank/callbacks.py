@@ -94,7 +94,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         self._values = {}
-        self._outputs = tf.function(self._outputs_of, reduce_retracing=True)
+        self._outputs = tf.function(self._outputs_of, reduce_retracing=True, autograph=False)
         if len(getattr(self.model, "outputs", None) or []) > 1:
             self._chosen(self.model.output)  # Fails before an epoch is trained.
 

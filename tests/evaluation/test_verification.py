@@ -32,6 +32,7 @@ def test_all_pairs_are_those_of_the_plain_loops(monkeypatch, rows, block_pairs):
         **{"negative_pairs": len(negatives), "all_negative_pairs": len(negatives)},
     }
     got = verification(rows, LABELS, fars=tuple(fars))
+    assert 0 <= got.pop("opis") <= 0.25  # See test_opis.
     assert got == wanted
     assert note(got, tuple(fars)) == ""
     positive = np.repeat([1, 0], [len(positives), len(negatives)])

@@ -149,6 +149,25 @@ def tar_at_far(positives, negatives, accepted):
     return max(sum(p > t for p in positives) / len(positives) for t in thresholds)
 
 
+def opis(rows, labels, thresholds):
+    """Variance between classes of the utility of a threshold, averaged over the thresholds."""
+    rows, variances = np.asarray(rows, np.float64), []
+    for threshold in thresholds:
+        utilities = []
+        for one in sorted({int(label) for label in labels}):
+            own, others = [], []
+            for i, j in itertools.combinations(range(len(rows)), 2):
+                members = (int(labels[i]) == one) + (int(labels[j]) == one)
+                if members:
+                    (own if members == 2 else others).append(math.dist(rows[i], rows[j]) <= threshold)
+            if own and others:
+                found, refused = sum(own) / len(own), 1 - sum(others) / len(others)
+                utilities.append(2 * found * refused / (found + refused) if found + refused else 0.0)
+        mean = sum(utilities) / len(utilities)
+        variances.append(sum((utility - mean) ** 2 for utility in utilities) / len(utilities))
+    return sum(variances) / len(variances)
+
+
 def entropy(partition):
     """That of the shares of the parts."""
     shares = [sum(value == one for value in partition) / len(partition) for one in set(partition)]

@@ -114,6 +114,7 @@ def _gathered(steps, sampler, images, labels):
         numbers = sampler.batch(int(step))
         return images[numbers], labels[numbers]
 
+    @tf.autograph.experimental.do_not_convert
     def batch_of(step):
         rows, classes = tf.numpy_function(read, [step], [images.dtype, tf.int64], stateful=False)
         size = sampler.batch_size
@@ -130,10 +131,12 @@ def _decoded(steps, sampler, paths, labels, transform):
         numbers = sampler.batch(int(step))
         return np.array([os.fsencode(paths[number]) for number in numbers], object), labels[numbers]
 
+    @tf.autograph.experimental.do_not_convert
     def files_of(step):
         parts = tf.numpy_function(choose, [step], [tf.string, tf.int64], stateful=False)
         return tuple(tf.ensure_shape(part, [sampler.batch_size]) for part in parts)
 
+    @tf.autograph.experimental.do_not_convert
     def load(path, label):
         encoded = tf.numpy_function(_checked, [path, tf.io.read_file(path)], tf.string, stateful=False)
         return evaluation_transform(decode(tf.ensure_shape(encoded, [])), transform), label

@@ -61,6 +61,7 @@ def train_batches(
     batches = _batches(reader, numbers_of, steps, load).batch(slice_size, drop_remainder=True)
     if max_shift:
 
+        @tf.autograph.experimental.do_not_convert
         def shift(batch, step):
             seed = tf.stack([tf.cast(sampler.seed, tf.int64), step])
             return {**batch, "image": shift_images(batch["image"], max_shift, seed)}
@@ -163,11 +164,13 @@ def _batches(
             np.arange(len(numbers)),
         )
 
+    @tf.autograph.experimental.do_not_convert
     def read_step(step):
         kinds = [tf.string, tf.int64, tf.int64, tf.int64]
         parts = tf.numpy_function(read, [step], kinds, stateful=False)
         return tuple(tf.ensure_shape(part, [None]) for part in parts)
 
+    @tf.autograph.experimental.do_not_convert
     def load_one(serialized, label, step, place):
         return {"image": load(serialized, step, place), "label": label}
 

@@ -13,7 +13,8 @@ class Metric(NamedTuple):
     Attributes:
         title: the name as papers write it; in a family such as `recall_at_<k>` the part before the K.
         definition: one sentence; it begins with the defined term and a colon. "" if the title says enough.
-        unit: "share" (0 to 1, shown in percent), "distance" (0 to 2), "rank" (from 1) or "count".
+        unit: "share" (0 to 1, shown in percent), "distance" (0 to 2), "variance"
+            (0 to 0.25), "rank" (from 1) or "count".
         better: 1 if higher is better, -1 if lower is better, 0 if neither.
     """
 
@@ -121,6 +122,15 @@ METRICS = {
         "TAR@FAR x: true accept rate at a false accept rate: the share of the pairs of one class that are"
         " accepted if at most a share x of the pairs of two classes is. A pair as similar as a pair that must"
         " be refused is refused.",
+    ),
+    "opis": Metric(
+        "OPIS",
+        "OPIS: operating-point inconsistency: how differently one threshold suits the classes. It is the"
+        " variance between classes of the harmonic mean of two shares: of the class's own pairs, those that"
+        " the threshold accepts; of its pairs with others, those that it refuses. Averaged over thresholds of"
+        " FAR 0.01 to 0.1. 0: every threshold is equally good for all classes.",
+        unit="variance",
+        better=-1,
     ),
     "queries": Metric("Queries", unit="count", better=0),
     "queries_without_positive": Metric("Queries without a positive", unit="count", better=0),

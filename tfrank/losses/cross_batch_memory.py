@@ -168,6 +168,7 @@ class CrossBatchMemory(RankingLoss):
         too_many = tf.maximum(tf.shape(past)[0] + tf.shape(rows)[0] - self.size, 0)
         return tf.concat([past[too_many:], rows[-self.size :]], 0)
 
+    @tf.autograph.experimental.do_not_convert
     def __call__(self, y_true, y_pred, sample_weight=None):
         """Computes the loss, see `RankingLoss`."""
         if distributed.replica_count() > 1 and not hasattr(self.labels, "values"):

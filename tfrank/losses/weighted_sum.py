@@ -67,6 +67,7 @@ class WeightedSum(Loss):
             loss.iteration = variable
 
     # Overrides `__call__`, not `call`; see `RankingLoss`.
+    @tf.autograph.experimental.do_not_convert
     def __call__(self, y_true, y_pred, sample_weight=None):
         parts = [loss(y_true, y_pred, sample_weight) for loss in self.losses]
         return tf.add_n([weight * part for weight, part in zip(self.weights, parts)])

@@ -96,6 +96,7 @@ def feature_batches(
         views = np.random.default_rng([config.seed, int(step)]).integers(len(features), size=len(numbers))
         return features[views, numbers], index.label[numbers].astype(np.int64)
 
+    @tf.autograph.experimental.do_not_convert
     def read(step):
         rows, labels = tf.numpy_function(batch, [step], [tf.float32, tf.int64], stateful=False)
         shape = [sampler.batch_size]

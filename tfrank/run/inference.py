@@ -46,7 +46,7 @@ def load_best(model: keras.Model, path: str) -> None:
 def embed_fn(model: keras.Model) -> Callable[[tf.Tensor], tf.Tensor]:
     """Returns a function from images to embeddings, in inference mode, compiled once for any batch size."""
     images = tf.TensorSpec(model.input_shape, tf.float32)
-    return tf.function(lambda batch: model(batch, training=False), input_signature=[images])
+    return tf.function(lambda batch: model(batch, training=False), input_signature=[images], autograph=False)
 
 
 def fingerprint_of_weights(model: keras.Model) -> str:

@@ -63,7 +63,7 @@ def _read_by_gradient(model: keras.Model, batch: int) -> int:
     """The bytes of the tensors that a gradient of the model reads, for so many images, by its graph alone."""
     forward = []
 
-    @tf.function
+    @tf.function(autograph=False)
     def gradients(images):
         with tf.GradientTape() as tape:
             outputs = tf.nest.flatten(model(images, training=True))

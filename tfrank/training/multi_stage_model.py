@@ -54,7 +54,9 @@ class MultiStageModel(keras.Model):
     def compile(self, *args: Any, jit_compile: str | bool = "auto", **options: Any) -> None:
         """Compiles the model; takes the arguments of Keras' `compile`."""
         super().compile(*args, jit_compile=False, **options)
-        self._embed = tf.function(self._embed_in_training, jit_compile=True) if jit_compile is True else None
+        self._embed = None
+        if jit_compile is True:
+            self._embed = tf.function(self._embed_in_training, jit_compile=True, autograph=False)
 
     def get_compile_config(self) -> dict[str, Any]:
         """Returns the arguments of `compile`, for saving."""

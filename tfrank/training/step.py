@@ -78,7 +78,7 @@ def build_step(
         return model(images, training=True)
 
     if xla:
-        embed = tf.function(embed, jit_compile=True)
+        embed = tf.function(embed, jit_compile=True, autograph=False)
     decayed = [v for v in model.trainable_variables if not matches(v.path, no_decay)] if l2 else []
 
     def replica_step(batch):
@@ -105,7 +105,7 @@ def build_step(
         optimizer.apply_gradients(zip(gradients, model.trainable_variables))
         return Outcome(value, embeddings)
 
-    @tf.function
+    @tf.function(autograph=False)
     def step(batch):
         outcome = strategy.run(replica_step, args=(batch,))
         after()

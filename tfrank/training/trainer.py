@@ -112,7 +112,7 @@ class Trainer:
         self._looked = False
 
         def on_replicas(function):
-            @tf.function
+            @tf.function(autograph=False)
             def first(labels, embeddings):
                 values = strategy.run(function, args=(labels, embeddings))
                 return tf.nest.map_structure(lambda v: strategy.experimental_local_results(v)[0], values)

@@ -250,7 +250,8 @@ def metric_text(value: Any, name: str) -> str:
     """
     if not _is_finite(value):
         return NONE
-    formats, unit = {"count": "{:,}", "distance": "{:.3f}", "rank": "{:,.1f}"}, metric_of(name).unit
+    formats = {"count": "{:,}", "distance": "{:.3f}", "variance": "{:.5f}", "rank": "{:,.1f}"}
+    unit = metric_of(name).unit
     return formats[unit].format(value) if unit in formats else percent(value, 2)
 
 

@@ -166,6 +166,7 @@ class RankingLoss(Loss):
         return tf.where(valid, weights, tf.zeros_like(weights))
 
     # Overrides `__call__`, as Keras casts labels to float before `call`: 2^24 and 2^24 + 1 would be equal.
+    @tf.autograph.experimental.do_not_convert
     def __call__(self, y_true, y_pred, sample_weight=None):
         with tf.name_scope(self.name):
             labels, embeddings, weights = checked_batch(y_true, y_pred, sample_weight)

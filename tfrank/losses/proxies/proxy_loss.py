@@ -90,6 +90,7 @@ class ProxyLoss(Loss):
         return Proxies(self.num_proxies, regularizer=self.regularizer, seed=seed, **options)
 
     # Overrides `__call__`, as Keras casts labels to float before `call`: 2^24 and 2^24 + 1 would be equal.
+    @tf.autograph.experimental.do_not_convert
     def __call__(self, y_true, y_pred, sample_weight=None):
         with tf.name_scope(self.name):
             labels, cosines, weights = checked_batch(y_true, self._checked_cosines(y_pred), sample_weight)

@@ -96,6 +96,7 @@ class SampledProxyLoss(Loss):
         return self._layer
 
     # See `ProxyLoss.__call__`.
+    @tf.autograph.experimental.do_not_convert
     def __call__(self, y_true, y_pred, sample_weight=None):
         if self._layer is None:
             raise checks.InputError(
