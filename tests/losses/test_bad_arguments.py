@@ -79,6 +79,8 @@ NO_BOOLEAN = ["no", None, 2]
         ("margin", "nonzero_cutoff", [0, -1.4, *NO_NUMBER]),
         ("margin", "sampled", NO_BOOLEAN),
         ("margin", "seed", [-1, 2**63, *NO_INTEGER]),
+        ("margin", "learn_boundary", NO_BOOLEAN),
+        ("margin", "nu", [-0.1, *NO_NUMBER]),
         ("histogram", "num_bins", [1, -201, *NO_INTEGER]),
     ],
 )

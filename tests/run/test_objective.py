@@ -12,10 +12,11 @@ from tfrank.run.objective import build_objective
 LABELS = [3, 3, 5, 5]
 
 
-def objective_of(loss, seed=0, outputs=2, labels=LABELS, categories=None, **train):
+def objective_of(loss, seed=0, outputs=2, labels=LABELS, categories=None, options=(), **train):
     config = default.get_config(loss)
     config.seed = seed
     config.train.update(train)
+    config.loss.update(dict(options))
     images = keras.Input([6])
     model = keras.Model(images, [keras.layers.Dense(4)(images) for _ in range(outputs)])
     optimizer = keras.optimizers.SGD()
@@ -55,6 +56,17 @@ def test_each_embedding_has_a_memory_of_its_own():
     objective = objective_of("pnp", memory_size=8)
     memories = {id(loss.embeddings) for loss in objective.losses}
     assert len(memories) == 2 and len(objective.state) == 6
+
+
+@pytest.mark.parametrize("memory", [0, 8])
+def test_learned_boundaries_are_trained_and_kept_also_behind_a_memory(memory):
+    options = {"learn_boundary": True}
+    objective = objective_of("margin", labels=[3, 3, 5, 6], options=options, memory_size=memory)
+    paths = [v.path for v in objective.model.trainable_variables if "boundaries" in v.path]
+    assert len(paths) == len(set(paths)) == 2
+    assert [v.shape for v in objective.state if v.shape == (3,)] == [(3,), (3,)]
+    outputs = objective.model(tf.random.stateless_normal([4, 6], [0, 1]))
+    assert np.isfinite(objective.loss([3, 3, 5, 6], outputs))
 
 
 @pytest.mark.parametrize("seed", [0, 2**32 - 1])

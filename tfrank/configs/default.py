@@ -61,7 +61,16 @@ LOSS_RECIPES = {
     # A regulariser: add it to another loss in code, see WeightedSum.
     "tcm": dict(positive_margin=0.9, negative_margin=0.5, positive_weight=1.0, negative_weight=1.0),
     # sampled: draws negatives by the seed and the step; otherwise weights all by their probability.
-    "margin": dict(margin=0.2, boundary=1.2, cutoff=0.5, nonzero_cutoff=1.4, sampled=True, seed=0),
+    "margin": dict(
+        margin=0.2,
+        boundary=1.2,
+        cutoff=0.5,
+        nonzero_cutoff=1.4,
+        sampled=True,
+        seed=0,
+        learn_boundary=False,
+        nu=0.0,
+    ),
     "histogram": dict(num_bins=201),
     # Losses with proxies of the training classes. train.proxy_multiplier scales the proxies' learning rate.
     "proxy_nca": dict(temperature=1 / 9),

@@ -1,20 +1,25 @@
 """Margin loss with distance-weighted sampling (Wu et al., ICCV 2017, arXiv 1706.07567)."""
 
+import reprlib
+from collections.abc import Iterable
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfrank.common import checks
 from tfrank.losses.core import scalars
+from tfrank.losses.core.dense_gather import gather
 from tfrank.losses.core.distances import unit_distances
+from tfrank.losses.core.known_labels import checked_labels, class_index
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.rows import Block, score_rows
 from tfrank.losses.core.scalars import Scalar
 
 
-def _kernel(block: Block, margin, boundary, cutoff, nonzero_cutoff, dim, key=None):
-    zero = tf.zeros_like(block.s)
+def _kernel(block: Block, margin, cutoff, nonzero_cutoff, dim, key=None):
+    zero, boundary = tf.zeros_like(block.s), block.value
     squared, distance, slope = unit_distances(block.s)
     # At distance 2, opposite to the query, 1 / q is infinite.
     candidates = block.negative_mask & (squared < tf.minimum(nonzero_cutoff, 2) ** 2)
@@ -26,12 +31,12 @@ def _kernel(block: Block, margin, boundary, cutoff, nonzero_cutoff, dim, key=Non
     positive_share = 1 / block.positives[:, None]
     losses = tf.reduce_sum(positive_share * far + shares * near, axis=1)
     rates = tf.where(far > 0, positive_share, zero) - tf.where(near > 0, shares, zero)  # dL/dd
-    return losses, rates * slope
+    return losses, rates * slope, -tf.reduce_sum(rates, axis=1)
 
 
-def _drawing_kernel(block: Block, margin, boundary, cutoff, nonzero_cutoff, dim, key):
+def _drawing_kernel(block: Block, margin, cutoff, nonzero_cutoff, dim, key):
     """The kernel with a key; a separate function, as a kernel must have a fixed number of arguments."""
-    return _kernel(block, margin, boundary, cutoff, nonzero_cutoff, dim, key)
+    return _kernel(block, margin, cutoff, nonzero_cutoff, dim, key)
 
 
 def _weights(squared, candidates, cutoff, dim):
@@ -91,18 +96,22 @@ def margin_loss(
     cutoff: Scalar = 0.5,
     nonzero_cutoff: Scalar = 1.4,
     key: tf.Tensor | None = None,
+    boundaries: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_margin of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
     Implements the formula of `MarginLoss`. Takes the arguments of `score_rows`; embeddings have unit norm.
     `key`, an int64 scalar, determines the draw. If it is None, L is the expectation over the draws.
+    `boundaries`, `[queries]` of the embeddings' dtype, replace the one boundary, and get a gradient.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
-    dim = tf.cast(tf.shape(gallery_embeddings)[1], gallery_embeddings.dtype)
-    numbers = margin, boundary, cutoff, nonzero_cutoff, dim
+    dtype = gallery_embeddings.dtype
+    if boundaries is None:
+        boundaries = tf.fill([tf.size(query_labels)], scalars.tensor(boundary, dtype))
+    numbers = margin, cutoff, nonzero_cutoff, tf.cast(tf.shape(gallery_embeddings)[1], dtype)
     if key is None:
-        return score_rows(_kernel, *rows, *numbers)
-    return score_rows(_drawing_kernel, *rows, *numbers, key)
+        return score_rows(_kernel, *rows, *numbers, values=boundaries)
+    return score_rows(_drawing_kernel, *rows, *numbers, key, values=boundaries)
 
 
 def hash_of_labels(labels: tf.Tensor) -> tf.Tensor:
@@ -110,6 +119,45 @@ def hash_of_labels(labels: tf.Tensor) -> tf.Tensor:
     shape = tf.shape(labels)
     factors = tf.random.stateless_uniform(shape, [0, 0], None, None, tf.int64, alg="philox")
     return tf.reduce_sum(labels * factors)
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class Boundaries(keras.layers.Layer):
+    """Holds the learned boundary of each class; returns its input as it is.
+
+    The path of the variable, `[classes]` float32, ends in "/boundaries". A learning rate of its own:
+    `multipliers={"boundaries": 10}` of `tfrank.training.optimizers.build_optimizer`. Weight decay would pull
+    boundaries to 0: `no_decay=["boundaries"]`. `MarginLoss.boundaries` creates the layer with the right
+    number of classes.
+
+    Args:
+        classes: number of classes, at least 1.
+        initial: the boundary of every class at the start.
+        options: options of a Keras layer, such as its name.
+
+    >>> Boundaries(3)(tf.ones([2, 8])).shape.as_list()
+    [2, 8]
+    """
+
+    def __init__(self, classes: int, *, initial: float = 1.2, **options: Any):
+        super().__init__(autocast=False, **options)
+        self.classes = checks.integer("classes", classes, at_least=1)
+        self.initial = checks.number("initial", initial)
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        """Creates the boundaries."""
+        initializer = keras.initializers.Constant(self.initial)
+        self.boundaries = self.add_weight(
+            name="boundaries", shape=(self.classes,), initializer=initializer, dtype="float32", autocast=False
+        )
+
+    def call(self, embeddings: tf.Tensor) -> tf.Tensor:
+        """Returns the embeddings."""
+        return tf.identity(embeddings)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        return {**super().get_config(), "classes": self.classes, "initial": self.initial}
 
 
 @keras.saving.register_keras_serializable("tfrank")
@@ -123,7 +171,10 @@ class MarginLoss(RankingLoss):
         L_q = mean over positives p of [alpha + d_p - beta]_+ + [alpha + beta - d_n(p)]_+      (section 4.2)
 
     Draws are constants to the gradient. If no negative is nearer than `nonzero_cutoff`, the second term is 0.
-    In the paper beta may be learned too; here it is fixed.
+
+    With `learn_boundary=True` each class has a beta of its own, which is learned, and nu times the beta of
+    the query's class is added to L_q (section 4.2, without a beta for each image). The betas are a layer that
+    follows the embedding model in training, `loss.boundaries()`.
 
     With `sampled=False` the second term is its expectation over the draws: the mean over negatives of
     [alpha + beta - d_n]_+, weighted by w_n. The weights are constants to the gradient. This needs no random
@@ -144,6 +195,10 @@ class MarginLoss(RankingLoss):
             (the authors' code): with the default boundary and margin, all negatives whose term is not 0.
         sampled: whether negatives are drawn (True) or weighted by their probability. Default True.
         seed: seed of the draws, at least 0.
+        learn_boundary: whether the boundary of each class is learned, from `boundary` on. Default False.
+        nu: weight of the learned boundaries, at least 0: with a larger one they are lower. Default 0 (the
+            authors' code).
+        labels: the training labels, in any order and as often as you like; only to learn boundaries.
         reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
         name: name of the loss.
 
@@ -157,6 +212,17 @@ class MarginLoss(RankingLoss):
     >>> loss = MarginLoss(sampled=False)
     >>> round(float(loss([0, 1, 0, 1], [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]])), 4)
     1.0892
+
+    Learned boundaries, with a higher learning rate than the network's:
+
+    >>> images, labels = tf.random.stateless_normal([64, 8], [0, 1]), tf.range(64) // 4
+    >>> loss = MarginLoss(learn_boundary=True, labels=labels)
+    >>> model = keras.Sequential([keras.Input([8]), keras.layers.Dense(4)])
+    >>> training = keras.Sequential([model, loss.boundaries()])
+    >>> training.compile("adam", loss=loss)
+    >>> history = training.fit(images, labels, verbose=0)
+    >>> training.layers[-1].boundaries.shape.as_list()
+    [16]
     """
 
     def __init__(
@@ -168,6 +234,9 @@ class MarginLoss(RankingLoss):
         nonzero_cutoff: Scalar = 1.4,
         sampled: bool = True,
         seed: int = 0,
+        learn_boundary: bool = False,
+        nu: float = 0.0,
+        labels: Iterable[int] | None = None,
         reduction: str | None = "mean",
         name: str = "margin",
     ):
@@ -180,6 +249,22 @@ class MarginLoss(RankingLoss):
         super().__init__(margin_loss, hyper_parameters, reduction=reduction, name=name)
         self.sampled = checks.boolean("sampled", sampled)
         self.seed = checks.integer("seed", seed, at_least=0)
+        self.learn_boundary = checks.boolean("learn_boundary", learn_boundary)
+        self.nu = checks.number("nu", nu, at_least=0)
+        if self.learn_boundary != (labels is not None):
+            raise checks.InputError("Learned boundaries need the labels of training; a fixed one has none.")
+        self.labels = None if labels is None else np.unique(checked_labels(labels))
+        self._layer: Boundaries | None = None
+
+    def boundaries(self, **options: Any) -> Boundaries:
+        """A new layer of learned boundaries for this loss, to follow the embedding model in training."""
+        if self.labels is None:
+            raise checks.InputError(
+                "The boundary is fixed. Make the loss with learn_boundary=True and labels."
+            )
+        initial = float(scalars.current(self.hyper_parameters["boundary"]))
+        self._layer = Boundaries(self.labels.size, initial=initial, **options)
+        return self._layer
 
     def _score(
         self,
@@ -191,13 +276,37 @@ class MarginLoss(RankingLoss):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Calls the core with the hyper-parameters of this loss and the draws of this step."""
         rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
-        if not self.sampled:
-            return super()._score(*rows)
+        key = self._key(gallery_labels) if self.sampled else None
+        if self.labels is None:
+            return margin_loss(*rows, **self.hyper_parameters, key=key)
+        boundaries = tf.cast(self._boundaries_of(query_labels), query_embeddings.dtype)
+        losses, valid = margin_loss(*rows, **self.hyper_parameters, key=key, boundaries=boundaries)
+        return losses + tf.where(valid, self.nu * boundaries, tf.zeros_like(losses)), valid
+
+    def _key(self, gallery_labels):
+        """The key of this step's draws."""
         step = hash_of_labels(gallery_labels) if self.iteration is None else self.steps_taken()
         seed = tf.stack([tf.constant(self.seed, tf.int64), step])
-        key = tf.random.stateless_uniform([], seed, None, None, tf.int64, alg="philox")
-        return margin_loss(*rows, **self.hyper_parameters, key=key)
+        return tf.random.stateless_uniform([], seed, None, None, tf.int64, alg="philox")
+
+    def _boundaries_of(self, labels):
+        """The boundary of each label's class, `[rows]` float32."""
+        if self._layer is None:
+            raise checks.InputError(
+                f"The loss {self.name!r} has no boundaries yet. Add loss.boundaries() as the last layer of"
+                " the training model."
+            )
+        numbers, _ = class_index(self.labels, labels, self.name)
+        return gather(tf.convert_to_tensor(self._layer.boundaries), numbers)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor."""
-        return {**super().get_config(), "sampled": self.sampled, "seed": self.seed}
+        labels = None if self.labels is None else self.labels.tolist()
+        learned = {"learn_boundary": self.learn_boundary, "nu": self.nu, "labels": labels}
+        return {**super().get_config(), "sampled": self.sampled, "seed": self.seed, **learned}
+
+    def _shown_arguments(self):
+        shown = super()._shown_arguments()
+        if self.labels is None:
+            return {key: text for key, text in shown.items() if key not in ("learn_boundary", "nu", "labels")}
+        return {**shown, "labels": reprlib.repr(self.labels.tolist())}

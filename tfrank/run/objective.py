@@ -26,7 +26,7 @@ class Objective:
 
     Attributes:
         model: maps images to (embeddings, inputs of the losses). It is the embedding model, followed by
-            layers of proxies if the losses have them.
+            layers of proxies or boundaries if the losses learn them.
         losses: the loss of each embedding, then its additional class loss if there is one.
         weights: the weight of each of them.
         state: variables other than the embedding model's, for checkpoints: proxies and memories.
@@ -78,10 +78,7 @@ def build_objective(
         loss.warns = False  # The trainer warns instead.
     # Different seeds, so that the proxies of each embedding start differently.
     seeds = [(config.seed + place) % 2**32 for place in range(len(parts))]
-    heads = [
-        loss.proxies(seed=seed) if isinstance(loss, ProxyLoss | SampledProxyLoss) else None
-        for loss, seed in zip(parts, seeds)
-    ]
+    heads = [_head(loss, seed) for loss, seed in zip(parts, seeds)]
     asked = [head(output) if head else output for head, output in zip(heads, outputs)]
     state = [variable for loss in parts for variable in loss.variables]
     state += [variable.value for head in heads if head for variable in head.variables]
@@ -96,6 +93,16 @@ def _class_weights(config, labels):
         return None
     classes, counts = np.unique(np.asarray(labels, np.int64), return_counts=True)
     return classes, (counts.sum() / (len(classes) * counts)).astype(np.float32)
+
+
+def _head(loss, seed):
+    """Returns the layer that holds what the loss learns: proxies or boundaries; None if it learns nothing."""
+    if isinstance(loss, ProxyLoss | SampledProxyLoss):
+        return loss.proxies(seed=seed)
+    inner = loss.loss if isinstance(loss, losses.CrossBatchMemory) else loss
+    if isinstance(inner, losses.MarginLoss) and inner.learn_boundary:
+        return inner.boundaries()
+    return None
 
 
 def _sampled(loss, config):
@@ -138,6 +145,8 @@ def build_loss(
     if name in losses.LOSSES:
         if name == "hierarchical_ap" and categories is not None:
             fields |= {"labels": labels, "categories": _known(categories)}
+        if name == "margin" and fields.get("learn_boundary"):
+            fields["labels"] = labels
         with checks.as_fields("loss", fields):
             loss = losses.get(name, **fields)
         return losses.CrossBatchMemory(loss, size, warm_up=config.train.memory_warm_up) if size else loss

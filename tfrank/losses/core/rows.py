@@ -29,12 +29,13 @@ BLOCK_SIMILARITIES, GPU_SIMILARITIES = 2**19, 2**24
 # More than the losses, their variants and some sizes together. TensorFlow never frees compiled programs.
 MOST_KERNELS = 512
 
-# Maps a block and the tensors of the hyper-parameters to losses `[rows]` and dL/ds `[rows, gallery]`.
-Kernel = Callable[..., tuple[tf.Tensor, tf.Tensor]]
+# Maps a block and the tensors of the hyper-parameters to losses `[rows]` and dL/ds `[rows, gallery]`; where
+# the queries have values, also to dL/dvalue `[rows]`.
+Kernel = Callable[..., tuple[tf.Tensor, ...]]
 
 
 class Runs(NamedTuple):
-    """The position of each query's positives in a gallery sorted by class; `[queries]` int32 but for one."""
+    """The position of each query's positives in a gallery sorted by class; `[queries]` int32 but for two."""
 
     start: tf.Tensor  # first gallery row of the query's class
     size: tf.Tensor  # gallery rows of that class
@@ -43,6 +44,7 @@ class Runs(NamedTuple):
     query_index: tf.Tensor  # the query's index in the call
     gallery_size: tf.Tensor  # gallery rows of all classes, without padding; the same for all queries
     finer: tf.Tensor  # [queries, levels] int32, labels of finer classes; no levels for most losses
+    value: tf.Tensor  # [queries, 1] float, a value of each query; [queries, 0] for most losses
 
 
 class Block:
@@ -60,12 +62,13 @@ class Block:
             does not depend on the number of replicas or on the blocks.
         gallery_size: `[rows]` int32, the number of columns without padding.
         finer: `[rows, levels]` int32, the queries' finer labels, if `score_rows` was given some.
+        value: `[rows, 1]` the queries' values, if `score_rows` was given some.
     """
 
     def __init__(self, s: tf.Tensor, runs: Runs):
         self.s, self._runs = s, runs
         columns = self.columns = tf.range(tf.shape(s)[1])
-        self.gallery_size, self.finer = runs.gallery_size, runs.finer
+        self.gallery_size, self.finer, self.value = runs.gallery_size, runs.finer, runs.value
         exists = columns < runs.gallery_size[:, None]
         same_class = (columns >= runs.start[:, None]) & (columns < (runs.start + runs.size)[:, None])
         self.own_mask = columns == runs.own[:, None]
@@ -128,6 +131,7 @@ def score_rows(
     constant_gallery: bool = False,
     present: tf.Tensor | None = None,
     finer: tuple[tf.Tensor, tf.Tensor] | None = None,
+    values: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Computes the loss of each query by a kernel, with the kernel's gradient.
 
@@ -151,6 +155,9 @@ def score_rows(
         finer: `[queries, levels]` and `[gallery, levels]` int32 labels of finer classes. The kernel gets
             those of a block's rows as `block.finer`, and those of its columns, `[levels, gallery]`, as its
             first argument after the block.
+        values: `[queries]` float, a value of each query, which gets a gradient too. The kernel gets those of
+            a block's rows as `block.value`, `[rows, 1]`, and returns dL/dvalue, `[rows]`, as its third
+            output.
 
     Returns:
         The loss per query, `[queries]`, 0 for queries that are not valid, NaN if an embedding is NaN; and
@@ -171,7 +178,8 @@ def score_rows(
     queries = gallery if one_batch else permute(query_embeddings, query_order)
 
     finer_queries = tf.zeros([tf.size(query_labels), 0], tf.int32) if finer is None else finer[0]
-    runs, valid = _runs(starts, sizes, self_index, inverse(gallery_order), include_self, finer_queries)
+    value = tf.zeros([tf.size(query_labels), 0], queries.dtype) if values is None else values[:, None]
+    runs, valid = _runs(starts, sizes, self_index, inverse(gallery_order), include_self, finer_queries, value)
     if needs_negatives:
         valid &= sizes < tf.size(gallery_labels)
         runs = runs._replace(positives=tf.where(valid, runs.positives, 0))
@@ -196,32 +204,33 @@ def _score(kernel, queries, gallery, runs, scalars, constant_gallery, absent):
     one_batch = queries is gallery
 
     @tf.custom_gradient
-    def scored(*embeddings):
+    def scored(value, *embeddings):
         # Without stop_gradient an eager tape would differentiate the blocks a second time, and a persistent
         # tape would differentiate what a function keeps for its gradient.
         queries, gallery = (tf.stop_gradient(embeddings[side]) for side in (0, -1))
         similarity = tf.matmul(queries, gallery, transpose_b=True)
         if absent is not None:
             similarity = tf.where(absent, -float("inf"), similarity)
-        losses, slopes = score_in_blocks(similarity, runs, *scalars)
-        slopes = tf.stop_gradient(slopes)
+        losses, *slopes = score_in_blocks(similarity, runs._replace(value=tf.stop_gradient(value)), *scalars)
+        slopes, rates = map(tf.stop_gradient, slopes)
         # Add 0 x embeddings, as comparisons and bins would hide a NaN.
         losses += 0 * (tf.reduce_sum(queries) + tf.reduce_sum(gallery))
 
         def gradient(upstream):
-            slope = first_derivative(upstream[:, None] * slopes, *embeddings)
+            slope = first_derivative(upstream[:, None] * slopes, value, *embeddings)
+            to_value = first_derivative(upstream[:, None] * rates, value, *embeddings)
             if one_batch and not constant_gallery:
                 # S = E E^T, so the gradient is one product with D + D^T; autodiff takes two.
-                return tf.matmul(slope + tf.transpose(slope), gallery)
+                return to_value, tf.matmul(slope + tf.transpose(slope), gallery)
             to_queries = tf.matmul(slope, gallery)
             if one_batch:
-                return to_queries
+                return to_value, to_queries
             to_gallery = None if constant_gallery else tf.matmul(slope, queries, transpose_a=True)
-            return to_queries, to_gallery
+            return to_value, to_queries, to_gallery
 
         return losses, gradient
 
-    return scored(queries) if one_batch else scored(queries, gallery)
+    return scored(runs.value, queries) if one_batch else scored(runs.value, queries, gallery)
 
 
 def _sort_by_class(gallery_labels, query_labels):
@@ -241,14 +250,14 @@ def _sort_by_class(gallery_labels, query_labels):
     return tf.gather(by_label, by_size), start, query_size
 
 
-def _runs(starts, sizes, self_index, gallery_position, include_self, finer):
+def _runs(starts, sizes, self_index, gallery_position, include_self, finer, value):
     """`Runs` of the queries in their own order, and which of them are valid."""
     present = self_index >= 0
     own = tf.where(present, tf.gather(gallery_position, tf.maximum(self_index, 0)), -1)
     others = sizes - tf.cast(present, tf.int32)
     query_index = tf.range(tf.size(starts))
     gallery_size = tf.fill(tf.shape(starts), tf.size(gallery_position))
-    runs, valid = Runs(starts, sizes, own, others, query_index, gallery_size, finer), others > 0
+    runs, valid = Runs(starts, sizes, own, others, query_index, gallery_size, finer, value), others > 0
     if include_self:
         runs = runs._replace(own=-tf.ones_like(own), positives=tf.where(valid, sizes, 0))
     return runs, valid
@@ -256,18 +265,20 @@ def _runs(starts, sizes, self_index, gallery_position, include_self, finer):
 
 @functools.lru_cache(MOST_KERNELS)
 def _compiled(kernel, block_similarities, gallery_size):
-    """The compiled function of a kernel, from all similarities to losses and slopes.
+    """The compiled function of a kernel, from all similarities to losses, and slopes by them and by values.
 
     One for each size of the gallery that is known, None if it is not: it decides which branches are compiled.
     """
 
     def score_block(s, runs, scalars):
-        losses, slopes = kernel(Block(s, runs), *scalars)
+        losses, slopes, *rates = kernel(Block(s, runs), *scalars)
         valid = runs.positives > 0
+        rates = tf.stack(rates, axis=1) if rates else tf.zeros_like(runs.value)
         # Rows that are not valid may still have negatives, for which the kernel gives a loss.
         return (
             tf.where(valid, losses, tf.zeros_like(losses)),
             tf.where(valid[:, None], slopes, tf.zeros_like(slopes)),
+            tf.where(valid[:, None], rates, tf.zeros_like(rates)),
         )
 
     def score_in_blocks(similarity, runs, *scalars):
@@ -283,12 +294,13 @@ def _compiled(kernel, block_similarities, gallery_size):
             blocks.set_shape([None, None, *rows_of.shape[1:]])
             return blocks
 
-        losses, slopes = tf.map_fn(
+        losses, slopes, rates = tf.map_fn(
             lambda block: score_block(block[0], Runs(*block[1:]), scalars),
             (in_blocks(similarity), *(in_blocks(column) for column in runs)),
-            fn_output_signature=(similarity.dtype, similarity.dtype),
+            fn_output_signature=(similarity.dtype,) * 3,
         )
-        return tf.reshape(losses, [-1])[:queries], tf.reshape(slopes, [-1, gallery])[:queries]
+        slopes, rates = tf.reshape(slopes, [-1, gallery]), tf.reshape(rates, [-1, runs.value.shape[1]])
+        return tf.reshape(losses, [-1])[:queries], slopes[:queries], rates[:queries]
 
     compiled = tf.function(score_in_blocks, jit_compile=True, autograph=False, reduce_retracing=True)
     # TensorFlow counts traces by code, and would warn of five losses as of one that is traced five times.

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfrank.common import checks, distributed
 from tfrank.common.normalize import l2_normalize
+from tfrank.losses.core.dense_gather import gather
 from tfrank.losses.core.known_labels import required
 from tfrank.losses.core.loss import Loss
 from tfrank.losses.core.ranking_loss import checked_batch, global_mean
@@ -26,19 +27,9 @@ class SampledProxies(Proxies):
     def cosines(self, embeddings: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
         """Maps `[batch, dim]` embeddings to their cosines with some proxies, `[batch, columns]`."""
         dtype = tf.float64 if embeddings.dtype == tf.float64 else tf.float32
-        some = _rows(tf.convert_to_tensor(self.proxies), columns)
+        some = gather(tf.convert_to_tensor(self.proxies), columns)
         rows, proxies = (l2_normalize(tf.cast(x, dtype)) for x in (embeddings, some))
         return tf.matmul(rows, proxies, transpose_b=True)
-
-
-@tf.custom_gradient
-def _rows(matrix, numbers):
-    """Rows of a matrix. The gradient is a whole matrix, as optimizers and clipping expect."""
-
-    def gradient(upstream):
-        return tf.scatter_nd(numbers[:, None], upstream, tf.shape(matrix)), None
-
-    return tf.gather(matrix, numbers), gradient
 
 
 @keras.saving.register_keras_serializable("tfrank")
