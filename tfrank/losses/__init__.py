@@ -16,6 +16,7 @@ from tfrank.losses.histogram import HistogramLoss
 from tfrank.losses.lifted_structure import LiftedStructureLoss
 from tfrank.losses.map_q import QuantizedAPLoss
 from tfrank.losses.margin import MarginLoss
+from tfrank.losses.multi_label_sup_con import MultiLabelSupConLoss
 from tfrank.losses.multi_similarity import MultiSimilarityLoss
 from tfrank.losses.n_pairs import NPairsLoss
 from tfrank.losses.pnp import PNPLoss
@@ -79,6 +80,7 @@ __all__ = [
     "HistogramLoss",
     "LiftedStructureLoss",
     "MarginLoss",
+    "MultiLabelSupConLoss",
     "MultiSimilarityLoss",
     "NPairsLoss",
     "PNPLoss",
