@@ -9,7 +9,8 @@ def test_every_definition_is_a_sentence_that_begins_with_its_term():
     for metric in METRICS.values():
         if metric.definition:
             assert ":" in metric.definition and metric.definition.endswith(".")
-        assert metric.unit in ("share", "distance", "rank", "count") and metric.better in (-1, 0, 1)
+        assert metric.unit in ("share", "distance", "variance", "rank", "count")
+        assert metric.better in (-1, 0, 1)
 
 
 @pytest.mark.parametrize(

@@ -125,10 +125,10 @@ METRICS = {
     ),
     "opis": Metric(
         "OPIS",
-        "OPIS: operating-point inconsistency: how differently one threshold suits the classes. It is the"
-        " variance between classes of the harmonic mean of two shares: of the class's own pairs, those that"
-        " the threshold accepts; of its pairs with others, those that it refuses. Averaged over thresholds of"
-        " FAR 0.01 to 0.1. 0: every threshold is equally good for all classes.",
+        "OPIS: operating-point inconsistency: variance between classes of how well one threshold suits them,"
+        " averaged over thresholds of FAR 0.01 to 0.1; 0 if all classes fare alike. It suits a class by the"
+        " harmonic mean of two shares: its own pairs that are accepted, and its pairs with others that are"
+        " refused.",
         unit="variance",
         better=-1,
     ),

@@ -74,8 +74,8 @@ def verification(
         _with_classes(negatives, different, numbers[1], labels),
     )
     return {
-        **rates(np.sort(positives), np.sort(negatives), fars),
         **({} if consistency is None else {"opis": consistency}),
+        **rates(np.sort(positives), np.sort(negatives), fars),
         "all_positive_pairs": same.total,
         "all_negative_pairs": different.total,
     }
