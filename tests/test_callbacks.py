@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tfrank
+from tests.cases import slow
 from tests.programs import printed_json
 from tfrank import callbacks
 from tfrank.callbacks import RetrievalEvaluation
@@ -169,7 +170,8 @@ def as_dict(outputs):
 
 
 @pytest.mark.parametrize(
-    ("structure", "names"), [(list, ("low", "high")), (tuple, ("low", "high")), (as_dict, ("a", "b"))]
+    ("structure", "names"),
+    [slow(list, ("low", "high")), slow(tuple, ("low", "high")), (as_dict, ("a", "b"))],
 )
 def test_of_several_outputs_the_named_one_is_evaluated_or_several_side_by_side(structure, names):
     low, high = np.split(IMAGES, 2, axis=1)
@@ -341,7 +343,7 @@ def test_a_second_fit_is_measured_anew():
     [
         pytest.param({}, id="graph"),
         pytest.param({"jit_compile": True}, id="jit", marks=pytest.mark.slow),
-        pytest.param({"run_eagerly": True}, id="eager"),
+        pytest.param({"run_eagerly": True}, id="eager", marks=pytest.mark.slow),
     ],
 )
 def test_training_is_the_same_bit_for_bit_with_and_without(options):
@@ -355,7 +357,7 @@ def test_training_is_the_same_bit_for_bit_with_and_without(options):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16", "float64"])
+@pytest.mark.parametrize("policy", [slow("mixed_bfloat16"), "mixed_float16", slow("float64")])
 def test_any_precision_is_evaluated(policy):
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(policy)
@@ -381,7 +383,7 @@ def test_nothing_of_its_own_is_printed(capsys):
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("value", [np.nan, slow(np.inf)])
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_an_embedding_that_is_not_finite_is_named_by_its_number(value, outputs):
     images, inputs = IMAGES.copy(), keras.Input([16])

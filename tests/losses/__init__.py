@@ -205,6 +205,8 @@ RECIPES_WITH_OPTIONS = RECIPES + [
 
 SOFT_RECIPES = [Recipe(name, soft) for name in losses.LOSSES for soft in SOFT.get(name, [{}])]
 
+ONE_OF_EACH_KIND = [next(recipe for recipe in SOFT_RECIPES if recipe.name == name) for name in KINDS]
+
 every_loss = pytest.mark.parametrize("recipe", RECIPES, ids=str)
 every_soft_loss = pytest.mark.parametrize("recipe", SOFT_RECIPES, ids=str)
 one_loss_of_each_kind = pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.cases import slow_but
 from tests.losses import LABELS, embeddings, value_and_gradient
 from tests.losses.addons_replicas import CASES
 from tests.losses.addons_replicas import LABELS as BATCHES
@@ -27,6 +28,7 @@ pytestmark = pytest.mark.skipif(
     reason="TensorFlow Addons is not installed: it is the extra `addons`, for Python 3.11",
 )
 every_loss = pytest.mark.parametrize("name", losses.ADDONS)
+of_few = pytest.mark.parametrize("name", slow_but(list(losses.ADDONS)[:2], losses.ADDONS))
 
 
 # The formulas, in plain loops.
@@ -199,7 +201,7 @@ def test_zero_rows_and_equal_rows_have_finite_gradients():
         assert np.isfinite(value) and np.all(np.isfinite(gradient))
 
 
-@every_loss
+@of_few
 def test_ten_batches_with_other_labels_compile_once(name):
     loss, rows = losses.get(name), tf.constant(embeddings("float32"))
     compiled = tf.function(lambda *batch: value_and_gradient(loss, *batch), jit_compile=True)
@@ -264,7 +266,7 @@ def compiled_model(loss, **compile_arguments):
 
 
 @pytest.mark.parametrize("jit_compile", ["auto", pytest.param(True, marks=pytest.mark.slow)])
-@every_loss
+@of_few
 def test_fit_logs_the_loss_computed_by_hand_and_learns(name, jit_compile):
     loss = losses.get(name)
     model = compiled_model(loss, jit_compile=jit_compile)
@@ -275,7 +277,7 @@ def test_fit_logs_the_loss_computed_by_hand_and_learns(name, jit_compile):
     assert loss(LABELS_OF_FEATURES, model(FEATURES)) < by_hand - 0.01
 
 
-@every_loss
+@of_few
 def test_a_step_after_save_and_load_gives_the_same_bits(name, tmp_path):
     model = compiled_model(losses.get(name))
     train_one_step(model)

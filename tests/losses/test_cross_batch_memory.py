@@ -118,7 +118,7 @@ def test_embeddings_of_another_size_are_refused():
 def test_one_memory_in_two_models_is_refused():
     def model():
         model = keras.Sequential([keras.Input([DIM]), keras.layers.Dense(4)])
-        model.compile("sgd", loss)
+        model.compile("sgd", loss, jit_compile=False)
         return model
 
     loss = CrossBatchMemory(losses.get("pnp"), size=8, warm_up=0)
@@ -126,7 +126,7 @@ def test_one_memory_in_two_models_is_refused():
     first, second = model(), model()
     first.fit(rows, labels, batch_size=6, verbose=0)
     first.evaluate(rows, labels, batch_size=8, verbose=0)
-    first.compile("adam", loss)  # The same model, trained otherwise.
+    first.compile("adam", loss, jit_compile=False)  # The same model, trained otherwise.
     first.fit(rows, labels, batch_size=12, verbose=0)
     with pytest.raises(InputError, match=r"holds embeddings of another model.* another CrossBatchMemory"):
         second.fit(rows, labels, batch_size=6, verbose=0)

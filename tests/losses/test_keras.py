@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.cases import slow, slow_but
 from tests.losses import KINDS
 from tests.losses.fresh_process import FEATURES, LABELS, train_one_step
 from tfrank import losses
@@ -19,7 +20,7 @@ from tfrank.losses.core.ranking_loss import NO_POSITIVES
 from tfrank.run.objective import build_objective
 
 every_name = pytest.mark.parametrize("name", losses.LOSSES)
-one_of_each_kind = pytest.mark.parametrize("name", KINDS)
+of_few = pytest.mark.parametrize("name", slow_but(("smooth_ap", "lifted_structure"), KINDS))
 
 
 def small_model(loss, optimizer="sgd", **compile_arguments):
@@ -48,7 +49,11 @@ POLICIES = [("float32", True), ("mixed_bfloat16", True), ("mixed_float16", "auto
 @pytest.mark.parametrize(
     "name, policy, jit_compile",
     [pytest.param(name, "float32", "auto", marks=few(name)) for name in losses.LOSSES]
-    + [pytest.param(name, *policy, marks=few(name)) for name in KINDS for policy in POLICIES],
+    + [
+        (name, *policy) if name == "smooth_ap" and policy in POLICIES[1:] else slow(name, *policy)
+        for name in KINDS
+        for policy in POLICIES
+    ],
     indirect=["policy"],
 )
 def test_fit_logs_the_loss_computed_by_hand_and_learns(name, policy, jit_compile):
@@ -67,7 +72,7 @@ def test_fit_logs_the_loss_computed_by_hand_and_learns(name, policy, jit_compile
     assert loss(LABELS, model(FEATURES)) < loss(LABELS, embeddings) - 0.01
 
 
-@one_of_each_kind
+@of_few
 def test_evaluate_gives_the_mean_of_the_batches(name):
     loss = losses.get(name)
     model = small_model(loss)
@@ -79,7 +84,7 @@ def test_evaluate_gives_the_mean_of_the_batches(name):
 
 
 @pytest.mark.parametrize("feed", ["arrays", "dataset"])
-@one_of_each_kind
+@of_few
 def test_large_labels_reach_the_loss_unharmed(name, feed):
     """In float32 these two classes are one, and a batch of one class has another loss."""
     labels = 2**24 + np.arange(12) % 2
@@ -95,7 +100,7 @@ def test_large_labels_reach_the_loss_unharmed(name, feed):
     np.testing.assert_allclose(history.history["loss"], [by_hand], rtol=1e-5)
 
 
-@one_of_each_kind
+@of_few
 def test_sample_weights_of_fit_reach_the_loss(name):
     weights = np.linspace(0, 2, 12)
     loss = losses.get(name)

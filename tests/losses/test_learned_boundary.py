@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.cases import slow
 from tests.losses import LABELS, embeddings, value_and_gradient
 from tests.reference import pairs as oracle
 from tfrank.common.checks import InputError
@@ -60,7 +61,7 @@ def test_at_the_start_it_is_the_loss_of_one_boundary():
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("jit_compile", [False, slow(True)])
 def test_fit_learns_boundaries_and_a_weight_lowers_them(jit_compile):
     ends = []
     for nu in (0.0, 2.0):

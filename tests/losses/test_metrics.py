@@ -300,7 +300,8 @@ def by_hand(labels, rows):
 @pytest.mark.parametrize(
     "policy, jit_compile",
     [
-        ("float32", "auto"),
+        # Quick: `test_saved_model_is_loaded_with_its_metrics`.
+        pytest.param("float32", "auto", marks=pytest.mark.slow),
         pytest.param("float32", True, marks=pytest.mark.slow),
         pytest.param("float32", False, marks=pytest.mark.slow),
         pytest.param("mixed_bfloat16", False, marks=pytest.mark.slow),

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tests import reference
+from tests.cases import slow
 from tests.losses.fresh_process import FEATURES, LABELS
 from tfrank.common.checks import InputError
 from tfrank.losses import RankedListLoss
@@ -91,7 +92,7 @@ LARGE_ROWS = np.random.default_rng(0).normal(size=(512, 8))
 
 
 @pytest.mark.parametrize("sign", [1, -1], ids=["far positives first", "near positives first"])
-@pytest.mark.parametrize("temperature", [20.0, 1e4, 1e12])
+@pytest.mark.parametrize("temperature", [slow(20.0), slow(1e4), 1e12])
 def test_weights_of_512_rows_do_not_overflow(temperature, sign):
     settings = {"negative_temperature": temperature, "positive_temperature": sign * temperature}
     by_hand = expected(LARGE_LABELS, LARGE_ROWS, **settings)
@@ -203,7 +204,7 @@ def resume_from_keras_file(model, folder):
     return fresh
 
 
-@pytest.mark.parametrize("resume", [resume_from_checkpoint, resume_from_keras_file])
+@pytest.mark.parametrize("resume", [resume_from_checkpoint, slow(resume_from_keras_file)])
 def test_resumed_training_goes_on_at_the_temperature_it_had(resume, tmp_path):
     interrupted = dynamic_model()
     losses = fit(interrupted, 2)

@@ -63,6 +63,7 @@ def test_fit_logs_the_sum_at_every_step():
     assert len(set(values)) == 3
 
 
+@pytest.mark.slow
 def test_a_saved_model_goes_on_with_the_sum(tmp_path):
     model = small_model(WeightedSum(parts(), WEIGHTS, name="both"))
     small.train_one_step(model)

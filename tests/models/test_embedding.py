@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.cases import slow
 from tfrank.common.checks import InputError
 from tfrank.models.embedding import concatenate_embeddings, embedding_model, resolve_options
 from tfrank.models.pooling import MODES as POOLINGS
@@ -204,7 +205,7 @@ def test_the_heads_are_the_auxiliary_branches():
     assert "low_head_fc_bn/gamma" in trained and "low_head_fc/bias" not in trained
 
 
-@pytest.mark.parametrize("levels", ["ML", "H"])
+@pytest.mark.parametrize("levels", [slow("ML"), "H"])
 def test_concatenated_is_the_normalized_levels_side_by_side_after_saving_too(levels, tmp_path):
     model = levels_model(levels)
     joined = concatenate_embeddings(model)
@@ -228,7 +229,7 @@ def test_concatenated_is_the_normalized_levels_side_by_side_after_saving_too(lev
     np.testing.assert_allclose(exported.serve(PICTURES), wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("options", [{}, {"levels": "LM"}, {"pooling": "gem"}, {"pooling": "rmac"}])
+@pytest.mark.parametrize("options", [{}, slow({"levels": "LM"}), {"pooling": "gem"}, {"pooling": "rmac"}])
 def test_embeddings_of_a_backbone_are_float32_under_mixed_precision(options, mixed_precision):
     model = levels_model.__wrapped__(**{"levels": "", **options})
     assert {each.dtype for each in tf.nest.flatten(model(PICTURES))} == {tf.float32}

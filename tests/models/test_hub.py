@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.cases import slow_but
 from tfrank.common.checks import InputError
 from tfrank.models import blocks, hub, hub_sizes, safetensors_files
 from tfrank.models.embedding import embedding_model
@@ -69,7 +70,7 @@ def test_a_network_gives_a_map_of_the_patches_and_the_class_token_if_it_has_one(
     assert all(one.shape == (2, patches.shape[-1]) for one in token)
 
 
-@every_tiny
+@pytest.mark.parametrize("size", slow_but(("tiny_vit", "tiny_swin"), TINY))
 def test_poolings_of_tokens(size):
     def embeddings(pooling):
         keras.utils.set_random_seed(0)

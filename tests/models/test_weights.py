@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 
+from tests.cases import slow
 from tests.models import pth, safetensor
 from tfrank.common.checks import InputError
 from tfrank.models.applications import APPLICATIONS
@@ -85,7 +86,7 @@ def test_a_pytorch_file_arrives_in_every_layer(name, classifier, batch_norm, fil
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("levels", ["", "ML"])
+@pytest.mark.parametrize("levels", [slow(""), "ML"])
 def test_a_whole_bn_inception_fits_one_of_fewer_levels(levels, tmp_path):
     state, wanted = pytorch_state(model_of("bn_inception"))
     # As in files of 2017: vectors of batch norm with a first axis of 1.
@@ -130,10 +131,10 @@ def test_a_difference_of_shape_is_named_with_both(small_networks, tmp_path):
     "name, suffix, whole",
     [
         ("resnet50", ".keras", True),
-        ("resnet50", ".keras", False),
-        ("resnet50", ".weights.h5", True),
+        slow("resnet50", ".keras", False),
+        slow("resnet50", ".weights.h5", True),
         ("resnet50", ".weights.h5", False),
-        ("keras/MobileNet", ".keras", False),
+        slow("keras/MobileNet", ".keras", False),
         ("keras/MobileNet", ".weights.h5", True),
     ],
 )
@@ -147,6 +148,7 @@ def test_what_one_model_saved_another_loads(name, suffix, whole, small_networks,
     assert_holds(model, {variable.path: variable.numpy() for variable in backbone_of(saved).variables})
 
 
+@pytest.mark.slow
 def test_a_file_of_more_levels_fits_fewer(tmp_path):
     """The layers lie in another order then."""
     saved = model_of("bn_inception", levels="LMH")
@@ -279,7 +281,7 @@ def lead_elsewhere(file, place, kind, secret):
     "kind",
     ["external storage", "virtual dataset", "external link", "link to a folder of another file"],
 )
-@pytest.mark.parametrize("suffix", [".h5", ".weights.h5", ".keras"])
+@pytest.mark.parametrize("suffix", [slow(".h5"), ".weights.h5", slow(".keras")])
 def test_weights_are_read_from_no_other_file(kind, suffix, mobilenet, tmp_path):
     path, secret = tmp_path / f"some{suffix}", str(tmp_path / "secret")
     inner = tmp_path / "model.weights.h5" if suffix == ".keras" else path

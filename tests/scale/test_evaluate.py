@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.cases import slow
 from tests.scale import HERE, read_all, unit, write_embeddings
 from tfrank.common.checks import InputError
 from tfrank.evaluation import evaluate
@@ -35,7 +36,7 @@ def assert_equal(found, folder, wanted):
         assert found[name] == pytest.approx(value, rel=1e-12), name
 
 
-@pytest.mark.parametrize("block_queries", [7, 64, 8192])
+@pytest.mark.parametrize("block_queries", [slow(7), 64, slow(8192)])
 def test_leave_one_out_is_that_of_one_machine_ties_and_lone_images_included(tmp_path, block_queries):
     folder = write_embeddings(tmp_path / "vectors", EMBEDDINGS, LABELS)
     found = scale.evaluate(
@@ -76,7 +77,7 @@ def test_queries_against_a_gallery_with_distractors_leave_out_the_image_of_their
     assert_equal(found, tmp_path / "out", wanted)
 
 
-@pytest.mark.parametrize("dim", [1024, 2048])
+@pytest.mark.parametrize("dim", [slow(1024), 2048])
 def test_many_dimensions_give_the_ranks_of_one_machine(tmp_path, dim):
     """TensorFlow rounds products of so many dimensions by their shape."""
     labels = np.arange(600) % 60

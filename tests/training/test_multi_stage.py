@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.cases import slow
 from tests.losses import KINDS
 from tfrank import losses
 from tfrank.common.checks import InputError
@@ -154,7 +155,7 @@ def test_the_loss_scale_of_mixed_precision_is_taken_off_once():
     assert_same(plain, train(network(), loss, 0), 1e-6)
 
 
-@pytest.mark.parametrize("micro_batch_size", [1, 5, 16, 40])
+@pytest.mark.parametrize("micro_batch_size", [slow(1), 5, slow(16), 40])
 def test_micro_batches_may_have_any_size(micro_batch_size):
     """Of one image, with a smaller last one, of the whole batch, and larger than it."""
     loss = losses.get("smooth_ap", temperature=0.1)

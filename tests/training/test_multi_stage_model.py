@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tfrank
+from tests.cases import slow
 from tfrank import metrics
 from tfrank.common.checks import InputError
 from tfrank.training.multi_stage_model import MultiStageModel
@@ -77,10 +78,10 @@ def with_metrics():
 @pytest.mark.parametrize(
     "of_network, of_compile, of_fit",
     [
-        ({}, {}, {}),
+        slow({}, {}, {}),
         ({"regularizer": keras.regularizers.L2(0.05)}, {"jit_compile": True}, {"sample_weight": WEIGHTS}),
-        pytest.param({}, {"run_eagerly": True}, {"epochs": 1}, marks=pytest.mark.slow),
-        pytest.param({}, {"steps_per_execution": 2}, {}, marks=pytest.mark.slow),
+        slow({}, {"run_eagerly": True}, {"epochs": 1}),
+        slow({}, {"steps_per_execution": 2}, {}),
     ],
     ids=["as usual", "weighted, compiled", "eager", "several steps at once"],
 )
@@ -94,6 +95,7 @@ def test_fit_is_that_of_the_model_inside(of_network, of_compile, of_fit):
     assert np.abs(plain.get_weights()[0] - network(**of_network).get_weights()[0]).max() > 1e-2
 
 
+@pytest.mark.slow
 def test_several_outputs_may_have_a_loss_each():
     options = {"loss": [smooth_ap(), tfrank.PNPLoss("o", temperature=0.1)], "loss_weights": [1.0, 0.5]}
     plain, inside = network(outputs=2), network(outputs=2)
@@ -129,7 +131,7 @@ def test_images_may_be_bytes():
     assert_same(runs[0][1], runs[1][1], 0)
 
 
-@pytest.mark.parametrize("xla", [False, True])
+@pytest.mark.parametrize("xla", [False, slow(True)])
 @pytest.mark.parametrize("layer", ["Dropout", "BatchNormalization"])
 def test_what_is_random_or_has_a_state_is_replayed(layer, xla):
     """Against one tape over the same micro-batches, whose activations it holds all at once."""
@@ -224,7 +226,7 @@ def test_a_loss_of_activations_is_refused_by_fit_in_one_message(jit_compile):
     assert str(refused.value).endswith("Remove it, or train without both.")
 
 
-@pytest.mark.parametrize("jit_compile", ["auto", True])
+@pytest.mark.parametrize("jit_compile", ["auto", slow(True)])
 @pytest.mark.filterwarnings("error:.*:UserWarning")
 def test_a_saved_model_goes_on_bit_for_bit(jit_compile, tmp_path):
     model = compiled(in_stages(network()), jit_compile=jit_compile)
@@ -248,7 +250,7 @@ def test_weights_may_be_saved_and_loaded_by_themselves(tmp_path):
     assert model.count_params() == network().count_params()
 
 
-@pytest.mark.parametrize("by_name", [False, True])
+@pytest.mark.parametrize("by_name", [slow(False), True])
 def test_losses_and_logs_go_by_the_names_of_the_outputs(by_name):
     loss, labels = [smooth_ap(), smooth_ap(1.0)], [LABELS, LABELS // 2]
     if by_name:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.cases import slow
 from tfrank import SmoothAPLoss
 from tfrank.common.checks import InputError
 from tfrank.training.step import build_step
@@ -116,7 +117,7 @@ def test_embeddings_are_the_models_before_the_update(micro_batch_size):
         assert np.abs(now - before).max() > 1e-3
 
 
-@pytest.mark.parametrize("micro_batch_size", [0, 3, 4])
+@pytest.mark.parametrize("micro_batch_size", [slow(0), 3, slow(4)])
 def test_compiled_by_xla_a_step_is_the_same(micro_batch_size):
     """Random numbers aside, which XLA draws otherwise; see `test_multi_stage.py` for those."""
 

@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 
+from tests.cases import slow
 from tests.training.runs import (
     Setup,
     evaluation,
@@ -233,7 +234,7 @@ def whole(tmp_path_factory):
     return state, logged_steps(folder), event_hashes(folder)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, slow(signal.SIGINT)])
 def test_a_signal_during_an_evaluation_lets_it_end_and_saves_its_step(tmp_path, capsys, whole, number):
     before = signal.getsignal(number)
     with pytest.raises(Interrupted):

@@ -3,6 +3,7 @@ import pytest
 import tensorflow as tf
 
 import tfrank
+from tests.cases import slow
 from tests.losses import value_and_gradient
 from tfrank.losses.core import grid_ranks
 from tfrank.losses.core.grid_ranks import LEAST_TEMPERATURE, Grid
@@ -46,15 +47,11 @@ def test_the_error_of_counts_is_within_its_bound(temperature, where):
 @pytest.mark.parametrize(
     "loss",
     [
-        tfrank.PNPLoss("dq"),
         tfrank.SmoothAPLoss(include_self=True),
-        *(
-            pytest.param(tfrank.PNPLoss(variant), marks=pytest.mark.slow)
-            for variant in ("o", "iu", "ib", "ds")
-        ),
-        pytest.param(tfrank.PNPLoss("ds", temperature=0.2, include_self=True), marks=pytest.mark.slow),
-        pytest.param(tfrank.SmoothAPLoss(), marks=pytest.mark.slow),
-        pytest.param(tfrank.SmoothAPLoss(0.1), marks=pytest.mark.slow),
+        *(slow(tfrank.PNPLoss(variant)) for variant in ("o", "iu", "ib", "ds", "dq")),
+        slow(tfrank.PNPLoss("ds", temperature=0.2, include_self=True)),
+        slow(tfrank.SmoothAPLoss()),
+        slow(tfrank.SmoothAPLoss(0.1)),
     ],
     ids=repr,
 )
@@ -72,8 +69,8 @@ def test_a_large_class_has_the_value_and_gradient_of_the_exact_loss(loss, spread
         (LABELS, "float32", LEAST_TEMPERATURE, True),
         (LABELS, "float32", 0.99 * LEAST_TEMPERATURE, False),
         (LABELS, "float64", 0.1, False),
-        (np.arange(ROWS) // 337, "float32", 0.1, False),
-        (np.arange(ROWS) // 338, "float32", 0.1, True),
+        slow(np.arange(ROWS) // 337, "float32", 0.1, False),
+        slow(np.arange(ROWS) // 338, "float32", 0.1, True),
     ],
 )
 def test_the_grid_is_for_large_classes_in_float32_at_usual_temperatures(

@@ -3,7 +3,8 @@
 import pytest
 import tensorflow as tf
 
-from tests.losses import KINDS, LABELS, SOFT_RECIPES, every_soft_loss, slow_but_kinds, value_and_gradient
+from tests.cases import slow
+from tests.losses import KINDS, LABELS, ONE_OF_EACH_KIND, SOFT_RECIPES, every_soft_loss, value_and_gradient
 from tests.losses.core.cores import CORES, assert_same, values_and_gradients
 from tests.losses.core.memory_run import batch_of
 from tfrank import losses
@@ -25,6 +26,7 @@ def counted_shapes(monkeypatch):
     return shapes
 
 
+@pytest.mark.slow
 def test_two_hundred_batch_sizes_are_thirteen_to_the_compiler(monkeypatch):
     shapes = counted_shapes(monkeypatch)
     for size in range(2, 202):
@@ -34,12 +36,11 @@ def test_two_hundred_batch_sizes_are_thirteen_to_the_compiler(monkeypatch):
 
 @pytest.mark.parametrize(
     "recipe, case",
-    [pytest.param(recipe, "one batch", marks=slow_but_kinds(recipe)) for recipe in SOFT_RECIPES]
-    + [
-        (recipe, case)
+    [
+        (recipe, case) if recipe in ONE_OF_EACH_KIND and case != "one batch" else slow(recipe, case)
         for recipe in SOFT_RECIPES
-        for case in ("gallery holds the batch and more", "labels the gallery lacks")
-        if recipe.name in KINDS
+        for case in ("one batch", "gallery holds the batch and more", "labels the gallery lacks")
+        if recipe.name in KINDS or case == "one batch"
     ],
     ids=str,
 )

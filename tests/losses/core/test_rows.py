@@ -7,11 +7,11 @@ import tensorflow as tf
 from tests import reference
 from tests.losses import (
     LABELS,
+    ONE_OF_EACH_KIND,
     SOFT_RECIPES,
     embeddings,
     every_loss,
     one_loss_of_each_kind,
-    slow_but_kinds,
     value_and_gradient,
 )
 from tests.losses.core.cores import (
@@ -29,8 +29,8 @@ from tfrank.losses.pnp import VARIANTS, penalty
 
 
 def marked(recipe, case):
-    quick = case in ("one batch", "gallery holds the batch and more")
-    return pytest.param(recipe, case, marks=() if quick else slow_but_kinds(recipe), id=f"{recipe}-{case}")
+    quick = case == "gallery holds the batch and more" or recipe in ONE_OF_EACH_KIND
+    return pytest.param(recipe, case, marks=[pytest.mark.slow] * (not quick), id=f"{recipe}-{case}")
 
 
 @pytest.mark.parametrize("recipe, case", [marked(recipe, case) for recipe in SOFT_RECIPES for case in CORES])

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.losses import KINDS, LABELS, RECIPES, embeddings, value_and_gradient
+from tests.losses import KINDS, LABELS, RECIPES, embeddings, slow_but_kinds, value_and_gradient
 from tfrank import losses
 from tfrank.common.checks import InputError
 from tfrank.losses.core import rows
@@ -14,11 +14,6 @@ from tfrank.losses.core import rows
 def numbers_of(recipe):
     """The hyper-parameters of a loss that may change."""
     return {key: value for key, value in recipe.loss().hyper_parameters.items() if isinstance(value, float)}
-
-
-every_loss_with_numbers = pytest.mark.parametrize(
-    "recipe", [recipe for recipe in RECIPES if numbers_of(recipe)], ids=str
-)
 
 
 def moved(value):
@@ -39,7 +34,11 @@ def counted_traces(monkeypatch):
     return traced
 
 
-@every_loss_with_numbers
+@pytest.mark.parametrize(
+    "recipe",
+    [pytest.param(one, marks=slow_but_kinds(one)) for one in RECIPES if numbers_of(one)],
+    ids=str,
+)
 def test_other_numbers_need_no_other_program(monkeypatch, recipe):
     recipe.loss()(LABELS, embeddings())
     traced = counted_traces(monkeypatch)

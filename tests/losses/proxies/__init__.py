@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.cases import slow
 from tests.reference import mean
 from tests.reference import proxies as reference
 from tfrank import losses
@@ -57,13 +58,11 @@ class Recipe(NamedTuple):
 
 DEFAULTS = [Recipe(name, {}) for name in proxies.PROXY_LOSSES]
 every_loss = pytest.mark.parametrize("recipe", DEFAULTS, ids=str)
-# For what the losses share: two of them are quick, with penalty and without; CI tests all.
+# For what the losses share: two of them are quick, without penalty and with; CI tests all.
+QUICK = ("proxy_nca", "soft_triple")
 every_loss_two_quick = pytest.mark.parametrize(
     "recipe",
-    [
-        pytest.param(one, marks=() if one.name in ("proxy_nca", "soft_triple") else pytest.mark.slow)
-        for one in DEFAULTS
-    ],
+    [one if one.name in QUICK else slow(one) for one in DEFAULTS],
     ids=str,
 )
 every_loss_and_option = pytest.mark.parametrize(

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.cases import slow
 from tests.losses.proxies import (
     CLASSES,
     DEFAULTS,
     EMBEDDINGS,
     LABELS,
+    QUICK,
     every_loss,
     every_loss_and_option,
     slopes,
@@ -203,7 +205,7 @@ STEEPEST = 850
 
 @pytest.mark.parametrize(
     "recipe, dtype",
-    [(recipe, tf.float32) for recipe in DEFAULTS]
+    [(recipe, tf.float32) if recipe.name in QUICK else slow(recipe, tf.float32) for recipe in DEFAULTS]
     + [pytest.param(recipe, tf.float64, marks=pytest.mark.slow) for recipe in DEFAULTS]
     # Half precisions are cast to float32 before anything else.
     + [(DEFAULTS[-1], dtype) for dtype in (tf.float16, tf.bfloat16)],

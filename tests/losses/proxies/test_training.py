@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.cases import slow
 from tests.losses.fresh_process import FEATURES, LABELS, train_one_step
 from tests.losses.proxies import every_loss, every_loss_two_quick, training_model
 from tests.losses.proxies.replicas import CASES
@@ -32,7 +33,7 @@ def assert_same(one, other, tolerance):
 
 
 @pytest.mark.parametrize("jit_compile", ["auto", pytest.param(True, marks=pytest.mark.slow)])
-@every_loss
+@every_loss_two_quick
 def test_fit_logs_the_loss_computed_by_hand_and_learns(recipe, jit_compile):
     _, training = compiled(recipe, jit_compile=jit_compile)
     penalty = sum(map(float, training.losses))
@@ -43,7 +44,7 @@ def test_fit_logs_the_loss_computed_by_hand_and_learns(recipe, jit_compile):
     assert [train_one_step(training) for _ in range(10)][-1] < first - 0.05
 
 
-@every_loss
+@every_loss_two_quick
 def test_large_labels_reach_the_loss_of_fit_unharmed(recipe):
     """In float32 these two classes are one."""
     labels = 2**24 + np.arange(12) % 2
@@ -63,7 +64,7 @@ def test_fit_on_a_label_that_is_not_of_training_names_it():
         training.fit(FEATURES, np.where(LABELS == 4, 77, LABELS), verbose=0)
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", slow("mixed_float16")])
 @every_loss_two_quick
 def test_fit_learns_in_mixed_precision(recipe, policy):
     keras.config.set_dtype_policy(policy)
@@ -134,7 +135,7 @@ def test_two_replicas_give_the_losses_and_the_updates_of_one_device(results, cas
 # Optimizers.
 
 
-@pytest.mark.parametrize("name", ["sgd", "adam"])
+@pytest.mark.parametrize("name", [slow("sgd"), "adam"])
 @every_loss_two_quick
 def test_a_multiplier_of_10_is_a_10_times_higher_rate_for_proxies_only(recipe, name):
     def trained(rate, **options):
