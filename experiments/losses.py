@@ -30,6 +30,7 @@ _SEEDS = flags.DEFINE_integer("seeds", 10, "Number of seeds, 0 and up.", lower_b
 _JOBS = flags.DEFINE_integer("jobs", 1, "Runs at once.", lower_bound=1)
 
 METRICS = {"recall_at_1": "Recall@1", "ap": "mAP"}
+FAR_BELOW = 20  # points of mAP below the median: outside of the figure
 
 
 class Setting(NamedTuple):
@@ -113,15 +114,20 @@ def table(results: dict[str, list[Result]], rates: dict[str, float]) -> list[dic
 
 
 def figure(results: dict[str, list[Result]]) -> Figure:
-    """mAP of each loss, best on top: each seed a dot, the mean a line."""
-    names = sorted(results, key=lambda loss: np.mean([result.ap.mean() for result in results[loss]]))
+    """mAP of each loss, best on top: each seed a dot, the mean a line; a number if far below all others."""
+    maps = {loss: [100 * result.ap.mean() for result in of_loss] for loss, of_loss in results.items()}
+    names = sorted(maps, key=lambda loss: np.mean(maps[loss]))
+    middle = np.median([np.mean(values) for values in maps.values()])
     drawing = Figure(figsize=(7, 0.26 * len(names) + 1), layout="constrained")
     axes = drawing.subplots()
-    for height, loss in enumerate(names):
-        maps = [100 * result.ap.mean() for result in results[loss]]
-        axes.plot(maps, [height] * len(maps), ".", color="tab:blue", alpha=0.5)
-        axes.plot([np.mean(maps)], [height], "|", color="black", markersize=12)
     axes.set_yticks(range(len(names)), names)
+    for height, loss in enumerate(names):
+        mean = np.mean(maps[loss])
+        if mean < middle - FAR_BELOW:
+            axes.text(0.01, height, f"{mean:.1f}", transform=axes.get_yaxis_transform(), va="center")
+            continue
+        axes.plot(maps[loss], [height] * len(maps[loss]), ".", color="tab:blue", alpha=0.5)
+        axes.plot([mean], [height], "|", color="black", markersize=12)
     axes.set_xlabel("mAP in % (dots: seeds; line: mean)")
     axes.grid(axis="x", alpha=0.3)
     return drawing
