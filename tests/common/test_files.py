@@ -1,9 +1,12 @@
 """Files that are written whole or not at all."""
 
 import concurrent.futures
+import errno
+import fcntl
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -13,7 +16,7 @@ import tensorflow as tf
 
 from tests.programs import ROOT
 from tfrank.common.checks import InputError
-from tfrank.common.files import atomic_write, check_reachable, write_json
+from tfrank.common.files import atomic_write, check_reachable, locked, write_json
 
 
 def test_a_writing_that_fails_leaves_the_file_of_before_and_nothing_else(tmp_path):
@@ -38,6 +41,45 @@ def test_several_who_write_one_file_at_once_do_not_meet(tmp_path):
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         list(pool.map(write, range(4)))
     assert os.listdir(tmp_path) == ["a"]
+
+
+KILLED = """
+import os, signal, sys
+from tfrank.common.files import atomic_write
+with atomic_write(sys.argv[1]) as file:
+    file.write(b"half" * 10_000)
+    file.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_file_written_again_after_a_kill_leaves_nothing_else(tmp_path):
+    path = tmp_path / "a"
+    path.write_text("before")
+    process = subprocess.run([sys.executable, "-c", KILLED, str(path)], cwd=ROOT)
+    assert process.returncode == -signal.SIGKILL
+    assert path.read_text() == "before" and len(os.listdir(tmp_path)) == 2
+    with atomic_write(str(path), "w") as file:
+        file.write("after")
+    assert path.read_text() == "after" and os.listdir(tmp_path) == ["a"]
+
+
+def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(tmp_path):
+    (tmp_path / "other").write_text("mine")
+    (tmp_path / "a.tmp").symlink_to(tmp_path / "other")
+    with pytest.raises(OSError, match=r"a\.tmp"), atomic_write(str(tmp_path / "a")):
+        pass
+    assert (tmp_path / "other").read_text() == "mine"
+
+
+def test_a_file_system_without_locks_is_written_to(tmp_path, monkeypatch):
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with locked(str(tmp_path)):
+        write_json(str(tmp_path / "a"), {"map": 0.5})
+    assert json.loads((tmp_path / "a").read_text()) == {"map": 0.5}
 
 
 def test_json_is_written_whole_or_not_at_all(tmp_path):

@@ -1,6 +1,7 @@
 """File access: atomic writes, remote paths, free space, locks, and errors that name the path."""
 
 import contextlib
+import errno
 import fcntl
 import functools
 import json
@@ -9,7 +10,6 @@ import re
 import shutil
 import tempfile
 import threading
-import uuid
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -27,6 +27,8 @@ NPZ_ERRORS = (
     *(OSError, EOFError, ValueError, TypeError, KeyError),
     *(RuntimeError, zipfile.BadZipFile, zlib.error),
 )
+# Errors of file systems without locks.
+NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 
 
 class Locked(InputError):
@@ -55,20 +57,47 @@ def _add_name(error, path):
 
 @contextlib.contextmanager
 def atomic_write(path: str, mode: str = "wb") -> Iterator[IO]:
-    """Opens a temporary file for writing; renames it to `path` if the block ends without an error."""
-    # A unique name, since another process may be writing the same file.
-    temporary = f"{path}.{uuid.uuid4().hex[:8]}.tmp"
+    """Opens a temporary file for writing; renames it to `path` if the block ends without an error.
+
+    Several who write the same file wait for one another. What a killed process left is written over.
+    """
+    temporary = f"{path}.tmp"
     try:
-        with open(temporary, mode, encoding=None if "b" in mode else "utf-8") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with open(_locked_file(temporary), mode, encoding=None if "b" in mode else "utf-8") as file:
+            try:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(temporary, path)
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(temporary)
+                raise
     except BaseException as error:
         _add_name(error, path)
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(temporary)
         raise
+
+
+def _locked_file(path):
+    """Opens an empty file under a lock, which lasts until the file is closed; returns its descriptor."""
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        lock(handle, fcntl.LOCK_EX)
+        # Whoever had the lock before may have renamed or removed the file.
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), os.stat(path)):
+                os.ftruncate(handle, 0)
+                return handle
+        os.close(handle)
+
+
+def lock(handle: int, kind: int) -> None:
+    """Locks an open file or folder as `fcntl.flock` does; does nothing on a file system without locks."""
+    try:
+        fcntl.flock(handle, kind)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
 
 
 def is_remote(path: str) -> bool:
@@ -147,7 +176,7 @@ def locked(folder: str) -> Iterator[None]:
     make_folder(folder)
     with open(os.path.join(folder, ".lock"), "w") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            lock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
             raise Locked(f"Another process is at work in {folder}. Wait for it or stop it.") from None
         yield

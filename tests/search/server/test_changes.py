@@ -138,6 +138,7 @@ def test_the_last_image_stays(changing):
 @pytest.mark.slow
 def test_a_stopped_server_answers_what_it_took(index_folder):
     with servers.serving(index_folder) as server:
+        assert server.client.get("/healthz").status_code == 200
         host, port = server.url.removeprefix("http://").split(":")
         body = b'{"id": "a/0/0.png", "k": 2}'
         head = f"POST /v1/search HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
@@ -149,5 +150,13 @@ def test_a_stopped_server_answers_what_it_took(index_folder):
             assert server.process.poll() is None
             connection.sendall(body[5:])
             assert connection.recv(100).startswith(b"HTTP/1.1 200")
-        assert server.process.wait(timeout=20) == 0
+        assert server.process.wait(timeout=60) == 0
+        assert not [line for line in server.log if "Traceback" in line]
+
+
+@pytest.mark.slow
+def test_a_server_stopped_as_soon_as_it_prints_its_address_ends(index_folder):
+    with servers.serving(index_folder) as server:
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(timeout=60) == 0
         assert not [line for line in server.log if "Traceback" in line]

@@ -8,7 +8,6 @@ A reader of a folder holds a shared lock on it, and a save removes only folders 
 """
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -32,14 +31,10 @@ DATASET = os.path.join("scann", "dataset.npy")
 ASSETS = os.path.join("scann", "scann_assets.pbtxt")
 # The expected form of that list, with each path in one piece.
 ASSETS_FORM = re.compile(r'(assets \{\s+asset_type: \w+\s+asset_path: "[^"\\]+"\s*\}\s*)*')
-# Errors of file systems without locks.
-NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP)
 # Bytes read at a time for a checksum.
 CHUNK = 2**20
 # The name of the folder written by one save.
 SAVED = re.compile(r"[0-9a-f]{32}")
-# A manifest that a killed save had begun.
-UNFINISHED = re.compile(rf"{re.escape(MANIFEST)}\.[0-9a-f]{{8}}\.tmp")
 
 
 def save(
@@ -62,8 +57,6 @@ def save(
         raise
     # Remove what earlier saves wrote or began. A folder that a reader has locked is left to a later save.
     for other in os.listdir(folder):
-        if UNFINISHED.fullmatch(other):
-            files.remove(os.path.join(folder, other))
         if SAVED.fullmatch(other) and other != name:
             with contextlib.suppress(OSError), _locked(os.path.join(folder, other), fcntl.LOCK_EX):
                 shutil.rmtree(os.path.join(folder, other), ignore_errors=True)
@@ -123,12 +116,7 @@ def _locked(place: str, kind: int) -> Iterator[None]:
     """Locks a folder: waits for a shared lock; raises BlockingIOError if an exclusive one is not free."""
     handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(handle, kind if kind == fcntl.LOCK_SH else kind | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            os.close(handle)
-            raise
-    try:
+        files.lock(handle, kind if kind == fcntl.LOCK_SH else kind | fcntl.LOCK_NB)
         yield
     finally:
         os.close(handle)

@@ -73,12 +73,17 @@ def main(_: Sequence[str]) -> None:
             server_header=False,
             timeout_graceful_shutdown=STOP_SECONDS,
         )
-        # The server ends in peace when it is told to stop; without these, the signal would kill it then.
+        server = uvicorn.Server(config)
+
+        def stop(*_):
+            server.should_exit = True
+
+        # The server handles signals while it runs. One may come before, and it raises them again after.
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: None)
+            signal.signal(number, stop)
         name = f"[{_HOST.value}]" if ":" in _HOST.value else _HOST.value
         print(f"Serving {folder} at http://{name}:{listener.getsockname()[1]} - stop with Ctrl-C", flush=True)
-        uvicorn.Server(config).run(sockets=[listener])
+        server.run(sockets=[listener])
 
 
 def _start_log(requests: bool) -> None:
