@@ -63,7 +63,8 @@ def atomic_write(path: str, mode: str = "wb") -> Iterator[IO]:
     """
     temporary = f"{path}.tmp"
     try:
-        with open(_locked_file(temporary), mode, encoding=None if "b" in mode else "utf-8") as file:
+        encoding = None if "b" in mode else "utf-8"
+        with open(temporary, mode, encoding=encoding, opener=_open_locked) as file:
             try:
                 yield file
                 file.flush()
@@ -78,7 +79,7 @@ def atomic_write(path: str, mode: str = "wb") -> Iterator[IO]:
         raise
 
 
-def _locked_file(path):
+def _open_locked(path, _):
     """Opens an empty file under a lock, which lasts until the file is closed; returns its descriptor."""
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
