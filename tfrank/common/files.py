@@ -79,10 +79,11 @@ def atomic_write(path: str, mode: str = "wb") -> Iterator[IO]:
         raise
 
 
-def _open_locked(path, _):
+def _open_locked(path, flags):
     """Opens an empty file under a lock, which lasts until the file is closed; returns its descriptor."""
     while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        # Empty it only once it is locked: another process may be writing it.
+        handle = os.open(path, flags & ~os.O_TRUNC | os.O_NOFOLLOW, 0o666)
         lock(handle, fcntl.LOCK_EX)
         # Whoever had the lock before may have renamed or removed the file.
         with contextlib.suppress(FileNotFoundError):
