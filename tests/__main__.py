@@ -1,4 +1,4 @@
-"""Runs all tests but those marked slow, in parts, each in two fresh processes.
+"""Runs all tests but those marked slow, in parts, each in a fresh process; two parts at once.
 
     python -m tests
 
@@ -6,31 +6,48 @@ TensorFlow keeps every program that XLA compiles: a process that ran all tests w
 to pytest.
 """
 
+import concurrent.futures
 import os
 import subprocess
 import sys
 
+# The longest first, so that both processes end at nearly the same time.
 PARTS = {
-    "losses, core": ["tests/losses/core"],
-    "losses": ["tests/losses", "--ignore=tests/losses/core"],
-    "models and training": ["tests/models", "tests/training"],
-    "all others": ["tests", "--ignore=tests/losses", "--ignore=tests/models", "--ignore=tests/training"],
+    "losses": ["tests/losses", "--ignore=tests/losses/core", "--ignore=tests/losses/proxies"],
+    "all others": ["tests"],
+    "training": ["tests/training"],
+    "data and evaluation": ["tests/data", "tests/evaluation", "tests/scale", "tests/search"],
+    "losses, core and proxies": ["tests/losses/core", "tests/losses/proxies"],
+    "models": ["tests/models"],
 }
+PARTS["all others"] += [
+    f"--ignore={path}" for paths in PARTS.values() for path in paths if path.startswith("tests/")
+]
 NO_TESTS = 5  # pytest's exit code if it finds none
+
+
+def run(part: list[str], arguments: list[str]) -> tuple[bool, str]:
+    """Runs the tests of a part; returns whether all passed, and what pytest printed."""
+    command = [sys.executable, "-m", "pytest", "-m", "not slow", *part, *arguments]
+    # Where it is set, each of the many processes would compile all modules again.
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    return done.returncode in (0, NO_TESTS), done.stdout
 
 
 def main(arguments: list[str]) -> int:
     """Runs every part, also after one that fails; returns 1 if one failed, else 0."""
-    command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadfile", "-m", "not slow"]
-    # Where it is set, each of the many processes would compile all modules again.
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    print(f"{len(PARTS)} parts, two at once; each is printed when it has ended.", flush=True)
     failed = []
-    for name, paths in PARTS.items():
-        print(f"\nTests of {name}", flush=True)
-        done = subprocess.run([*command, *paths, *arguments], env=environment, check=False)
-        if done.returncode not in (0, NO_TESTS):
-            failed.append(name)
-    print(f"\nFailed: tests of {', '.join(failed)}." if failed else "\nAll parts passed.")
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        names = {pool.submit(run, part, arguments): name for name, part in PARTS.items()}
+        for done in concurrent.futures.as_completed(names):
+            name, (passed, printed) = names[done], done.result()
+            print(f"\nTests of {name}\n{printed}", flush=True)
+            failed += [] if passed else [name]
+    print(f"Failed: tests of {', '.join(failed)}." if failed else "All parts passed.")
     return int(bool(failed))
 
 

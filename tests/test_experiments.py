@@ -36,6 +36,7 @@ def test_a_run_in_the_file_is_not_run_again(trained, tmp_path):
     assert results[0].metrics["map"] == 0.25 and results[0].seconds == 1.5
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_ends_with_its_message_and_keeps_the_others(monkeypatch, trained, tmp_path):
     path = str(tmp_path / "runs.csv")
     runs.run_all(RUNS[:1], path, {})

@@ -61,6 +61,7 @@ print(json.dumps({**result, "bytes": resident() - before}))
 """
 
 
+@pytest.mark.slow
 def test_training_on_many_classes_starts_at_once_and_does_not_grow(tmp_path):
     """Stanford Online Products: the first batch of 59,551 images of 11,318 classes within 2 s."""
     one = write_shard(image_records([0]), str(tmp_path / "one.tfrecord"))

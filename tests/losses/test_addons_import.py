@@ -11,7 +11,6 @@ import pytest
 import tensorflow as tf
 
 from tests.losses import LABELS, embeddings, value_and_gradient
-from tests.programs import printed_json
 from tests.reference import unit
 from tfrank import losses
 from tfrank.common.checks import InputError
@@ -100,13 +99,6 @@ def test_modules_that_were_there_are_there_again(stand_in, monkeypatch):
     monkeypatch.setitem(sys.modules, "keras.src.engine", engine)
     losses.get("addons/triplet_hard")
     assert sys.modules["keras.src.engine"] is engine
-
-
-def test_importing_tfrank_does_not_import_the_package():
-    program = (
-        "import json; from tfrank.losses import addons as a; print(a._package_losses.cache_info().misses)"
-    )
-    assert printed_json("-c", program) == 0
 
 
 def test_the_package_sees_int64_labels_and_unit_float32_rows(stand_in):

@@ -211,6 +211,7 @@ def test_command_makes_the_folder_and_prints_what_it_drew(folder):
     assert printed.split() == [str(folder / name) for name in PICTURES]
 
 
+@pytest.mark.slow
 def test_file_in_the_way_of_the_folder_ends_with_a_message(tmp_path):
     in_the_way = tmp_path / "figures"
     in_the_way.write_text("mine")

@@ -315,9 +315,12 @@ def test_fit_and_evaluate_log_the_values_computed_by_hand(policy, jit_compile):
     check_logs(model, CLASSES, by_hand(CLASSES, rows))
 
 
-@pytest.mark.parametrize(
-    "first", [-(2**24) - 8, pytest.param(2**62, marks=pytest.mark.slow)], ids=["-2^24", "2^62"]
-)
+LARGE = -(2**24) - 8
+
+
+# Quick: `test_saved_model_is_loaded_with_its_metrics`.
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [LARGE, 2**62], ids=["-2^24", "2^62"])
 def test_large_labels_reach_metrics_as_integers(first):
     """In float32 neighbouring classes would be one."""
     model, labels = compiled_model(), first + CLASSES
@@ -351,11 +354,11 @@ def test_config_makes_an_equal_metric(recipe):
 
 
 def test_saved_model_is_loaded_with_its_metrics(tmp_path):
-    model = compiled_model()
-    check_logs(model, CLASSES, by_hand(CLASSES, model(FEATURES)))
+    model, labels = compiled_model(), LARGE + CLASSES
+    check_logs(model, labels, by_hand(labels, model(FEATURES)))
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
-    check_logs(loaded, CLASSES, by_hand(CLASSES, model(FEATURES)))
+    check_logs(loaded, labels, by_hand(labels, model(FEATURES)))
 
 
 # On two replicas.

@@ -52,7 +52,7 @@ def count(variables):
     return sum(int(np.prod(variable.shape)) for variable in variables)
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", slow_but(["resnet50"], PUBLISHED))
 def test_a_trained_backbone_has_the_published_number_of_parameters(name):
     published, features = PUBLISHED[name]
     backbone = network(name, image_size=224, batch_norm="trained")

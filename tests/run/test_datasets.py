@@ -333,6 +333,7 @@ def test_embedding_again_and_again_keeps_no_file_open(config, records, tmp_path)
     assert open_files() <= before
 
 
+@pytest.mark.slow
 def test_train_main_has_no_flags_of_prepare():
     command = [sys.executable, "train_main.py", "--max_skipped=0.5"]
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)

@@ -325,9 +325,8 @@ np.save("of_bytes.npy", signatures["encoded"](bytes=np.load("encoded.npy"))["emb
 """
 
 
-@pytest.mark.parametrize(
-    ("scales", "whitened"), [((1.0, 0.5), True), pytest.param((0.5,), False, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("scales", "whitened"), [((1.0, 0.5), True), ((0.5,), False)])
 def test_what_is_exported_is_what_is_measured(any_size_run, index, tmp_path, scales, whitened):
     """Alone, in a process without tfrank; and measured again, at one scale."""
     model = open_model(any_size_config(*scales), any_size_run, None)

@@ -194,6 +194,7 @@ def test_one_who_listens_and_says_something_else_is_no_worker(caplog):
             worker.result(20)
 
 
+@pytest.mark.slow
 def test_those_who_connect_and_say_nothing_do_not_keep_others_out():
     waiting = Waiting(addresses(2))
     first = waiting.start(0)

@@ -79,11 +79,12 @@ def with_metrics():
     "of_network, of_compile, of_fit",
     [
         slow({}, {}, {}),
-        ({"regularizer": keras.regularizers.L2(0.05)}, {"jit_compile": True}, {"sample_weight": WEIGHTS}),
+        ({"regularizer": keras.regularizers.L2(0.05)}, {}, {"sample_weight": WEIGHTS}),
+        slow({"regularizer": keras.regularizers.L2(0.05)}, {"jit_compile": True}, {"sample_weight": WEIGHTS}),
         slow({}, {"run_eagerly": True}, {"epochs": 1}),
         slow({}, {"steps_per_execution": 2}, {}),
     ],
-    ids=["as usual", "weighted, compiled", "eager", "several steps at once"],
+    ids=["as usual", "weighted", "weighted, compiled", "eager", "several steps at once"],
 )
 def test_fit_is_that_of_the_model_inside(of_network, of_compile, of_fit):
     plain, inside = network(**of_network), network(**of_network)
@@ -108,6 +109,7 @@ def test_several_outputs_may_have_a_loss_each():
     assert_same(values(inside), values(plain), 1e-6)
 
 
+@pytest.mark.slow
 def test_sample_weights_and_regularisers_change_what_is_learnt():
     """So that the comparisons above are of something."""
     plain = compiled(network())

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from tests.cases import slow
 from tfrank.common.checks import InputError
 from tfrank.evaluation.report import bootstrap
 from tfrank.evaluation.report.bootstrap import paired_bootstrap
@@ -122,7 +123,7 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says(in_classes):
     assert 0.9 <= held / 200 <= 0.99
 
 
-@pytest.mark.parametrize(("classes", "least"), [(5, 0.89), (6, 0.89), (10, 0.925)])
+@pytest.mark.parametrize(("classes", "least"), [(5, 0.89), slow(6, 0.89), slow(10, 0.925)])
 def test_equal_models_are_called_equal_with_few_classes_too(classes, least):
     """1000 data sets of 20 queries a class, with an effect of the class. The middle 95 % of the means hold 0
     in 84 %, 86 % and 90 % of such; that five classes are all on one side of it has a probability of 6 %."""
