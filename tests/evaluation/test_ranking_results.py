@@ -151,7 +151,10 @@ def rounded_by_place(queries, gallery, k, self_index):
 @pytest.mark.parametrize("search", [hashed, rounded_by_place])
 @pytest.mark.parametrize("leave_one_out", [True, False])
 @pytest.mark.parametrize("labels", CLASSES.values(), ids=CLASSES)
-@pytest.mark.parametrize("rows", [REPEATED, ROWS["tied"]], ids=["repeated", "tied"])
+@pytest.mark.parametrize(
+    "rows",
+    [pytest.param(REPEATED, id="repeated"), pytest.param(ROWS["tied"], id="tied", marks=pytest.mark.slow)],
+)
 def test_scann_gives_the_hits_of_exact_search_at_every_k_where_many_are_tied(
     monkeypatch, search, leave_one_out, labels, rows
 ):

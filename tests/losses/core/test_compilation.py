@@ -121,7 +121,7 @@ def test_a_persistent_tape_may_stand_around_a_function_that_calls_the_loss(recip
     np.testing.assert_allclose(tape.gradient(value, batch), gradient, atol=1e-12)
 
 
-@pytest.mark.parametrize("mode", ["eager", "graph", "function under tapes"])
+@pytest.mark.parametrize("mode", ["eager", slow("graph"), "function under tapes"])
 @one_loss_of_each_kind
 def test_a_second_derivative_is_refused_or_right(recipe, mode):
     """Only `lifted_structure` has one."""
