@@ -1,28 +1,36 @@
-"""Command lines, each in a forked child of one process that has imported TensorFlow and run nothing of it.
+"""Command lines, each in a process forked from a server that has imported TensorFlow and run nothing of it.
 
-A process of its own takes seconds to import; a forked one begins where its parent stands. A child's standard
-streams are files, so that what C++ writes is captured too.
+A process of its own takes four seconds to import; a forked one begins where the server stands, and is a
+process like any other: of its own group, with its own files for output, to be interrupted and killed.
 """
 
 import atexit
-import contextlib
-import dataclasses
-import json
+import multiprocessing
 import os
 import pathlib
 import runpy
-import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import types
+from collections.abc import Mapping
+from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).parents[1]
-PREPARE = "tfrank.data.prepare"
+PREPARE = ("-m", "tfrank.data.prepare")
+
+_SERVER = multiprocessing.get_context("forkserver")
+# What commands import. Modules that define flags are left out: every child runs its own.
+_SERVER.set_forkserver_preload(
+    [
+        *(f"tfrank.run.{name}" for name in ("comparison", "experiment", "report_writer", "trained")),
+        *("tfrank.data.prepare.builder", "sklearn.manifold", "matplotlib.figure", "tests.command_lines"),
+    ]
+)
 
 
-@dataclasses.dataclass(frozen=True)
-class Ended:
+class Ended(NamedTuple):
     """How a command ended: its exit status, and what it wrote to its standard streams."""
 
     status: int
@@ -30,77 +38,99 @@ class Ended:
     errors: str
 
 
-class CommandLines:
-    """Runs `python PROGRAM ARGUMENTS`; PROGRAM is a file of the project's root, or the module `PREPARE`."""
+class CommandLine:
+    """A running `python ARGUMENTS`, with what tests use of `subprocess.Popen`.
 
-    def __init__(self, server: subprocess.Popen):
-        self._server = server
+    Args:
+        arguments: a file, `-m` and a module, or `-c` and code; and the arguments of the program.
+        cwd: the folder to run in; programs are relative to it.
+        env: the environment; that of the tests if there is none.
+    """
 
-    def run(self, program: str, arguments: Sequence[object]) -> Ended:
-        """Runs a command in the root of the project and waits until it has ended."""
-        self._server.stdin.write(json.dumps([program, [*map(str, arguments)]]) + "\n")
-        self._server.stdin.flush()
-        return Ended(**json.loads(self._server.stdout.readline()))
+    def __init__(self, *arguments: object, cwd: object = ROOT, env: Mapping[str, str] | None = None):
+        self._folder = tempfile.TemporaryDirectory()
+        self._paths = [os.path.join(self._folder.name, name) for name in ("output", "errors")]
+        begun, report = _SERVER.Pipe(duplex=False)
+        given = [*map(str, arguments)], str(cwd), dict(os.environ if env is None else env)
+        self._process = _SERVER.Process(target=_become, args=(*given, self._paths, report))
+        self._process.start()
+        report.close()
+        # From now on it has its files, and a group of its own: it can be killed with all that it starts.
+        begun.recv()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Waits for the end; returns what it wrote. Kills it if it takes longer than `timeout` seconds."""
+        self._process.join(timeout)
+        if self.returncode is None:
+            os.killpg(self.pid, signal.SIGKILL)
+            raise subprocess.TimeoutExpired(self._process.name, timeout, *self.written())
+        return self.written()
+
+    def written(self) -> tuple[str, str]:
+        """What it has written so far to its standard output and to its standard error."""
+        return tuple(pathlib.Path(path).read_text(errors="backslashreplace") for path in self._paths)
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        self._process.join(timeout)
+        return self.returncode
 
 
-def run_alone(program: str, arguments: Sequence[object]) -> Ended:
-    """Runs the same command as a process that imports everything itself."""
-    script = ["-m", program] if program == PREPARE else [program]
-    command = [sys.executable, *script, *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+def run(*arguments: object, timeout: float = 300, **options) -> Ended:
+    """Runs a command line to its end; see `CommandLine`."""
+    process = CommandLine(*arguments, **options)
+    output, errors = process.communicate(timeout)
+    return Ended(process.returncode, output, errors)
+
+
+def run_alone(*arguments: object, timeout: float = 300, **options) -> Ended:
+    """Runs the same command line as a process that imports everything itself."""
+    command = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(
+        command, **{"cwd": ROOT, **options}, capture_output=True, text=True, timeout=timeout
+    )
     return Ended(done.returncode, done.stdout, done.stderr)
 
 
-@contextlib.contextmanager
-def command_lines() -> Iterator[CommandLines]:
-    """Starts the process that forks; it ends with the context."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    server = subprocess.Popen([sys.executable, "-m", "tests.command_lines"], cwd=ROOT, **pipes)
-    try:
-        yield CommandLines(server)
-    finally:
-        server.stdin.close()
-        server.wait(timeout=60)
-        server.stdout.close()
-
-
-def _serve() -> None:
-    """Answers each line of the standard input, a program and its arguments, by how it ended."""
-    # What the commands import. Their own modules define flags, and are run anew by each child.
-    from tfrank.run import comparison, evaluation_results, experiment, report_writer, trained  # noqa: F401
-
-    for line in sys.stdin:
-        print(json.dumps(dataclasses.asdict(_forked(*json.loads(line)))), flush=True)
-
-
-def _forked(program: str, arguments: list[str]) -> Ended:
-    # No TemporaryDirectory: the child would remove it as it ends.
-    folder = tempfile.mkdtemp()
-    paths = [pathlib.Path(folder, name) for name in ("output", "errors")]
-    child = os.fork()
-    if not child:
-        _become(program, arguments, paths)
-    _, status = os.waitpid(child, 0)
-    output, errors = (path.read_text(errors="backslashreplace") for path in paths)
-    shutil.rmtree(folder)
-    return Ended(os.waitstatus_to_exitcode(status), output, errors)
-
-
-def _become(program: str, arguments: list[str], paths: list[pathlib.Path]) -> None:
+def _become(arguments, folder, environment, paths, report):
     """Runs a program in this process, as `python` would, and ends it."""
+    os.setsid()
+    for descriptor, path in zip((1, 2), paths):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
+    report.send(None)
+    report.close()
     status = 70
     try:
-        for descriptor, path in zip((1, 2), paths):
-            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        sys.argv = [program, *arguments]
-        if program == PREPARE:
-            runpy.run_module(program, run_name="__main__", alter_sys=True)
-        else:
-            runpy.run_path(str(ROOT / program), run_name="__main__")
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+        _run(*arguments)
         status = 0
     except SystemExit as error:
-        status = error.code or 0
+        if isinstance(error.code, str):
+            print(error.code, file=sys.stderr)
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except KeyboardInterrupt:
+        sys.excepthook(*sys.exc_info())
+        # So `python` ends too.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
     except BaseException:
         sys.excepthook(*sys.exc_info())
         status = 1
@@ -111,5 +141,19 @@ def _become(program: str, arguments: list[str], paths: list[pathlib.Path]) -> No
         os._exit(status)
 
 
-if __name__ == "__main__":
-    _serve()
+def _run(program, *arguments):
+    if program == "-c":
+        code, *arguments = arguments
+        sys.argv = ["-c", *arguments]
+        sys.path.insert(0, "")
+        main = sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(compile(code, "<string>", "exec"), main.__dict__)
+    elif program == "-m":
+        module, *arguments = arguments
+        sys.argv = [module, *arguments]
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = [program, *arguments]
+        sys.path.insert(0, os.path.dirname(os.path.abspath(program)))
+        runpy.run_path(program, run_name="__main__")

@@ -24,28 +24,19 @@ def pytest_sessionfinish():
 
 
 @pytest.fixture(scope="session")
-def commands():
-    """Runs command lines in forked children of one process."""
-    from tests.command_lines import command_lines
-
-    with command_lines() as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-def bad(commands, tmp_path_factory):
+def bad(tmp_path_factory):
     """A folder of bad input of every kind, and of prepared records."""
     from tests.refusals import make_bad_inputs
 
     folder = tmp_path_factory.mktemp("bad")
-    make_bad_inputs(folder, commands)
+    make_bad_inputs(folder)
     return folder
 
 
 @pytest.fixture(scope="session")
-def bad_runs(bad, commands):
+def bad_runs(bad):
     """The same folder with a run and an evaluation, and damaged copies of both."""
     from tests.refusals import make_bad_runs
 
-    make_bad_runs(bad, commands)
+    make_bad_runs(bad)
     return bad

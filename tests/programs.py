@@ -1,23 +1,19 @@
 """Programs of their own, for tests: a process may hold one MirroredStrategy."""
 
 import json
-import pathlib
-import subprocess
-import sys
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-ROOT = pathlib.Path(__file__).parents[1]
+from tests.command_lines import Ended, run
 
 
-def printed_json(*arguments: str) -> Any:
+def printed_json(*arguments: str, run: Callable[..., Ended] = run) -> Any:
     """The JSON in the last line that `python ARGUMENTS` prints, once it has ended well."""
-    process = subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=900
-    )
-    assert process.returncode == 0, process.stderr[-3000:]
-    return json.loads(process.stdout.splitlines()[-1])
+    ended = run(*arguments, timeout=900)
+    assert ended.status == 0, ended.errors[-3000:]
+    return json.loads(ended.output.splitlines()[-1])
 
 
 def make_two_cpus() -> None:

@@ -8,7 +8,7 @@ import pathlib
 import re
 
 from tests import bad_inputs
-from tests.command_lines import PREPARE, CommandLines, Ended
+from tests.command_lines import PREPARE, Ended, run
 
 # A run of seconds.
 SMALL = (
@@ -42,21 +42,21 @@ def rows(path: pathlib.Path) -> list[tuple[str, str]]:
     return [(arguments, " ".join(message)) for arguments, message in table]
 
 
-def make_bad_inputs(folder: pathlib.Path, commands: CommandLines) -> None:
+def make_bad_inputs(folder: pathlib.Path) -> None:
     """Fills a folder with bad input, and with records that `prepare` wrote."""
     bad_inputs.make(folder)
     flags = ["--source=folder", f"--source_dir={folder}/photos", f"--output_dir={folder}/prepared"]
-    done = commands.run(PREPARE, flags)
+    done = run(*PREPARE, *flags)
     assert done.status == 0, done.errors
 
 
-def make_bad_runs(folder: pathlib.Path, commands: CommandLines) -> None:
+def make_bad_runs(folder: pathlib.Path) -> None:
     """Adds a run and an evaluation to the folder of bad input, and damaged copies of both."""
-    for program, *arguments in (
+    for arguments in (
         ("train_main.py", f"--workdir={folder}/run", *SMALL, *DIGITS),
         ("eval_main.py", f"--embeddings={folder}/good_x.npz"),
     ):
-        done = commands.run(program, arguments)
+        done = run(*arguments)
         assert done.status == 0, done.errors
     bad_inputs.damage_evaluations(folder)
     bad_inputs.damage_runs(folder)

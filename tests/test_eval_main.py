@@ -4,14 +4,14 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
 
-from tests.programs import ROOT, printed_json
+from tests.command_lines import CommandLine, run_alone
+from tests.command_lines import run as run_program
+from tests.programs import printed_json
 from tests.training.runs import finish
 from tfrank.common.files import locked
 from tfrank.data.record_folder import open_split
@@ -25,33 +25,19 @@ pytestmark = pytest.mark.slow
 IMAGES = 354
 
 
-def start(*flags):
-    """A process with these flags and no others: whatever else it needs is in the run's config."""
-    command = [sys.executable, "eval_main.py", *map(str, flags)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, cwd=ROOT, start_new_session=True, **pipes)
-
-
-def programmed(first, *flags):
-    """The command of a process that does something first."""
+def evaluate(*flags, first=""):
+    """The output of eval_main, which has to end well, with these flags and no others; after other code."""
     main = "import runpy; runpy.run_path('eval_main.py', run_name='__main__')"
-    return [sys.executable, "-c", f"{first}; {main}", *map(str, flags)]
-
-
-def evaluate(*flags):
-    """Its output; it has to end well."""
-    process = start(*flags)
-    output, errors = process.communicate(timeout=300)
-    assert process.returncode == 0, errors[-3000:]
-    return output
+    ended = run_program("-c", f"{first}\n{main}", *flags) if first else run_program("eval_main.py", *flags)
+    assert ended.status == 0, ended.errors[-3000:]
+    return ended.output
 
 
 def refused(*flags):
     """The one line that it ends with."""
-    process = start(*flags)
-    _, errors = process.communicate(timeout=300)
+    status, _, errors = run_program("eval_main.py", *flags)
     lines = [line for line in errors.splitlines() if not line.startswith(("WARNING: All log", "I0000"))]
-    assert process.returncode == 1 and len(lines) == 1 and lines[0].startswith("Error: "), errors
+    assert status == 1 and len(lines) == 1 and lines[0].startswith("Error: "), errors
     return lines[0]
 
 
@@ -128,7 +114,8 @@ def test_embeddings_are_measured_as_the_model_that_they_are_from(trained, evalua
 
 def kill_half_way(output_dir, *flags):
     """Ends the process when it has noted some embeddings, and not all; how many those are."""
-    process, note = start(*flags, f"--output_dir={output_dir}"), output_dir / "embeddings" / "pass.json"
+    process = CommandLine("eval_main.py", *flags, f"--output_dir={output_dir}")
+    note = output_dir / "embeddings" / "pass.json"
 
     def done():
         return json.loads(note.read_text())["done"] if note.exists() else 0
@@ -195,7 +182,7 @@ found = of_image(images=image), of_bytes(tf.constant([encoded]))
 assert "tfrank" not in sys.modules
 print(json.dumps([one["embedding"].numpy()[0].tolist() for one in found]))
 """
-    for embedding in printed_json("-c", program):
+    for embedding in printed_json("-c", program, run=run_alone):
         np.testing.assert_allclose(embedding, expected[0], atol=1e-5)
     # Measured itself, as it is, it does as well.
     again = tmp_path / "again"
@@ -249,9 +236,7 @@ def test_two_devices_measure_what_one_does(run, tmp_path, scales):
             "--config.evaluation.batch_size=5",
         )
         flags += (f"--config.train.strategy={strategy}", f"--output_dir={tmp_path / strategy}", "--export")
-        command = programmed("from tests.programs import make_two_cpus; make_two_cpus()", *flags)
-        process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-        assert process.returncode == 0, process.stderr[-3000:]
+        evaluate(*flags, first="from tests.programs import make_two_cpus; make_two_cpus()")
     one, two = (
         np.load(tmp_path / strategy / "embeddings" / "embeddings.npy")
         for strategy in ("one_device", "mirrored")
@@ -270,10 +255,8 @@ def test_where_scann_cannot_be_loaded_all_metrics_are_exact_and_the_files_say_so
     rows, labels = (np.load(evaluated / "embeddings" / f"{name}.npy") for name in ("embeddings", "labels"))
     np.savez(tmp_path / "x.npz", embeddings=rows, labels=labels)
     program = f"import sys; sys.path.insert(0, {str(tmp_path)!r})"
-    command = programmed(program, f"--embeddings={tmp_path}/x.npz", "--neighbors=scann")
-    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert process.returncode == 0, process.stderr[-3000:]
-    assert process.stdout.count("ScaNN cannot be imported") == 1
+    output = evaluate(f"--embeddings={tmp_path}/x.npz", "--neighbors=scann", first=program)
+    assert output.count("ScaNN cannot be imported") == 1
     tree = load_metrics(tmp_path / "x_evaluation")
     assert "built for another TensorFlow" in tree["about"]["search"]
     assert "map" in ranking(tmp_path / "x_evaluation") and "scann_recall" not in ranking(

@@ -6,17 +6,15 @@ An image is of one colour, and its embedding is that colour: what is near to wha
 import importlib
 import json
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import PIL.Image
 import pytest
 import tensorflow as tf
 
+from tests.command_lines import run
 from tests.data.sources.test_faces import HEADER, face
 from tests.data.sources.trees import write
-from tests.programs import ROOT
 from tfrank.data.prepare.builder import prepare
 from tfrank.data.regions import ARCFACE_POINTS
 from tfrank.run import datasets, evaluation_results, inference
@@ -96,12 +94,12 @@ def test_eval_main_measures_roxford_by_graded_relevance_with_and_without_distrac
     """The first query ranks x e a c y d, and b, which is junk; the second x e, and a, which is junk."""
     folder = write_roxford(tmp_path / "roxford5k")
     records = prepared("roxford5k", folder, distractors=str(folder / "r1m"))
-    command = [sys.executable, "eval_main.py", "--config=configs/landmarks.py"]
+    command = ["eval_main.py", "--config=configs/landmarks.py"]
     command += [f"--saved_model={save_model(tmp_path / 'model')}", f"--config.data.test_records={records}"]
     # A colour stays what it is at any scale.
     command += ["--config.evaluation.scales=0.5,1.0,2.0"]
-    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert process.returncode == 0, process.stderr[-2000:]
+    ended = run(*command)
+    assert ended.status == 0, ended.errors[-2000:]
     output = tmp_path / "model_evaluation" / "roxford5k_records_test"
     found = json.loads((output / "metrics.json").read_text())["rankings"]
     first = {
@@ -245,16 +243,14 @@ def write_ijbc(folder):
 
 def test_eval_main_verifies_the_pairs_of_templates_of_ijb_c(tmp_path):
     records = prepared("ijb_c", write_ijbc(tmp_path / "IJBC"))
-    command = [sys.executable, "eval_main.py", "--config=configs/vgg_face2.py"]
+    command = ["eval_main.py", "--config=configs/vgg_face2.py"]
     command += [f"--saved_model={save_model(tmp_path / 'model')}", f"--config.data.test_records={records}"]
 
-    def run(*flags):
-        return subprocess.run([*command, *flags], cwd=ROOT, capture_output=True, text=True, timeout=300)
-
-    process = run()
-    assert process.returncode == 1 and "12 of 12 images to test on have no box" in process.stderr
-    process = run("--config.data.test_region=face")
-    assert process.returncode == 0, process.stderr[-2000:]
+    ended = run(*command)
+    assert ended.status == 1 and "12 of 12 images to test on have no box" in ended.errors
+    command += ["--config.data.test_region=face"]
+    ended = run(*command)
+    assert ended.status == 0, ended.errors[-2000:]
     output = tmp_path / "model_evaluation" / "IJBC_records_test"
     tree = json.loads((output / "metrics.json").read_text())
     assert tree["rankings"] == {
@@ -273,9 +269,7 @@ def test_eval_main_verifies_the_pairs_of_templates_of_ijb_c(tmp_path):
     )
     assert tree["about"]["protocols"].startswith("template_pairs: pairs of templates, by the cosine")
     page = (output / "report.html").read_text()
-    assert "TAR@FAR 0.1" in page and "75.00" in page and "TAR@FAR x: true accept rate" in process.stdout
+    assert "TAR@FAR 0.1" in page and "75.00" in page and "TAR@FAR x: true accept rate" in ended.output
     assert not list((output / "per_query").iterdir())
-    process = run(
-        *("--config.data.test_region=face", f"--compare_with={output}", f"--output_dir={tmp_path / 'again'}")
-    )
-    assert process.returncode == 1 and "pairs of templates have no queries. Leave out" in process.stderr
+    ended = run(*command, f"--compare_with={output}", f"--output_dir={tmp_path / 'again'}")
+    assert ended.status == 1 and "pairs of templates have no queries. Leave out" in ended.errors

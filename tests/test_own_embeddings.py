@@ -2,14 +2,12 @@
 
 import csv
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.programs import ROOT
+from tests.command_lines import ROOT, CommandLine
 from tests.search import write_model
 from tests.training.runs import state_hashes
 from tfrank.common.checks import InputError
@@ -34,9 +32,7 @@ def features(path):
 
 def start(workdir, path, main="train_main.py"):
     flags = (CONFIG, f"--config.data.source={path}", f"--workdir={workdir}", *SMALL)
-    return subprocess.Popen(
-        [sys.executable, str(ROOT / main), *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    return CommandLine(main, *flags)
 
 
 def finish(*arguments, **options):

@@ -1,15 +1,13 @@
 """Own photos: what a config leaves open, the head that begins as a PCA, the fast road, and what is said."""
 
 import json
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
 from PIL import Image
 
-from tests.programs import ROOT
+from tests.command_lines import run
 from tfrank.common.checks import InputError
 from tfrank.configs import default, own_images
 from tfrank.models.embedding import embedding_model, initialize_head_with_pca, split_at_head
@@ -222,17 +220,9 @@ def photos(tmp_path_factory):
 
 
 def run_of(workdir, photos, *flags):
-    command = [
-        *(sys.executable, "train_main.py", "--config=configs/own_images.py", f"--workdir={workdir}"),
-        *(
-            f"--config.data.source={photos}",
-            "--config.data.image_size=32",
-            "--config.train.evaluate_every=20",
-        ),
-        *flags,
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    return done.returncode, done.stdout, done.stderr
+    fields = ("--config.data.image_size=32", "--config.train.evaluate_every=20")
+    given = ("--config=configs/own_images.py", f"--workdir={workdir}", f"--config.data.source={photos}")
+    return run("train_main.py", *given, *fields, *flags)
 
 
 @pytest.mark.slow

@@ -6,7 +6,8 @@ import sys
 import pytest
 
 import tfrank
-from tests.programs import ROOT, printed_json
+from tests.command_lines import ROOT, run_alone
+from tests.programs import printed_json
 
 PUBLIC_USE = "tests/public_use.py"
 
@@ -25,7 +26,7 @@ def test_parts_that_a_loss_does_not_need_are_imported_when_they_are_used():
         tfrank.evaluation.evaluate, tfrank.callbacks.RetrievalEvaluation, tfrank.data.balanced_batches
         print(json.dumps([before, addons, [part in sys.modules for part in parts]]))
     """
-    assert printed_json("-c", code) == [[False] * 3, 0, [True] * 3]
+    assert printed_json("-c", code, run=run_alone) == [[False] * 3, 0, [True] * 3]
 
 
 @pytest.mark.slow
@@ -33,7 +34,7 @@ def test_what_users_write_has_types_and_runs():
     command = [sys.executable, "-m", "mypy", "--strict", PUBLIC_USE]
     checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert checked.returncode == 0, checked.stdout
-    assert 0 <= printed_json(PUBLIC_USE) <= 1
+    assert 0 <= printed_json(PUBLIC_USE, run=run_alone) <= 1
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.programs import ROOT
+from tests.command_lines import ROOT
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ import sys
 import pytest
 import tensorflow as tf
 
-from tests.programs import ROOT
+from tests.command_lines import ROOT
 from tfrank.common.checks import InputError
 from tfrank.common.files import atomic_write, check_reachable, locked, write_json
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from tests.command_lines import ROOT
 from tests.data import png
-from tests.programs import ROOT
 from tests.training.runs import SMALL
 from tfrank.evaluation.search.scann_probe import scann_problem
 

@@ -6,6 +6,7 @@ import os
 import numpy as np
 import pytest
 
+from tests.command_lines import run_alone
 from tests.data import image_records
 from tests.programs import printed_json
 from tfrank.data.index import COLUMNS, RecordIndex, select
@@ -69,7 +70,7 @@ def test_training_on_many_classes_starts_at_once_and_does_not_grow(tmp_path):
     many = select(one, np.zeros(59_551, int))
     labels, ids = np.arange(59_551) % 11_318, np.arange(59_551).astype(np.bytes_)
     dataclasses.replace(many, label=labels, id=ids).save(str(tmp_path / "many.index"))
-    result = printed_json("-c", MEASURING + TRAINING, str(tmp_path / "many.index"))
+    result = printed_json("-c", MEASURING + TRAINING, str(tmp_path / "many.index"), run=run_alone)
     print(result)
     assert result["seconds"] < 2 and result["bytes"] < 50e6
 
@@ -92,7 +93,7 @@ def test_an_index_of_millions_loads_at_once_and_batches_are_drawn_from_many_clas
     columns["checksum"] = numbers.astype(np.uint32)
     size = np.array([7_000_000])
     RecordIndex(shards=(str(tmp_path / "a.tfrecord"),), size=size, **columns).save(str(tmp_path / "a.index"))
-    result = printed_json("-c", MEASURING + SAMPLING, str(tmp_path / "a.index"))
+    result = printed_json("-c", MEASURING + SAMPLING, str(tmp_path / "a.index"), run=run_alone)
     print(result)
     assert result["records"] == len(numbers)
     # With the sampler, which has read the labels.

@@ -2,17 +2,16 @@
 
 import json
 import shutil
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.command_lines import CommandLine
 from tests.evaluation import embed_run
 from tests.evaluation.embed_replicas import BATCH_SIZES
-from tests.programs import ROOT, printed_json
+from tests.programs import printed_json
 from tfrank.common import files
 from tfrank.common.checks import InputError
 from tfrank.evaluation import embed as module
@@ -228,8 +227,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
 def test_a_process_that_was_killed_goes_on_to_the_same_bytes(tmp_path, monkeypatch, capsys):
     """It notes how far it is after eight images each; killed after the second time."""
 
-    command = [sys.executable, "-m", "tests.evaluation.embed_run", str(tmp_path / "killed"), "0.2"]
-    killed = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    killed = CommandLine("-m", "tests.evaluation.embed_run", tmp_path / "killed", "0.2")
 
     def done():
         note = tmp_path / "killed" / "pass.json"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.programs import ROOT
+from tests.command_lines import ROOT
 from tests.search import write_model
 from tfrank.common.checks import InputError
 from tfrank.export import formats, model_card

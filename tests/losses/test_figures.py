@@ -1,9 +1,6 @@
 """The papers' pictures: what they show is the losses' own values and gradients, and the papers' formulas."""
 
 import math
-import pathlib
-import subprocess
-import sys
 
 import matplotlib.image
 import numpy as np
@@ -11,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests import reference
+from tests.command_lines import run
 from tfrank import losses
 from tfrank.losses import figures
 from tfrank.losses.pnp import pnp_loss
@@ -165,22 +163,17 @@ def test_derivatives_are_the_slopes_of_the_values_above_them(draw, x):
 # The command.
 
 
-def run(output):
-    return subprocess.run(
-        [sys.executable, "-m", "tfrank.losses.figures", f"--output={output}"],
-        cwd=pathlib.Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-    )
+def draw(output):
+    return run("-m", "tfrank.losses.figures", f"--output={output}")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A folder that the command had to make, with what it drew, and what it printed."""
     folder = tmp_path_factory.mktemp("figures") / "a" / "b"
-    done = run(folder)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return folder, done.stdout
+    done = draw(folder)
+    assert done.status == 0, done.errors[-3000:]
+    return folder, done.output
 
 
 # The pictures, with the curves in each column of panels: their colours in Matplotlib's order.
@@ -215,8 +208,8 @@ def test_command_makes_the_folder_and_prints_what_it_drew(folder):
 def test_file_in_the_way_of_the_folder_ends_with_a_message(tmp_path):
     in_the_way = tmp_path / "figures"
     in_the_way.write_text("mine")
-    done = run(in_the_way)
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr and "--workdir" not in done.stderr
-    assert done.stderr.splitlines()[-1].startswith(f"Error: Cannot write to {in_the_way} (File exists).")
+    done = draw(in_the_way)
+    assert done.status == 1
+    assert "Traceback" not in done.errors and "--workdir" not in done.errors
+    assert done.errors.splitlines()[-1].startswith(f"Error: Cannot write to {in_the_way} (File exists).")
     assert in_the_way.read_text() == "mine"

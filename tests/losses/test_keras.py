@@ -1,8 +1,5 @@
 """Every loss under Keras' own compile, fit, evaluate, save and load, on one device."""
 
-import pathlib
-import subprocess
-import sys
 import warnings
 
 import keras
@@ -11,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.cases import slow, slow_but
+from tests.command_lines import run
 from tests.losses import KINDS
 from tests.losses.fresh_process import FEATURES, LABELS, train_one_step
 from tfrank import losses
@@ -141,11 +139,8 @@ def trained(tmp_path_factory):
         model.save(folder / f"{name}.keras")
         train_one_step(model)
         here[name] = model.get_weights()
-    subprocess.run(
-        [sys.executable, "-m", "tests.losses.fresh_process", str(folder)],
-        cwd=pathlib.Path(__file__).parents[2],
-        check=True,
-    )
+    ended = run("-m", "tests.losses.fresh_process", folder)
+    assert ended.status == 0, ended.errors
     there = {name: list(np.load(folder / f"{name}.npz").values()) for name in losses.LOSSES}
     return here, there
 

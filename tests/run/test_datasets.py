@@ -5,16 +5,14 @@ import importlib
 import os
 import pathlib
 import shutil
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.command_lines import run
 from tests.data.prepare import picture, write_images
-from tests.programs import ROOT
 from tfrank.common.checks import InputError
 from tfrank.configs import default, digits
 from tfrank.data.prepare.builder import prepare
@@ -335,6 +333,5 @@ def test_embedding_again_and_again_keeps_no_file_open(config, records, tmp_path)
 
 @pytest.mark.slow
 def test_train_main_has_no_flags_of_prepare():
-    command = [sys.executable, "train_main.py", "--max_skipped=0.5"]
-    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert process.returncode == 1 and "There is no flag --max_skipped" in process.stderr
+    ended = run("train_main.py", "--max_skipped=0.5")
+    assert ended.status == 1 and "There is no flag --max_skipped" in ended.errors

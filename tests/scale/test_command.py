@@ -3,13 +3,12 @@
 import os
 import pathlib
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
 
+from tests.command_lines import CommandLine
 from tests.scale import TWO_PROCESSES, unit, write_embeddings
 
 EMBEDDINGS = unit(np.random.default_rng(0).normal(size=(200, 8)))
@@ -17,8 +16,7 @@ LABELS = np.arange(200) % 23
 
 
 def start(*arguments):
-    command = [sys.executable, "-m", "tfrank.scale.entry_points", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return CommandLine("-m", "tfrank.scale.entry_points", *arguments)
 
 
 def run(*arguments):

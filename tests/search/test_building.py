@@ -6,8 +6,6 @@ import itertools
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -15,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.command_lines import CommandLine
 from tests.data.prepare import prepare_folder, write_images
-from tests.programs import ROOT
 from tests.search import write_model, write_photo, write_photos
 from tfrank import search
 from tfrank.common.checks import InputError
@@ -362,14 +360,11 @@ def test_a_large_index_without_scann_and_faiss_is_searched_exactly_and_says_so(
 @pytest.mark.slow
 def test_an_index_killed_at_any_moment_is_the_old_or_the_new_and_can_be_finished(tmp_path, model, embedder):
     photos = write_photos(tmp_path / "photos", images=200)
-    command = [sys.executable, "-m", "tfrank.search.command", f"--model={model}", f"--images={photos}"]
-    command += [f"--index_dir={tmp_path / 'index'}"]
+    flags = [f"--model={model}", f"--images={photos}", f"--index_dir={tmp_path / 'index'}"]
     code = "import sys, runpy; from tfrank.search import building; building.PART_ROWS = 32;"
-    code += (
-        f"sys.argv = {['x', *command[3:]]!r}; runpy.run_module('tfrank.search.command', run_name='__main__')"
-    )
+    code += f"sys.argv = {['x', *flags]!r}; runpy.run_module('tfrank.search.command', run_name='__main__')"
     for seconds in (0.5, 1, 2):
-        process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.DEVNULL)
+        process = CommandLine("-c", code)
         while process.poll() is None and not list((tmp_path / "index").glob("*.parquet")):
             time.sleep(0.01)
         time.sleep(seconds / 5)

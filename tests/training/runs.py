@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.programs import ROOT
+from tests.command_lines import ROOT, CommandLine, Ended, run
 from tfrank import PNPLoss
 from tfrank.losses.core.batch_statistics import batch_statistics
 from tfrank.training.checkpoints import Checkpoints
@@ -35,18 +35,21 @@ SMALL = (
 )
 
 
-def start(workdir, *flags, main="train_main.py", **options) -> subprocess.Popen:
-    """A process of its own group, so that all of it can be killed."""
-    command = [sys.executable, str(ROOT / main), f"--workdir={workdir}", *SMALL, *flags]
+def start(workdir, *flags, main="train_main.py", **options) -> CommandLine:
+    """A small run."""
+    return CommandLine(main, f"--workdir={workdir}", *SMALL, *flags, **options)
+
+
+def start_alone(workdir, *flags, **options) -> subprocess.Popen:
+    """The same as a process that imports everything itself, and takes the options of `subprocess.Popen`."""
+    command = [sys.executable, "train_main.py", f"--workdir={workdir}", *SMALL, *flags]
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
     return subprocess.Popen(command, start_new_session=True, cwd=ROOT, **options)
 
 
-def finish(workdir, *flags, main="train_main.py") -> tuple[int, str, str]:
-    """Exit status, output and errors of a process that runs to its end."""
-    process = start(workdir, *flags, main=main)
-    output, errors = process.communicate(timeout=300)
-    return process.returncode, output, errors
+def finish(workdir, *flags, main="train_main.py") -> Ended:
+    """How a small run ends."""
+    return run(main, f"--workdir={workdir}", *SMALL, *flags)
 
 
 def state_hashes(workdir) -> dict[str, str]:

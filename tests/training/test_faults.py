@@ -16,6 +16,7 @@ from tests.training.runs import (
     logged_steps,
     saved_step,
     start,
+    start_alone,
     state_hashes,
 )
 from tfrank.common.checks import InputError
@@ -213,7 +214,7 @@ def test_a_disk_that_is_full_is_said_and_with_room_the_same_command_goes_on(tmp_
     def limit(number):
         resource.setrlimit(resource.RLIMIT_FSIZE, (number, number))
 
-    process = start(workdir, *flags, preexec_fn=lambda: limit(200_000))
+    process = start_alone(workdir, *flags, preexec_fn=lambda: limit(200_000))
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "File too large" in the_error(errors) and f"{workdir}/records" in the_error(errors)

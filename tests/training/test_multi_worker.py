@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from tests.training.runs import finish, logged_steps, start, state_hashes
+from tests.training.runs import finish, logged_steps, start, start_alone, state_hashes
 from tests.training.test_cluster import addresses, environment
 from tests.training.test_resume import saved_step
 from tfrank.common.files import locked
@@ -273,7 +273,7 @@ def test_one_who_waits_for_the_others_says_so_at_once_and_can_be_interrupted(tmp
     workers = addresses(2)
     env = {**os.environ, **environment(workers, 0)}
     env.pop("PYTHONUNBUFFERED", None)
-    process = start(tmp_path, MULTI_WORKER, env=env)
+    process = start_alone(tmp_path, MULTI_WORKER, env=env)
     watchdog = threading.Timer(40, process.kill)
     watchdog.start()
     try:

@@ -1,14 +1,11 @@
 """Optimizers against plain loops, PyTorch, and two replicas."""
 
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.training.runs import ROOT
+from tests.command_lines import run
 from tfrank.common.checks import InputError
 from tfrank.training.optimizers import OPTIMIZERS, build_optimizer, check_names
 from tfrank.training.schedules import build_schedule
@@ -188,10 +185,8 @@ def two_replicas(path):
 def test_two_replicas_update_as_one_device_does(tmp_path):
     path = tmp_path / "values.npz"
     code = f"from tests.training.test_optimizers import two_replicas; two_replicas({str(path)!r})"
-    process = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300
-    )
-    assert process.returncode == 0, process.stderr
+    ended = run("-c", code)
+    assert ended.status == 0, ended.errors
     with np.load(path) as values:
         for name in OPTIMIZERS:
             one = train(build(name, **BY_PATH))

@@ -1,24 +1,20 @@
 """Two replicas train the network of the Omniglot run as one device does. A process for each strategy."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
-from tests.training.runs import ROOT
+from tests.command_lines import run
 
 
-def run(strategy, path):
-    command = [sys.executable, "-m", "tests.training.replica_run", strategy, path]
-    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert process.returncode == 0, process.stderr
+def trained(strategy, path):
+    ended = run("-m", "tests.training.replica_run", strategy, path)
+    assert ended.status == 0, ended.errors
     return np.load(path)
 
 
 @pytest.mark.slow
 def test_two_replicas_train_a_convnet_with_batch_norm_as_one_device_does(tmp_path):
-    one, two = (run(name, tmp_path / f"{name}.npz") for name in ("one_device", "mirrored"))
+    one, two = (trained(name, tmp_path / f"{name}.npz") for name in ("one_device", "mirrored"))
     np.testing.assert_allclose(one["losses"], two["losses"], rtol=1e-9)
     for name in one.files:
         if name.startswith("before/"):

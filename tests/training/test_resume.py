@@ -101,7 +101,7 @@ def events_of(workdir, process) -> list[pathlib.Path]:
 def wait_for(moment, workdir, process, chance):
     """Waits till the process is to be killed."""
     if moment == "start-up":
-        return time.sleep(chance.uniform(0.5, 6.0))
+        return time.sleep(chance.uniform(0.1, 3.0))
     first, more = saved_step(workdir), chance.randint(0, 2)
     while len(logged_steps(workdir)) < first + more or not events_of(workdir, process):
         assert process.poll() is None, process.communicate()

@@ -7,7 +7,6 @@ trains in a process of its own, and leaves the weights before and after, and wha
 """
 
 import os
-import subprocess
 import sys
 import types
 
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.training.runs import ROOT
+from tests.command_lines import run
 from tfrank.common.checks import InputError
 from tfrank.configs import digits
 from tfrank.run import datasets, experiment
@@ -68,9 +67,8 @@ def frozen(model):
 
 
 def trained(strategy_name, loss, folder):
-    command = [sys.executable, "-m", "tests.training.test_strategy", strategy_name, loss, str(folder)]
-    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert process.returncode == 0, process.stderr
+    ended = run("-m", "tests.training.test_strategy", strategy_name, loss, folder)
+    assert ended.status == 0, ended.errors
     return np.load(folder / f"{strategy_name}.npz")
 
 

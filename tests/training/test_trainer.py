@@ -19,7 +19,7 @@ from tests.training.runs import (
     finish,
     logged_steps,
     saved_step,
-    start,
+    start_alone,
 )
 from tfrank.common import progress
 from tfrank.common.progress import Progress
@@ -84,7 +84,7 @@ def test_off_a_terminal_a_line_is_shown_every_ten_seconds_or_always(capsys, cloc
 def on_a_terminal(workdir, *flags) -> str:
     """What a whole run writes to a terminal."""
     ours, theirs = pty.openpty()
-    process = start(workdir, *flags, stdout=theirs)
+    process = start_alone(workdir, *flags, stdout=theirs)
     os.close(theirs)
     output = b""
     while True:

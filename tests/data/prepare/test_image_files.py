@@ -15,7 +15,7 @@ import tensorflow as tf
 from PIL import ExifTags, Image, ImageFile, PngImagePlugin
 from sklearn.datasets import load_sample_image
 
-from tests.programs import ROOT
+from tests.command_lines import ROOT
 from tfrank.data.prepare import image_files
 from tfrank.data.prepare.image_files import BadImage, checked_image
 

@@ -11,8 +11,8 @@ import time
 import numpy as np
 import pytest
 
+from tests.command_lines import ROOT
 from tests.data.prepare import files_of, picture, prepare_folder, skipped_in, write_images
-from tests.programs import ROOT
 from tfrank.common.checks import InputError
 from tfrank.data.prepare import builder
 from tfrank.data.record_folder import load_summary

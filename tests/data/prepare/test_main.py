@@ -5,8 +5,8 @@ import re
 
 import pytest
 
+from tests.command_lines import ROOT
 from tests.data.prepare import in_source, listed, prepare_folder
-from tests.programs import ROOT
 from tfrank.data.prepare.__main__ import next_command, table
 from tfrank.data.prepare.builder import prepare
 from tfrank.data.record_folder import open_split

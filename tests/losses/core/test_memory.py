@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.command_lines import run_alone
 from tests.programs import printed_json
 from tfrank.losses.core import padding
 
@@ -10,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 def taken(cause):
     """MB and pieces of memory."""
-    return printed_json("-m", "tests.losses.core.memory_run", cause)
+    return printed_json("-m", "tests.losses.core.memory_run", cause, run=run_alone)
 
 
 @pytest.mark.parametrize("cause", ["smooth_ap", "histogram"])

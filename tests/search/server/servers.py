@@ -6,10 +6,7 @@ import io
 import os
 import pathlib
 import re
-import signal
-import subprocess
-import sys
-import threading
+import time
 from collections.abc import Iterator
 
 import httpx
@@ -18,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image, ImageDraw
 
-from tests.programs import ROOT
+from tests.command_lines import CommandLine
 from tfrank.export.saved_model import export_saved_model
 from tfrank.search import building
 from tfrank.search.embedder import Embedder
@@ -85,9 +82,14 @@ def make_index(folder: pathlib.Path, model: pathlib.Path, images: pathlib.Path) 
 class Server:
     """A server that runs: its address, its process, and a client."""
 
-    def __init__(self, process: subprocess.Popen, url: str):
+    def __init__(self, process: CommandLine, url: str):
         self.process, self.url = process, url
         self.client = httpx.Client(base_url=url, timeout=30)
+
+    @property
+    def log(self) -> list[str]:
+        """The lines that it has written so far."""
+        return "".join(self.process.written()).splitlines()
 
     def search(self, file: bytes | None = None, **fields: object) -> httpx.Response:
         """The answer to a search by a form."""
@@ -107,34 +109,25 @@ class Server:
         return self.client.delete(f"/v1/items/{image_id}", headers=headers)
 
 
-def command_line(*flags: str) -> list[str]:
-    """The command line of the server."""
-    return [sys.executable, "-m", "tfrank.search.server.command", *flags]
+# The program, and the arguments of Python that run it.
+COMMAND = ("-m", "tfrank.search.server.command")
 
 
 @contextlib.contextmanager
 def serving(folder: str, *flags: str, token: str = TOKEN) -> Iterator[Server]:
     """Starts a server at a free port; stops it when the context ends."""
     environment = {**os.environ, "TFRANK_TOKEN": token, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = command_line(f"--index_dir={folder}", "--port=0", *flags)
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    process = CommandLine(*COMMAND, f"--index_dir={folder}", "--port=0", *flags, env=environment)
     try:
-        printed, lines = "", []
-        while not (found := re.search(r"http://\S+", printed)):
-            printed = process.stdout.readline()
-            lines.append(printed)
-            assert printed, "".join(lines)
-        # A full pipe would stop the server.
-        server = Server(process, found[0])
-        server.log = lines
-        threading.Thread(target=lambda: lines.extend(process.stdout), daemon=True).start()
+        while not (found := re.search(r"(http://\S+).*\n", process.written()[0])):
+            assert process.poll() is None, process.written()
+            time.sleep(0.01)
+        server = Server(process, found[1])
         with server.client:
             yield server
     finally:
         if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
+            process.kill()
         process.wait(timeout=30)
 
 

@@ -1,13 +1,11 @@
 """How the command starts, and what it says where it cannot."""
 
 import socket
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
-from tests.programs import ROOT
+from tests.command_lines import ROOT, run
 from tests.search.server import servers
 from tfrank.search import entry_points
 
@@ -22,8 +20,8 @@ from tfrank.search.entry_points import {name}
 
 
 def ended(*command):
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    return done.returncode, done.stderr.strip()
+    status, _, errors = run(*command)
+    return status, errors.strip()
 
 
 def test_a_port_in_use_is_named(index_folder):
@@ -31,13 +29,13 @@ def test_a_port_in_use_is_named(index_folder):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        status, said = ended(*servers.command_line(f"--index_dir={index_folder}", f"--port={port}"))
+        status, said = ended(*servers.COMMAND, f"--index_dir={index_folder}", f"--port={port}")
     assert status == 1 and len(said.splitlines()) == 1
     assert f"port {port} (Address already in use)" in said and "--port" in said
 
 
 def test_a_missing_index_and_no_index_are_named(tmp_path):
-    status, said = ended(*servers.command_line(f"--index_dir={tmp_path / 'none'}"))
+    status, said = ended(*servers.COMMAND, f"--index_dir={tmp_path / 'none'}")
     assert status == 1 and said.endswith("none is not an index folder. Make one with tfrank-index.")
     assert len(said.splitlines()) == 1
 
@@ -45,7 +43,7 @@ def test_a_missing_index_and_no_index_are_named(tmp_path):
 @pytest.mark.parametrize("name, module", [("serve", "fastapi"), ("serve", "pyarrow"), ("index", "pyarrow")])
 def test_a_missing_extra_is_one_line(name, module):
     flags = ["--index_dir=x"]
-    status, said = ended(sys.executable, "-c", WITHOUT.format(name=name), module, *flags)
+    status, said = ended("-c", WITHOUT.format(name=name), module, *flags)
     assert status == 1 and len(said.splitlines()) == 1
     assert module in said and "pip install 'tfrank[serve]'" in said
 

@@ -197,9 +197,9 @@ def test_the_log_has_neither_images_nor_lines_that_a_client_made_up(server):
     marker = "made up"
     server.client.get(f"/v1/items/x%0a{marker}")
     server.search(GOOD)
-    lines = [line for line in list(server.log) if marker in line]
+    lines = [line for line in server.log if marker in line]
     assert all(f"\\n{marker}" in line for line in lines)
-    assert not [line for line in list(server.log) if "PNG" in line]
+    assert not [line for line in server.log if "PNG" in line]
 
 
 @pytest.mark.slow
