@@ -58,7 +58,7 @@ ABLATIONS = {
         of_field("loss.b", (1.0, 2.0, 4.0, 8.0, 16.0)),
     ),
     "images_per_class": (
-        f"images of a class, in batches of {IMAGES} (PNP, Fig. 8c)",
+        f"images of a class, in batches of {IMAGES} (PNP, Fig. 8c; Smooth-AP, Table 5)",
         {"PNP-Dq": PNP["PNP-Dq"], **SMOOTH_AP},
         of_batches({p: IMAGES // p for p in (2, 4, 8, 16)}, {p: p for p in (2, 4, 8, 16)}),
     ),
@@ -68,19 +68,23 @@ ABLATIONS = {
         of_field("loss.temperature", (0.001, 0.003, 0.01, 0.03, 0.1)),
     ),
     "batch": (
-        "images in a batch, 4 of a class (Smooth-AP, Table 5; mAP_Q, Fig. 4)",
+        "images in a batch, 4 of a class (Smooth-AP, Table 5; mAP_Q, Fig. 5)",
         {"PNP-Dq": PNP["PNP-Dq"], **SMOOTH_AP, **MAP_Q},
         of_batches({4 * c: c for c in (8, 16, 32, 64)}, {4 * c: 4 for c in (8, 16, 32, 64)}),
     ),
-    "bins": ("bins of mAP_Q", MAP_Q, of_field("loss.num_bins", (5, 10, 20, 40))),
-    "tie_aware": ("mAP_T in place of mAP_Q", MAP_Q, of_field("loss.tie_aware", (False, True))),
-    "class_weights": ("class weights of mAP_Q", MAP_Q, of_field("loss.class_weights", (False, True))),
+    "bins": ("bins of mAP_Q (Fig. 4)", MAP_Q, of_field("loss.num_bins", (5, 10, 20, 40))),
+    "tie_aware": ("mAP_T in place of mAP_Q (Fig. 8)", MAP_Q, of_field("loss.tie_aware", (False, True))),
+    "class_weights": (
+        "class weights of mAP_Q (Fig. 7)",
+        MAP_Q,
+        of_field("loss.class_weights", (False, True)),
+    ),
     "negative_temperature": (
-        "T_n of RLL",
+        "T_n of RLL (Table 8)",
         RLL,
         of_field("loss.negative_temperature", (0.0, 5.0, 10.0, 15.0, 20.0)),
     ),
-    "margin": ("margin of RLL", RLL, of_field("loss.margin", (0.2, 0.4, 0.6, 0.8))),
+    "margin": ("margin of RLL (Table 10)", RLL, of_field("loss.margin", (0.2, 0.4, 0.6, 0.8))),
     "dynamic": (
         "T_n of RLL at the end of training, 10 at its start (RLL, Table 14)",
         RLL,
