@@ -4,8 +4,9 @@
 
 Each ablation is a set of curves: Recall@1 and mAP of a loss against a setting, all else as in
 configs/omniglot.py. Runs are kept in docs/experiments/ablations_runs.csv, so that the defaults, which many
-curves share, are run once. Writes ablations_NAME.csv and ablations_NAME.png for each, with means over the
-seeds and 95 % intervals over seeds and test classes.
+curves share, are run once. Writes ablations_NAME.csv and ablations_NAME.png for each: means over the seeds
+and 95 % intervals over seeds and test classes, and differences in mAP to the default on the same seeds and
+classes.
 """
 
 import os
@@ -15,7 +16,7 @@ from absl import app, flags
 from matplotlib.figure import Figure
 
 from experiments.intervals import over_seeds_and_classes
-from experiments.runs import RESULTS, Run, run_all, write_results
+from experiments.runs import RESULTS, Result, Run, run_all, write_results
 from tfrank.configs import omniglot
 
 _SOURCE = flags.DEFINE_string("source", None, "Path of the Omniglot archive or folder.", required=True)
@@ -30,14 +31,19 @@ SMOOTH_AP = {"Smooth-AP": ("smooth_ap", {})}
 MAP_Q = {"mAP_Q": ("map_q", {})}
 RLL = {"RLL": ("rll", {})}
 IMAGES = 128
+METRICS = {"Recall@1": "recall_at_1", "mAP": "ap"}
+
+# Name: recipe and fields of the config. Value on the axis: the fields that it changes.
+Losses = dict[str, tuple[str, dict[str, object]]]
+Axis = dict[object, dict[str, object]]
 
 
-def of_field(field: str, values: tuple) -> dict[object, dict[str, object]]:
+def of_field(field: str, values: tuple) -> Axis:
     """What each value on the axis changes, where it is that of one field."""
     return {value: {field: value} for value in values}
 
 
-def of_batches(classes: dict[object, int], examples: dict[object, int]) -> dict[object, dict[str, object]]:
+def of_batches(classes: dict[object, int], examples: dict[object, int]) -> Axis:
     """The same of batches of so many classes and images of each."""
     return {
         value: {"data.classes_per_batch": classes[value], "data.examples_per_class": examples[value]}
@@ -125,7 +131,7 @@ def _at(tree: dict, key: str) -> object:
 def figure(rows: list[dict[str, object]], title: str) -> Figure:
     """mAP and Recall@1 against the setting, with bands of 95 %."""
     drawing = Figure(figsize=(8, 3), layout="constrained")
-    for axes, metric in zip(drawing.subplots(1, 2), ("Recall@1", "mAP")):
+    for axes, metric in zip(drawing.subplots(1, 2), METRICS):
         for loss in dict.fromkeys(row["loss"] for row in rows):
             of_loss = [row for row in rows if row["loss"] == loss]
             places = range(len(of_loss))
@@ -141,27 +147,45 @@ def figure(rows: list[dict[str, object]], title: str) -> Figure:
     return drawing
 
 
+def table(
+    losses: Losses, axis: Axis, results: dict[tuple[str, object], list[Result]]
+) -> list[dict[str, object]]:
+    """A row for each loss and value: means with intervals, and differences in mAP to the default value."""
+    rows = []
+    for (loss, value), of_cell in results.items():
+        row: dict[str, object] = {"loss": loss, "value": value, "seeds": len(of_cell)}
+        for metric, attribute in METRICS.items():
+            interval = over_seeds_and_classes(_of_classes(of_cell, attribute))
+            ends = {"": interval.mean, " low": interval.low, " high": interval.high}
+            row |= {f"{metric}{end}": f"{100 * number:.2f}" for end, number in ends.items()}
+        default = default_value(*losses[loss], axis)
+        change = _of_classes(of_cell, "ap") - _of_classes(results[loss, default], "ap")
+        difference = over_seeds_and_classes(change)
+        row |= {f"mAP - {default}": str(difference), "real": "yes" if difference.real else "no"}
+        rows.append(row)
+    return rows
+
+
+def _of_classes(results, attribute):
+    return np.stack([getattr(one, attribute) for one in results])
+
+
+def default_value(recipe: str, fields: dict[str, object], axis: Axis) -> object:
+    """The value that changes least of the config."""
+    return min(axis, key=lambda value: len(run_of(recipe, fields, axis[value], 0).changes))
+
+
 def main(_):
     path = os.path.join(RESULTS, "ablations_runs.csv")
     shared = {"data.source": os.path.abspath(_SOURCE.value), "evaluation.baselines": False}
-    seeds = range(_SEEDS.value)
     for name in _NAMES.value or ABLATIONS:
         title, losses, axis = ABLATIONS[name]
         cells = [(loss, value) for loss in losses for value in axis]
-        runs = [run_of(*losses[loss], axis[value], seed) for seed in seeds for loss, value in cells]
+        runs = [
+            run_of(*losses[loss], axis[value], seed) for seed in range(_SEEDS.value) for loss, value in cells
+        ]
         results = run_all(runs, path, shared, jobs=_JOBS.value)
-        rows = []
-        for number, (loss, value) in enumerate(cells):
-            row = {"loss": loss, "value": value, "seeds": len(seeds)}
-            for metric, attribute in (("Recall@1", "recall_at_1"), ("mAP", "ap")):
-                values = np.stack([getattr(one, attribute) for one in results[number :: len(cells)]])
-                interval = over_seeds_and_classes(values)
-                row |= {
-                    metric: f"{100 * interval.mean:.2f}",
-                    f"{metric} low": f"{100 * interval.low:.2f}",
-                    f"{metric} high": f"{100 * interval.high:.2f}",
-                }
-            rows.append(row)
+        rows = table(losses, axis, {cell: results[number :: len(cells)] for number, cell in enumerate(cells)})
         write_results(f"ablations_{name}", rows, figure(rows, title))
 
 
