@@ -2,10 +2,13 @@
 
     python -m experiments.losses --data=omniglot --source=images_background_small1.zip [--seeds=10] [--jobs=1]
     python -m experiments.losses --data=birds --source=FEATURES.npz
+    python -m experiments.losses --data=birds_network --source=LIST.csv [--losses="PNP-Dq,RLL"]
 
 The learning rate of each loss is chosen on training classes that are held out, by mAP, before any test class
 is seen. `omniglot` trains a small network from random weights (configs/omniglot.py) on alphabets. `birds` and
-`caltech101` train a linear head on features that a pretrained network has computed; the features come from
+`caltech101` train a linear head on features that a pretrained network has computed. `birds_network` and
+`caltech101_network` train the pretrained network on the photos, as configs/own_images.py does: the best
+weights count, by training classes that it holds out itself. Features and lists come from
 `python -m experiments.features`.
 
 Runs are kept in docs/experiments/losses_DATA_runs.csv; the table is losses_DATA.csv, the figure
@@ -23,10 +26,16 @@ from matplotlib.figure import Figure
 from experiments.intervals import over_seeds_and_classes
 from experiments.recipes import LOSSES
 from experiments.runs import RESULTS, Result, Run, run_all, write_results
+from tfrank.models.weights import PACKAGED
 
-_DATA = flags.DEFINE_enum("data", "omniglot", ["omniglot", "birds", "caltech101"], "What to train on.")
+_DATA = flags.DEFINE_string("data", "omniglot", "What to train on: a key of SETTINGS.")
+flags.register_validator("data", lambda given: given in SETTINGS, "no such data")
 _SOURCE = flags.DEFINE_string("source", None, "Path of the data.", required=True)
 _SEEDS = flags.DEFINE_integer("seeds", 10, "Number of seeds, 0 and up.", lower_bound=1)
+_LOSSES = flags.DEFINE_list(
+    "losses", list(LOSSES), "Which losses; the first is what others are compared with."
+)
+flags.register_validator("losses", lambda given: set(given) <= set(LOSSES), "no such loss")
 _JOBS = flags.DEFINE_integer("jobs", 1, "Runs at once.", lower_bound=1)
 
 METRICS = {"recall_at_1": "Recall@1", "ap": "mAP"}
@@ -56,6 +65,13 @@ HEADS = Setting(
     {"data.train": ["fit"], "data.test": ["held_out"]},
     (3e-5, 1e-4, 3e-4, 1e-3),
 )
+# The whole network, as the config of own photos trains it.
+NETWORKS = Setting(
+    "own_images.py",
+    {"data.name": "csv", "model.weights": PACKAGED, "data.train": ["fit", "held_out"]},
+    {"data.train": ["fit"], "data.test": ["held_out"]},
+    (1e-5, 3e-5, 1e-4),
+)
 SETTINGS = {
     # The runs that choose the rate have half of the steps.
     "omniglot": Setting(
@@ -67,19 +83,23 @@ SETTINGS = {
     "birds": HEADS,
     # Features of objects are nearer to the goal than those of birds, so the best rates are lower.
     "caltech101": HEADS._replace(rates=(1e-5, 3e-5, 1e-4, 3e-4)),
+    "birds_network": NETWORKS,
+    "caltech101_network": NETWORKS,
 }
 
 
-def chosen_rates(setting: Setting, path: str, shared: dict[str, object], jobs: int) -> dict[str, float]:
+def chosen_rates(
+    setting: Setting, losses: list[str], path: str, shared: dict[str, object], jobs: int
+) -> dict[str, float]:
     """The learning rate of each loss with the largest mAP on the held-out training classes, seed 0."""
     runs = [
         _run(setting, loss, {**setting.held_out, "train.learning_rate": rate}, 0)
         for rate in setting.rates
-        for loss in LOSSES
+        for loss in losses
     ]
     results = run_all(runs, path, shared, jobs=jobs)
-    maps = np.reshape([result.metrics["map"] for result in results], (len(setting.rates), len(LOSSES)))
-    return dict(zip(LOSSES, np.array(setting.rates)[maps.argmax(axis=0)].tolist()))
+    maps = np.reshape([result.metrics["map"] for result in results], (len(setting.rates), len(losses)))
+    return dict(zip(losses, np.array(setting.rates)[maps.argmax(axis=0)].tolist()))
 
 
 def _run(setting: Setting, loss: str, changes: dict[str, object], seed: int) -> Run:
@@ -134,21 +154,21 @@ def figure(results: dict[str, list[Result]]) -> Figure:
 
 
 def main(_):
-    name, setting = _DATA.value, SETTINGS[_DATA.value]
+    name, setting, losses = _DATA.value, SETTINGS[_DATA.value], _LOSSES.value
     path = os.path.join(RESULTS, f"losses_{name}_runs.csv")
     shared = {"data.source": os.path.abspath(_SOURCE.value), "evaluation.baselines": False}
-    rates = chosen_rates(setting, path, shared, _JOBS.value)
+    rates = chosen_rates(setting, losses, path, shared, _JOBS.value)
     # All losses with one seed before the next seed, so that a stopped experiment compares all of them.
     runs = [
         _run(setting, loss, {"train.learning_rate": rates[loss]}, seed)
         for seed in range(_SEEDS.value)
-        for loss in LOSSES
+        for loss in losses
     ]
     done = run_all(runs, path, shared, jobs=_JOBS.value)
-    results = {loss: done[number :: len(LOSSES)] for number, loss in enumerate(LOSSES)}
+    results = {loss: done[number :: len(losses)] for number, loss in enumerate(losses)}
     rows = table(results, rates)
     write_results(f"losses_{name}", rows, figure(results))
-    columns = ("Recall@1", "mAP", "Recall@1 - PNP-Dq", "mAP - PNP-Dq")
+    columns = ("Recall@1", "mAP", f"Recall@1 - {losses[0]}", f"mAP - {losses[0]}")
     for row in rows:
         print(f"{row['loss']:<20}", *(f"{row[column]:>26}" for column in columns))
 

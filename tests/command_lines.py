@@ -5,6 +5,7 @@ process like any other: of its own group, with its own files for output, to be i
 """
 
 import atexit
+import contextlib
 import multiprocessing
 import os
 import pathlib
@@ -82,7 +83,9 @@ class CommandLine:
         return tuple(pathlib.Path(path).read_text(errors="backslashreplace") for path in self._paths)
 
     def send_signal(self, number: int) -> None:
-        os.kill(self.pid, number)
+        """Sends a signal, unless the process has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
@@ -108,9 +111,15 @@ def run_alone(*arguments: object, timeout: float = 300, **options) -> Ended:
     return Ended(done.returncode, done.stdout, done.stderr)
 
 
+def accept_interrupt() -> None:
+    """A process that a shell starts in the background ignores Ctrl-C, and so do those that it starts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def _become(arguments, folder, environment, paths, report):
     """Runs a program in this process, as `python` would, and ends it."""
     os.setsid()
+    accept_interrupt()
     for descriptor, path in zip((1, 2), paths):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
     report.send(None)

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.command_lines import ROOT, CommandLine, Ended, run
+from tests.command_lines import ROOT, CommandLine, Ended, accept_interrupt, run
 from tfrank import PNPLoss
 from tfrank.losses.core.batch_statistics import batch_statistics
 from tfrank.training.checkpoints import Checkpoints
@@ -43,7 +43,8 @@ def start(workdir, *flags, main="train_main.py", **options) -> CommandLine:
 def start_alone(workdir, *flags, **options) -> subprocess.Popen:
     """The same as a process that imports everything itself, and takes the options of `subprocess.Popen`."""
     command = [sys.executable, "train_main.py", f"--workdir={workdir}", *SMALL, *flags]
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    options = {**pipes, "preexec_fn": accept_interrupt, **options}
     return subprocess.Popen(command, start_new_session=True, cwd=ROOT, **options)
 
 

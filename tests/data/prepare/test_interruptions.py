@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from tests.command_lines import ROOT
+from tests.command_lines import ROOT, accept_interrupt
 from tests.data.prepare import files_of, picture, prepare_folder, skipped_in, write_images
 from tfrank.common.checks import InputError
 from tfrank.data.prepare import builder
@@ -115,11 +115,6 @@ def command(images, output, *flags):
 
 def run(images, output, *flags):
     return subprocess.run(**command(images, output, *flags), capture_output=True, timeout=300)
-
-
-def accept_interrupt():
-    """A process that a shell starts in the background ignores Ctrl-C, and so do those that it starts."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module")
