@@ -131,6 +131,7 @@ def _at(tree: dict, key: str) -> object:
 def figure(rows: list[dict[str, object]], title: str) -> Figure:
     """mAP and Recall@1 against the setting, with bands of 95 %."""
     drawing = Figure(figsize=(8, 3), layout="constrained")
+    drawing.supxlabel(title, fontsize=9)
     for axes, metric in zip(drawing.subplots(1, 2), METRICS):
         for loss in dict.fromkeys(row["loss"] for row in rows):
             of_loss = [row for row in rows if row["loss"] == loss]
@@ -141,7 +142,6 @@ def figure(rows: list[dict[str, object]], title: str) -> Figure:
             axes.plot(places, mean, "o-", label=loss)
             axes.fill_between(places, low, high, alpha=0.15)
             axes.set_xticks(places, [str(row["value"]) for row in of_loss])
-        axes.set_xlabel(title, fontsize=9)
         axes.set_ylabel(f"{metric} in %")
         axes.legend(fontsize=8)
     return drawing
