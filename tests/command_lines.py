@@ -112,7 +112,7 @@ def run_alone(*arguments: object, timeout: float = 300, **options) -> Ended:
 
 
 def accept_interrupt() -> None:
-    """A process that a shell starts in the background ignores Ctrl-C, and so do those that it starts."""
+    """Lets Ctrl-C interrupt this process. What a shell starts in the background ignores it by default."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
