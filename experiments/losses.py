@@ -28,16 +28,6 @@ from experiments.recipes import LOSSES
 from experiments.runs import RESULTS, Result, Run, run_all, write_results
 from tfrank.models.weights import PACKAGED
 
-_DATA = flags.DEFINE_string("data", "omniglot", "What to train on: a key of SETTINGS.")
-flags.register_validator("data", lambda given: given in SETTINGS, "no such data")
-_SOURCE = flags.DEFINE_string("source", None, "Path of the data.", required=True)
-_SEEDS = flags.DEFINE_integer("seeds", 10, "Number of seeds, 0 and up.", lower_bound=1)
-_LOSSES = flags.DEFINE_list(
-    "losses", list(LOSSES), "Which losses; the first is what others are compared with."
-)
-flags.register_validator("losses", lambda given: set(given) <= set(LOSSES), "no such loss")
-_JOBS = flags.DEFINE_integer("jobs", 1, "Runs at once.", lower_bound=1)
-
 METRICS = {"recall_at_1": "Recall@1", "ap": "mAP"}
 FAR_BELOW = 20  # points of mAP below the median: outside of the figure
 
@@ -86,6 +76,15 @@ SETTINGS = {
     "birds_network": NETWORKS,
     "caltech101_network": NETWORKS,
 }
+
+_DATA = flags.DEFINE_enum("data", "omniglot", list(SETTINGS), "What to train on.")
+_SOURCE = flags.DEFINE_string("source", None, "Path of the data.", required=True)
+_SEEDS = flags.DEFINE_integer("seeds", 10, "Number of seeds, 0 and up.", lower_bound=1)
+_LOSSES = flags.DEFINE_list(
+    "losses", list(LOSSES), "Which losses; the first is what others are compared with."
+)
+flags.register_validator("losses", lambda given: set(given) <= set(LOSSES), "no such loss")
+_JOBS = flags.DEFINE_integer("jobs", 1, "Runs at once.", lower_bound=1)
 
 
 def chosen_rates(

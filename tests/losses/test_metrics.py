@@ -355,6 +355,7 @@ def test_config_makes_an_equal_metric(recipe):
 
 def test_saved_model_is_loaded_with_its_metrics(tmp_path):
     model, labels = compiled_model(), LARGE + CLASSES
+    check_logs(model, labels, by_hand(labels, model(FEATURES)))
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     check_logs(loaded, labels, by_hand(labels, model(FEATURES)))

@@ -12,7 +12,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.losses import KINDS
 from tests.programs import make_two_cpus
 from tfrank import losses, metrics
 from tfrank.common.checks import InputError
@@ -248,8 +247,7 @@ def fit_refusal(strategy):
 
 DECAY = {"regularizer": keras.regularizers.L2(0.1), "options": {"l2": 0.3, "no_decay": ["bias"]}}
 CLIPPED = {"dtype": "float64", "steps": 1, "options": {"clip_norm": CLIP_NORM, "l2": 0.01}}
-# One loss of each kind: that of all the others on replicas is tested in tests/losses.
-RUNS = {name: functools.partial(train, loss=losses.get(name)) for name in KINDS} | {
+RUNS = {name: functools.partial(train, loss=losses.get(name)) for name in losses.LOSSES} | {
     "several embeddings": functools.partial(train, loss=of_several, outputs=3),
     "decay": functools.partial(train, **DECAY),
     "clipped": functools.partial(train, **CLIPPED),
