@@ -11,12 +11,11 @@ classes.
 
 import os
 
-import numpy as np
 from absl import app, flags
 from matplotlib.figure import Figure
 
 from experiments.intervals import over_seeds_and_classes
-from experiments.runs import RESULTS, Result, Run, run_all, write_results
+from experiments.runs import RESULTS, Result, Run, of_classes, run_all, write_results
 from tfrank.configs import omniglot
 
 _SOURCE = flags.DEFINE_string("source", None, "Path of the Omniglot archive or folder.", required=True)
@@ -155,19 +154,15 @@ def table(
     for (loss, value), of_cell in results.items():
         row: dict[str, object] = {"loss": loss, "value": value, "seeds": len(of_cell)}
         for metric, attribute in METRICS.items():
-            interval = over_seeds_and_classes(_of_classes(of_cell, attribute))
+            interval = over_seeds_and_classes(of_classes(of_cell, attribute))
             ends = {"": interval.mean, " low": interval.low, " high": interval.high}
             row |= {f"{metric}{end}": f"{100 * number:.2f}" for end, number in ends.items()}
         default = default_value(*losses[loss], axis)
-        change = _of_classes(of_cell, "ap") - _of_classes(results[loss, default], "ap")
+        change = of_classes(of_cell, "ap") - of_classes(results[loss, default], "ap")
         difference = over_seeds_and_classes(change)
         row |= {f"mAP - {default}": str(difference), "real": "yes" if difference.real else "no"}
         rows.append(row)
     return rows
-
-
-def _of_classes(results, attribute):
-    return np.stack([getattr(one, attribute) for one in results])
 
 
 def default_value(recipe: str, fields: dict[str, object], axis: Axis) -> object:

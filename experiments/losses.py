@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 
 from experiments.intervals import over_seeds_and_classes
 from experiments.recipes import LOSSES
-from experiments.runs import RESULTS, Result, Run, run_all, write_results
+from experiments.runs import RESULTS, Result, Run, of_classes, run_all, write_results
 from tfrank.models.weights import PACKAGED
 
 METRICS = {"recall_at_1": "Recall@1", "ap": "mAP"}
@@ -109,8 +109,7 @@ def _run(setting: Setting, loss: str, changes: dict[str, object], seed: int) -> 
 def table(results: dict[str, list[Result]], rates: dict[str, float]) -> list[dict[str, object]]:
     """A row per loss, best mAP first: means, their intervals, and differences to the first loss."""
     values = {
-        loss: {metric: np.stack([getattr(result, metric) for result in of_loss]) for metric in METRICS}
-        for loss, of_loss in results.items()
+        loss: {metric: of_classes(of_loss, metric) for metric in METRICS} for loss, of_loss in results.items()
     }
     first = next(iter(results))
     rows = []

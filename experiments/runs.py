@@ -103,6 +103,11 @@ def run_all(runs: Iterable[Run], path: str, fields: Mapping[str, object], *, job
     return [done[run.key] for run in runs]
 
 
+def of_classes(results: Sequence[Result], metric: str) -> np.ndarray:
+    """`[results, classes]` of a metric by name, "recall_at_1" or "ap"."""
+    return np.stack([getattr(result, metric) for result in results])
+
+
 def write_results(name: str, rows: Sequence[Mapping[str, object]], figure: Figure) -> None:
     """Writes a table and its figure, NAME.csv and NAME.png."""
     with open(os.path.join(RESULTS, f"{name}.csv"), "w", newline="") as file:
@@ -129,7 +134,7 @@ def _train(run: Run, fields: Mapping[str, object], threads: int) -> dict[str, ob
             metrics = json.load(file)["trained"]
         (evaluation,) = os.listdir(os.path.join(workdir, "evaluation"))
         per_query = os.path.join(workdir, "evaluation", evaluation, "per_query", "leave_one_out.csv")
-        recall, ap = _of_classes(per_query)
+        recall, ap = _read_classes(per_query)
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True
     )
@@ -145,7 +150,7 @@ def _train(run: Run, fields: Mapping[str, object], threads: int) -> dict[str, ob
     }
 
 
-def _of_classes(path: str) -> tuple[np.ndarray, np.ndarray]:
+def _read_classes(path: str) -> tuple[np.ndarray, np.ndarray]:
     """Mean Recall@1 and mean AP of each class."""
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))
