@@ -79,10 +79,18 @@ ABLATIONS = {
     ),
     "bins": ("bins of mAP_Q (Fig. 4)", MAP_Q, of_field("loss.num_bins", (5, 10, 20, 40))),
     "tie_aware": ("mAP_T in place of mAP_Q (Fig. 8)", MAP_Q, of_field("loss.tie_aware", (False, True))),
+    # The same for all in class-balanced batches. Here 256 images are drawn at random, of some classes more.
     "class_weights": (
         "class weights of mAP_Q (Fig. 7)",
         MAP_Q,
-        of_field("loss.class_weights", (False, True)),
+        {
+            weights: {
+                "data.sampler": "uniform",
+                "data.classes_per_batch": 64,
+                "loss.class_weights": weights,
+            }
+            for weights in (False, True)
+        },
     ),
     "negative_temperature": (
         "T_n of RLL (Table 8)",
