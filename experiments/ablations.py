@@ -168,7 +168,7 @@ def table(
         default = default_value(*losses[loss], axis)
         change = of_classes(of_cell, "ap") - of_classes(results[loss, default], "ap")
         difference = over_seeds_and_classes(change)
-        row |= {f"mAP - {default}": str(difference), "real": "yes" if difference.real else "no"}
+        row |= {f"mAP - {default}": str(difference), "significant": "yes" if difference.significant else "no"}
         rows.append(row)
     return rows
 

@@ -7,14 +7,14 @@ from scipy import stats
 
 
 class Interval(NamedTuple):
-    """A mean and the ends of its interval; `real` says that 0 lies outside of it."""
+    """A mean and the ends of its interval; `significant` says that 0 lies outside of it."""
 
     mean: float
     low: float
     high: float
 
     @property
-    def real(self) -> bool:
+    def significant(self) -> bool:
         return self.low > 0 or self.high < 0
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Every loss on the same data, each with its own learning rate, and which differences are real.
+"""Every loss on the same data, each with its own learning rate, and which differences are significant.
 
     python -m experiments.losses --data=omniglot --source=images_background_small1.zip [--seeds=10] [--jobs=1]
     python -m experiments.losses --data=birds --source=FEATURES.npz
@@ -120,7 +120,7 @@ def table(results: dict[str, list[Result]], rates: dict[str, float]) -> list[dic
             row |= {
                 title: f"{100 * metrics[metric].mean():.2f}",
                 f"{title} - {first}": "" if loss == first else str(difference),
-                f"{title} differs": "" if loss == first else ("yes" if difference.real else "no"),
+                f"{title} differs": "" if loss == first else ("yes" if difference.significant else "no"),
             }
         row["dists@intra"], row["dists@inter"] = (
             f"{np.mean([result.metrics[name] for result in results[loss]]):.3f}"

@@ -57,4 +57,4 @@ def test_the_interval_is_students_where_only_seeds_or_only_classes_differ():
 
 
 def test_one_seed_claims_nothing():
-    assert not over_seeds_and_classes(np.ones([1, 5])).real and not over_seeds(np.ones(1)).real
+    assert not over_seeds_and_classes(np.ones([1, 5])).significant and not over_seeds(np.ones(1)).significant

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from tests.command_lines import accept_interrupt
 from tfrank.common.checks import InputError
 from tfrank.training.cluster import Cluster, read_cluster, wait_for_workers
 
@@ -230,6 +231,7 @@ def test_the_port_is_free_again_for_tensorflow():
 
 
 def test_ctrl_c_ends_the_wait():
+    accept_interrupt()
     interrupt = threading.Timer(0.5, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
     interrupt.start()
     started = time.monotonic()
