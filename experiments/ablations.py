@@ -18,12 +18,6 @@ from experiments.intervals import over_seeds_and_classes
 from experiments.runs import RESULTS, Result, Run, of_classes, run_all, write_results
 from tfrank.configs import omniglot
 
-_SOURCE = flags.DEFINE_string("source", None, "Path of the Omniglot archive or folder.", required=True)
-_NAMES = flags.DEFINE_list("names", [], "Which ablations; none: all.")
-flags.register_validator("names", lambda given: set(given) <= set(ABLATIONS), "no such ablation")
-_SEEDS = flags.DEFINE_integer("seeds", 3, "Number of seeds, 0 and up.", lower_bound=2)
-_JOBS = flags.DEFINE_integer("jobs", 1, "Runs at once.", lower_bound=1)
-
 PNP = {variant.capitalize(): ("pnp", {"loss.variant": variant}) for variant in ("o", "ib", "ds", "dq")}
 PNP = {f"PNP-{name}": setting for name, setting in PNP.items()}
 SMOOTH_AP = {"Smooth-AP": ("smooth_ap", {})}
@@ -121,6 +115,14 @@ ABLATIONS = {
     ),
     "noise": ("share of false labels", PNP | SMOOTH_AP, of_field("data.label_noise", (0.0, 0.1, 0.3))),
 }
+
+_SOURCE = flags.DEFINE_string("source", None, "Path of the Omniglot archive or folder.", required=True)
+_NAMES = flags.DEFINE_list("names", [], "Which ablations; none: all.")
+flags.register_validator(
+    "names", lambda given: set(given) <= set(ABLATIONS), f"give one or more of {', '.join(ABLATIONS)}"
+)
+_SEEDS = flags.DEFINE_integer("seeds", 3, "Number of seeds, 0 and up.", lower_bound=2)
+_JOBS = flags.DEFINE_integer("jobs", 1, "Runs at once.", lower_bound=1)
 
 
 def run_of(recipe: str, fields: dict[str, object], changes: dict[str, object], seed: int) -> Run:

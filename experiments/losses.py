@@ -83,7 +83,9 @@ _SEEDS = flags.DEFINE_integer("seeds", 10, "Number of seeds, 0 and up.", lower_b
 _LOSSES = flags.DEFINE_list(
     "losses", list(LOSSES), "Which losses; the first is what others are compared with."
 )
-flags.register_validator("losses", lambda given: set(given) <= set(LOSSES), "no such loss")
+flags.register_validator(
+    "losses", lambda given: set(given) <= set(LOSSES), f"give one or more of {'; '.join(LOSSES)}"
+)
 _JOBS = flags.DEFINE_integer("jobs", 1, "Runs at once.", lower_bound=1)
 
 

@@ -109,12 +109,14 @@ def of_classes(results: Sequence[Result], metric: str) -> np.ndarray:
 
 
 def write_results(name: str, rows: Sequence[Mapping[str, object]], figure: Figure) -> None:
-    """Writes a table and its figure, NAME.csv and NAME.png."""
-    with open(os.path.join(RESULTS, f"{name}.csv"), "w", newline="") as file:
+    """Writes a table and its figure, NAME.csv and NAME.png, and prints where they are."""
+    path = os.path.join(RESULTS, name)
+    with open(f"{path}.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)
-    figure.savefig(os.path.join(RESULTS, f"{name}.png"), dpi=110)
+    figure.savefig(f"{path}.png", dpi=110)
+    print(f"Table and figure: {path}.csv and .png", flush=True)
 
 
 def _train(run: Run, fields: Mapping[str, object], threads: int) -> dict[str, object]:
