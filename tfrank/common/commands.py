@@ -4,6 +4,7 @@ import contextlib
 import functools
 import logging
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -37,7 +38,8 @@ def run(main: Callable[[Any], Any], *, parse: Callable[[list[str]], Any] | None 
     """
     try:
         parse = parse or functools.partial(parse_with_help, main.__module__)
-        app.run(functools.partial(_main, main), flags_parser=parse)
+        with _no_lost_interrupt():
+            app.run(functools.partial(_main, main), flags_parser=parse)
     except (InputError, OSError) as error:
         # The message of any OSError, such as a full disk, names the file and the reason.
         print(f"Error: {error}", file=sys.stderr)
@@ -49,6 +51,26 @@ def run(main: Callable[[Any], Any], *, parse: Callable[[list[str]], Any] | None 
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         sys.exit(130)
+
+
+@contextlib.contextmanager
+def _no_lost_interrupt():
+    """Raises Ctrl-C again that came in a destructor or in the callback of a weak reference.
+
+    Python prints what is raised there and goes on.
+    """
+
+    def again(unraisable):
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+            return before(unraisable)
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+
+    before, sys.unraisablehook = sys.unraisablehook, again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def _main(main, parsed):
