@@ -129,6 +129,7 @@ def _become(arguments, folder, environment, paths, report):
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(environment)
+        tempfile.tempdir = None  # What the server found in its own environment.
         _run(*arguments)
         status = 0
     except SystemExit as error:

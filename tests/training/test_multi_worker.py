@@ -105,8 +105,11 @@ def one_device(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
-    workdir = tmp_path_factory.mktemp("two_workers") / "run"
-    return workdir, run(workdir)
+    folder = tmp_path_factory.mktemp("two_workers")
+    (folder / "temporary").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(folder / "temporary"))
+        return folder / "run", run(folder / "run")
 
 
 def config_of(workdir):
@@ -165,6 +168,7 @@ def test_only_the_chief_speaks_and_writes(one_device, uninterrupted):
     assert (chief_errors, other_errors) == ("", "")
     assert sorted(os.listdir(workdir)) == sorted(os.listdir(one_device))
     assert len(os.listdir(workdir / "tensorboard")) == 1
+    assert not os.listdir(workdir.parent / "temporary")
 
 
 def test_whichever_machine_dies_the_other_says_so_and_the_same_command_goes_on_exactly(

@@ -1,8 +1,10 @@
 """Builds the parts of a run from its config, for training and evaluation; see also `inference`."""
 
+import atexit
 import dataclasses
 import functools
 import os
+import shutil
 import tempfile
 import types
 
@@ -255,7 +257,7 @@ def build_training(
         writes=chief,
     )
     trainer = Trainer(
-        workdir if chief else tempfile.mkdtemp(),
+        workdir if chief else _temporary_folder(),
         model=objective.model,
         step=step,
         summary=lambda labels, outputs: BatchStatistics(**batch_statistics(labels, side_by_side(outputs[0]))),
@@ -268,6 +270,13 @@ def build_training(
     training = Training(model, copy, optimizer, average, checkpoints, trainer, strategy, workdir)
     training.update_copy()
     return training
+
+
+def _temporary_folder():
+    """A folder for the log of a machine that keeps none; removed when the process ends."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _build_slope(config, objective):
