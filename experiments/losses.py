@@ -60,7 +60,7 @@ NETWORKS = Setting(
     "own_images.py",
     {"data.name": "csv", "model.weights": PACKAGED, "data.train": ["fit", "held_out"]},
     {"data.train": ["fit"], "data.test": ["held_out"]},
-    (1e-5, 3e-5, 1e-4),
+    (3e-5, 1e-4, 3e-4),
 )
 SETTINGS = {
     # The runs that choose the rate have half of the steps.
