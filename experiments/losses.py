@@ -169,7 +169,7 @@ def main(_):
     rows = table(results, rates)
     write_results(f"losses_{name}", rows, figure(results))
     columns = ("Recall@1", "mAP", f"Recall@1 - {losses[0]}", f"mAP - {losses[0]}")
-    for row in rows:
+    for row in [{column: column for column in rows[0]}, *rows]:
         print(f"{row['loss']:<20}", *(f"{row[column]:>26}" for column in columns))
 
 
