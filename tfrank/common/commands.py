@@ -70,6 +70,7 @@ def _no_lost_interrupt():
     try:
         yield
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)  # The command has ended.
         sys.unraisablehook = before
 
 
