@@ -2,14 +2,15 @@
 
     python -m tests
 
-TensorFlow keeps every program that XLA compiles: a process that ran all tests would take 8 GB. Arguments go
-to pytest.
+TensorFlow keeps every program that XLA compiles: a process that ran all tests would take 8 GB. What one
+process has compiled, the others read from a folder. Arguments go to pytest.
 """
 
 import concurrent.futures
 import os
 import subprocess
 import sys
+import tempfile
 
 # In an order in which the last three end at nearly the same time.
 PARTS = {
@@ -25,13 +26,15 @@ PARTS["all others"] += [
 ]
 AT_ONCE = 3  # A tenth quicker than two at once on two cores, since parts wait.
 NO_TESTS = 5  # pytest's exit code if it finds none
+SHARED_PROGRAMS = "--tf_xla_persistent_cache_device_types=CPU --tf_xla_persistent_cache_directory="
 
 
-def run(part: list[str], arguments: list[str]) -> tuple[bool, str]:
+def run(part: list[str], arguments: list[str], programs: str) -> tuple[bool, str]:
     """Runs the tests of a part; returns whether all passed, and what pytest printed."""
     command = [sys.executable, "-m", "pytest", "-m", "not slow", *part, *arguments]
+    environment = {"TF_XLA_FLAGS": SHARED_PROGRAMS + programs, **os.environ}
     # Where it is set, each of the many processes would compile all modules again.
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
@@ -42,8 +45,11 @@ def main(arguments: list[str]) -> int:
     """Runs every part, also after one that fails; returns 1 if one failed, else 0."""
     print(f"{len(PARTS)} parts, {AT_ONCE} at once; each is printed when it has ended.", flush=True)
     failed = []
-    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-        names = {pool.submit(run, part, arguments): name for name, part in PARTS.items()}
+    with (
+        tempfile.TemporaryDirectory() as programs,
+        concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool,
+    ):
+        names = {pool.submit(run, part, arguments, programs): name for name, part in PARTS.items()}
         for done in concurrent.futures.as_completed(names):
             name, (passed, printed) = names[done], done.result()
             print(f"\nTests of {name}\n{printed}", flush=True)

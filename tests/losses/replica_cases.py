@@ -50,6 +50,7 @@ MAKERS = {name: functools.partial(losses.get, name) for name in losses.LOSSES} |
 MAKERS["triplet"] = functools.partial(losses.get, "triplet", margin=1.0)
 # With the training step.
 CHANGING = ["rll, dynamic", "recall_at_k, simix", "memory", "weighted sum", "margin", "margin, sampled"]
+WHOLE_MATRICES = ["histogram, few bins", "lifted_structure, unit"]
 ROWS = np.random.default_rng(0).normal(size=(8, 6)).astype("float32")
 KERNEL = np.random.default_rng(1).normal(size=(6, 4)).astype("float32")
 
@@ -65,18 +66,20 @@ class Case(NamedTuple):
 
 
 def _cases():
-    """PNP and Smooth-AP in every way on every batch; of the rest, what they do not share with those two.
+    """PNP in every way on every batch; of the rest, what they do not share with it.
 
-    Losses that score rows share how they gather the batch, so that one batch is enough for each.
+    Losses that score rows share how they gather the batch, so that one batch is enough for each. `fit` is
+    another way for losses that read the step, and for those of whole matrices.
     """
+    in_fit = SETTINGS.keys() & {*CHANGING, *WHOLE_MATRICES}
     for loss, batch in itertools.product(MAKERS, BATCHES):
-        in_full = loss in ("pnp", "smooth_ap")
+        in_full = loss == "pnp"
         if in_full or loss in SETTINGS or batch == "unequal sample weights":
             yield Case(loss, "step", "float32", batch)
         if in_full or loss == "map_q, class weights":
             yield Case(loss, "step without reduction", "float32", batch)
         # Keras' fit itself cannot begin with uneven replicas.
-        if batch != "uneven replicas" and (in_full or (loss in SETTINGS and batch == "ordinary")):
+        if batch != "uneven replicas" and (in_full or (loss in in_fit and batch == "ordinary")):
             yield Case(loss, "fit", "float32", batch)
         if in_full and batch == "ordinary":
             yield Case(loss, "step", "mixed_bfloat16", batch)

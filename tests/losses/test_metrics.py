@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tests import reference
+from tests.cases import slow
 from tests.losses import LABELS, embeddings
 from tests.losses.fresh_process import FEATURES
 from tests.losses.metric_replicas import IN_MODELS, METRICS, RECIPES, Recipe
@@ -300,12 +301,10 @@ def by_hand(labels, rows):
 @pytest.mark.parametrize(
     "policy, jit_compile",
     [
-        # Quick: `test_saved_model_is_loaded_with_its_metrics`.
-        pytest.param("float32", "auto", marks=pytest.mark.slow),
-        pytest.param("float32", True, marks=pytest.mark.slow),
-        pytest.param("float32", False, marks=pytest.mark.slow),
-        pytest.param("mixed_bfloat16", False, marks=pytest.mark.slow),
-        pytest.param("mixed_float16", False, marks=pytest.mark.slow),
+        # Quick, without XLA: `test_saved_model_is_loaded_with_its_metrics`.
+        slow("float32", True),
+        slow("mixed_bfloat16", False),
+        slow("mixed_float16", False),
     ],
     indirect=["policy"],
 )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.cases import slow_but
+from tests.cases import slow, slow_but
 from tfrank.common.checks import InputError
 from tfrank.models import blocks, hub, hub_sizes, safetensors_files
 from tfrank.models.embedding import embedding_model
@@ -232,10 +232,13 @@ def gradients_of(network, images, micro_batch_size=0):
     return compute()
 
 
-@pytest.mark.parametrize("micro_batch_size", [pytest.param(0, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize(
-    "size",
-    [size if size == "tiny_vit" else pytest.param(size, marks=pytest.mark.slow) for size in TINY],
+    "size, micro_batch_size",
+    [
+        ("tiny_vit", 2),
+        slow("tiny_vit", 0),
+        *(slow(size, 2) for size in TINY if size != "tiny_vit"),
+    ],
 )
 def test_recomputed_blocks_give_the_same_values_and_gradients(size, micro_batch_size):
     model = embedding_model(image_size=56, backbone=f"hub/{size}", embedding_dim=4)

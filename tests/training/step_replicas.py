@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tests.losses import KINDS
 from tests.programs import make_two_cpus
 from tfrank import losses, metrics
 from tfrank.common.checks import InputError
@@ -247,7 +248,8 @@ def fit_refusal(strategy):
 
 DECAY = {"regularizer": keras.regularizers.L2(0.1), "options": {"l2": 0.3, "no_decay": ["bias"]}}
 CLIPPED = {"dtype": "float64", "steps": 1, "options": {"clip_norm": CLIP_NORM, "l2": 0.01}}
-RUNS = {name: functools.partial(train, loss=losses.get(name)) for name in losses.LOSSES} | {
+# Losses of all kinds, and one that draws: `tests.losses.replica_cases` has all of them on replicas.
+RUNS = {name: functools.partial(train, loss=losses.get(name)) for name in (*KINDS, "margin")} | {
     "several embeddings": functools.partial(train, loss=of_several, outputs=3),
     "decay": functools.partial(train, **DECAY),
     "clipped": functools.partial(train, **CLIPPED),

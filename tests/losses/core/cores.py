@@ -56,16 +56,23 @@ def rows_for(recipe, queries, gallery):
     return unit, unit if gallery is queries else tf.math.l2_normalize(gallery, axis=1)
 
 
+def values_of(function, core, recipe):
+    """Losses and valid queries of a core of tensors."""
+    query_labels, queries, gallery_labels, gallery, self_index = core
+    queries, gallery = rows_for(recipe, queries, gallery)
+    return function(query_labels, queries, gallery_labels, gallery, self_index)
+
+
 def values_and_gradients(function, core, recipe=None):
     """Losses, valid queries, and the gradients of a sum of the losses with unequal weights.
 
     The function sees rows divided by their norms, unless it is of a loss that takes them as they are.
     """
-    query_labels, queries, gallery_labels, gallery, self_index = tensors(core)
+    core = tensors(core)
+    _, queries, _, gallery, _ = core
     with tf.GradientTape() as tape:
         tape.watch([queries, gallery])
-        seen, seen_gallery = rows_for(recipe, queries, gallery)
-        values, valid = function(query_labels, seen, gallery_labels, seen_gallery, self_index)
+        values, valid = values_of(function, core, recipe)
     weights = tf.linspace(tf.constant(1.0, tf.float64), 2, values.shape[0])
     gradients = tape.gradient(values, [queries, gallery], weights, unconnected_gradients="zero")
     return values, valid, *gradients
@@ -81,14 +88,14 @@ def assert_gradients_are_slopes(function, core, recipe=None):
     query_labels, queries, gallery_labels, gallery, self_index = core
     _, _, of_queries, of_gallery = values_and_gradients(function, core, recipe)
     weights = np.linspace(1, 2, len(queries))
-    for seed in range(3):
+    for seed in range(2):
         random = np.random.default_rng(seed)
         move, gallery_move = random.normal(size=queries.shape), random.normal(size=gallery.shape)
         sums = []
         for step in (1e-6, -1e-6):
             moved = queries + step * move
             moved_gallery = moved if gallery is queries else gallery + step * gallery_move
-            pairs = (query_labels, moved, gallery_labels, moved_gallery, self_index)
-            sums.append(np.sum(weights * values_and_gradients(function, pairs, recipe)[0]))
+            pairs = tensors((query_labels, moved, gallery_labels, moved_gallery, self_index))
+            sums.append(np.sum(weights * values_of(function, pairs, recipe)[0]))
         along = np.sum(of_queries * move) + (gallery is not queries) * np.sum(of_gallery * gallery_move)
         np.testing.assert_allclose(along, (sums[0] - sums[1]) / 2e-6, rtol=1e-5, atol=1e-6)

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tests.cases import slow
 from tests.losses.fresh_process import FEATURES, LABELS, train_one_step
-from tests.losses.proxies import every_loss, every_loss_two_quick, training_model
+from tests.losses.proxies import every_loss, every_loss_two_quick, one_of_each_kind, training_model
 from tests.losses.proxies.replicas import CASES
 from tests.programs import printed_json
 from tfrank import MultiStageModel, losses
@@ -44,7 +44,7 @@ def test_fit_logs_the_loss_computed_by_hand_and_learns(recipe, jit_compile):
     assert [train_one_step(training) for _ in range(10)][-1] < first - 0.05
 
 
-@every_loss_two_quick
+@one_of_each_kind
 def test_large_labels_reach_the_loss_of_fit_unharmed(recipe):
     """In float32 these two classes are one."""
     labels = 2**24 + np.arange(12) % 2
@@ -65,7 +65,7 @@ def test_fit_on_a_label_that_is_not_of_training_names_it():
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", slow("mixed_float16")])
-@every_loss_two_quick
+@one_of_each_kind
 def test_fit_learns_in_mixed_precision(recipe, policy):
     keras.config.set_dtype_policy(policy)
     try:
@@ -136,7 +136,7 @@ def test_two_replicas_give_the_losses_and_the_updates_of_one_device(results, cas
 
 
 @pytest.mark.parametrize("name", [slow("sgd"), "adam"])
-@every_loss_two_quick
+@one_of_each_kind
 def test_a_multiplier_of_10_is_a_10_times_higher_rate_for_proxies_only(recipe, name):
     def trained(rate, **options):
         _, training = compiled(recipe, build_optimizer(name, learning_rate=rate, **options))
@@ -178,7 +178,7 @@ def test_a_step_after_save_and_load_in_a_fresh_process_gives_the_same_bits(train
     assert [weight.tobytes() for weight in here] == [weight.tobytes() for weight in there]
 
 
-@every_loss_two_quick
+@one_of_each_kind
 def test_a_checkpoint_restores_proxies_and_their_slots(recipe, tmp_path):
     def checkpointed():
         _, training = compiled(recipe, build_optimizer("adam", learning_rate=0.01))
@@ -194,7 +194,7 @@ def test_a_checkpoint_restores_proxies_and_their_slots(recipe, tmp_path):
     assert_same(again.get_weights(), training.get_weights(), 0)
 
 
-@every_loss_two_quick
+@one_of_each_kind
 def test_the_export_of_the_embedding_model_is_trained_and_has_no_proxies(recipe, tmp_path):
     def exported(exporting):
         folder = str(tmp_path / exporting.name)
