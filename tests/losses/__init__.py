@@ -140,6 +140,8 @@ SOFT = {
 # One loss of each kind, for what the base class and `core` do for all: of pairs, of soft ranks, of bins, and
 # two of whole matrices, in which queries share a histogram or rows are not normalised.
 KINDS = ("contrastive", "smooth_ap", "map_q", "histogram", "lifted_structure")
+# And one that has weights of its own and reads the step, for what is done around a loss.
+KINDS_AND_STATE = (*KINDS, "margin")
 
 # Settings that change the gradient only: the papers' values know nothing of them.
 OF_THE_GRADIENT = {"constant_gallery"}

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tests.cases import slow, slow_but
 from tests.command_lines import run
-from tests.losses import KINDS
+from tests.losses import KINDS, KINDS_AND_STATE
 from tests.losses.fresh_process import FEATURES, LABELS, train_one_step
 from tfrank import losses
 from tfrank.common.checks import InputError
@@ -26,10 +26,6 @@ def small_model(loss, optimizer="sgd", **compile_arguments):
     model.set_weights([np.random.default_rng(2).integers(-3, 4, size=(6, 4))])
     model.compile(optimizer, loss, **compile_arguments)
     return model
-
-
-# Losses of all kinds, and one that has weights and reads the step.
-SAVED = (*KINDS, "margin")
 
 
 def few(name):
@@ -136,7 +132,7 @@ def trained(tmp_path_factory):
     """Weights after two steps with a save between them: here, and in a fresh process."""
     folder = tmp_path_factory.mktemp("models")
     here = {}
-    for name in SAVED:
+    for name in KINDS_AND_STATE:
         model = small_model(losses.get(name), keras.optimizers.Adam(0.01))
         train_one_step(model)
         model.save(folder / f"{name}.keras")
@@ -144,12 +140,12 @@ def trained(tmp_path_factory):
         here[name] = model.get_weights()
     ended = run("-m", "tests.losses.fresh_process", folder)
     assert ended.status == 0, ended.errors
-    there = {name: list(np.load(folder / f"{name}.npz").values()) for name in SAVED}
+    there = {name: list(np.load(folder / f"{name}.npz").values()) for name in KINDS_AND_STATE}
     return here, there
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SAVED)
+@pytest.mark.parametrize("name", KINDS_AND_STATE)
 def test_a_step_after_save_and_load_in_a_fresh_process_gives_the_same_bits(trained, name):
     here, there = trained
     assert [weight.tobytes() for weight in here[name]] == [w.tobytes() for w in there[name]]

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.losses import KINDS
+from tests.losses import KINDS_AND_STATE
 from tests.programs import make_two_cpus
 from tfrank import losses, metrics
 from tfrank.common.checks import InputError
@@ -248,8 +248,8 @@ def fit_refusal(strategy):
 
 DECAY = {"regularizer": keras.regularizers.L2(0.1), "options": {"l2": 0.3, "no_decay": ["bias"]}}
 CLIPPED = {"dtype": "float64", "steps": 1, "options": {"clip_norm": CLIP_NORM, "l2": 0.01}}
-# Losses of all kinds, and one that draws: `tests.losses.replica_cases` has all of them on replicas.
-RUNS = {name: functools.partial(train, loss=losses.get(name)) for name in (*KINDS, "margin")} | {
+# `tests.losses.replica_cases` has every loss on replicas.
+RUNS = {name: functools.partial(train, loss=losses.get(name)) for name in KINDS_AND_STATE} | {
     "several embeddings": functools.partial(train, loss=of_several, outputs=3),
     "decay": functools.partial(train, **DECAY),
     "clipped": functools.partial(train, **CLIPPED),
