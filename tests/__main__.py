@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
     print(f"{len(PARTS)} parts, {AT_ONCE} at once; each is printed when it has ended.", flush=True)
     failed = []
     with (
-        tempfile.TemporaryDirectory() as programs,
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as programs,
         concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool,
     ):
         names = {pool.submit(run, part, arguments, programs): name for name, part in PARTS.items()}
