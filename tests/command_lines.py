@@ -129,7 +129,9 @@ def _become(arguments, folder, environment, paths, report):
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(environment)
-        tempfile.tempdir = None  # What the server found in its own environment.
+        # What the server found in its own environment.
+        tempfile.tempdir = None
+        sys.dont_write_bytecode = bool(environment.get("PYTHONDONTWRITEBYTECODE"))
         _run(*arguments)
         status = 0
     except SystemExit as error:

@@ -61,7 +61,7 @@ every_loss = pytest.mark.parametrize("recipe", DEFAULTS, ids=str)
 # Without penalty and with: for what the losses share.
 QUICK = ("proxy_nca", "soft_triple")
 one_of_each_kind = pytest.mark.parametrize("recipe", [Recipe(name, {}) for name in QUICK], ids=str)
-# Those are quick; CI tests all.
+# Of every loss those two are quick; CI tests all.
 every_loss_two_quick = pytest.mark.parametrize(
     "recipe",
     [one if one.name in QUICK else slow(one) for one in DEFAULTS],
