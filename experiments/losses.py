@@ -63,11 +63,10 @@ NETWORKS = Setting(
     (3e-5, 1e-4, 3e-4),
 )
 SETTINGS = {
-    # The runs that choose the rate have half of the steps.
     "omniglot": Setting(
         "omniglot.py",
         {},
-        {"data.train": ["Korean", "Latin"], "data.test": ["Balinese"], "train.steps": 300},
+        {"data.train": ["Korean", "Latin"], "data.test": ["Balinese"]},
         (3e-4, 1e-3, 3e-3),
     ),
     "birds": HEADS,
