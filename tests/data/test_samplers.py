@@ -375,7 +375,10 @@ def test_what_cannot_be_promised_is_refused(name, arguments, message):
     "categories, message",
     [
         (np.where(LABELS == 3, -1, LABELS // 3), "3 of 48 records have no category"),
-        (np.where(np.arange(48) == 20, 7, LABELS // 3), "Class 5 is in categories 1 and 7, but a class must"),
+        (
+            np.where(np.arange(48) == 20, 7, LABELS // 3),
+            "Class 5 has the categories 1 and 7, but a class has one",
+        ),
         (
             LABELS // 8,
             r"Category 0 has 8 of 12 classes and would be in 67% of all half batches, .* Choose an",

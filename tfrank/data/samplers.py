@@ -6,6 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from tfrank.common import checks
+from tfrank.common.categories import categories_of_classes
 from tfrank.common.checks import InputError
 from tfrank.data.draws import CLASSES, CLASSES_OF_CATEGORY, category_pairs, draw
 from tfrank.data.index import UNKNOWN
@@ -111,7 +112,7 @@ class CategoryPairsSampler:
             )
         least = examples_per_class if short_classes == "drop" else 1
         members = _Members(labels)
-        names, category = np.unique(_category_of_classes(labels, categories, members), return_inverse=True)
+        names, category = np.unique(_category_of_classes(labels, categories), return_inverse=True)
         self._members, category = members.of_size(least), category[members.sizes >= least]
         counts = np.bincount(category, minlength=len(names))
         for name, count in zip(names, counts):
@@ -267,11 +268,6 @@ class _Members:
         """The number of records of each class."""
         return self._end - self._start
 
-    @property
-    def first(self) -> np.ndarray:
-        """The first record of each class."""
-        return self.all[self._start]
-
     def of_size(self, least: int) -> "_Members":
         """Only the classes with at least so many records."""
         some = copy.copy(self)
@@ -303,7 +299,7 @@ def _of_enough(least):
     return f" with at least {least} images" if least > 1 else ""
 
 
-def _category_of_classes(labels, categories, members):
+def _category_of_classes(labels, categories):
     """Returns `[classes]`, the category of each class; raises InputError if a class has none or two."""
     missing = int((categories == UNKNOWN).sum())
     if missing:
@@ -311,17 +307,7 @@ def _category_of_classes(labels, categories, members):
             f"{missing:,} of {len(categories):,} records have no category. Pairs of categories need one for"
             " every record. Prepare the records with categories, or choose another sampler."
         )
-    of_classes = categories[members.first].astype(np.int64)
-    expected = np.repeat(of_classes, members.sizes)
-    others = members.all[categories[members.all] != expected]
-    if len(others):
-        label = labels[others[0]]
-        both = sorted({int(category) for category in categories[labels == label]})
-        raise InputError(
-            f"Class {label} is in categories {both[0]} and {both[1]}, but a class must be in one. Correct the"
-            " categories of its records."
-        )
-    return of_classes
+    return categories_of_classes(labels, categories[:, None])[1][:, 0]
 
 
 def _half_batches(names, counts, half):
