@@ -206,6 +206,13 @@ def test_what_is_no_whole_pickle_is_refused(load, data):
         load(data)
 
 
+def test_data_may_be_nested_fifty_deep_whatever_pythons_limit_is(load):
+    fifty = b"\x80\x04]" + b"]" * 50 + b"a" * 50 + b"."
+    assert str(load(fifty)) == "[" * 51 + "]" * 51
+    with pytest.raises(InputError, match="nested more than 50 deep"):
+        load(fifty.replace(b"\x04]", b"\x04]]").replace(b".", b"a."))
+
+
 def test_a_web_page_in_place_of_a_pickle_is_called_one(load):
     with pytest.raises(InputError, match=r"gnd\.pkl is damaged, or not a pickle .it is a web page in HTML"):
         load(b"<html>404 Not Found</html>")

@@ -16,6 +16,9 @@ import numpy as np
 from tfrank.common.checks import InputError
 from tfrank.data.prepare.web_page import reason_of_damage
 
+# Objects in objects. A deeper file would reach Python's limit, in whatever runs there, or end the process.
+DEEPEST = 50
+
 
 def load(path: str) -> Any:
     """Reads the object in a pickle, of any protocol up to 4 and of Python 2 or 3.
@@ -67,20 +70,26 @@ class _Unpickler(pickle.Unpickler):
         return type("_Named", (_Call,), {"name": full})
 
 
-def _plain(value, done):
+def _plain(value, done, depth=0):
     """Returns the tree with its calls carried out; `done` maps ids of objects met before to results."""
     if id(value) in done:
         return done[id(value)]
+    if depth > DEEPEST:
+        raise ValueError(f"nested more than {DEEPEST} deep")
+
+    def plain(item):
+        return _plain(item, done, depth + 1)
+
     if isinstance(value, _Call):
-        result = _CALLS[value.name](value, done)
+        result = _CALLS[value.name](value, plain)
     elif type(value) is dict:
         done[id(value)] = result = {}
-        result.update((_plain(key, done), _plain(item, done)) for key, item in value.items())
+        result.update((plain(key), plain(item)) for key, item in value.items())
     elif type(value) is list:
         done[id(value)] = result = []
-        result.extend(_plain(item, done) for item in value)
+        result.extend(map(plain, value))
     elif type(value) is tuple:
-        result = tuple(_plain(item, done) for item in value)
+        result = tuple(map(plain, value))
     elif value is None or type(value) in (bool, int, float, str, bytes):
         result = value
     else:
@@ -89,7 +98,7 @@ def _plain(value, done):
     return result
 
 
-def _encode(call, done):
+def _encode(call, plain):
     """Carries out `_codecs.encode(text, "latin1")`: how Python 3 pickles bytes for Python 2."""
     text, encoding = call.args
     if encoding != "latin1":
@@ -97,13 +106,13 @@ def _encode(call, done):
     return text.encode("latin1")
 
 
-def _empty_bytes(call, done):
+def _empty_bytes(call, plain):
     """Carries out `bytes()`."""
     () = call.args
     return b""
 
 
-def _dtype(call, done):
+def _dtype(call, plain):
     """Builds a dtype of plain values from its code, such as "i8", and its byte order."""
     code, *_ = call.args
     if not re.fullmatch(r"[?biufcSUO]\d*", code):
@@ -117,36 +126,36 @@ def _dtype(call, done):
     return dtype
 
 
-def _array(call, done):
+def _array(call, plain):
     _, shape, dtype, fortran, data = call.state
-    dtype = _plain(dtype, done)
+    dtype = plain(dtype)
     if dtype.hasobject:
         if type(data) is not list:
             raise _Refused("an array of objects that are given as bytes")
         array = np.empty(len(data), object)
         for place, item in enumerate(data):
-            array[place] = _plain(item, done)
+            array[place] = plain(item)
         return array.reshape(shape, order="F" if fortran else "C")
-    data = _bytes(data, done)
+    data = _bytes(data, plain)
     if any(side < 0 for side in shape) or math.prod(shape) * dtype.itemsize != len(data):
         raise ValueError("an array of another size than its data")
     return np.ndarray(shape, dtype, data, order="F" if fortran else "C").copy("K")
 
 
-def _scalar(call, done):
+def _scalar(call, plain):
     dtype, data = call.args
-    dtype = _plain(dtype, done)
+    dtype = plain(dtype)
     if dtype.hasobject:
         raise _Refused("a scalar that is an object")
-    return np.frombuffer(_bytes(data, done), dtype, count=1)[0]
+    return np.frombuffer(_bytes(data, plain), dtype, count=1)[0]
 
 
-def _bytes(data, done):
-    data = _plain(data, done)
+def _bytes(data, plain):
+    data = plain(data)
     return data.encode("latin1") if isinstance(data, str) else data
 
 
-def _alone(call, done):
+def _alone(call, plain):
     """Refuses a call of `numpy.ndarray`: pickles name it as an argument of `_reconstruct` only."""
     raise _Refused(call.name)
 
