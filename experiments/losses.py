@@ -81,7 +81,7 @@ SETTINGS = {
         "omniglot.py",
         {},
         {"data.train": ["Korean", "Latin"], "data.test": ["Balinese"]},
-        (3e-4, 1e-3, 3e-3),
+        (3e-4, 1e-3, 3e-3, 1e-2),
     ),
     "birds": HEADS,
     # Features of objects are nearer to the goal than those of birds, so the best rates are lower.
