@@ -49,18 +49,20 @@ class Setting(NamedTuple):
     rates: tuple[float, ...]
 
 
+# Features and photos have one part of the training classes that is held out (`experiments.features`).
+PARTS_HELD_OUT = ({"data.train": ["fit"], "data.test": ["held_out"]},)
 # A head on frozen features, the last weights, all training classes: what the loss itself does.
 HEADS = Setting(
     "own_embeddings.py",
     {"data.validation_classes": 0, "train.start_share": 0.0, "data.train": ["fit", "held_out"]},
-    ({"data.train": ["fit"], "data.test": ["held_out"]},),
+    PARTS_HELD_OUT,
     (3e-5, 1e-4, 3e-4, 1e-3),
 )
 # The whole network, as the config of own photos trains it.
 NETWORKS = Setting(
     "own_images.py",
     {"data.name": "csv", "model.weights": PACKAGED, "data.train": ["fit", "held_out"]},
-    ({"data.train": ["fit"], "data.test": ["held_out"]},),
+    PARTS_HELD_OUT,
     (3e-5, 1e-4, 3e-4),
 )
 # A small network from random weights, at 32 x 32 pixels, without the softmax that the config adds.
@@ -73,7 +75,7 @@ SMALL_NETWORKS = Setting(
         "model.weights": "random",
         "train.class_loss_weight": 0.0,
     },
-    ({"data.train": ["fit"], "data.test": ["held_out"]},),
+    PARTS_HELD_OUT,
     (3e-4, 1e-3, 3e-3),
 )
 SETTINGS = {

@@ -241,9 +241,6 @@ class _Members:
 
     All are in one array, since arrays of a few numbers take more memory than these. 100 million records of
     5 million classes take 0.5 GB.
-
-    Attributes:
-        all: the numbers of all records, class by class.
     """
 
     def __init__(self, labels: np.ndarray):
@@ -253,7 +250,7 @@ class _Members:
         ordered = labels[by_class]
         first = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
         self._start, self._end = first, np.append(first[1:], len(labels))
-        self.all = by_class.astype(np.uint32 if len(labels) <= 2**32 else np.int64)
+        self._all = by_class.astype(np.uint32 if len(labels) <= 2**32 else np.int64)
 
     def __len__(self) -> int:
         return len(self._start)
@@ -261,7 +258,7 @@ class _Members:
     def __getitem__(self, c: int) -> np.ndarray:
         if not 0 <= c < len(self):
             raise IndexError(c)  # So that iteration ends.
-        return self.all[self._start[c] : self._end[c]].astype(np.int64)
+        return self._all[self._start[c] : self._end[c]].astype(np.int64)
 
     @property
     def sizes(self) -> np.ndarray:
