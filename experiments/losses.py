@@ -76,7 +76,7 @@ SMALL_NETWORKS = Setting(
         "train.class_loss_weight": 0.0,
     },
     PARTS_HELD_OUT,
-    (3e-4, 1e-3, 3e-3),
+    (1e-4, 3e-4, 1e-3, 3e-3),
 )
 SETTINGS = {
     "omniglot": Setting(
