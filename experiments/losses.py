@@ -63,7 +63,7 @@ NETWORKS = Setting(
     "own_images.py",
     {"data.name": "csv", "model.weights": PACKAGED, "data.train": ["fit", "held_out"]},
     PARTS_HELD_OUT,
-    (3e-5, 1e-4, 3e-4),
+    (1e-5, 3e-5, 1e-4, 3e-4),
 )
 # A small network from random weights, at 32 x 32 pixels, without the softmax that the config adds.
 SMALL_NETWORKS = Setting(
