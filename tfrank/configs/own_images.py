@@ -15,7 +15,7 @@ steps follow from the number of classes and images, and are printed with the rea
 - To train in seconds rather than minutes: --config.train.frozen_backbone=True trains the head alone.
 - Without ImageNet weights: --config=configs/own_images.py:multi_similarity --config.model.weights=random
   trains a small network from scratch, at 32 x 32 pixels. A normalized softmax joins the loss. On Caltech-101
-  that loss learns more than PNP, on birds it does not (docs/benchmarks.md). Use it to check your data;
+  multi-similarity learns more than PNP, on birds it does not (docs/benchmarks.md). Use it to check your data;
   pretrained weights give far better results.
 - If mirroring changes the meaning of a photo (text, left and right hands): --config.data.flip=0.
 - On a GPU, larger networks and images: --config.model.backbone=keras/EfficientNetV2B0
