@@ -65,7 +65,7 @@ def pairs_of_oml(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, tuple[
         reduce=False,
         verbose=False,
     )
-    ranks = evaluate(embeddings, labels, ks=KS).ranks
+    ranks = evaluate(embeddings, labels, ks=KS, keep_ranks=True).ranks
     valid = ranks.positives > 0
     pairs = {"map": (metrics.average_precision(ranks), theirs["map"][len(labels) - 1])}
     for k in KS:

@@ -34,7 +34,7 @@ from scipy import stats
 from tfrank.common.files import write_json
 from tfrank.configs import own_images
 from tfrank.evaluation import evaluate
-from tfrank.models.weights import PACKAGED
+from tfrank.models.packaged import PACKAGED
 from tfrank.run import datasets, experiment, inference, settings
 
 _DATA = flags.DEFINE_string("data", None, "Folder of cub50.zip and caltech101.zip.", required=True)
@@ -45,7 +45,7 @@ flags.register_validator("methods", lambda given: set(given) <= {*RUNS, "peer"},
 _FOLDER = flags.DEFINE_string("folder", "runs/photos", "Where the runs go.")
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PRETRAINED = {"model.weights": PACKAGED}
+PRETRAINED = {"model.weights": PACKAGED["mobilenet_v2"].weights}
 # What each row changes of configs/own_images.py.
 RUNS = {
     "default": PRETRAINED,

@@ -5,6 +5,7 @@ import doctest
 import importlib
 import pathlib
 import pkgutil
+import re
 
 import pytest
 
@@ -47,10 +48,64 @@ def imported_by(path: pathlib.Path) -> set[str]:
     return names
 
 
+def texts_of(path: pathlib.Path) -> list[str]:
+    """The texts of a file that may be shown, with {} in place of values; docstrings of functions are not."""
+    texts = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.JoinedStr):
+            parts = (part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
+            texts.append("".join(parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            texts.append(node.value)
+    documented = (ast.Module, ast.FunctionDef, ast.ClassDef)
+    docstrings = {
+        ast.get_docstring(node, clean=False)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, documented)
+    }
+    return [text for text in texts if text not in docstrings]
+
+
+def flags_of(program: str) -> set[str]:
+    """The flags that the module of a command defines."""
+    path = ROOT.joinpath(*program.split(".")[1:]).with_suffix(".py")
+    return set(re.findall(r'DEFINE_\w+\(\s*"(\w+)"', path.read_text()))
+
+
 def folder_of(name: str) -> str | None:
     """The folder of tfrank that a full name lies in, if any."""
     parts = name.split(".")
     return parts[1] if parts[0] == "tfrank" and len(parts) > 1 and parts[1] in FOLDERS else None
+
+
+# The commands whose flags the texts of a folder may name: those that reach them, or that a text names itself.
+COMMANDS_OF = {
+    "run": {"tfrank.run.train", "tfrank.run.evaluate"},
+    "data": {"tfrank.data.prepare.__main__", "tfrank.scale.command"},
+    "export": {"tfrank.export.__main__"},
+    "search": {"tfrank.search.command", "tfrank.search.server.command", "tfrank.scale.command"},
+    "scale": {"tfrank.scale.command"},
+}
+# The folders whose texts may name fields of the config, which are flags of the commands that read one.
+CONFIG = ("run", "configs", "training", "models", "data", "common")
+# A model's operations are refused by all commands that load one.
+LOADING = PROGRAMS - {"tfrank.run.train", "tfrank.data.prepare.__main__"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_texts_name_only_flags_that_the_commands_they_come_from_have(path):
+    folder = path.relative_to(ROOT).parts[0]
+    known = set().union(*map(flags_of, COMMANDS_OF.get(folder, ()))) | {"help"}
+    known |= {"config", "workdir"} if folder in CONFIG else set()
+    if folder == "export":
+        known |= set.intersection(*map(flags_of, LOADING))
+    for text in texts_of(path):
+        named = set(re.findall(r"--([a-z_]+)(?![a-z_-])", text))
+        if "tfrank-export" in text:
+            named -= flags_of("tfrank.export.__main__")
+        # A text that begins with a flag is an argument of another program.
+        if not text.startswith("--") and "tensorboard --logdir" not in text:
+            assert named <= known, text
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -1,5 +1,6 @@
 """The public surface: its names, which are imported when they are used, and its types."""
 
+import os
 import subprocess
 import sys
 
@@ -27,6 +28,22 @@ def test_parts_that_a_loss_does_not_need_are_imported_when_they_are_used():
         print(json.dumps([before, addons, [part in sys.modules for part in parts]]))
     """
     assert printed_json("-c", code, run=run_alone) == [[False] * 3, 0, [True] * 3]
+
+
+@pytest.mark.parametrize("backend", ["numpy", pytest.param("jax", marks=pytest.mark.slow)])
+def test_keras_on_another_backend_is_refused_in_one_sentence(backend):
+    for code in ("import tfrank", "import tfrank.callbacks", "from tfrank.losses import PNPLoss"):
+        command = [sys.executable, "-c", code]
+        ended = subprocess.run(
+            command, cwd=ROOT, env={**os.environ, "KERAS_BACKEND": backend}, capture_output=True, text=True
+        )
+        assert ended.returncode == 1
+        last = ended.stderr.splitlines()[-1]
+        assert last.startswith("ImportError: tfrank needs Keras on TensorFlow") and repr(backend) in last
+        assert last.endswith(
+            "set the environment variable KERAS_BACKEND=tensorflow before Keras is imported."
+        )
+        assert "During handling" not in ended.stderr
 
 
 @pytest.mark.slow

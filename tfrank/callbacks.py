@@ -1,5 +1,6 @@
 """Callback for Keras' `fit`: retrieval metrics at the end of an epoch."""
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -7,16 +8,18 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfrank.common import checks
+from tfrank.common import checks, ignore_labels
 from tfrank.common.checks import InputError
 from tfrank.common.normalize import side_by_side
 from tfrank.evaluation.embed import embed
+from tfrank.evaluation.evaluate_arrays import DISTANCES
 from tfrank.evaluation.ranking_results import leave_one_out
 from tfrank.evaluation.search.by_name import SEARCHES
 
 EXPECTED = (
-    "images [n, ...] with integer labels [n] or [n, 1], as a tuple of two arrays or a batched, finite"
-    " tf.data.Dataset of (images, labels) or of {'image', 'label'}"
+    "images [n, ...], or a dict or list of inputs, with integer labels [n] or [n, 1], as a tuple (inputs,"
+    " labels) or (inputs, labels, weights); or a batched, finite tf.data.Dataset or a PyDataset of such"
+    " tuples, or a Dataset of {'image', 'label'}"
 )
 
 
@@ -40,10 +43,16 @@ class RetrievalEvaluation(keras.callbacks.Callback):
     The model embeds in inference mode, on one device even under a strategy. Training is unchanged, bit for
     bit. Several selected outputs are L2-normalised and concatenated.
 
+    Proxies are no part of the embedding: a model that ends in `loss.proxies()` is evaluated by what goes into
+    that layer.
+
     Args:
-        data: (images, labels), arrays; or a batched `tf.data.Dataset` of (images, labels) or of
-            `{"image": images, "label": labels}`. images: `[n, ...]`, what the model takes. labels: `[n]` or
-            `[n, 1]`, any integer dtype, compared as integers.
+        data: (inputs, labels), or (inputs, labels, weights) as `fit` takes them; the weights are not used.
+            inputs: what the model takes, unchanged: `[n, ...]` of any dtype, strings too, or a dict or a list
+            of several. labels: `[n]` or `[n, 1]`, any integer dtype, compared as integers; with several
+            outputs also a dict or a list of the labels of each, of which those of the chosen output count.
+            Or batches of these: a `tf.data.Dataset` (also of `{"image": images, "label": labels}`), or a
+            `keras.utils.PyDataset`.
         ks: the Ks of Recall@K, at least 1; each K must be below the number of images, others are left out.
         every: epochs between evaluations. The first and the last epoch of a `fit` are always evaluated. In
             between, the logs repeat the last values: without them `ModelCheckpoint` would overwrite the best
@@ -55,6 +64,9 @@ class RetrievalEvaluation(keras.callbacks.Callback):
             these outputs are L2-normalised and concatenated in that order.
         neighbors: "exact", or "scann" for large data: without `val_map`, and with `val_scann_recall`, the
             share of the exact neighbours that ScaNN found.
+        distance: "cosine"; or "euclidean", between the embeddings as they are, for those of a loss that does
+            not normalise them, such as `LiftedStructureLoss`. Only with exact search.
+        ignore_label: the label of images without a class, which are left out; None: there are none.
 
     Raises:
         InputError: an argument is bad. During `fit`: the model has several outputs and `output` selects none;
@@ -72,7 +84,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
 
     def __init__(
         self,
-        data: tuple[np.ndarray, np.ndarray] | tf.data.Dataset,
+        data: tuple | tf.data.Dataset | keras.utils.PyDataset,
         *,
         ks: Sequence[int] = (1, 10),
         every: int = 1,
@@ -80,6 +92,8 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         batch_size: int = 256,
         output: str | int | Sequence[str | int] | None = None,
         neighbors: str = "exact",
+        distance: str = "cosine",
+        ignore_label: int | None = None,
     ):
         super().__init__()
         self._ks = checks.sequence("ks", ks, checks.integer, at_least=1)
@@ -90,7 +104,11 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         self._batch_size = checks.integer("batch_size", batch_size, at_least=1)
         self._output = [output] if isinstance(output, str | int) else output
         self._neighbors = checks.one_of("neighbors", neighbors, SEARCHES)
-        self._data, self._dtype = _checked(data)
+        self._distance = checks.one_of("distance", distance, DISTANCES)
+        if distance != "cosine" and neighbors != "exact":
+            raise InputError('Euclidean distance needs `neighbors="exact"`.')
+        self._ignore_label = ignore_labels.checked(ignore_label)
+        self._data = _checked(data, self._ignore_label)
 
     def on_train_begin(self, logs=None):
         self._values = {}
@@ -101,18 +119,23 @@ class RetrievalEvaluation(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         is_last = epoch + 1 == (self.params or {}).get("epochs")
         if not self._values or is_last or (epoch + 1) % self._every == 0:
-            embeddings, labels = embed(self._embeddings, self._batches())
-            metrics = leave_one_out(embeddings, labels, self._ks, neighbors=self._neighbors)
+            normalized = self._distance == "cosine"
+            embeddings, labels = embed(
+                self._embeddings, self._batches(), unchanged=True, normalized=normalized
+            )
+            kept = ignore_labels.kept(labels, self._ignore_label)
+            embeddings, labels = embeddings[kept], labels[kept]
+            search = {"neighbors": self._neighbors, "distance": self._distance}
+            metrics = leave_one_out(embeddings, labels, self._ks, **search)
             counts = ("queries", "queries_without_positive")
             self._values = {self._prefix + key: metrics[key] for key in metrics if key not in counts}
         logs.update(self._values)
 
-    def _outputs_of(self, images):
-        # `embed` passes float32; `fit` passes the dtype of the data.
-        return self.model(tf.cast(images, self._dtype), training=False)
+    def _outputs_of(self, inputs):
+        return self.model(inputs, training=False)
 
-    def _embeddings(self, images):
-        outputs = self._chosen(self._outputs(images))
+    def _embeddings(self, inputs):
+        outputs = self._chosen(self._outputs(inputs))
         for output in outputs:
             if len(output.shape) != 2:
                 raise InputError(f"The model's output is not [batch, dim]. Its shape is {output.shape}.")
@@ -132,16 +155,18 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         return list(named.values())
 
     def _batches(self) -> Iterator[dict]:
-        pairs = self._data if isinstance(self._data, tf.data.Dataset) else self._slices()
-        for images, labels in pairs:
-            labels = np.asarray(labels).reshape(-1)
-            if len(labels) != len(images):
-                raise checks.invalid("data", EXPECTED, f"{len(images)} images with {len(labels)} labels")
-            yield {"image": images, "label": labels}
+        for batch in _batches_of(self._data, self._batch_size):
+            inputs, labels = _pair(batch)
+            labels = self._labels_of(labels)
+            _check_pair(inputs, labels)
+            yield {"image": inputs, "label": np.asarray(labels).reshape(-1)}
 
-    def _slices(self):
-        for start in range(0, len(self._data[0]), self._batch_size):
-            yield tuple(array[start : start + self._batch_size] for array in self._data)
+    def _labels_of(self, labels):
+        """Returns the labels of the chosen output, where each output has labels of its own."""
+        if not tf.nest.is_nested(labels):
+            return labels
+        named = _named(labels, getattr(self.model, "output_names", []))
+        return named[checks.one_of("output", (self._output or list(named))[0], named)]
 
 
 def _named(outputs: Any, names: Sequence[str]) -> dict:
@@ -152,30 +177,76 @@ def _named(outputs: Any, names: Sequence[str]) -> dict:
     return dict(zip(names if len(set(names)) == len(outputs) else range(len(outputs)), outputs))
 
 
-def _checked(data):
-    """Returns `data` as a dataset of pairs or a pair of arrays, and the dtype of the images."""
+def _checked(data, ignore_label):
+    """Returns the data; raises InputError if they are seen not to be what is expected."""
     if isinstance(data, tf.data.Dataset):
-        spec = data.element_spec
-        if isinstance(spec, dict) and {"image", "label"} <= spec.keys():
-            data = data.map(lambda batch: (batch["image"], batch["label"]))
+        inputs, labels = _pair(data.element_spec)
+        if not tf.nest.is_nested(labels):
+            _check_pair(inputs, labels)
         if data.cardinality() == tf.data.INFINITE_CARDINALITY:
             raise checks.invalid("data", EXPECTED, "a Dataset without end")
-        return data, _image_dtype(data.element_spec)
+        return data
+    if isinstance(data, keras.utils.PyDataset):
+        if data.num_batches is None:
+            raise checks.invalid("data", EXPECTED, "a PyDataset without end")
+        return data
     if not isinstance(data, tuple):
         raise checks.invalid("data", EXPECTED, type(data).__name__)
-    data = tuple(np.asarray(array) for array in data)
-    dtype = _image_dtype(tuple(tf.TensorSpec(array.shape, array.dtype) for array in data))
-    if len(np.unique(data[1])) == len(data[1]):
-        raise InputError("No image of `data` has another of its class, so there is nothing to retrieve.")
-    return data, dtype
+    inputs, labels = map(_arrays, _pair(data))
+    if not tf.nest.is_nested(labels):
+        _check_pair(inputs, labels)
+        classes = np.asarray(labels).reshape(-1)
+        classes = classes[ignore_labels.kept(classes, ignore_label)]
+        if len(np.unique(classes)) == len(classes):
+            raise InputError("No image of `data` has another of its class, so there is nothing to retrieve.")
+    return inputs, labels
 
 
-def _image_dtype(pair):
-    match pair:
-        case (tf.TensorSpec() as images, tf.TensorSpec() as labels) if (
-            labels.dtype.is_integer
-            and any(labels.shape.is_compatible_with(shape) for shape in ([None], [None, 1]))
-            and labels.shape[:1].is_compatible_with(images.shape[:1])
-        ):
-            return images.dtype
-    raise checks.invalid("data", EXPECTED, pair)
+def _arrays(values):
+    """Returns arrays and tensors as they are; lists of numbers or texts, and tables, as arrays."""
+    if isinstance(values, Mapping):
+        return {name: _arrays(one) for name, one in values.items()}
+    if isinstance(values, list | tuple) and any(hasattr(one, "shape") for one in values):
+        return [_arrays(one) for one in values]
+    return values if isinstance(values, tf.Tensor | tf.RaggedTensor) else np.asarray(values)
+
+
+def _pair(batch):
+    """Returns inputs and labels of what `fit` takes: a tuple of two or three, or a dict of our records."""
+    match batch:
+        case {"image": inputs, "label": labels}:
+            return inputs, labels
+        case (inputs, labels) | (inputs, labels, _) if isinstance(batch, tuple):
+            return inputs, labels
+    raise checks.invalid("data", EXPECTED, _shown(batch))
+
+
+def _check_pair(inputs, labels):
+    """Raises InputError unless these arrays, or their specifications, can be inputs with their labels."""
+    sizes = [array.shape[:1] for array in tf.nest.flatten((inputs, labels))]
+    shape = tf.TensorShape(labels.shape)
+    are_labels = tf.as_dtype(labels.dtype).is_integer and (
+        shape.is_compatible_with([None]) or shape.is_compatible_with([None, 1])
+    )
+    same = all(tf.TensorShape(size).is_compatible_with(other) for size in sizes for other in sizes)
+    if not (are_labels and same and len(sizes) > 1):
+        raise checks.invalid("data", EXPECTED, _shown((inputs, labels)))
+
+
+def _shown(batch):
+    """Returns dtypes and shapes in the place of arrays, for a message."""
+    return tf.nest.map_structure(
+        lambda one: f"{one.dtype} {one.shape}" if hasattr(one, "shape") else type(one).__name__, batch
+    )
+
+
+def _batches_of(data, batch_size):
+    if isinstance(data, tf.data.Dataset):
+        yield from data
+    elif isinstance(data, keras.utils.PyDataset):
+        yield from (data[number] for number in range(data.num_batches))
+    else:
+        rows = len(tf.nest.flatten(data[1])[0])
+        for start in range(0, rows, batch_size):
+            part = slice(start, start + batch_size)
+            yield tf.nest.map_structure(operator.itemgetter(part), data)

@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 from tests.command_lines import ROOT
+from tfrank.common import files
 from tfrank.common.checks import InputError
 from tfrank.common.files import atomic_write, check_reachable, locked, write_json
 
@@ -132,3 +133,68 @@ def test_a_store_that_cannot_be_found_is_said_to_in_one_line(monkeypatch):
     with pytest.raises(InputError, match=r"^Cannot reach gs://x/y \(Could not resolve hostname\)\."):
         check_reachable("gs://x/y")
     check_reachable("/a/local/path")
+
+
+@pytest.fixture
+def folder_of_another(tmp_path):
+    """A folder with a file, and with what a reader must not follow or wait for."""
+    folder, secret = tmp_path / "folder", tmp_path / "secret"
+    (folder / "sub").mkdir(parents=True)
+    secret.mkdir()
+    (secret / "a").write_text("secret")
+    (folder / "sub" / "a").write_text("own")
+    (folder / "link").symlink_to(secret / "a")
+    (folder / "inner").symlink_to(folder / "sub" / "a")
+    (folder / "away").symlink_to(secret)
+    (folder / "nowhere").symlink_to(tmp_path / "none")
+    os.mkfifo(folder / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "socket"))
+        yield folder
+
+
+INSIDE = ["link", "inner", "away/a", "nowhere", "pipe", "socket", "sub"]
+OUTSIDE = ["../secret/a", "sub/../sub/a", "/etc/passwd", "", ".", "sub//a", "sub/a/"]
+
+
+@pytest.mark.parametrize("name", [*INSIDE, *OUTSIDE])
+def test_only_a_regular_file_that_lies_below_the_folder_is_opened(folder_of_another, name):
+    with pytest.raises(files.NotRegular, match=r"only regular files are read: '.*(folder|passwd)"):
+        files.open_below(str(folder_of_another), name)
+
+
+def test_a_regular_file_below_a_folder_is_opened_also_if_the_folder_is_a_link(folder_of_another, tmp_path):
+    (tmp_path / "linked").symlink_to(folder_of_another)
+    for folder in (folder_of_another, tmp_path / "linked"):
+        for names in (["sub", "a"], ["sub/a"]):
+            with files.open_below(str(folder), *names) as file:
+                assert file.read() == b"own"
+    with pytest.raises(FileNotFoundError) as error:
+        files.open_below(str(folder_of_another), "sub", "b")
+    assert error.value.filename == str(folder_of_another / "sub" / "b")
+
+
+def test_a_file_that_is_refused_leaves_nothing_open(folder_of_another):
+    before = len(os.listdir("/proc/self/fd"))
+    for name in [*INSIDE, *OUTSIDE]:
+        with pytest.raises(files.NotRegular):
+            files.open_below(str(folder_of_another), name)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_file_of_ones_own_may_be_a_link_and_no_pipe(folder_of_another):
+    with files.open_regular(str(folder_of_another / "link")) as file:
+        assert file.read() == b"secret"
+    for name in ("pipe", "socket", "sub"):
+        with pytest.raises(files.NotRegular):
+            files.open_regular(str(folder_of_another / name))
+
+
+def test_a_folder_that_a_library_reads_has_regular_files_alone(folder_of_another):
+    for names in (["sub"], ["sub", "a"], ["none"]):
+        files.check_regular(str(folder_of_another), *names)
+    for name in ("link", "away/a", "pipe", "socket", "../secret", "sub/.."):
+        with pytest.raises(files.NotRegular):
+            files.check_regular(str(folder_of_another), name)
+    with pytest.raises(files.NotRegular):
+        files.check_regular(str(folder_of_another.parent), "folder")

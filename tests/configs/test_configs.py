@@ -36,7 +36,8 @@ def test_every_loss_has_a_recipe_of_exactly_its_fields_and_defaults():
     for name, loss in CLASSES.items():
         fields = inspect.signature(loss).parameters
         wanted[name] = {key: fields[key].default for key in loss_fields(name)}
-        assert set(fields) - set(wanted[name]) <= {"labels", "categories", "reduction", "name"}
+        others = {"labels", "categories", "reduction", "ignore_label", "name"}
+        assert set(fields) - set(wanted[name]) <= others
     assert wanted == default.LOSS_RECIPES
 
 

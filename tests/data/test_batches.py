@@ -116,6 +116,56 @@ def test_repeated_they_take_any_steps_per_epoch_of_fit(fitted):
     assert fitted(batches, epochs=2, steps_per_epoch=5) == as_the_sampler_draws(range(10))
 
 
+def test_the_first_iteration_begins_at_the_step_that_is_given():
+    batches = balanced_batches(IMAGES, LABELS, steps_per_epoch=4, seed=3, start_step=5, **SIZES)
+    drawn = [images.tolist() for _ in range(2) for images, _ in of_an_iteration(batches)]
+    assert drawn == as_the_sampler_draws(range(5, 13), seed=3)
+
+
+def test_each_iteration_begins_at_the_current_value_of_a_variable():
+    for step in (tf.Variable(2, dtype=tf.int64), keras.Variable(2, dtype="int64")):
+        batches = balanced_batches(IMAGES, LABELS, steps_per_epoch=4, start_step=step, **SIZES)
+        for start in (2, 2, 7):
+            step.assign(start)
+            drawn = [images.tolist() for images, _ in of_an_iteration(batches)]
+            assert drawn == as_the_sampler_draws(range(start, start + 4))
+
+
+class Stop(keras.callbacks.Callback):
+    """Ends the run, as a kill would, in the middle of the third epoch."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if int(self.model.optimizer.iterations) == 10:
+            raise KeyboardInterrupt
+
+
+def test_a_fit_that_was_killed_goes_on_with_the_batches_it_would_have_had(tmp_path):
+    def fit(folder, *others):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input([1]), keras.layers.Dense(4), keras.layers.Dense(3)])
+        model.compile(keras.optimizers.SGD(0.1), tfrank.PNPLoss(temperature=1.0))
+        step = model.optimizer.iterations
+        features = IMAGES[:, None].astype("float32")
+        batches = balanced_batches(features, LABELS, steps_per_epoch=4, start_step=step, **SIZES)
+        backup = keras.callbacks.BackupAndRestore(folder)
+        model.fit(batches, epochs=4, shuffle=False, verbose=0, callbacks=[backup, *others])
+        return model.get_weights()
+
+    wanted = fit(tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path / "killed", Stop())
+    for one, other in zip(fit(tmp_path / "killed"), wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_images_of_the_label_to_ignore_are_in_no_batch():
+    batches = balanced_batches(IMAGES, LABELS, steps_per_epoch=20, ignore_label=-2, **SIZES)
+    drawn = np.concatenate([images for images, _ in of_an_iteration(batches)])
+    assert set(LABELS[drawn]) == {9, 2**40, 5, 7}
+    by_default = balanced_batches(IMAGES, LABELS, ignore_label=-2, **SIZES)
+    assert len(by_default) == (7 + 4 + 4 + 3) // 9
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "float16", "float64", "bool"])
 def test_images_keep_their_dtype_and_shapes_are_known(dtype):
     images = np.zeros([len(LABELS), 4, 5, 1], dtype)
@@ -218,12 +268,26 @@ def test_missing_files_are_named_before_anything_is_read(photos):
         ({"short_classes": "drp"}, 'Did you mean "drop"'),
         ({"seed": -1}, "`seed`"),
         ({"steps_per_epoch": 0}, "`steps_per_epoch`. Expected an integer of at least 1"),
+        ({"start_step": -1}, "`start_step`. Expected an integer of at least 0"),
+        ({"start_step": np.float64(1)}, "`start_step`. Expected an integer of at least 0"),
+        ({"ignore_label": "-1"}, "`ignore_label`. Expected an integer, such as -1, or None"),
+        ({"labels": list("abc") * 7 + ["a", "b"], "ignore_label": 0}, "`ignore_label`.*labels are texts"),
     ],
 )
 def test_bad_arguments_are_refused(given, message):
     given = {"images": IMAGES, "labels": LABELS, **SIZES, **given}
     with pytest.raises(InputError, match=message):
         balanced_batches(given.pop("images"), given.pop("labels"), **given)
+
+
+def test_a_start_that_counts_no_steps_is_refused():
+    accumulating = keras.optimizers.SGD(gradient_accumulation_steps=2)
+    for start, message in (
+        (tf.Variable(1.0), "Expected a variable of one integer"),
+        (accumulating.iterations, "this tensor would be the same in each epoch"),
+    ):
+        with pytest.raises(InputError, match=f"`start_step`.*{message}"):
+            balanced_batches(IMAGES, LABELS, start_step=start, **SIZES)
 
 
 def mirrored_losses():

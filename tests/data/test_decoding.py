@@ -1,7 +1,9 @@
 """Photos decoded to no more pixels than are looked at, and upright as viewers show them."""
 
+import contextlib
 import io
 import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from sklearn.datasets import load_sample_images
 
 from tfrank.data.decoding import RATIOS, SPARE, decode, decode_reduced, exif_orientation, full_extent, upright
 from tfrank.data.images import ImageLoader
-from tfrank.data.prepare.image_files import checked_image
+from tfrank.data.prepare.image_files import BadImage, checked_image
 from tfrank.data.transforms import Transform, evaluation_transform, training_transform
 
 # A temple and a flower, 640 x 427 pixels.
@@ -146,6 +148,24 @@ def with_segments(*segments):
     return PLAIN[:2] + b"".join(segments) + PLAIN[2:]
 
 
+XMP = (
+    b"http://ns.adobe.com/xap/1.0/\0<x:xmpmeta xmlns:x='adobe:ns:meta/'><rdf:RDF xmlns:rdf="
+    b"'http://www.w3.org/1999/02/22-rdf-syntax-ns#'><rdf:Description xmlns:tiff='http://ns.adobe.com/tiff/1.0/'"
+    b" tiff:Orientation='6'/></rdf:RDF></x:xmpmeta>"
+)
+
+
+def png_with(name, late=False):
+    """A PNG with orientation 6 in a chunk before or behind its pixels."""
+    file = io.BytesIO()
+    PHOTO.resize((32, 24)).save(file, "PNG")
+    data, content = file.getvalue(), exif("<", 6)[10:]
+    extra = struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+    at = data.index(b"IEND" if late else b"IDAT") - 4
+    return data[:at] + extra + data[at:]
+
+
+# By the rules of Chromium, see `benchmarks.pictures`.
 FOUND = {
     "little-endian": with_segments(exif("<", 6)),
     "big-endian": with_segments(exif(">", 6)),
@@ -154,7 +174,12 @@ FOUND = {
     "after bytes of filling": with_segments(b"\xff\xff", exif("<", 6)),
     "among many tags": with_segments(exif("<", 6, before=40)),
     "a directory elsewhere": with_segments(exif(">", 6, at=100)),
-    "in four bytes": with_segments(exif("<", 6, kind=4)),
+    "after many segments": with_segments(
+        *[segment(0xE2, bytes(60_000))] * 5, *[segment(0xFE, b"")] * 99, exif("<", 6)
+    ),
+    "after one that does not exist": with_segments(exif("<", 6, before=1)),
+    "in the first of two": with_segments(exif("<", 6), exif("<", 3)),
+    "in a PNG": png_with(b"eXIf"),
 }
 NOT_FOUND = {
     "nothing": b"",
@@ -165,6 +190,11 @@ NOT_FOUND = {
     "orientation 0": with_segments(exif("<", 0)),
     "orientation 9": with_segments(exif(">", 9)),
     "two orientations": with_segments(exif(">", 6, count=2)),
+    "in four bytes": with_segments(exif("<", 6, kind=4)),
+    "in XMP": with_segments(segment(0xE1, XMP)),
+    "in the second of two": with_segments(segment(0xE1, b"Exif\0\0junk"), exif("<", 6)),
+    "in a chunk of a PNG that is none": png_with(b"exIf"),
+    "behind the pixels of a PNG": png_with(b"eXIf", late=True),
     "a byte order that does not exist": with_segments(segment(0xE1, b"Exif\0\0XX*\0" + bytes(40))),
     "a directory beyond the end": with_segments(segment(0xE1, b"Exif\0\0MM\0*\xff\xff\xff\xff")),
     "a segment beyond the end": PLAIN[:2] + b"\xff\xe1\xff\xff",
@@ -174,13 +204,16 @@ NOT_FOUND = {
 
 
 @pytest.mark.parametrize("kind", FOUND)
-def test_the_orientation_is_found_wherever_it_stands(kind):
+def test_the_orientation_is_found_wherever_browsers_heed_it(kind):
     assert exif_orientation(FOUND[kind]) == 6
+    assert "turned" in checked_image(FOUND[kind]).changes
 
 
 @pytest.mark.parametrize("kind", NOT_FOUND)
 def test_without_a_valid_orientation_it_is_1(kind):
     assert exif_orientation(NOT_FOUND[kind]) == 1
+    with contextlib.suppress(BadImage):
+        assert "turned" not in checked_image(NOT_FOUND[kind]).changes
 
 
 def test_the_orientation_of_damaged_metadata_is_one_that_exists():
@@ -191,12 +224,18 @@ def test_the_orientation_of_damaged_metadata_is_one_that_exists():
         assert 1 <= found(tf.constant(data.tobytes())) <= 8
 
 
-def test_png_is_served_as_it_is_whatever_its_metadata_say():
-    file, tags = io.BytesIO(), Image.Exif()
-    tags[ExifTags.Base.Orientation] = 6
-    PHOTO.save(file, "PNG", exif=tags.tobytes())
+@pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA", "P", "1"])
+@pytest.mark.parametrize("format", ["PNG", "WEBP"])
+def test_transparency_is_served_over_white_as_its_record_has_it(format, mode):
+    image = PHOTO.resize((64, 48)).convert(mode)
+    if "A" in mode:
+        image.putalpha(PHOTOS[1].resize((64, 48)).convert("L"))
+    options = {"transparency": 3} if (mode, format) == ("P", "PNG") else {}
+    file = io.BytesIO()
+    image.save(file, format, lossless=True, **options)
     loader = ImageLoader(transform=Transform(size=30), full_size=True)
-    np.testing.assert_array_equal(loader.serve(tf.constant(file.getvalue())), np.asarray(PHOTO))
+    wanted = decode(tf.constant(checked_image(file.getvalue()).encoded))
+    np.testing.assert_allclose(loader.serve(tf.constant(file.getvalue())), wanted, atol=1)
 
 
 @pytest.mark.parametrize("data", [b"", b"no image", b"\xff\xd8\xff", PLAIN[:100]])

@@ -302,26 +302,31 @@ def test_a_uniform_batch_holds_the_next_images_of_a_shuffle_and_none_twice(case)
 
 
 @pytest.mark.parametrize("kind", [ClassBalancedSampler, CategoryPairsSampler])
-def test_a_batch_of_384_from_a_hundred_thousand_classes_takes_under_two_milliseconds(kind):
+def test_a_batch_from_a_hundred_thousand_classes_takes_under_one_and_a_half_times_its_shuffles(kind):
     """In the first epoch of the images, and in a later one.
 
-    By the clock of the thread, the best of three rounds: what else the machine does is no part of it.
+    The shuffles are NumPy's own, one for each of the 96 classes. They and the batch are timed in turn, by the
+    clock of the thread, so that a core which is slow for a while is slow for both.
     """
     labels = np.repeat(np.arange(100_000), 33)
     coarse = [labels % 12] if kind is CategoryPairsSampler else []
     begin = time.thread_time()
     sampler = kind(labels, *coarse, classes_per_batch=96, examples_per_class=4)
     assert time.thread_time() - begin < 3
+
+    def shuffles(step):
+        for c in range(96):
+            np.random.Generator(np.random.Philox([step, c])).permutation(33)
+
     for first in (1, 50_000):
-        rounds = []
-        for start in range(first, first + 150, 50):
-            seconds = []
-            for step in range(start, start + 50):
-                begin = time.thread_time()
-                sampler.batch(step)
-                seconds.append(time.thread_time() - begin)
-            rounds.append(np.median(seconds))
-        assert min(rounds) < 2e-3
+        ratios = []
+        for step in range(first, first + 100):
+            times = [time.thread_time()]
+            for work in (shuffles, sampler.batch):
+                work(step)
+                times.append(time.thread_time())
+            ratios.append((times[2] - times[1]) / (times[1] - times[0]))
+        assert np.median(ratios) < 1.5
 
 
 # What cannot be promised.

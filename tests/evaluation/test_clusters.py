@@ -1,10 +1,12 @@
 """Distances within and between classes against all pairs, and NMI."""
 
 import math
+import os
 
 import numpy as np
 import pytest
 
+from tests.command_lines import run_alone
 from tests.evaluation import LABELS, ROWS, every_rows
 from tests.reference import metrics as oracle
 from tfrank.common.checks import InputError
@@ -113,3 +115,21 @@ def test_iterations_move_the_clusters():
 def test_bad_arguments_are_named(argument):
     with pytest.raises(InputError, match=f"`{next(iter(argument))}`. Expected an integer of at least"):
         nmi(ROWS["distinct"], LABELS, **argument)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "clusters.cluster_agreement(rows, np.arange(40) % 3)",
+        "curves.map_2d(rows)",
+    ],
+)
+def test_nothing_is_printed_where_cores_cannot_be_counted(tmp_path, code):
+    """As in a container that has neither lscpu nor the number in /proc/cpuinfo."""
+    imports = "import numpy as np; from tfrank.evaluation import clusters"
+    more = "from tfrank.evaluation.report import curves"
+    rows = "rows = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)"
+    # scikit-learn does not count where the number of threads is set.
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    done = run_alone("-c", f"{imports}; {more}; {rows}; {code}", env={**environment, "PATH": str(tmp_path)})
+    assert done == (0, "", "")

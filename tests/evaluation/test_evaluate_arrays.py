@@ -9,9 +9,11 @@ from tests import reference
 from tests.evaluation import LABELS, ROWS, on_circle
 from tests.reference import metrics as oracle
 from tfrank.common.checks import InputError
+from tfrank.evaluation.euclidean import euclidean_rows
 from tfrank.evaluation.evaluate_arrays import evaluate, unit_rows
 from tfrank.evaluation.ranking_results import leave_one_out
 from tfrank.evaluation.search import by_name
+from tfrank.evaluation.search.exhaustive import exact
 
 # Not the function of that name, which the folder offers.
 module = sys.modules["tfrank.evaluation.evaluate_arrays"]
@@ -51,18 +53,29 @@ CATEGORIES = np.stack([LABELS % 4, LABELS % 2], axis=1)
 
 @pytest.mark.parametrize("rows", [DISTINCT, TIED], ids=["distinct", "tied"])
 @pytest.mark.parametrize("levels", [1, 2])
-def test_hierarchical_ap_is_that_of_the_plain_loops(rows, levels):
-    wanted = []
+def test_metrics_of_graded_relevance_are_those_of_the_plain_loops(rows, levels):
+    wanted = {"hierarchical_ap": [], "graded_ndcg": [], "asi": []}
     of_levels = [CATEGORIES[:, 0], LABELS] if levels == 1 else [*CATEGORIES.T[::-1], LABELS]
     for q, similarity in enumerate((rows @ rows.T).tolist()):
         shared = np.sum([numbers == numbers[q] for numbers in of_levels], axis=0).tolist()
         others = sorted(set(range(60)) - {q}, key=lambda j: (-similarity[j], shared[j]))
-        wanted.append(oracle.hierarchical_ap([shared[j] for j in others], levels + 1))
+        ranking = [shared[j] for j in others]
+        wanted["hierarchical_ap"].append(oracle.hierarchical_ap(ranking, levels + 1))
+        wanted["graded_ndcg"].append(oracle.graded_ndcg(ranking))
+        wanted["asi"].append(oracle.average_set_intersection(ranking))
     found = evaluate(rows, LABELS, ks=KS, categories=CATEGORIES[:, :levels])
-    np.testing.assert_allclose(found.per_query["hierarchical_ap"], wanted, rtol=1e-12)
     valid = np.isfinite(found.per_query["ap"])
-    assert found.metrics["hierarchical_map"] == pytest.approx(np.mean(np.array(wanted)[valid]))
-    assert "H-AP" in str(found)
+    for name, values in wanted.items():
+        np.testing.assert_allclose(found.per_query[name], values, rtol=1e-12, err_msg=name)
+        mean = found.metrics["hierarchical_map" if name == "hierarchical_ap" else name]
+        assert mean == pytest.approx(np.mean(np.array(values)[valid]))
+    assert all(title in str(found) for title in ("H-AP:", "Graded nDCG:", "ASI:"))
+
+
+def test_metrics_of_graded_relevance_are_1_for_a_perfect_ranking():
+    """One category for all, and a perfect ranking."""
+    perfect = evaluate(np.eye(3)[[0, 0, 1, 1, 2, 2]], np.arange(6) // 2, ks=[1], categories=np.zeros(6, int))
+    assert [perfect.metrics[name] for name in ("hierarchical_map", "graded_ndcg", "asi")] == [1, 1, 1]
 
 
 def test_hierarchical_ap_of_queries_and_a_gallery_of_their_own():
@@ -91,7 +104,13 @@ def test_hierarchical_ap_of_queries_and_a_gallery_of_their_own():
         ({"categories": CATEGORIES * 0.5}, "`categories`. Expected 60 integers"),
         ({"categories": np.arange(60)}, r"Class \d+ has the categories \d+ and \d+, but a class has one"),
         ({"gallery_categories": CATEGORIES}, "if and only if there is a gallery"),
-        ({"categories": CATEGORIES, "search": "scann"}, "Only exact search measures H-AP"),
+        (
+            {"categories": CATEGORIES, "search": "scann"},
+            "Only exact search measures H-AP, graded nDCG and ASI",
+        ),
+        ({"distance": "euclidean", "search": "scann"}, "Only exact search ranks by Euclidean distance"),
+        ({"distance": "l2"}, "`distance`. Expected one of"),
+        ({"keep_ranks": True, "search": "scann"}, "Only exact search gives all ranks"),
         ({"cutoffs": True, "search": "scann"}, "Only exact search measures mAP@K, nDCG@K and MRR@K"),
     ],
 )
@@ -110,7 +129,7 @@ def test_each_image_in_turn_is_a_query_as_in_the_plain_loops(rows, with_junk):
         positives = set(np.flatnonzero(LABELS[q] == LABELS).tolist()) - ignored
         rankings.append(reference.ranking_of(similarity, positives, ignored))
     assert None in rankings
-    assert_as_ranked(evaluate(rows, LABELS, ks=KS, junk=junk), rankings)
+    assert_as_ranked(evaluate(rows, LABELS, ks=KS, junk=junk, keep_ranks=True), rankings)
 
 
 @pytest.mark.parametrize("with_ids", [False, True])
@@ -130,7 +149,55 @@ def test_queries_and_a_gallery_are_ranked_as_in_the_plain_loops(with_ids, with_j
         similarity = (TIED[order] @ TIED[q]).tolist()
         rankings.append(reference.ranking_of(similarity, positives, ignored))
     gallery = {"gallery_embeddings": TIED[order], "gallery_labels": LABELS[order]}
-    assert_as_ranked(evaluate(TIED[:30], LABELS[:30], **gallery, **ids, ks=KS, junk=junk), rankings)
+    found = evaluate(TIED[:30], LABELS[:30], **gallery, **ids, ks=KS, junk=junk, keep_ranks=True)
+    assert_as_ranked(found, rankings)
+
+
+# Norms from 0.1 to 10 about a far point; rows of small integers, whose distances are often equal, too.
+FAR = np.float32(DISTINCT * np.random.default_rng(3).uniform(0.1, 10, size=(60, 1)) + 30)
+COARSE = np.random.default_rng(4).integers(-2, 3, size=(60, 4)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "rows, scale",
+    [
+        (FAR, 1),
+        (COARSE, 1),
+        (np.float16(COARSE), 1),
+        (COARSE + 1000, 1),
+        (COARSE * np.float64(2) ** 600, 2**600),
+    ],
+    ids=["far", "coarse", "half", "coarse and far", "huge"],
+)
+@pytest.mark.parametrize("apart", [False, True])
+def test_ranking_by_euclidean_distance_is_that_of_the_plain_loops(rows, scale, apart):
+    """Equal distances are ties."""
+    queries, rest = np.arange(30) if apart else np.arange(60), np.arange(30, 60) if apart else np.arange(60)
+    plain = np.float64(rows) / scale
+    rankings = []
+    for q in queries:
+        similarity = [-sum((a - b) ** 2 for a, b in zip(plain[q], plain[j])) for j in rest]
+        ignored = set() if apart else {int(q)}
+        positives = {place for place, j in enumerate(rest) if LABELS[j] == LABELS[q]} - ignored
+        rankings.append(reference.ranking_of(similarity, positives, ignored))
+    more = {"gallery_embeddings": rows[rest], "gallery_labels": LABELS[rest]} if apart else {}
+    found = evaluate(rows[queries], LABELS[queries], **more, ks=KS, distance="euclidean", keep_ranks=True)
+    assert_as_ranked(found, rankings)
+    assert "Ranked by the Euclidean distance" in str(found)
+
+
+def test_euclidean_distance_and_cosine_differ_where_norms_do_and_agree_where_they_do_not():
+    rows = DISTINCT * np.random.default_rng(3).uniform(0.1, 10, size=(60, 1))
+    by = {distance: evaluate(rows, LABELS, ks=KS, distance=distance).metrics for distance in module.DISTANCES}
+    assert abs(by["cosine"]["map"] - by["euclidean"]["map"]) > 0.01
+    unit = [evaluate(DISTINCT, LABELS, ks=KS, distance=distance).metrics for distance in module.DISTANCES]
+    assert unit[0] == pytest.approx(unit[1])
+
+
+def test_the_nearest_by_euclidean_distance_are_found_by_exact_search():
+    found = exact(*euclidean_rows(FAR[:20], FAR), 5).index
+    distance = np.linalg.norm(np.float64(FAR[:20, None]) - FAR, axis=2)
+    np.testing.assert_array_equal(found, np.argsort(distance, axis=1)[:, :5])
 
 
 def test_a_query_is_left_out_of_the_gallery_by_its_id_whatever_the_type():
@@ -155,7 +222,7 @@ def test_some_queries_may_be_in_the_gallery():
     """a is in it, at the first place; b is not, and finds what is where it would be in order."""
     gallery = {"gallery_embeddings": on_circle(0, 10, 20), "gallery_labels": np.array([1, 1, 2])}
     ids = {"ids": ["a", "b"], "gallery_ids": ["a", "c", "e"]}
-    found = evaluate(on_circle(0, 0), np.array([1, 1]), **gallery, **ids, ks=[1])
+    found = evaluate(on_circle(0, 0), np.array([1, 1]), **gallery, **ids, ks=[1], keep_ranks=True)
     assert found.ranks.positives.tolist() == [1, 2]
 
 
@@ -260,7 +327,7 @@ def test_zero_embeddings_of_a_gallery_are_noted_too():
 def test_zero_embeddings_are_as_similar_to_all_as_orthogonal_ones():
     """To the zero query all are as similar, so the two negatives stand before its positive."""
     found = evaluate(np.float32([[0, 0], [1, 0], [-1, 0], [0, 1]]), np.array([1, 1, 2, 2]), ks=[1])
-    assert found.ranks.rank.tolist()[0] == 3
+    assert found.per_query["reciprocal_rank"][0] == 1 / 3
 
 
 def test_queries_whose_label_the_gallery_lacks_are_counted_as_lone():
@@ -286,7 +353,7 @@ def test_default_ks_are_those_that_are_possible_and_others_are_refused():
 def test_scann_gives_the_hits_of_exact_search():
     pytest.importorskip("scann")
     found, wanted = (evaluate(DISTINCT, LABELS, ks=KS, search=search) for search in ("scann", "exact"))
-    assert found.ranks is None and found.metrics["scann_recall"] == 1 and "map" not in found.metrics
+    assert found.metrics["scann_recall"] == 1 and "map" not in found.metrics
     for name in found.per_query:
         np.testing.assert_array_equal(found.per_query[name], wanted.per_query[name])
 
@@ -295,7 +362,7 @@ def test_where_scann_cannot_run_all_is_found_exactly_and_a_note_says_so(monkeypa
     monkeypatch.setattr(by_name, "scann_problem", lambda: "ScaNN is away.")
     found, wanted = (evaluate(DISTINCT, LABELS, search=search) for search in ("scann", "exact"))
     assert found.metrics == wanted.metrics and "map" in found.metrics
-    np.testing.assert_array_equal(found.ranks.rank, wanted.ranks.rank)
+    np.testing.assert_array_equal(found.per_query["ap"], wanted.per_query["ap"])
     assert found.notes == ("Searched exactly, not by ScaNN. ScaNN is away.", *wanted.notes)
     assert not caplog.text
 
@@ -466,3 +533,23 @@ def test_metrics_of_the_k_nearest_are_measured_if_asked_for():
     added = {f"{name}_at_{k}" for name in ("map", "ndcg", "mrr") for k in KS}
     assert set(found.metrics) - set(usual.metrics) == added
     assert all(title in str(found) for title in ("mAP@10", "nDCG@10", "MRR@10", "mAP@K: like mAP"))
+
+
+@pytest.mark.parametrize("with_gallery", [False, True])
+def test_images_of_the_label_to_ignore_are_no_queries_and_not_in_the_gallery(with_gallery):
+    labels = np.where(np.arange(60) % 7 == 2, -1, LABELS)
+    kept = labels != -1
+    gallery = {"gallery_embeddings": DISTINCT[::-1], "gallery_labels": labels[::-1]} if with_gallery else {}
+    found = evaluate(DISTINCT, labels, ignore_label=-1, ids=np.arange(60), **gallery)
+    gallery = {name: rows[kept[::-1]] for name, rows in gallery.items()}
+    wanted = evaluate(DISTINCT[kept], labels[kept], **gallery)
+    assert found.metrics == wanted.metrics
+    for name, values in wanted.per_query.items():
+        np.testing.assert_array_equal(found.per_query[name][kept], values)
+        assert np.all(np.isnan(found.per_query[name][~kept]))
+    assert "images without a class (label -1) are left out" in str(found)
+    assert evaluate(DISTINCT, labels).metrics != found.metrics
+    with pytest.raises(InputError, match=r"`labels`. Expected 60 integers"):
+        evaluate(DISTINCT, labels[:-1], ignore_label=-1)
+    with pytest.raises(InputError, match=r"`ignore_label`. Expected an integer, such as -1, or None"):
+        evaluate(DISTINCT, labels, ignore_label="-1")

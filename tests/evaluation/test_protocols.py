@@ -49,7 +49,7 @@ def test_leave_one_out_by_hand():
     )
     found = measured(rows, "leave_one_out", [1, 2, 3])["leave_one_out"]
     assert found.queries.tolist() == [0, 2, 3, 4, 5]
-    assert found.ranks.rank.tolist() == [2, 3, 2, 2]
+    assert found.first[:4].tolist() == [2, 3, 2, 2] and np.isnan(found.first[4])
     wanted = {"recall_at_1": 0, "recall_at_2": 3 / 4, "recall_at_3": 1, "precision_at_2": 3 / 8}
     wanted |= {"map": (1 / 2 + 1 / 3 + 1 / 2 + 1 / 2) / 4, "queries": 4, "queries_without_positive": 1}
     assert {name: found.metrics[name] for name in wanted} == pytest.approx(wanted)
@@ -133,7 +133,7 @@ def test_the_numbers_of_random_galleries_are_means_over_the_draws():
     for name, column in zip(("recall_at_1", "recall_at_3", "ap"), wanted.T):
         np.testing.assert_allclose(found.per_query[name], column, rtol=1e-12)
     # What belongs to one draw alone.
-    assert found.ranks is None and found.task is None
+    assert found.first is None and found.task is None
 
 
 # By similarity to p: [x] a b c d e f, to q: f e d c b a [x].

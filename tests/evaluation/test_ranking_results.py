@@ -112,7 +112,7 @@ def test_scann_gives_the_hits_of_exact_search_and_no_more(protocol, expansion):
     task, post = task_of(protocol), {"query_expansion": expansion, "expansion_alpha": 2.0}
     exact = evaluate_tasks(DISTINCT, [task], KS, options=post)[protocol]
     found = evaluate_tasks(DISTINCT, [task], KS, options=post, search="scann")[protocol]
-    assert found.ranks is None and found.task is task
+    assert found.first is None and found.task is task
     names = [f"{metric}_at_{k}" for metric in ("recall", "precision") for k in KS]
     assert list(found.per_query) == names
     for name in names:
@@ -187,12 +187,12 @@ def test_only_queries_with_a_positive_in_a_tie_at_the_end_of_their_lists_are_ran
     """Seen from 0 degrees, 10 and -10 are tied; seen from 1, nothing is; from 180, two negatives are."""
     asked = []
 
-    def spy(queries, gallery, relevance):
+    def spy(queries, gallery):
         asked.append(queries.tolist())
-        return positive_ranks(queries, gallery, relevance)
+        return similarity_blocks(queries, gallery)
 
-    positive_ranks = module.positive_ranks
-    monkeypatch.setattr(module, "positive_ranks", spy)
+    similarity_blocks = module.similarity_blocks
+    monkeypatch.setattr(module, "similarity_blocks", spy)
     monkeypatch.setitem(by_name.SEARCHES, "scann", exhaustive.exact)
     rows = on_circle(1, 0, 180, 0, 10, -10, 180, 170, 190)
     labels = np.array([7, 7, 7]), np.array([8, 7, 8, 7, 8, 8])
@@ -291,7 +291,7 @@ def test_nothing_to_find_is_said(protocol):
 def test_a_split_is_measured_from_its_rows_alone():
     task = task_of("query_gallery")
     rows = DISTINCT[task.queries], DISTINCT[task.gallery]
-    found = evaluate_task(*rows, task, KS)["query_gallery"]
+    found = evaluate_task(*rows, task, KS, keep_ranks=True)["query_gallery"]
     assert found.metrics == evaluate_tasks(DISTINCT, [task], KS)["query_gallery"].metrics
     per_query = metrics.per_query(found.ranks, KS)
     by_class = class_means(per_query, task.labels[0])

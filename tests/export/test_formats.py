@@ -4,12 +4,17 @@ import json
 import pathlib
 
 import numpy as np
+import PIL.Image
+import PIL.ImageOps
 import pytest
 import tensorflow as tf
+from sklearn.datasets import load_sample_image
 
 from tests.command_lines import ROOT
 from tests.search import write_model
 from tfrank.common.checks import InputError
+from tfrank.data.images import ImageLoader
+from tfrank.data.transforms import Transform
 from tfrank.export import formats, model_card
 
 
@@ -37,6 +42,37 @@ def test_a_format_that_embeds_differently_is_not_written(saved_model, tmp_path, 
     with pytest.raises(InputError, match=r"the mean cosine .* is -1.0000 over 64 images.* It is not written"):
         formats.write(saved_model, str(tmp_path), "tflite")
     assert not list(tmp_path.iterdir())
+    # Who has given images is not told to give some.
+    with pytest.raises(InputError, match=r"over 3 images, .*Take a more exact format") as error:
+        formats.write(saved_model, str(tmp_path), "tflite", formats.random_inputs(3, (16, 16, 3)))
+    assert "--images" not in str(error.value)
+
+
+def test_formats_after_one_that_misses_its_bound_are_written(saved_model, tmp_path, monkeypatch):
+    wrong = formats.FORMATS["tflite_int8"]._replace(least_cosine=1.1)
+    monkeypatch.setitem(formats.FORMATS, "tflite_int8", wrong)
+    missed, written = formats.write_all(saved_model, str(tmp_path), ["tflite_int8", "tflite"])
+    assert isinstance(missed, formats.NotWritten) and "model_int8.tflite embeds differently" in str(missed)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.tflite"] == [pathlib.Path(written.path).name]
+
+
+@pytest.mark.parametrize("crop, resize", [("warp", 72), ("warp", 0), ("scaled", 72)])
+def test_the_code_of_a_card_prepares_an_image_as_the_model_does(tmp_path, monkeypatch, crop, resize):
+    monkeypatch.chdir(tmp_path)
+    photo = PIL.Image.fromarray(load_sample_image("china.jpg"))
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 6
+    photo.save("photo.jpg", quality=95, exif=exif)
+    lines = model_card.preparation({"image_size": 64, "resize": resize, "crop": crop})
+    start = lines.index("```python") + 1
+    code = lines[start : lines.index("```")]
+    assert len(code) == 4
+    found = {"PIL": PIL, "np": np}
+    exec("\n".join(code), found)
+    loader = ImageLoader(transform=Transform(size=64, resize=resize, crop=crop))
+    served = loader.serve(tf.io.read_file("photo.jpg")).numpy().astype(float)
+    assert found["images"].shape == (1, 64, 64, 3)
+    assert np.abs(found["images"][0] - served).mean() < 3
 
 
 def test_what_is_no_model_or_no_format_is_named(saved_model, tmp_path):

@@ -95,7 +95,7 @@ def parses_by_a_file():
 def test_a_model_that_could_do_more_than_embed_is_refused(tmp_path, monkeypatch, does, listed):
     monkeypatch.chdir(tmp_path)
     folder = save("model", does)
-    with pytest.raises(InputError, match=rf"model holds .*{listed}.*--trust_saved_model") as caught:
+    with pytest.raises(InputError, match=rf"model holds .*{listed}.*--trust_model") as caught:
         check_operations(folder)
     assert "\n" not in str(caught.value) and not os.path.exists("mark")
 

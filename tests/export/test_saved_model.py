@@ -22,6 +22,7 @@ from tfrank.data.prepare.image_files import checked_image
 from tfrank.data.transforms import Transform
 from tfrank.evaluation.postprocessing.multi_scale import multi_scale
 from tfrank.evaluation.postprocessing.whitening import learn_whitening, whiten, whitening_layer
+from tfrank.export import joined
 from tfrank.export.saved_model import export_saved_model
 from tfrank.models.embedding import embedding_model
 
@@ -262,3 +263,11 @@ def test_an_embedding_in_half_precision_is_served_in_float32(images, tmp_path):
     embedding = served(tmp_path / "model", images)["embedding"]
     assert embedding.dtype == tf.float32
     np.testing.assert_allclose(np.linalg.norm(embedding, axis=1), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize(("network", "folder"), [("x/joined", "x/joined"), ("x/joined/inside", "x/joined")])
+def test_a_joined_model_does_not_replace_what_it_is_made_of(network, folder):
+    with pytest.raises(InputError, match=r"joined would replace .* which it is made of"):
+        joined.join(network, "head", folder)
+    with pytest.raises(InputError, match="which it is made of"):
+        joined.join("network", network, folder)

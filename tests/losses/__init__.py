@@ -86,6 +86,7 @@ OPTIONS = {
     ],
     "margin": [
         {"margin": 0.0, "boundary": 0.7},
+        {"average": "nonzero", "boundary": 0.9},
         {"margin": 0.5, "cutoff": 1.1, "nonzero_cutoff": 1.9, "seed": 2**40},
     ],
     "histogram": [{"num_bins": 2}, {"num_bins": 8}],
@@ -156,7 +157,7 @@ class Recipe(NamedTuple):
     def loss(self, **more):
         """At step 0, for a loss that draws by the step."""
         loss = losses.get(self.name, **self.settings, **more)
-        loss.iteration = 0
+        loss.iteration = tf.Variable(0, dtype=tf.int64)
         return loss
 
     def normalized(self):

@@ -253,6 +253,7 @@ def test_revived_loss_gives_the_same_value(name, settings):
             "loss": name,
             "name": "mine",
             "reduction": "mean",
+            "ignore_label": None,
         }
     )
     assert revived(LABELS, embeddings()) == loss(LABELS, embeddings())

@@ -380,3 +380,30 @@ def test_two_replicas_log_what_one_device_does(logged, recipe, prefix, way):
     np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-7)
     # Replicas that did not ask each other would give this.
     assert abs(halves - one) > 1e-4
+
+
+@pytest.mark.parametrize("kind", ["ranking", "proxies"])
+def test_the_mean_loss_counts_valid_queries_only(kind):
+    """In fit's validation, whose batches have eight, two and no valid queries."""
+    labels = np.array([0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 6, 7, 8, 9, 10, *range(20, 28)])
+    features = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
+    ranking = kind == "ranking"
+    others = {"labels": range(28), "ignore_label": 26}
+    loss = losses.get("smooth_ap", temperature=0.1) if ranking else losses.get("cos_face", **others)
+    model = keras.Sequential([keras.Input([4])])
+    model.add(keras.layers.Dense(3) if ranking else loss.proxies())
+    model.compile("sgd", loss, metrics=[metrics.MeanLoss(loss)])
+    evaluated = model.evaluate(features, labels, batch_size=8, verbose=0, return_dict=True)
+    parts = [loss.rows(labels[k : k + 8], model(features[k : k + 8])) for k in (0, 8, 16)]
+    values, weights = (np.concatenate(part) for part in zip(*parts))
+    assert evaluated["mean_loss"] == pytest.approx(np.average(values, weights=weights), rel=1e-5)
+    assert np.sum(weights) == (10 if ranking else 23)
+    if ranking:
+        assert evaluated["loss"] < 0.8 * evaluated["mean_loss"]
+    again = metrics.MeanLoss.from_config(metrics.MeanLoss(loss).get_config())
+    assert repr(again.loss) == repr(loss)
+
+
+def test_the_mean_loss_of_what_has_no_rows_is_refused():
+    with pytest.raises(InputError, match=r"`loss`. Expected a RankingLoss or a loss with proxies"):
+        metrics.MeanLoss(keras.losses.MeanSquaredError())

@@ -168,4 +168,4 @@ def test_every_step_of_fit_has_virtual_rows_of_its_own():
 
 def test_virtual_rows_without_an_iteration_are_refused():
     with pytest.raises(InputError, match=r"'recall_at_k' changes .* Set loss\.iteration = optimizer\.iter"):
-        small.train_one_step(simix_model())
+        RecallAtKLoss(**SETTINGS, simix=True)(small.LABELS, small.FEATURES)

@@ -115,9 +115,9 @@ PAIR = [PNPLoss(), SmoothAPLoss()]
 @pytest.mark.parametrize(
     "losses, weights, message",
     [
-        ([], None, r"`losses`\. Expected a list of at least one RankingLoss"),
-        (["pnp"], None, r"`losses`\. Expected a list of at least one RankingLoss"),
-        ([PNPLoss(), keras.losses.MeanSquaredError()], None, r"`losses`\. Expected .* RankingLoss"),
+        ([], None, r"`losses`\. Expected a list of at least one loss of tfrank"),
+        (["pnp"], None, r"`losses`\. Expected a list of at least one loss of tfrank"),
+        ([PNPLoss(), keras.losses.MeanSquaredError()], None, r"`losses`\. Expected .* loss of tfrank"),
         ([PNPLoss(), PNPLoss(reduction=None)], None, r"`losses`.* one reduction.*\['mean', None\]"),
         (PAIR, [1.0], r"`weights`\. Expected one number for each of 2 losses"),
         (PAIR, [1.0, 2.0, 3.0], r"`weights`\. Expected one number for each of 2 losses"),

@@ -26,6 +26,9 @@ PUBLISHED = {
     "se_resnet50": (28_088_024, 2048),
     "bn_inception": (11_295_240, 1024),
     "mobilenet_v2": (3_504_872, 1280),
+    "efficientnet_lite0": (4_652_008, 1280),
+    "efficientnet_lite1": (5_416_680, 1280),
+    "efficientnet_lite2": (6_092_072, 1280),
 }
 # The first of each family in alphabetical order, or a small one.
 FAMILIES = [

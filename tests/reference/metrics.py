@@ -59,6 +59,24 @@ def hierarchical_ap(ranking, levels, alpha=1.0):
     return total / sum(rel)
 
 
+def graded_ndcg(ranking):
+    """nDCG with gain 2^l - 1 for a row that shares l levels with the query."""
+
+    def discounted(levels):
+        return sum((2**level - 1) / math.log2(1 + rank) for rank, level in enumerate(levels, start=1))
+
+    return discounted(ranking) / discounted(sorted(ranking, reverse=True))
+
+
+def average_set_intersection(ranking):
+    """ASI of arXiv 2207.04873: how many of the n nearest have the levels of the n best."""
+    best, depth, total = sorted(ranking, reverse=True), sum(level > 0 for level in ranking), 0.0
+    for n in range(1, depth + 1):
+        near, first = ranking[:n], best[:n]
+        total += sum(min(near.count(level), first.count(level)) for level in set(first)) / n
+    return total / depth
+
+
 def r_precision(ranking):
     """Precision at the number of positives."""
     return precision(ranking, sum(ranking))

@@ -108,16 +108,29 @@ def negative_shares(
     return shares
 
 
-def margin(*pairs, margin=0.2, boundary=1.2, **draw):  # arXiv 1706.07567
-    """L_margin of the negatives drawn, or its expectation, and which queries are valid."""
-    shares, losses, valid = negative_shares(*pairs, **draw), [], []
+def margin_terms(*pairs, margin=0.2, boundary=1.2, **draw):  # arXiv 1706.07567
+    """For each query the terms of all positives and of the negatives that they draw, how many of them are
+    above 0, and how many positives there are.
+    """
+    shares, queries = negative_shares(*pairs, **draw), []
     for q, (s, positives, negatives) in enumerate(each_query(*pairs)):
         d = [math.sqrt(max(2 - 2 * s_j, 0)) for s_j in s]
-        far = sum(max(margin + d[p] - boundary, 0) for p in positives) / max(len(positives), 1)
-        near = sum(shares[q, n] * max(margin + boundary - d[n], 0) for n in negatives)
-        losses.append(far + near if positives else 0.0)
-        valid.append(bool(positives))
-    return np.array(losses), np.array(valid)
+        far = [max(margin + d[p] - boundary, 0) for p in positives]
+        draws = {n: len(positives) * shares[q, n] for n in negatives}
+        near = [draws[n] * max(margin + boundary - d[n], 0) for n in negatives]
+        number = sum(term > 0 for term in far)
+        number += sum(draws[n] for n in negatives if margin + boundary - d[n] > 0)
+        queries.append((sum(far) + sum(near), number, len(positives)))
+    return map(np.array, zip(*queries))
+
+
+def margin(*pairs, average="all", **options):
+    """L_margin of the negatives drawn, or its expectation, and which queries are valid."""
+    terms, above, positives = margin_terms(*pairs, **options)
+    valid = positives > 0
+    if average == "nonzero":
+        return terms * valid.sum() / max(above.sum(), 1e-300), valid
+    return terms / np.maximum(positives, 1), valid
 
 
 def soft_histogram(values, num_bins):
@@ -171,7 +184,7 @@ def circle_slopes(*pairs, margin=0.4, gamma=80.0):
     return np.array(slopes)
 
 
-def margin_slopes(*pairs, margin=0.2, boundary=1.2, **draw):
+def margin_slopes(*pairs, margin=0.2, boundary=1.2, average="all", **draw):
     """Of L_margin with what is drawn, or the probabilities, as constants."""
     shares, slopes = negative_shares(*pairs, **draw), []
     for q, (s, positives, negatives) in enumerate(each_query(*pairs)):
@@ -183,18 +196,21 @@ def margin_slopes(*pairs, margin=0.2, boundary=1.2, **draw):
         for n in negatives if positives else []:
             if margin + boundary - d[n] > 0 and shares[q, n]:
                 slopes[-1][n] = -shares[q, n] * -1 / d[n]
+    if average == "nonzero":
+        _, above, positives = margin_terms(*pairs, margin=margin, boundary=boundary, **draw)
+        return np.array(slopes) * positives[:, None] * (positives > 0).sum() / max(above.sum(), 1e-300)
     return np.array(slopes)
 
 
 def tcm(*pairs, positive_margin=0.9, negative_margin=0.5, positive_weight=1.0, negative_weight=1.0):
     """The query's part of the loss of arXiv 2307.04047, times the valid queries; and which are valid."""
     queries = list(each_query(*pairs))
-    valid = np.array([bool(positives) for _, positives, _ in queries])
+    valid = np.array([bool(positives or negatives) for _, positives, negatives in queries])
     pulls = [
         [positive_margin - s[p] for p in positives if s[p] <= positive_margin] for s, positives, _ in queries
     ]
     pushes = [
-        [s[n] - negative_margin for n in negatives if positives and s[n] >= negative_margin]
+        [s[n] - negative_margin for n in negatives if s[n] >= negative_margin]
         for s, positives, negatives in queries
     ]
     losses = np.zeros(len(queries))

@@ -58,9 +58,9 @@ def contrastive(*pairs, margin=1.0, squared=True, average="all"):  # Hadsell et 
         far, near, valid = [], [], []
         for s, positives, negatives in each_query(*pairs):
             d = [math.sqrt(max(2 - 2 * s_j, 0)) for s_j in s]
-            valid.append(bool(positives))
+            valid.append(bool(positives or negatives))
             far.append([d[j] ** power for j in positives])
-            near.append([max(margin - d[j], 0) ** power for j in negatives] if positives else [])
+            near.append([max(margin - d[j], 0) ** power for j in negatives])
         sides = [
             np.array([sum(terms) for terms in of_queries])
             / max(sum(term > 0 for terms in of_queries for term in terms), 1)

@@ -155,6 +155,14 @@ def test_what_a_reader_should_know_is_noted_once():
     )
 
 
+def test_a_loss_that_does_not_normalise_is_noted_since_ranking_is_by_the_cosine():
+    notes = []
+    for loss in ("pnp", "lifted_structure", "n_pairs"):
+        config = digits.get_config(loss)
+        notes.append([one for one in evaluate_embeddings(config, EMBEDDINGS, PLAIN).notes if "cosine" in one])
+    assert notes[0] == [] and "the loss lifted_structure compares" in notes[1][0] and len(notes[2]) == 1
+
+
 @pytest.mark.parametrize("protocol", ["leave_one_out", "query_gallery", "random_gallery"])
 def test_hierarchical_ap_is_measured_by_the_categories_where_it_is_asked_for(protocol):
     test = dataclasses.replace(APART, category=np.abs(LABELS % 3))
@@ -181,8 +189,8 @@ def test_hierarchical_ap_is_measured_by_the_categories_where_it_is_asked_for(pro
         (PLAIN, {"protocols": ("leave_one_out", "revisited")}, "no graded relevance"),
         (GRADED, {"protocols": ("leave_one_out",)}, r"no class \(label -1\)"),
         (GRADED, {"nmi": True}, r"no class \(label -1\), but NMI and verification need classes"),
-        (PLAIN, {"hierarchical": True}, "Hierarchical AP needs the category of every query"),
-        (GRADED, {"hierarchical": True}, "Hierarchical AP needs the category of every query"),
+        (PLAIN, {"hierarchical": True}, "Graded relevance needs the category of every query"),
+        (GRADED, {"hierarchical": True}, "Graded relevance needs the category of every query"),
         (GRADED, {"verification": True}, "but NMI and verification need"),
         (ALL_ALONE, {}, "^No image has another of its class, so there is nothing to retrieve"),
         (ALL_ALONE, {"protocols": ("random_gallery",)}, "^No image has another of its class"),

@@ -23,6 +23,7 @@ from tfrank.run import experiment, inference, trained
 from tfrank.run.datasets import build_loader
 from tfrank.run.trained import config_of_run, load_embeddings, load_saved_model, open_model, run_of
 from tfrank.run.workdir import check_config_of
+from tfrank.search.embedder import Embedder
 
 ANY_SIZE = (None, None, 3)
 
@@ -226,15 +227,19 @@ def test_a_model_is_told_by_its_weights(run, tmp_path):
     folder, config, change = run
     before = open_model(config, str(folder), None)
     assert open_model(config, str(folder), None).fingerprint == before.fingerprint
-    before.export(str(tmp_path / "before"), None)
+    for name in ("before", "again"):
+        before.export(str(tmp_path / name), None)
+    # It does not change embeddings.
+    (tmp_path / "again" / "tfrank.json").write_text('{"thresholds": {}}')
     change(2)
     after = open_model(config, str(folder), None)
     assert after.fingerprint != before.fingerprint
     after.export(str(tmp_path / "after"), None)
-    prints = [
-        open_model(config, "", str(tmp_path / name)).fingerprint for name in ("before", "before", "after")
-    ]
+    paths = [str(tmp_path / name) for name in ("before", "again", "after")]
+    prints = [open_model(config, "", path).fingerprint for path in paths]
     assert prints[0] == prints[1] != prints[2]
+    # An index tells models in the same way.
+    assert [Embedder(path).fingerprint for path in paths] == prints
 
 
 def test_embeddings_are_made_anew_where_what_they_depend_on_changed(run, index, tmp_path):
@@ -385,7 +390,7 @@ def test_what_an_exported_model_does_itself_is_not_done_twice(tmp_path, field, v
         trained.check_contents(str(tmp_path), config)
     trained.check_contents(str(tmp_path), small_config())
     (tmp_path / "tfrank.json").write_text("{")
-    with pytest.raises(InputError, match=r"is damaged \(tfrank.json"):
+    with pytest.raises(InputError, match=r"tfrank\.json is damaged"):
         trained.check_contents(str(tmp_path), config)
     (tmp_path / "tfrank.json").unlink()
     trained.check_contents(str(tmp_path), config)
@@ -427,9 +432,7 @@ def test_a_saved_model_that_writes_a_file_is_loaded_only_if_it_is_trusted(tmp_pa
         return {"embedding": tf.reshape(images, [-1, 192])}
 
     saved_module("model", write)
-    with pytest.raises(
-        InputError, match=r"^model holds .*WriteFile \(may write files\).*--trust_saved_model"
-    ):
+    with pytest.raises(InputError, match=r"^model holds .*WriteFile \(may write files\).*--trust_model"):
         load_saved_model("model", (8, 8, 3))
     assert not os.path.exists("mark")
     load_saved_model("model", (8, 8, 3), trusted=True)(tf.ones([1, 8, 8, 3]))

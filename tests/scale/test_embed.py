@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -37,7 +38,10 @@ def test_rows_are_those_of_the_search_index(model, listed, tmp_path):
 
 def test_records_give_the_rows_of_the_search_index_too(model, photos, tmp_path):
     folder = str(tmp_path / "records")
-    builder.prepare("folder", str(photos), folder)
+    shutil.copytree(photos, tmp_path / "photos")
+    # Names that are no UTF-8.
+    os.rename(tmp_path / "photos" / "class 0", os.fsencode(tmp_path) + b"/photos/caf\xe9")
+    builder.prepare("folder", str(tmp_path / "photos"), folder)
     embed.embed(model, folder, str(tmp_path / "out"), HERE)
     found = read_all(tmp_path / "out", "embeddings-")
     building.update(str(tmp_path / "index"), Embedder(model), listed_images(folder), quiet=True)
@@ -45,6 +49,8 @@ def test_records_give_the_rows_of_the_search_index_too(model, photos, tmp_path):
     wanted = index.read_part(index.current().parts[0])
     assert found.drop_columns("embedding").equals(wanted.drop_columns("embedding"))
     np.testing.assert_allclose(matrix(found), matrix(wanted), atol=1e-6)
+    assert {r"caf\xe9"} == {name.split("/")[0] for name in found["id"].to_pylist()} & {r"caf\xe9"}
+    assert r"caf\xe9" in found["label"].to_pylist()
 
 
 def test_a_second_run_writes_only_what_is_missing_or_listed_anew(model, listed, tmp_path):
@@ -130,11 +136,18 @@ def test_bad_input_is_named(model, listed, tmp_path):
     nothing.write_text("path,label\ngone.jpg,a\n")
     twice.write_text("path,id\na.jpg,x\nb.jpg,x\n")
     column.write_text("file\na.jpg\n")
+    blank, repeated, latin = (tmp_path / name for name in ("blank.csv", "repeated.csv", "latin.csv"))
+    blank.write_text("path;id\na.jpg;1\nb.jpg; \n")
+    repeated.write_text("path, price,price\na.jpg,1,2\n")
+    latin.write_bytes("path\té\n".encode("latin-1"))
     for path, images, folder, message in (
         (other, listed, out, "is by another model"),
         (model, str(nothing), "none", "No image of .* can be used; the first, gone.jpg"),
         (model, str(twice), "none", "has the id of its image 1 twice"),
         (model, str(column), "none", "has no column `path`"),
+        (model, str(blank), "none", "line 3: expected an id"),
+        (model, str(repeated), "none", "has the column `price` twice"),
+        (model, str(latin), "none", "line 1: not UTF-8"),
         (model, str(tmp_path / "gone.csv"), "none", "There is no file"),
         (model, str(tmp_path), "none", "neither a list of images nor a folder of records"),
         (str(tmp_path), listed, "none", "is not a SavedModel"),

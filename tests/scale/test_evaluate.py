@@ -102,6 +102,19 @@ def test_the_current_version_of_a_search_index_is_evaluated_alone(tmp_path):
     assert_equal(found, tmp_path / "out", evaluate(EMBEDDINGS[rows], LABELS[rows], ks=[1]))
 
 
+@pytest.mark.parametrize(
+    "queries, images, dim", [(1, 7, 16), (50, 200, 100), (300, 1000, 512), (65, 4097, 700)]
+)
+def test_the_product_of_two_rows_has_the_same_bits_beside_any_others(queries, images, dim):
+    rng = np.random.default_rng(0)
+    left, right = unit(rng.normal(size=(queries, dim))), unit(rng.normal(size=(images, dim)))
+    whole = ranking.product(left, right)
+    for _ in range(3):
+        some, others = rng.permutation(queries)[: rng.integers(1, queries + 1)], rng.permutation(images)
+        others = others[: rng.integers(1, images + 1)]
+        np.testing.assert_array_equal(ranking.product(left[some], right[others]), whole[some][:, others])
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 60), st.integers(1, 5), st.integers(0, 5))
 def test_parts_of_any_sizes_add_up_to_the_ranks_of_the_whole_gallery(seed, images, parts, k):
@@ -121,7 +134,7 @@ def test_parts_of_any_sizes_add_up_to_the_ranks_of_the_whole_gallery(seed, image
     ranks = ranking.ranks(thresholds, whole.no_less)
     positives = [np.flatnonzero((labels == labels[q]) & (numbers != q)) for q in numbers]
     if any(map(len, positives)):
-        wanted = evaluate(embeddings, labels, ks=[1]).ranks
+        wanted = evaluate(embeddings, labels, ks=[1], keep_ranks=True).ranks
         np.testing.assert_array_equal(ranks.rank, wanted.rank)
         np.testing.assert_array_equal(ranks.start, wanted.start)
     if k:
@@ -156,7 +169,7 @@ def test_bad_input_is_named(tmp_path):
         (mixed, "", "embeddings-000009.parquet has embeddings of 8 dimensions"),
         (twice, "", "has the id 'same' twice"),
         (str(tmp_path / "none"), "", "have no rows"),
-        (str(tmp_path / "cut"), "", "embeddings-000001.parquet is no file of embeddings"),
+        (str(tmp_path / "cut"), "", r"embeddings-000001.parquet is damaged"),
     ):
         with pytest.raises(InputError, match=message) as error:
             scale.evaluate(gallery, out, HERE, queries=queries)

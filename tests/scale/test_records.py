@@ -96,5 +96,5 @@ def test_too_many_bad_images_end_with_the_share_that_would_do(manifest, tmp_path
 
 
 def test_what_is_no_list_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"ends in .csv or .parquet"):
+    with pytest.raises(InputError, match=r"ends in .csv, .tsv or .parquet"):
         records.prepare(str(tmp_path), str(tmp_path / "out"), HERE)

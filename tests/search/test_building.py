@@ -126,9 +126,9 @@ def test_thumbnails_leave_with_their_images(tmp_path, embedder, photos):
     assert len(list((tmp_path / "index" / "thumbnails").iterdir())) == 12
     building.remove(str(tmp_path / "index"), ["class 0/0.jpg"])
     (photos / "class 1" / "1.jpg").unlink()
-    (photos / "class 2" / "2.jpg").write_text("no photo")
+    (tmp_path / "index" / "thumbnails" / "of a killed run.jpg").touch()
     done = updated(tmp_path / "index", embedder, photos)
-    assert done.removed == 1 and len(done.skipped) == 1 and done.embedded == 1
+    assert done.removed == 1 and not done.skipped and done.embedded == 1
     assert thumbnails(tmp_path) == {
         os.path.basename(index_of(tmp_path).thumbnail(key)) for key in index_of(tmp_path).ids
     }
@@ -248,7 +248,7 @@ def test_one_image_in_a_thousand_stays_where_it_was(tmp_path, embedder, photos, 
         (lambda folder: table(folder, "path,width\na.jpg,3"), "the column `width`, which the index fills in"),
         (lambda folder: table(folder, "path,id\na.jpg,x\nb.jpg,x"), "the id 'x' twice"),
         (lambda folder: table(folder, "path\n"), "has no images"),
-        (lambda folder: table(folder, "path\na.jpg,b"), "Cannot read"),
+        (lambda folder: table(folder, "path\na.jpg,b"), "line 2: expected 1 values, one for each column"),
     ],
 )
 def test_a_bad_list_of_images_is_named(tmp_path, make, message):
@@ -324,7 +324,8 @@ def test_a_large_index_is_searched_by_scann_or_faiss_which_follow_changes(tmp_pa
     first = published(np.arange(380), None)
     second = published(np.arange(10, 400), first)
     third = published(np.arange(20, 390), second)
-    assert (first.search, second.search, second.changed) == ("search-1", "search-1", 10)
+    assert first.search.startswith("search-1-")
+    assert (second.search, second.changed) == (first.search, 10)
     assert third.changed == 20
     opened = search.open(tmp_path / "index")
     (found,) = opened.search(rows[385], k=5)
@@ -345,7 +346,7 @@ def test_a_large_index_without_scann_and_faiss_is_searched_exactly_and_says_so(
     monkeypatch.setattr(structure, "TREE_FROM", 300)
     monkeypatch.setattr(structure, "scann_problem", lambda: WITHOUT_SCANN)
     made = building._publish(index, None, "m", 400, [part], "", 400, 0.99)
-    assert made.search == "search-1"
+    assert made.search.startswith("search-1-")
     # Elsewhere there is no FAISS: no error, but a line.
     monkeypatch.setattr(structure, "faiss_problem", lambda: "FAISS is not installed.")
     opened = structure.opened(index, made, np.array([str(row) for row in range(400)]), rows)

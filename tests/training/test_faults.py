@@ -86,6 +86,11 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one_as_if_nothing_ha
     assert go_on(damaged) == parts[1]
 
 
+def test_a_run_in_a_folder_of_any_name_goes_on(damaged):
+    # TensorFlow takes these for a pattern.
+    assert Setup(shutil.move(damaged, damaged.parent / "run [1]*?")).checkpoints.restore() == 8
+
+
 def test_a_run_without_any_whole_checkpoint_is_refused(damaged):
     for path in (damaged / "checkpoints").glob("*.data*"):
         empty(path)

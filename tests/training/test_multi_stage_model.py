@@ -263,6 +263,81 @@ def test_losses_and_logs_go_by_the_names_of_the_outputs(by_name):
     assert_same(values(inside), values(plain), 1e-6)
 
 
+IDS = np.int64(2**24) + 1 + np.arange(24)
+TEXTS = [f"photo of {label}" for label in LABELS]
+
+
+def of_ids():
+    """Embeds integers, which differ by one beyond 2^24."""
+    ids = keras.Input([], dtype="int64")
+    return keras.Model(ids, keras.layers.Embedding(30, 5)(ids - int(IDS[0])))
+
+
+def of_texts():
+    texts = keras.Input([], dtype="string")
+    words = keras.layers.TextVectorization(vocabulary=["photo", "of", *map(str, range(6))])(texts)
+    return keras.Model(texts, keras.layers.GlobalAveragePooling1D()(keras.layers.Embedding(30, 5)(words)))
+
+
+def of_a_dict():
+    inputs = {
+        "pixels": keras.Input([3, 3, 3], name="pixels"),
+        "id": keras.Input([], dtype="int64", name="id"),
+    }
+    pixels = keras.layers.Dense(5)(keras.layers.Flatten()(inputs["pixels"]) / 255)
+    return keras.Model(inputs, pixels + keras.layers.Embedding(30, 5)(inputs["id"] - int(IDS[0])))
+
+
+class OfAList(keras.Model):
+    """A class of its own, with two inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(5)
+
+    def call(self, inputs):
+        assert inputs[1].dtype == tf.int64
+        return self.dense(inputs[0] / 255) + tf.cast(inputs[1] - IDS[0], tf.float32)[:, None]
+
+
+def of_a_list():
+    model = OfAList()
+    model([FLAT[:2], IDS[:2]])
+    return model
+
+
+FLAT = FLOATS.reshape(24, 27)
+INPUTS = {
+    "ids above 2^24": (of_ids, IDS),
+    "texts": (of_texts, TEXTS),
+    "a dict": (of_a_dict, {"pixels": IMAGES, "id": IDS}),
+    "a list": (of_a_list, [FLAT, IDS]),
+}
+
+
+@pytest.mark.parametrize("form", ["arrays", slow("tf.data")])
+@pytest.mark.parametrize("kind", INPUTS)
+def test_inputs_reach_the_model_inside_unchanged(kind, form):
+    build, inputs = INPUTS[kind]
+    inputs = tf.constant(inputs) if kind == "texts" else inputs
+    runs = []
+    for wrap in (lambda model: model, in_stages):
+        keras.utils.set_random_seed(0)
+        inside = build()
+        data, options = (inputs, LABELS), {}
+        if form == "tf.data":
+            inputs = tuple(inputs) if isinstance(inputs, list) else inputs
+            data, options = (
+                (tf.data.Dataset.from_tensor_slices((inputs, LABELS)).batch(BATCH), None),
+                {"batch_size": None},
+            )
+        model = compiled(wrap(inside))
+        runs.append((fit(model, *data, **options), values(inside), model.predict(inputs, verbose=0)))
+    assert_same_history(*[run[0] for run in runs])
+    assert_same(runs[0][1], runs[1][1], 1e-6)
+    np.testing.assert_allclose(runs[0][2], runs[1][2], atol=1e-5)
+
+
 def test_a_model_inside_that_is_not_built_is_refused():
     inside = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(4)])
     with pytest.raises(InputError, match=r"`model`\. Expected a built one"):

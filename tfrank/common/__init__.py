@@ -1,1 +1,8 @@
 """Helpers that every other folder may import; this folder imports none of them."""
+
+from tfrank.common import keras_backend, starting
+
+# Before the imports that take seconds.
+starting.end_on_interrupt()
+# Before anything calls Keras.
+keras_backend.check()

@@ -8,6 +8,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+# Longer words are no misspelt names.
+MOST_LETTERS = 100
+
 
 class InputError(ValueError):
     """Raised for a bad argument, config or file, with one message that needs no stack trace."""
@@ -123,11 +126,24 @@ def one_of(name: str, value: Any, allowed: Iterable[Any]) -> Any:
     return value
 
 
+def reason(error: object) -> str:
+    """Returns the first line of an error or of its message; the name of its class if that is empty.
+
+    >>> reason(ValueError("no number\\nat line 3")), reason(MemoryError())
+    ('no number', 'MemoryError')
+    """
+    lines = str(error).strip().splitlines()
+    return lines[0].strip() if lines else type(error).__name__
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Returns ' Did you mean "..."?' for the known word most like `word`, or "" if none is similar.
+
+    Of a long word, which would take long, none is.
 
     >>> did_you_mean("temprature", ["alpha", "temperature"])
     ' Did you mean "temperature"?'
     """
-    near = difflib.get_close_matches(word, [str(known_word) for known_word in known], n=1)
+    words = [str(known_word) for known_word in known] if len(word) <= MOST_LETTERS else []
+    near = difflib.get_close_matches(word, words, n=1)
     return f' Did you mean "{near[0]}"?' if near else ""

@@ -2,19 +2,22 @@
 
 import contextlib
 import functools
+import io
 import logging
+import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import tensorflow as tf
 from absl import app, flags
 from absl import logging as absl_logging
 
-from tfrank.common import checks
+from tfrank.common import checks, starting
 from tfrank.common.checks import InputError, did_you_mean
+from tfrank.common.progress import CLEAR
 
 HELP = {f"{dashes}{word}" for dashes in ("-", "--") for word in ("h", "help", "helpshort")}
 # Text that TensorFlow adds around the reason of an error.
@@ -22,35 +25,109 @@ _OPERATION = re.compile(r"\{\{.*?\}\} ?| ?\[Op:.*")
 # absl's names of types in plain words. A text field accepts any text, so the "string" that fails is a
 # ConfigDict.
 _TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number", "string": "a dict of Python"}
-_LESS_MEMORY = (
+LESS_MEMORY = (
     "Take smaller batches, --config.data.classes_per_batch, --config.train.micro_batch_size or"
     " --config.evaluation.batch_size; a smaller model, or smaller images, --config.data.image_size."
 )
 
 
-def run(main: Callable[[Any], Any], *, parse: Callable[[list[str]], Any] | None = None) -> None:
+# Control characters, which could move the cursor or hide text, and those that turn the direction of writing.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def run(
+    main: Callable[[Any], Any],
+    *,
+    parse: Callable[[list[str]], Any] | None = None,
+    less_memory: str = "Close other programs, or take a machine with more memory.",
+) -> None:
     """Parses flags and runs `main`. Bad input prints its message and exits with status 1, Ctrl-C with 130.
 
     Args:
         main: takes what `parse` returns.
         parse: sets the flags from a command line. None: sets absl's flags, handles `--help`, and returns the
             name of the program in a list.
+        less_memory: what to do if memory runs out, as a sentence.
     """
+    _show_controls()
     try:
+        starting.interrupts_are_raised()
+        _check_encoding()
         parse = parse or functools.partial(parse_with_help, main.__module__)
-        with _no_lost_interrupt():
-            app.run(functools.partial(_main, main), flags_parser=parse)
+        try:
+            with _no_lost_interrupt():
+                app.run(functools.partial(_main, main), flags_parser=parse)
+        finally:
+            sys.stdout.flush()  # If there is no room for it, this says so.
     except (InputError, OSError) as error:
         # The message of any OSError, such as a full disk, names the file and the reason.
         print(f"Error: {error}", file=sys.stderr)
         sys.exit(1)
     except (MemoryError, tf.errors.ResourceExhaustedError) as error:
-        reason = str(error).strip().splitlines()[0]
-        print(f"Error: Memory ran out ({re.sub(_OPERATION, '', reason)}). {_LESS_MEMORY}", file=sys.stderr)
+        reason = checks.reason(error)
+        print(f"Error: Memory ran out ({re.sub(_OPERATION, '', reason)}). {less_memory}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         sys.exit(130)
+
+
+def _check_encoding() -> None:
+    """Raises InputError if names of files are not UTF-8 here: others would not find them."""
+    encoding = sys.getfilesystemencoding()
+    if encoding.lower() not in ("utf-8", "utf8"):
+        raise InputError(
+            f"Names of files are read and written as {encoding} here, and not as UTF-8. Set LC_ALL=C.UTF-8,"
+            " or PYTHONUTF8=1, in the environment."
+        )
+
+
+def _show_controls() -> None:
+    """Makes what is printed show control characters of names, such as escape codes, by their numbers."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if type(stream) is io.TextIOWrapper:
+            line_buffering, encoding = stream.line_buffering, stream.encoding
+            stream.flush()
+            shown = _Shown(
+                stream.buffer, encoding, "backslashreplace", line_buffering=line_buffering, write_through=True
+            )
+            # The former stream would close the file when it is destroyed.
+            shown.former, shown.called = stream, f"the standard {'output' if name == 'stdout' else 'error'}"
+            setattr(sys, name, shown)
+
+
+class _Shown(io.TextIOWrapper):
+    """Writes text in which control characters stand as their numbers, but for those of a progress line."""
+
+    former: Any = None
+    called = ""
+
+    def write(self, text: str) -> int:
+        """Writes text; raises InputError if there is no room."""
+        start = "\r" if text.startswith("\r") else ""
+        end = CLEAR if text.endswith(CLEAR) else ""
+        body = text[len(start) : len(text) - len(end)]
+        shown = _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), body)
+        with self._naming():
+            return super().write(start + shown + end)
+
+    def flush(self) -> None:
+        """Writes what waits; raises InputError if there is no room."""
+        with self._naming():
+            super().flush()
+
+    @contextlib.contextmanager
+    def _naming(self):
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            # What waits would be written again, in vain, when Python ends.
+            with open(os.devnull, "wb") as nothing:
+                os.dup2(nothing.fileno(), self.fileno())
+            raise InputError(f"Cannot write to {self.called} ({error.strerror}).") from None
 
 
 @contextlib.contextmanager
@@ -109,6 +186,21 @@ def parse_with_help(program: str, argv: list[str], *, words: bool = False) -> li
         print(usage(program))
         sys.exit(0)
     return parse_flags(argv, words=words)
+
+
+def check_flags(program: str, action: str, taken: Collection[str]) -> None:
+    """Raises InputError if a flag of a program is given that an action of it does not take.
+
+    Args:
+        program: module name of the program.
+        action: the action, as the user knows it.
+        taken: names of the flags that it takes.
+    """
+    of_program = flags.FLAGS.flags_by_module_dict()[sys.argv[0] if program == "__main__" else program]
+    for flag in of_program:
+        if flag.present and flag.name not in taken:
+            known = ", ".join(f"--{name}" for name in sorted(taken))
+            raise InputError(f"{action} takes no --{flag.name}. Leave it out. It takes {known}.")
 
 
 def parse_flags(argv: list[str], values: flags.FlagValues = flags.FLAGS, *, words: bool = False) -> list[str]:

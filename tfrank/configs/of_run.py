@@ -6,25 +6,28 @@
 defaults. Fields that no longer exist are ignored.
 """
 
-import json
-
 from ml_collections import ConfigDict
 
+from tfrank.common import json_files
 from tfrank.common.checks import InputError
 from tfrank.configs import default
+
+_SAVED = json_files.record({"loss": json_files.record({"name": json_files.text()}, others=True)}, others=True)
+_REMEDY = "Give the config that the run was trained by, --config=FILE.py:LOSS"
 
 
 def get_config(path: str = ""):
     try:
-        with open(path) as file:
-            saved = json.load(file)
+        saved = json_files.read(path, _SAVED, _REMEDY)
+    except FileNotFoundError:
+        raise InputError(f"There is no file {path}. {_REMEDY}") from None
+    try:
         config = default.get_config(saved["loss"]["name"])
         _update(config, saved)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(
             f"{path} is damaged, or of another version of tfrank"
-            f" ({type(error).__name__}: {str(error).rstrip('.')}). Give the config that"
-            " the run was trained by, --config=FILE.py:LOSS"
+            f" ({type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}). {_REMEDY}"
         ) from None
     return config
 

@@ -5,7 +5,14 @@ import dataclasses
 import tensorflow as tf
 
 from tfrank.common import checks
-from tfrank.data.decoding import decode, decode_reduced, exif_orientation, full_extent, upright
+from tfrank.data.decoding import (
+    decode,
+    decode_over_white,
+    decode_reduced,
+    exif_orientation,
+    full_extent,
+    upright,
+)
 from tfrank.data.records import BOX_FEATURES
 from tfrank.data.regions import align_face, crop_to_box
 from tfrank.data.transforms import Transform, evaluation_transform, training_transform
@@ -53,8 +60,9 @@ class ImageLoader:
         return image.pixels if self.full_size else evaluation_transform(image, self.transform)
 
     def serve(self, encoded: tf.Tensor) -> tf.Tensor:
-        """Returns the same for the bytes of an image file: the whole image, turned upright by its EXIF."""
-        image = upright(_decoded(encoded, self._test_side()), exif_orientation(encoded))
+        """Returns the same for the bytes of an image file: the whole image, turned upright, over white."""
+        image = _decoded(encoded, self._test_side(), decode_over_white)
+        image = upright(image, exif_orientation(encoded))
         return image.pixels if self.full_size else evaluation_transform(image, self.transform)
 
     def _test_side(self):
@@ -89,9 +97,9 @@ class ImageLoader:
             return full_extent(align_face(image, landmarks, size=self.transform.size))
 
 
-def _decoded(encoded, least_side):
+def _decoded(encoded, least_side, decode=decode):
     """Decodes a file for a shorter side of `least_side` pixels; None decodes all pixels."""
-    return full_extent(decode(encoded)) if least_side is None else decode_reduced(encoded, least_side)
+    return full_extent(decode(encoded)) if least_side is None else decode_reduced(encoded, least_side, decode)
 
 
 def _is_box(box):

@@ -20,7 +20,7 @@ import google_crc32c
 import numpy as np
 import tensorflow as tf
 
-from tfrank.common import files
+from tfrank.common import files, json_files
 from tfrank.common.checks import InputError
 from tfrank.data.sources.image import ROLES, UNKNOWN
 
@@ -141,6 +141,17 @@ def index_path(folder: str, split: str) -> str:
     return os.path.join(folder, f"{split}.index")
 
 
+_HEADER = json_files.record(
+    {
+        "version": json_files.whole(),
+        "shards": json_files.list_of(json_files.text()),
+        "sizes": json_files.list_of(json_files.whole()),
+        "crc32c": json_files.dict_of(json_files.whole()),
+    },
+    others=True,
+)
+
+
 def load_index(path: str, *, check_shards: bool = True) -> RecordIndex:
     """Opens an index that `RecordIndex.save` wrote. A local index is memory-mapped, not read into memory.
 
@@ -182,7 +193,10 @@ def _load_header(path: str) -> dict[str, Any]:
             f"The record index {path} was written by another version of tfrank. Delete it and run prepare"
             " again."
         )
-    return header
+    try:
+        return _HEADER("", header)
+    except ValueError as error:
+        raise _damaged(path, error) from None
 
 
 def _damaged(path, error):

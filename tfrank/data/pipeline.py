@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow as tf
 
+from tfrank.common import checks
 from tfrank.common.checks import InputError
 from tfrank.data.images import ImageLoader, shift_images
 from tfrank.data.records import RecordReader
@@ -126,7 +127,7 @@ def check_batch(reader: RecordReader, numbers: np.ndarray, loader: ImageLoader) 
             loader.train(tf.constant(serialized), tf.constant([0, 0]))
             loader.test(tf.constant(serialized))
         except (tf.errors.OpError, ValueError) as error:
-            reason = getattr(error, "message", str(error)).strip().splitlines()[0]
+            reason = checks.reason(getattr(error, "message", error))
             reason = re.sub(r"\{\{.*?\}\} ?| ?\[Op:.*", "", reason)
             raise InputError(
                 f"{reader.index.describe(number)}: the image cannot be loaded. {reason}"

@@ -1,13 +1,12 @@
 """A folder of prepared records: the names of its files, its summary, ground truth and splits."""
 
-import json
 import logging
 import os
 from typing import Any
 
 import tensorflow as tf
 
-from tfrank.common import checks, files
+from tfrank.common import checks, files, json_files
 from tfrank.common.checks import InputError
 from tfrank.data.index import HEADER, RecordIndex, index_path, load_index
 from tfrank.data.prepare.scan import scan
@@ -17,6 +16,16 @@ _LOG = logging.getLogger(__name__)
 # Files in a folder of records beside shards and their index.
 SUMMARY, SKIPPED, GROUND_TRUTH = "prepared.json", "skipped.csv", "ground_truth.json"
 DUPLICATES = "duplicates.csv"
+_REMEDY = "Delete the folder and prepare it again."
+_SPLIT = json_files.record(
+    {"images": json_files.whole(), "shards": json_files.list_of(json_files.file_name())}, others=True
+)
+_SUMMARY = json_files.record(
+    {"splits": json_files.dict_of(_SPLIT, json_files.file_name())},
+    {"source_dir": json_files.text(), "images": json_files.dict_of(json_files.whole())},
+    others=True,
+)
+_GROUND_TRUTH = json_files.dict_of(json_files.dict_of(json_files.list_of(json_files.text())))
 
 
 def load_summary(folder: str) -> dict[str, Any] | None:
@@ -25,7 +34,7 @@ def load_summary(folder: str) -> dict[str, Any] | None:
     Raises:
         InputError: the file is damaged.
     """
-    return _load_json(os.path.join(folder, SUMMARY))
+    return _load_json(os.path.join(folder, SUMMARY), _SUMMARY)
 
 
 def load_ground_truth(folder: str) -> dict[str, dict[str, list[str]]] | None:
@@ -34,7 +43,7 @@ def load_ground_truth(folder: str) -> dict[str, dict[str, list[str]]] | None:
     Raises:
         InputError: the file is damaged.
     """
-    return _load_json(os.path.join(folder, GROUND_TRUTH))
+    return _load_json(os.path.join(folder, GROUND_TRUTH), _GROUND_TRUTH)
 
 
 def open_split(folder: str, split: str) -> RecordIndex:
@@ -58,13 +67,14 @@ def open_split(folder: str, split: str) -> RecordIndex:
     return load_index(path)
 
 
-def _load_json(path):
-    """Loads a dict from a JSON file; None if the file does not exist."""
+def _load_json(path, check):
+    """Loads a JSON file, which may be remote; None if it does not exist."""
     files.check_reachable(path)
     if not tf.io.gfile.exists(path):
         return None
     try:
-        with tf.io.gfile.GFile(path) as file:
-            return dict(json.load(file))
-    except (OSError, ValueError, TypeError, tf.errors.OpError) as error:
-        raise InputError(f"{path} is damaged ({error}). Delete the folder and prepare it again.") from None
+        with tf.io.gfile.GFile(path, "rb") as file:
+            data = file.read()
+    except (OSError, tf.errors.OpError) as error:
+        raise InputError(f"{path} cannot be read ({error}). {_REMEDY}") from None
+    return json_files.parse(data, check, path, _REMEDY)

@@ -151,7 +151,7 @@ def verified_data(block: bytes, length: int, where: str) -> bytes:
 def class_text(serialized: bytes, feature: str = "image/class/text") -> str:
     """Returns the class in words; "" if the record has no such feature."""
     text = tf.train.Example.FromString(serialized).features.feature[feature].bytes_list.value
-    return text[0].decode(errors="replace") if text else ""
+    return text[0].decode(errors="backslashreplace") if text else ""
 
 
 def category_text(serialized: bytes) -> str:

@@ -6,6 +6,7 @@ import numpy as np
 
 from tfrank.common import checks
 from tfrank.common.normalize import l2_normalize
+from tfrank.evaluation.parallel import count_physical_cores
 
 # Rows converted to float64 at a time: 64 MiB at dim 512.
 BLOCK_ROWS = 2**14
@@ -100,6 +101,7 @@ def cluster_agreement(
     seed = checks.integer("seed", seed, at_least=0)
     iterations = checks.integer("iterations", iterations, at_least=1)
     classes = len(np.unique(labels))
+    count_physical_cores()
     k_means = KMeans(classes, init="random", n_init=1, max_iter=iterations, tol=0, random_state=seed)
     with warnings.catch_warnings():
         # scikit-learn warns if images coincide. They then share a cluster, as they should.

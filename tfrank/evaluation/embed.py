@@ -1,6 +1,5 @@
 """Embeddings of all images of a data set, in memory or in a folder. In a folder, a stopped pass resumes."""
 
-import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -8,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import tensorflow as tf
 
-from tfrank.common import files
+from tfrank.common import files, json_files
 from tfrank.common.checks import InputError
 from tfrank.common.normalize import l2_normalize
 from tfrank.common.progress import Progress
@@ -27,24 +26,29 @@ def embed(
     *,
     total: int | None = None,
     ids: np.ndarray | None = None,
+    unchanged: bool = False,
+    normalized: bool = True,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Embeds images and normalises the embeddings.
 
     Args:
         embed_fn: from float32 images `[batch, height, width, 3]`, 0-255, to `[batch, dim]`.
         batches: of `{"image": uint8 or float images, "label": [batch] integers}`.
+        unchanged: whether `embed_fn` gets "image" as it is, whatever that is, and not as float32.
         total: number of images, for the progress line; None: no progress line.
         ids: `[images]` names of the images, for messages. None: an image is named by its number, from 0.
+        normalized: whether embeddings are L2-normalised.
 
     Returns:
-        `[images, dim]` float32 of unit norm, and `[images]` labels, in the order of the batches.
+        `[images, dim]` float32, of unit norm if `normalized`, and `[images]` labels, in the order of batches.
 
     Raises:
         InputError: an embedding is NaN or infinite (the first such image is named), or there is no image.
     """
+    embed_fn = embed_fn if unchanged else _of_floats(embed_fn)
     embeddings, labels = [], []
     for batch, rows in _embedded(embed_fn, batches, 0, total, ids):
-        embeddings.append(rows)
+        embeddings.append(l2_normalize(rows).numpy() if normalized else rows.numpy())
         labels.append(np.asarray(batch["label"]))
     if not embeddings:
         raise InputError("There is no image to embed.")
@@ -92,10 +96,11 @@ def embed_into(
             with files.atomic_write(os.path.join(folder, f"{name}.npy")) as file:
                 np.save(file, np.asarray(column), allow_pickle=False)
     batches = batches_from(done) if done < len(ids) else ()
-    for number, (_, block) in enumerate(_embedded(embed_fn, batches, done, len(ids), ids), start=1):
+    blocks = _embedded(_of_floats(embed_fn), batches, done, len(ids), ids)
+    for number, (_, block) in enumerate(blocks, start=1):
         if rows is None:
             rows = _new_file(path, len(ids), block.shape[1])
-        rows[done : done + len(block)] = block
+        rows[done : done + len(block)] = l2_normalize(block).numpy()
         done += len(block)
         if number % NOTE_EVERY == 0 or done == len(ids):
             rows.flush()
@@ -131,18 +136,22 @@ def on_all_replicas(embed_fn: EmbedFn, strategy: tf.distribute.Strategy) -> Embe
     return embed_batch
 
 
-def _embedded(embed_fn, batches, done, total, ids) -> Iterator[tuple[dict, np.ndarray]]:
-    """Yields each batch with its unit-norm embeddings; image numbers start at `done`."""
+def _of_floats(embed_fn):
+    return lambda images: embed_fn(tf.cast(images, tf.float32))
+
+
+def _embedded(embed_fn, batches, done, total, ids) -> Iterator[tuple[dict, tf.Tensor]]:
+    """Yields each batch with its embeddings, all finite; image numbers start at `done`."""
     progress = Progress("embedding image", total, done=done) if total is not None else None
     for batch in batches:
         with full_float32():
-            raw = tf.cast(embed_fn(tf.cast(batch["image"], tf.float32)), tf.float32)
+            raw = tf.cast(embed_fn(batch["image"]), tf.float32)
         bad = np.flatnonzero(~np.isfinite(raw).all(axis=1))
         if len(bad):
             number = done + int(bad[0])
             name = number if ids is None else text_of(ids[number])
             raise InputError(f"The embedding of image {name!r} is not finite. The model may have diverged.")
-        yield batch, l2_normalize(raw).numpy()
+        yield batch, raw
         done += len(raw)
         if progress:
             progress.show(done)
@@ -150,14 +159,15 @@ def _embedded(embed_fn, batches, done, total, ids) -> Iterator[tuple[dict, np.nd
 
 def _done_before(note, path, key, images):
     """Returns the number of embeddings with this key left by an earlier pass."""
+    check = json_files.record(
+        {"key": json_files.text(), "images": json_files.whole(), "done": json_files.whole(at_most=images)}
+    )
     try:
-        with open(note) as file:
-            before = json.load(file)
+        before = json_files.read(note, check, "")
         rows = np.load(path, mmap_mode="r")
-        same = before["key"] == key and before["images"] == images == len(rows)
-        return int(before["done"]) if same else 0
+        return before["done"] if before["key"] == key and before["images"] == images == len(rows) else 0
     # A missing or damaged file is written again.
-    except (OSError, ValueError, KeyError, TypeError, EOFError):
+    except (OSError, ValueError, EOFError):
         return 0
 
 

@@ -2,13 +2,15 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from tfrank.common import checks
+from tfrank.common import checks, ignore_labels
 from tfrank.common.categories import categories_of_classes, checked_categories
 from tfrank.common.checks import InputError
 from tfrank.common.normalize import l2_normalize
+from tfrank.evaluation.euclidean import euclidean_rows
 from tfrank.evaluation.protocols import RetrievalTask, text_of
 from tfrank.evaluation.ranking_results import answerable, evaluate_task
 from tfrank.evaluation.relevance import Relevance, relevance_by_label, relevance_of_categories
@@ -17,8 +19,10 @@ from tfrank.evaluation.retrieval_metrics import usable_ks
 from tfrank.evaluation.retrieval_ranks import Ranks
 from tfrank.evaluation.search.by_name import SEARCHES, usable
 
-# Rows processed together.
-BLOCK = 65_536
+# Rows checked and normalised together.
+BLOCK = 4096
+DISTANCES = ("cosine", "euclidean")
+BY_EUCLIDEAN_DISTANCE = "Ranked by the Euclidean distance of the embeddings, which are not normalised."
 ITSELF = (
     "Gallery and queries have the same embeddings, so each query finds itself first. Leave out the gallery,"
     " or give ids and gallery_ids."
@@ -33,7 +37,7 @@ class Evaluation:
         metrics: means over the queries with a positive, 0 to 1; the number of these `queries`, and the number
             of `queries_without_positive`, which have no positive and are left out.
         per_query: the same metrics, `[queries]` each; NaN for a query without a positive.
-        ranks: the ranks of the positives of each query, from 1; None after an approximate search.
+        ranks: the ranks of the positives of each query, from 1; None unless `keep_ranks` was given.
         notes: remarks for the reader of the metrics.
     """
 
@@ -60,12 +64,18 @@ def evaluate(
     cutoffs: bool = False,
     categories: np.ndarray | None = None,
     gallery_categories: np.ndarray | None = None,
+    distance: str = "cosine",
+    keep_ranks: bool = False,
+    ignore_label: int | None = None,
 ) -> Evaluation:
     """Recall@K and precision@K for any K, mAP, mAP@R, R-precision, MRR and nDCG, exactly.
 
-    Without a gallery, each image is the query once and all others are the gallery. Similarities are cosines.
-    A negative as similar as a positive is ranked before it. Queries without a positive are counted, and left
-    out of every mean. Memory is that of the embeddings and of blocks, never queries x gallery.
+    Without a gallery, each image is the query once and all others are the gallery. A negative as similar as a
+    positive is ranked before it. Queries without a positive are counted, and left out of every mean.
+
+    Memory holds the embeddings; a float32 copy if they are of another type or norm, and another of a gallery
+    of up to 2 GiB; the metrics of each query; and blocks of similarities, about 0.5 GiB in all, or 4 GiB for
+    a gallery above 2 GiB. It depends neither on queries x gallery nor on the number of positives.
 
     Args:
         embeddings: `[queries, dim]` of any float dtype and norm, an array or a memory map.
@@ -81,8 +91,18 @@ def evaluate(
             exact and a note says so.
         cutoffs: whether mAP@K, nDCG@K and MRR@K are measured too; only with exact search.
         categories: `[queries]` integers, the category of each label, or `[queries, levels]`, its coarser and
-            coarser categories. With it, `hierarchical_map` is measured too; only with exact search.
+            coarser categories. With it, `hierarchical_map`, `graded_ndcg` and `asi` are measured too, see
+            `graded_metrics.graded_metrics`; only with exact search.
         gallery_categories: the same for the gallery.
+        distance: "cosine"; or "euclidean", between the embeddings as they are, for those of a loss that does
+            not normalise them, such as lifted structure; only with exact search, see
+            `euclidean.euclidean_rows`.
+        keep_ranks: whether the result has the ranks of all positives; only with exact search. They take 8
+            bytes for each positive of each query, which is much if few classes are large: 1.6 GB for 20,000
+            images of two classes.
+        ignore_label: label of images without a class, such as -1: they are neither queries nor in the
+            gallery. `per_query` has NaN for them; `ranks` are those of the others. None: every label is a
+            class.
 
     Raises:
         InputError: an embedding is not finite (named by its id), shapes or labels do not match, an id is
@@ -94,7 +114,54 @@ def evaluate(
     """
     checks.one_of("search", search, SEARCHES)
     checks.boolean("cutoffs", cutoffs)
-    _check_search(search, junk is not None, cutoffs, categories is not None)
+    checks.one_of("distance", distance, DISTANCES)
+    checks.boolean("keep_ranks", keep_ranks)
+    is_euclidean = distance == "euclidean"
+    if ignore_labels.checked(ignore_label) is not None:
+        sides = (embeddings, labels, ids, categories)
+        gallery_sides = (gallery_embeddings, gallery_labels, gallery_ids, gallery_categories)
+        options = {"ks": ks, "search": search, "cutoffs": cutoffs, "distance": distance}
+        return _evaluate_kept(sides, gallery_sides, junk, ignore_label, keep_ranks=keep_ranks, **options)
+    _check_search(search, junk is not None, cutoffs, categories is not None, keep_ranks, is_euclidean)
+    of_queries, of_gallery = (embeddings, labels, ids), (gallery_embeddings, gallery_labels, gallery_ids)
+    queries, gallery, both, self_index, notes = _checked_rows(
+        of_queries, of_gallery, junk is not None, is_euclidean
+    )
+    _check_junk(junk, len(queries), len(gallery))
+    if np.all(both[1] == both[1][0]):
+        notes += ("The gallery has images of one class only: no ranking can be wrong.",)
+    relevance = {"": relevance_by_label(*both, self_index, junk)}
+    coarser = _coarser(categories, gallery_categories, both, self_index, junk)
+    leave_one_out = gallery_embeddings is None and junk is None and not is_euclidean
+    if is_euclidean:
+        queries, gallery = euclidean_rows(queries, gallery)
+    task = RetrievalTask(
+        np.arange(len(queries)), np.arange(len(gallery)), self_index, relevance, both, leave_one_out, coarser
+    )
+    task = answerable(task)
+    ks, note = usable_ks(ks, task.ranked)
+    search, why = usable(search)
+    found = evaluate_task(queries, gallery, task, ks, search=search, cutoffs=cutoffs, keep_ranks=keep_ranks)[
+        ""
+    ]
+    return Evaluation(
+        found.metrics, found.per_query, found.ranks, tuple(dict.fromkeys(filter(None, (why, note, *notes))))
+    )
+
+
+class _Rows(NamedTuple):
+    """Checked queries and gallery, which are one array if there is no gallery, and notes for the reader."""
+
+    queries: np.ndarray
+    gallery: np.ndarray
+    labels: tuple[np.ndarray, np.ndarray]
+    self_index: np.ndarray
+    notes: tuple[str, ...]
+
+
+def _checked_rows(of_queries, of_gallery, with_junk, is_euclidean) -> _Rows:
+    """Checks embeddings, labels and ids of queries and gallery; raises InputError naming the bad argument."""
+    (embeddings, labels, ids), (gallery_embeddings, gallery_labels, gallery_ids) = of_queries, of_gallery
     no_gallery = gallery_embeddings is None
     if no_gallery != (gallery_labels is None) or (no_gallery and gallery_ids is not None):
         raise InputError(
@@ -102,42 +169,54 @@ def evaluate(
         )
     if ids is None and gallery_ids is not None:
         raise InputError("There are gallery_ids, but no ids to compare them with. Give both, or neither.")
-    given_labels = labels
-    queries, labels, ids, notes = _checked("", embeddings, labels, ids)
-    gallery, self_index, leave_one_out = queries, np.arange(len(queries)), junk is None
-    both = labels, labels
-    if not no_gallery:
-        _check_largest(labels=given_labels, gallery_labels=gallery_labels)
-        gallery, gallery_labels, gallery_ids, more = _checked(
-            "gallery_", gallery_embeddings, gallery_labels, gallery_ids
+    queries, query_labels, ids, notes = _checked("", is_euclidean, *of_queries)
+    if no_gallery:
+        return _Rows(queries, queries, (query_labels, query_labels), np.arange(len(queries)), notes)
+    _check_largest(labels=labels, gallery_labels=gallery_labels)
+    gallery, gallery_labels, gallery_ids, more = _checked("gallery_", is_euclidean, *of_gallery)
+    self_index = _places(ids, gallery_ids, len(queries))
+    if queries.shape[1] != gallery.shape[1]:
+        raise InputError(
+            f"Queries have {queries.shape[1]} dimensions, the gallery has {gallery.shape[1]}. Embed both"
+            " with the same model."
         )
-        self_index, leave_one_out = _places(ids, gallery_ids, len(queries)), False
-        both, notes = (labels, gallery_labels), notes + more
-        if queries.shape[1] != gallery.shape[1]:
-            raise InputError(
-                f"Queries have {queries.shape[1]} dimensions, the gallery has {gallery.shape[1]}. Embed both"
-                " with the same model."
-            )
-        same = _stored_in(embeddings, gallery_embeddings) or _equal(queries, gallery)
-        # `junk` may leave out the query itself.
-        notes += (ITSELF if same and junk is None and np.all(self_index < 0) else "",)
-    _check_junk(junk, len(queries), len(gallery))
-    if np.all(both[1] == both[1][0]):
-        notes += ("The gallery has images of one class only: no ranking can be wrong.",)
-    relevance = {"": relevance_by_label(*both, self_index, junk)}
-    coarser = _coarser(categories, gallery_categories, both, self_index, junk)
-    task = RetrievalTask(
-        np.arange(len(queries)), np.arange(len(gallery)), self_index, relevance, both, leave_one_out, coarser
+    same = _stored_in(embeddings, gallery_embeddings) or _equal(queries, gallery)
+    # `junk` may leave out the query itself.
+    itself = ITSELF if same and not with_junk and np.all(self_index < 0) else ""
+    return _Rows(queries, gallery, (query_labels, gallery_labels), self_index, (*notes, *more, itself))
+
+
+def _evaluate_kept(queries, gallery, junk, ignore_label, **options):
+    """Evaluates the images that have a class."""
+    kept = ignore_labels.kept(np.ravel(queries[1]), ignore_label)
+    in_gallery = kept if gallery[1] is None else ignore_labels.kept(np.ravel(gallery[1]), ignore_label)
+    embeddings, labels, ids, categories = (_some(rows, kept) for rows in queries)
+    names = ("gallery_embeddings", "gallery_labels", "gallery_ids", "gallery_categories")
+    of_gallery = {name: _some(rows, in_gallery) for name, rows in zip(names, gallery)}
+    if isinstance(junk, np.ndarray) and junk.shape == (len(kept), len(in_gallery)):
+        junk = junk[np.ix_(kept, in_gallery)]
+    found = evaluate(embeddings, labels, ids=ids, categories=categories, junk=junk, **of_gallery, **options)
+    per_query = {}
+    for name, values in found.per_query.items():
+        per_query[name] = np.full(len(kept), np.nan)
+        per_query[name][kept] = values
+    left_out = np.sum(~kept) + (0 if in_gallery is kept else np.sum(~in_gallery))
+    note = f"{left_out:,} images without a class (label {ignore_label}) are left out."
+    return dataclasses.replace(
+        found, per_query=per_query, notes=(*found.notes, note) if left_out else found.notes
     )
-    task = answerable(task)
-    ks, note = usable_ks(ks, task.ranked)
-    search, why = usable(search)
-    found = evaluate_task(queries, gallery, task, ks, search=search, cutoffs=cutoffs)[""]
-    return Evaluation(found.metrics, found.per_query, found.ranks, tuple(filter(None, (why, note, *notes))))
 
 
-def _checked(prefix, embeddings, labels, ids):
-    """Returns unit rows, labels `[n]`, ids or None, and notes; raises InputError naming the bad argument."""
+def _some(rows, kept):
+    """Returns the rows that are kept; None, or rows of another number, as they are, for the checks."""
+    return np.asarray(rows)[kept] if np.shape(rows)[:1] == kept.shape else rows
+
+
+def _checked(prefix, is_euclidean, embeddings, labels, ids):
+    """Returns rows, labels `[n]`, ids or None, and notes; raises InputError naming the bad argument.
+
+    The rows have unit norm, unless ranking is Euclidean.
+    """
     embeddings, labels = np.asarray(embeddings), np.asarray(labels)
     if embeddings.ndim != 2 or not (embeddings.dtype.kind == "f" or embeddings.dtype == "bfloat16"):
         expected = "floats of shape [images, dim]"
@@ -153,8 +232,13 @@ def _checked(prefix, embeddings, labels, ids):
         # Convert to text, so that ids of queries and gallery can be compared.
         ids = np.array([text_of(name) for name in ids])
         check_unique(f"{prefix}ids", ids)
+    labels = labels.reshape(-1).astype(np.int64)
+    if is_euclidean:
+        for start in range(0, len(embeddings), BLOCK):
+            _check_finite(_float64(embeddings[start : start + BLOCK]), start, ids)
+        return embeddings, labels, ids, (BY_EUCLIDEAN_DISTANCE,)
     rows, zeros = unit_rows(embeddings, ids)
-    return rows, labels.reshape(-1).astype(np.int64), ids, (zero_note(zeros),)
+    return rows, labels, ids, (zero_note(zeros),)
 
 
 def _check_largest(**labels):
@@ -211,13 +295,13 @@ def unit_rows(embeddings: np.ndarray, ids: np.ndarray | None = None) -> tuple[np
     unit, zeros = embeddings.dtype == np.float32, 0
     for start in range(0, len(embeddings), BLOCK):
         block = _float64(embeddings[start : start + BLOCK])
-        bad = np.flatnonzero(~np.isfinite(block).all(axis=1))
-        if len(bad):
-            number = start + int(bad[0])
-            name = f"image {number}" if ids is None else repr(text_of(ids[number]))
-            raise InputError(f"The embedding of {name} is not finite. The model may have diverged.")
-        zeros += int(np.sum(~block.any(axis=1)))
-        unit = unit and bool(np.all(_are_unit(block) | ~block.any(axis=1)))
+        norms = _norms(block)
+        if not np.isfinite(norms).all():
+            _check_finite(block, start, ids)
+        # The norm of a row of tiny values may be 0 too.
+        zero = ~block.any(axis=1) if not norms.all() else np.zeros(len(block), bool)
+        zeros += int(np.sum(zero))
+        unit = unit and bool(np.all(_is_unit(norms) | zero))
     if unit:
         return embeddings, zeros
     result = np.empty(embeddings.shape, np.float32)
@@ -226,14 +310,27 @@ def unit_rows(embeddings: np.ndarray, ids: np.ndarray | None = None) -> tuple[np
         largest = np.abs(block).max(axis=1, keepdims=True)
         # Divide by the largest value first, so that norms neither underflow nor overflow.
         normalized = l2_normalize(block / np.where(largest > 0, largest, 1))
-        kept = _are_unit(block)[:, None] & (embeddings.dtype == np.float32)
+        kept = _is_unit(_norms(block))[:, None] & (embeddings.dtype == np.float32)
         result[start : start + BLOCK] = np.where(kept, block, normalized)
     return result, zeros
 
 
-def _are_unit(rows):
-    with np.errstate(over="ignore"):
-        return np.abs(np.linalg.norm(rows, axis=1) - 1) < 1e-6
+def _check_finite(block, start, ids):
+    """Raises InputError for a row that is not finite; the block starts at this image."""
+    bad = np.flatnonzero(~np.isfinite(block).all(axis=1))
+    if len(bad):
+        number = start + int(bad[0])
+        name = f"image {number}" if ids is None else repr(text_of(ids[number]))
+        raise InputError(f"The embedding of {name} is not finite. The model may have diverged.")
+
+
+def _norms(rows):
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.sqrt(np.einsum("nd,nd->n", rows, rows))
+
+
+def _is_unit(norms):
+    return np.abs(norms - 1) < 1e-6
 
 
 def _float64(rows):
@@ -265,12 +362,14 @@ def _equal(queries, gallery):
     )
 
 
-def _check_search(search, junk, cutoffs, categories):
+def _check_search(search, junk, cutoffs, categories, keep_ranks, is_euclidean):
     """Raises InputError if something is asked for that only exact search does."""
     asked = {
         "leaves out junk": junk,
         "measures mAP@K, nDCG@K and MRR@K": cutoffs,
-        "measures H-AP": categories,
+        "measures H-AP, graded nDCG and ASI": categories,
+        "gives all ranks": keep_ranks,
+        "ranks by Euclidean distance": is_euclidean,
     }
     if search != "exact" and any(asked.values()):
         what = next(what for what, one in asked.items() if one)

@@ -3,16 +3,17 @@
 Images are sorted by class and cut into tiles. No class is split between tiles, so
 - all positives of a tile's images are in that tile, and its product with itself has all their similarities;
 - two different tiles hold only negatives of each other, and one product serves the queries of both;
-- every product has the same shape, so that equal rows have equal similarities at any position.
+- every product has the same shape. If two rows are equal, the whole matrix is computed: their similarities
+  could be rounded differently in different tiles.
 """
 
 import itertools
 
 import numpy as np
 
-from tfrank.evaluation.parallel import in_parallel, similarities
+from tfrank.evaluation.parallel import EVEN, in_parallel, similarities
 from tfrank.evaluation.relevance import relevance_by_label
-from tfrank.evaluation.retrieval_ranks import Ranks, positive_ranks
+from tfrank.evaluation.retrieval_ranks import Ranks, positive_ranks, repeated_rows
 from tfrank.evaluation.threshold_counts import count_at_least, count_at_least_in_columns
 
 # Maximum number of images in a tile. A product of this size runs at full speed and takes 16 MiB in float32.
@@ -21,8 +22,19 @@ TILE = 2048
 MOST_POSITIVES = 20
 
 
+def small_classes(labels: np.ndarray) -> bool:
+    """Whether every class is small enough to be ranked in half the time, with few positives an image.
+
+    >>> small_classes(np.arange(100) // 5), small_classes(np.arange(100) // 50)
+    (True, False)
+    """
+    return bool(np.unique(labels, return_counts=True)[1].max() <= MOST_POSITIVES + 1)
+
+
 def leave_one_out_ranks(embeddings: np.ndarray, labels: np.ndarray) -> Ranks:
     """The ranks of each image's positives among all other images: `positive_ranks` in half the time.
+
+    With large classes, or rows that are equal, it is `positive_ranks`.
 
     Args:
         embeddings: `[images, dim]` float32, unit norm, an array or a memory map.
@@ -31,16 +43,17 @@ def leave_one_out_ranks(embeddings: np.ndarray, labels: np.ndarray) -> Ranks:
     >>> leave_one_out_ranks(np.eye(4, dtype=np.float32)[[0, 0, 1]], np.array([5, 5, 7]))
     Ranks(start=array([0, 1, 2, 2]), rank=array([1, 1], dtype=int32))
     """
-    _, place, sizes = np.unique(labels, return_inverse=True, return_counts=True)
-    if sizes.max() > MOST_POSITIVES + 1:
+    # Products of different tiles may round equal rows differently.
+    if not small_classes(labels) or len(repeated_rows(embeddings)[0]):
         return positive_ranks(
             embeddings, embeddings, relevance_by_label(labels, labels, np.arange(len(labels)))
         )
+    _, place, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     # Sort classes by size, so that few thresholds of a tile are padding.
     by_size = np.argsort(sizes, kind="stable")
     place, sizes = np.argsort(by_size)[place], sizes[by_size]
     order, cuts = np.argsort(place, kind="stable"), _cuts(sizes)
-    side = -(-int(np.diff(cuts).max()) // 64) * 64
+    side = -(-int(np.diff(cuts).max()) // EVEN) * EVEN
 
     def rows(places):
         return np.take(embeddings, np.pad(places, [0, side - len(places)], mode="edge"), axis=0)

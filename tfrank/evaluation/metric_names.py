@@ -60,6 +60,16 @@ METRICS = {
         "H-AP: Hierarchical AP, like mAP with graded relevance: the images of the query's class together"
         " count twice as much as all others of its category.",
     ),
+    "graded_ndcg": Metric(
+        "Graded nDCG",
+        "Graded nDCG: nDCG with graded relevance: an image that shares l levels with the query, its class and"
+        " its categories, has the gain 2^l - 1.",
+    ),
+    "asi": Metric(
+        "ASI",
+        "ASI: average set intersection: the share of the n nearest images that are of the same levels as the"
+        " n first of the best ranking, averaged over n up to the number of images of the query's category.",
+    ),
     "r_precision": Metric(
         "R-precision",
         "R-precision: share of the R nearest images that are of the query's class, where R is the number of"

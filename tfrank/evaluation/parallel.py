@@ -2,8 +2,10 @@
 
 import collections
 import contextlib
+import io
 import os
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -15,22 +17,41 @@ import tensorflow as tf
 MORE_THREADS = 2
 # A gallery of up to this many bytes is copied to the device that multiplies it, beside its array or file.
 HELD_BYTES = 2**31
-# Rows of a larger gallery read at a time.
-SLAB_ROWS = 2**16
+# Rows of a larger gallery read at a time, a multiple of EVEN.
+SLAB_ROWS = 2**16 // 48 * 48
+# TensorFlow multiplies on processors in pieces of at most so many rows and columns, and rounds those of a
+# smaller rest differently. So few queries are not padded: they would cost as much as these.
+EVEN = 48
 
 Task, Result = TypeVar("Task"), TypeVar("Result")
 
 
-def similarities(queries: np.ndarray, gallery: np.ndarray | tf.Tensor) -> np.ndarray:
+def similarities(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
     """`[queries, gallery]` read-only products of `[queries, dim]` and `[gallery, dim]` float32.
 
-    Computed by TensorFlow, on the first GPU if there is one. Within one product, equal rows have bit-equal
-    similarities at any position; in NumPy's BLAS rounding depends on the position.
+    Computed by TensorFlow, on the first GPU if there is one. From 48 queries on, both are padded, and on
+    processors with AVX2 the product of two rows then has the same bits wherever they stand. That is measured,
+    and promised by nobody, see `retrieval_ranks.similarity_blocks`.
 
     >>> similarities(np.eye(2, dtype=np.float32), np.ones([3, 2], np.float32)).shape
     (2, 3)
     """
-    return np.asarray(tf.matmul(queries, gallery, transpose_b=True))
+    return _product(queries, tf.constant(even(gallery)))[:, : len(gallery)]
+
+
+def even(rows: np.ndarray) -> np.ndarray:
+    """The rows and as many zeros as make their number a multiple of 48.
+
+    >>> even(np.ones([50, 2])).shape
+    (96, 2)
+    """
+    missing = -len(rows) % EVEN
+    return np.pad(rows, [[0, missing], [0, 0]]) if missing else rows
+
+
+def _product(queries, gallery):
+    padded = even(queries) if len(queries) >= EVEN else queries
+    return np.asarray(tf.matmul(padded, gallery, transpose_b=True))[: len(queries)]
 
 
 class Gallery:
@@ -45,19 +66,19 @@ class Gallery:
 
     def __init__(self, rows: np.ndarray):
         self.held = rows.nbytes <= HELD_BYTES
-        self._rows = tf.constant(rows) if self.held else rows
+        self._rows, self._number = tf.constant(even(rows)) if self.held else rows, len(rows)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return self._number
 
     def similarities(self, queries: np.ndarray) -> np.ndarray:
         """The products of `[queries, dim]` with the rows, see the function `similarities`."""
         if self.held:
-            return similarities(queries, self._rows)
-        result = np.empty([len(queries), len(self._rows)], np.float32)
-        for start in range(0, len(self._rows), SLAB_ROWS):
+            return _product(queries, self._rows)[:, : self._number]
+        result = np.empty([len(queries), self._number], np.float32)
+        for start in range(0, self._number, SLAB_ROWS):
             # The last slab starts earlier, so that all products have the same shape and rounding.
-            start = max(0, min(start, len(self._rows) - SLAB_ROWS))
+            start = max(0, min(start, self._number - SLAB_ROWS))
             columns = slice(start, start + SLAB_ROWS)
             result[:, columns] = similarities(queries, self._rows[columns])
         return result
@@ -77,7 +98,7 @@ class Gallery:
             `[queries, k]` float32 similarities, largest first, and `[queries, k]` int32 rows. Among equal
             similarities the lower row comes first.
         """
-        block = tf.matmul(queries, self._rows, transpose_b=True)
+        block = tf.matmul(queries, self._rows, transpose_b=True)[:, : self._number]
         pairs = np.stack([query, own], axis=1).astype(np.int32)
         block = tf.tensor_scatter_nd_update(block, pairs, np.full(len(pairs), -np.inf, np.float32))
         similarity, rows = tf.math.top_k(block, k)
@@ -87,6 +108,19 @@ class Gallery:
 def cores() -> int:
     """The number of processors of the machine."""
     return os.cpu_count() or 1
+
+
+def count_physical_cores() -> None:
+    """Lets joblib, by which scikit-learn counts cores, remember their number or that it cannot be had.
+
+    At its first count it would print a traceback where that fails, as in containers without `lscpu`.
+    """
+    # Imported here because it takes a while to load.
+    import joblib
+
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        joblib.cpu_count(only_physical_cores=True)
 
 
 def in_parallel(

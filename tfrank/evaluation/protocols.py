@@ -76,7 +76,7 @@ class RetrievalTask(NamedTuple):
         labels: the labels `[queries]` and `[gallery]` if they define `relevance`. None for graded relevance,
             which has the metrics of the revisited protocol.
         leave_one_out: whether the gallery equals the queries and labels alone define the positives.
-        coarser: for Hierarchical AP, what each query should find at each coarser level, the coarsest first.
+        coarser: for graded relevance, what each query should find at each coarser level, the coarsest first.
     """
 
     queries: np.ndarray

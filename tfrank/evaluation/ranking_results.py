@@ -9,13 +9,15 @@ import numpy as np
 from tfrank.common.checks import InputError
 from tfrank.evaluation import retrieval_metrics as metrics
 from tfrank.evaluation.class_means import class_means
-from tfrank.evaluation.hierarchical_ap import hierarchical_ap
-from tfrank.evaluation.leave_one_out import leave_one_out_ranks
+from tfrank.evaluation.euclidean import euclidean_rows
+from tfrank.evaluation.graded_metrics import graded_metrics
+from tfrank.evaluation.leave_one_out import leave_one_out_ranks, small_classes
 from tfrank.evaluation.metric_names import COUNTS
 from tfrank.evaluation.postprocessing.steps import Options, ranking_steps
 from tfrank.evaluation.protocols import RetrievalTask
 from tfrank.evaluation.relevance import relevance_by_label
-from tfrank.evaluation.retrieval_ranks import Ranks, positive_ranks, ranks_of_blocks
+from tfrank.evaluation.report.curves import precision_sums
+from tfrank.evaluation.retrieval_ranks import Ranks, joined, measured, similarity_blocks
 from tfrank.evaluation.search import by_name, exhaustive
 
 # The Ks of the revisited protocol (Radenovic et al., CVPR 2018).
@@ -30,15 +32,21 @@ class RankingResult(NamedTuple):
         metrics: means over the queries with a positive, means over classes, and the numbers of queries.
         per_query: `[queries]` by name, NaN for queries without a positive. For several draws, their mean.
         queries: `[queries]` rows of the test set.
-        ranks: the ranks of the positives; None for several draws and after an approximate search.
         task: the task that was ranked; None for several draws.
+        first: `[queries]` the rank of the first positive, NaN without one; None for several draws and after
+            an approximate search.
+        precision: `[levels]` the mean precision at each level of recall, see `curves.precision_sums`; None
+            if not asked for.
+        ranks: the ranks of all positives; None if not asked for.
     """
 
     metrics: dict[str, float]
     per_query: dict[str, np.ndarray]
     queries: np.ndarray
-    ranks: Ranks | None
     task: RetrievalTask | None
+    first: np.ndarray | None = None
+    precision: np.ndarray | None = None
+    ranks: Ranks | None = None
 
 
 def evaluate_tasks(
@@ -51,6 +59,7 @@ def evaluate_tasks(
     options: Options = NO_OPTIONS,
     cutoffs: bool = False,
     hierarchical: bool = False,
+    with_curves: bool = False,
 ) -> dict[str, RankingResult]:
     """The metrics of each ranking of a protocol in which at least one query has a positive.
 
@@ -65,7 +74,9 @@ def evaluate_tasks(
         options: options of the post-processing, see `postprocessing.steps`.
         cutoffs: whether the metrics of the k nearest are computed too, see `retrieval_metrics.per_query`;
             only by exact search.
-        hierarchical: whether Hierarchical AP is computed of tasks with coarser levels; only by exact search.
+        hierarchical: whether the metrics of graded relevance are computed of tasks with coarser levels, see
+            `graded_metrics`; only by exact search.
+        with_curves: whether precision at levels of recall is computed; only by exact search.
 
     Raises:
         InputError: no query has a positive, or the search or the post-processing does not fit the protocol.
@@ -84,6 +95,7 @@ def evaluate_tasks(
             target_recall=target_recall,
             options=options,
             cutoffs=cutoffs,
+            with_curves=with_curves,
         )
         for name, result in results.items():
             found.setdefault(name, []).append(result)
@@ -100,8 +112,14 @@ def evaluate_task(
     target_recall: float = 0.99,
     options: Options = NO_OPTIONS,
     cutoffs: bool = False,
+    with_curves: bool = False,
+    keep_ranks: bool = False,
 ) -> dict[str, RankingResult]:
-    """The metrics of one task, given its `[queries, dim]` and `[gallery, dim]` rows; see `evaluate_tasks`."""
+    """The metrics of one task, given its `[queries, dim]` and `[gallery, dim]` rows; see `evaluate_tasks`.
+
+    With `keep_ranks` the results have the ranks of all positives, which take 8 bytes for each positive of
+    each query.
+    """
     task = answerable(task, options)
     if task.leave_one_out:
         queries = gallery
@@ -110,17 +128,66 @@ def evaluate_task(
             queries, gallery = step.move(queries, gallery, task.self_index, options)
     if search != "exact":
         return _evaluate_neighbors(queries, gallery, task, ks, search, target_recall, options)
-    results, all_ranks = {}, _all_ranks(queries, gallery, task, options)
-    coarser = [all_ranks.pop(level) for level in range(len(task.coarser))]
-    for name, ranks in all_ranks.items():
-        if task.labels is None:
-            per_query = metrics.per_query_revisited(ranks, GRADED_KS)
-        else:
-            per_query = metrics.per_query(ranks, ks, cutoffs=cutoffs)
-        if coarser:
-            per_query["hierarchical_ap"] = hierarchical_ap([*coarser, ranks])
-        results[name] = RankingResult(_means(per_query, task), per_query, task.queries, ranks, task)
-    return results
+
+    def measure(ranks):
+        """What is kept of the ranks of some queries: by each ranking of the task."""
+        levels = [ranks[level] for level in range(len(task.coarser))]
+        return {
+            name: _part(ranks[name], levels, task, ks, cutoffs, with_curves, keep_ranks)
+            for name in task.relevance
+        }
+
+    parts = list(_measured(queries, gallery, task, options, measure))
+    return {name: _whole([part[name] for part in parts], task) for name in task.relevance}
+
+
+class _Part(NamedTuple):
+    """What is kept of the ranks of some queries, see `RankingResult`; `precision` is the sum over them."""
+
+    per_query: dict[str, np.ndarray]
+    first: np.ndarray
+    precision: np.ndarray | None
+    ranks: Ranks | None
+
+
+def _part(ranks, coarser, task, ks, cutoffs, with_curves, keep_ranks):
+    if task.labels is None:
+        per_query = metrics.per_query_revisited(ranks, GRADED_KS)
+    else:
+        per_query = metrics.per_query(ranks, ks, cutoffs=cutoffs)
+    if coarser:
+        per_query |= graded_metrics([*coarser, ranks])
+    precision = precision_sums(ranks) if with_curves else None
+    return _Part(per_query, metrics.first_rank(ranks), precision, ranks if keep_ranks else None)
+
+
+def _whole(parts: list[_Part], task: RetrievalTask) -> RankingResult:
+    """The result of all queries."""
+    per_query = {
+        name: np.concatenate([part.per_query[name] for part in parts]) for name in parts[0].per_query
+    }
+    first, precision, ranks = np.concatenate([part.first for part in parts]), None, None
+    if parts[0].precision is not None:
+        precision = sum(part.precision for part in parts) / np.count_nonzero(np.isfinite(first))
+    if parts[0].ranks is not None:
+        ranks = joined(part.ranks for part in parts)
+    return RankingResult(_means(per_query, task), per_query, task.queries, task, first, precision, ranks)
+
+
+def _measured(queries, gallery, task, options, measure):
+    """Yields `measure` of the ranks of each ranking of a task, by name, and of each coarser level by number.
+
+    All are ranked by the same similarities: two ways to compute them may round differently.
+    """
+    relevance = task.relevance | dict(enumerate(task.coarser))
+    for step in ranking_steps(options):
+        if step.similarities:
+            blocks = step.similarities(queries, gallery, task.self_index, options)
+            return measured(blocks, relevance, measure)
+    if task.leave_one_out and queries is gallery and not task.coarser and small_classes(task.labels[0]):
+        ranks = leave_one_out_ranks(gallery, task.labels[0])
+        return iter([measure(dict.fromkeys(relevance, ranks))])
+    return measured(similarity_blocks(queries, gallery), relevance, measure)
 
 
 def answerable(task: RetrievalTask, options: Options = NO_OPTIONS) -> RetrievalTask:
@@ -147,9 +214,7 @@ def check_search(search: str, tasks: Sequence[RetrievalTask], options: Options =
     """Raises InputError if tasks or post-processing need exact search and `search` is another one."""
     reranks = any(step.similarities for step in ranking_steps(options))
     if search != "exact" and (reranks or any(task.labels is None for task in tasks)):
-        raise InputError(
-            f"Graded relevance and re-ranking need exact search, not {search}. Leave out --neighbors."
-        )
+        raise InputError(f"Graded relevance and re-ranking need exact search, not {search}.")
 
 
 def _why_unanswerable(task: RetrievalTask) -> str:
@@ -164,15 +229,21 @@ def _why_unanswerable(task: RetrievalTask) -> str:
 
 
 def leave_one_out(
-    embeddings: np.ndarray, labels: np.ndarray, ks: Sequence[int], *, neighbors: str = "exact"
+    embeddings: np.ndarray,
+    labels: np.ndarray,
+    ks: Sequence[int],
+    *,
+    neighbors: str = "exact",
+    distance: str = "cosine",
 ) -> dict[str, float]:
     """Leave-one-out Recall@K and mAP: each image is the query once, all others are the gallery.
 
     Args:
-        embeddings: `[images, dim]` float32, unit norm.
+        embeddings: `[images, dim]` float32; of unit norm for the cosine.
         labels: `[images]` integers.
         ks: the Ks of Recall@K; those above the number of other images are left out.
         neighbors: the `search` of `evaluate_tasks`.
+        distance: "cosine", or "euclidean" for exact search.
 
     Returns:
         `recall_at_<k>`, `map`, and the numbers of valid `queries` and of `queries_without_positive`, which
@@ -183,10 +254,12 @@ def leave_one_out(
     """
     own = np.arange(len(labels))
     ks = [k for k in ks if k < len(labels)] or [1]
+    same = distance == "cosine"
     task = RetrievalTask(
-        own, own, own, {"": relevance_by_label(labels, labels, own)}, (labels, labels), leave_one_out=True
+        own, own, own, {"": relevance_by_label(labels, labels, own)}, (labels, labels), leave_one_out=same
     )
-    found = evaluate_task(embeddings, embeddings, task, ks, search=neighbors)[""].metrics
+    queries, gallery = (embeddings, embeddings) if same else euclidean_rows(embeddings, embeddings)
+    found = evaluate_task(queries, gallery, task, ks, search=neighbors)[""].metrics
     kept = (
         *(f"recall_at_{k}" for k in ks),
         "map",
@@ -195,22 +268,6 @@ def leave_one_out(
         f"{neighbors}_recall",
     )
     return {name: found[name] for name in found if name in kept}
-
-
-def _all_ranks(queries, gallery, task, options):
-    """The ranks of each ranking of a task, by name; and of each coarser level by its number.
-
-    All levels are ranked by the same similarities: two ways to compute them may round differently.
-    """
-    relevance = task.relevance | dict(enumerate(task.coarser))
-    for step in ranking_steps(options):
-        if step.similarities:
-            blocks = step.similarities(queries, gallery, task.self_index, options)
-            blocks = list(blocks) if len(relevance) > 1 else blocks
-            return {name: ranks_of_blocks(blocks, one) for name, one in relevance.items()}
-    if task.leave_one_out and queries is gallery and not task.coarser:
-        return {name: leave_one_out_ranks(gallery, task.labels[0]) for name in relevance}
-    return {name: positive_ranks(queries, gallery, one) for name, one in relevance.items()}
 
 
 def _evaluate_neighbors(queries, gallery, task, ks, search, target_recall, options):
@@ -223,12 +280,19 @@ def _evaluate_neighbors(queries, gallery, task, ks, search, target_recall, optio
     tied = np.flatnonzero(_depends_on_ties(found, *task.labels, ks))
     if len(tied):
         relevance = relevance_by_label(task.labels[0][tied], task.labels[1], task.self_index[tied])
-        exactly = metrics.per_query(positive_ranks(queries[tied], gallery, relevance), ks)
+        exactly = _exact_metrics(queries[tied], gallery, relevance, ks)
         for name, values in per_query.items():
             values[tied] = exactly[name]
     recall = exhaustive.recall_against_exact(found, queries, gallery, max(ks), task.self_index)
     means = {**_means(per_query, task), f"{search}_recall": recall}
-    return {name: RankingResult(means, per_query, task.queries, None, task) for name in task.relevance}
+    return {name: RankingResult(means, per_query, task.queries, task) for name in task.relevance}
+
+
+def _exact_metrics(queries, gallery, relevance, ks):
+    """Every metric of some queries, by exact search."""
+    blocks = similarity_blocks(queries, gallery)
+    parts = list(measured(blocks, {"": relevance}, lambda ranks: metrics.per_query(ranks[""], ks)))
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _some(labels: np.ndarray) -> str:
@@ -285,4 +349,4 @@ def _mean(draws: list[RankingResult]) -> RankingResult:
             times.setdefault(name, np.zeros(len(rows)))[place[valid]] += 1
     with np.errstate(invalid="ignore"):
         per_query = {name: total[name] / times[name] for name in total}
-    return RankingResult(means, per_query, rows, None, None)
+    return RankingResult(means, per_query, rows, None)

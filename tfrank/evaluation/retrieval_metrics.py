@@ -38,6 +38,15 @@ def main_metric(per_query: Mapping[str, np.ndarray]) -> str:
     return next(name for name in ("ap", "trapezoid_ap", *per_query) if name in per_query)
 
 
+def first_rank(ranks: Ranks) -> np.ndarray:
+    """`[queries]` r_1; NaN for a query without a positive.
+
+    >>> first_rank(Ranks(np.array([0, 2, 2]), np.array([2, 3])))
+    array([ 2., nan])
+    """
+    return _first(ranks.rank, ranks)
+
+
 def recall_at_k(ranks: Ranks, k: int) -> np.ndarray:
     """`[queries]` hits: 1 if r_1 <= k, else 0; NaN for a query without a positive.
 
@@ -102,7 +111,7 @@ def reciprocal_rank(ranks: Ranks) -> np.ndarray:
     >>> reciprocal_rank(Ranks(np.array([0, 2]), np.array([4, 5])))
     array([0.25])
     """
-    return 1 / _first(ranks.rank, ranks)
+    return 1 / first_rank(ranks)
 
 
 def reciprocal_rank_at_k(ranks: Ranks, k: int) -> np.ndarray:
@@ -111,7 +120,7 @@ def reciprocal_rank_at_k(ranks: Ranks, k: int) -> np.ndarray:
     >>> reciprocal_rank_at_k(Ranks(np.array([0, 1, 2]), np.array([4, 5])), 4)
     array([0.25, 0.  ])
     """
-    first = _first(ranks.rank, ranks)
+    first = first_rank(ranks)
     return np.where(first > k, 0, 1 / first)
 
 
@@ -139,7 +148,7 @@ def ndcg(ranks: Ranks) -> np.ndarray:
 
 def _normalized(gain: np.ndarray, ranks: Ranks, best: np.ndarray) -> np.ndarray:
     """`[queries]` sum of the gains, divided by that of a ranking with `best` positives in front."""
-    gains = np.cumsum(1 / np.log2(2 + np.arange(max(best, default=0))))
+    gains = np.cumsum(1 / np.log2(2 + np.arange(best.max(initial=0))))
     # The last entry, at index -1, is for queries without a positive.
     return _sum(gain, ranks) / np.append(gains, np.nan)[best - 1]
 

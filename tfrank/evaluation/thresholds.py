@@ -1,31 +1,65 @@
-"""Similarity thresholds: from which similarity on two images are taken for a match."""
+"""Similarity thresholds: from which similarity on results are a match, in an index of how many images."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import stats
 
 from tfrank.common import checks
 from tfrank.common.checks import InputError
-from tfrank.evaluation.search.exhaustive import exact
+from tfrank.evaluation.search.exhaustive import ROUNDING, exact
 from tfrank.evaluation.verification import pair_similarities, pairs_by_class
 
-SAMPLES = 1000
-# The same for pairs of images, of which there are many more, and the greatest number of pairs.
-PAIR_SAMPLES, MAX_PAIRS = 200, 1_000_000
 # Precision from which on a result is called a match, and from which on it may be one.
 MATCH, PERHAPS = 0.95, 0.5
+# The interval has this confidence, and needs so many classes.
+CONFIDENCE, FEWEST_CLASSES = 0.95, 5
+# Wrong results that are added to those seen, since none of few is no proof. With so many, intervals hold the
+# threshold of the population in 93 to 100 % of simulations, also where few results are accepted.
+UNSEEN = 4
+# The largest number of images that are searched for, of results of each, and of similarities that are tried.
+QUERIES, RESULTS, STEPS = 2000, 100, 200
+# The greatest number of pairs of images.
+MAX_PAIRS = 1_000_000
 TOO_FEW = "A threshold needs at least two classes, and one of them with two images."
+
+
+class Curve(NamedTuple):
+    """How many results are wrong from a similarity on, among some images.
+
+    Attributes:
+        similarity: `[steps]` ascending.
+        wrong: `[steps]` share of the results that are wrong from each similarity on: the mean over queries
+            that have any.
+        low, high: `[steps]` its 95 % interval.
+        recall: `[steps]` share of the queries with a right nearest image in which that image is accepted.
+        images: number of images that were searched.
+        classes: number of classes of the queries.
+    """
+
+    similarity: np.ndarray
+    wrong: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    recall: np.ndarray
+    images: int
+    classes: int
 
 
 class Threshold(NamedTuple):
     """A similarity from which on results are accepted.
 
     Attributes:
-        similarity: the threshold, a cosine; above 1 if no threshold reaches the precision.
-        low, high: ends of its 95 % interval.
+        similarity: the threshold by what was seen, a cosine; infinite if there is none.
+        low, high: its 95 % interval. From `high` on the precision can be promised for other classes too. If
+            it is infinite, nothing can.
         precision: share of the accepted results that are of the query's class, which was asked for.
-        recall: share of the right results that are accepted.
+        recall: share of the queries with a right nearest image in which that image is accepted from `high`
+            on.
+        images: number of images of the index that it holds for.
+        classes: number of classes that it was learnt from.
     """
 
     similarity: float
@@ -33,6 +67,128 @@ class Threshold(NamedTuple):
     high: float
     precision: float
     recall: float
+    images: int
+    classes: int
+
+
+def curve(
+    embeddings: np.ndarray, labels: np.ndarray, *, queries: np.ndarray | None = None, seed: int = 0
+) -> Curve:
+    """Measures how many results are wrong, searching for each of some images among all others.
+
+    With W_q(t) of the A_q(t) results of query q that are at least as similar as t being of another class,
+
+        wrong(t) = mean of W_q(t) / A_q(t) over the queries with A_q(t) > 0
+
+    so that a query's nearest image counts much if it is accepted alone, and as one of many if it is not.
+
+    Images of one class resemble one another, so the interval is that of drawing classes. A class has part in
+    the error e(t) = sum of W_q / A_q as query and as result. With n queries in all that have results, the
+    influence of class c, which has the share m_c of all images, is
+
+        z_c = sum over its queries of (W_q / A_q - wrong) + sum over its images of 1 / A_q - m_c e
+
+    where the second sum is over the queries of other classes that accept the image. The standard error is
+    sqrt(C / (C - 1) sum of z_c^2) / n (the infinitesimal jackknife, for both sides of a pair at once), and
+    the interval that of Student's t with C - 1 degrees of freedom, C being the number of classes of queries.
+    Four wrong results are added to the upper end, since none of few seen is no proof that there is none.
+    benchmarks/matches.py shows how often the upper end holds for other classes.
+
+    Args:
+        embeddings: `[images, dim]` of unit norm.
+        labels: `[images]` integers; negative for an image of no known class, which is wrong as a result and
+            no query.
+        queries: `[images]` bool, whether to search for the image; its class must not have been trained on.
+            None: for all. At most 2,000 are drawn.
+        seed: seed of the draw.
+
+    Raises:
+        InputError: the queries are of one class only, or no two images are of one of their classes.
+    """
+    labels = np.asarray(labels)
+    known = labels >= 0 if queries is None else (labels >= 0) & queries
+    _, places, sizes = np.unique(labels[known], return_index=True, return_counts=True)
+    of_class = np.isin(labels, labels[known][places])
+    if len(sizes) < 2 or np.count_nonzero(of_class) == len(sizes):
+        raise InputError(TOO_FEW)
+    # An image of no known class is a class of its own.
+    alone = np.where(labels < 0, np.arange(len(labels)), -1)
+    _, classes = np.unique(np.stack([np.maximum(labels, -1), alone]), axis=1, return_inverse=True)
+    chosen = np.random.default_rng(seed).permutation(np.flatnonzero(known))[:QUERIES]
+    chosen = np.sort(chosen)
+    found = exact(embeddings[chosen], embeddings, min(RESULTS + 1, len(labels)), chosen)
+    similarity = np.where(found.index >= 0, found.similarity, -np.inf)
+    if similarity.shape[1] > RESULTS:
+        # Of results as similar as the first one that is left out, some would be left out by their order.
+        similarity = np.where(similarity > similarity[:, -1:] + ROUNDING, similarity, -np.inf)
+    return _measured(similarity, classes[found.index], classes[chosen], np.bincount(classes))
+
+
+def _measured(similarity: np.ndarray, found: np.ndarray, own: np.ndarray, sizes: np.ndarray) -> Curve:
+    """The curve of results.
+
+    Args:
+        similarity: `[queries, results]` descending; -inf for none.
+        found: `[queries, results]` their classes.
+        own: `[queries]` the classes of the queries.
+        sizes: `[classes]` the number of images of each class.
+    """
+    right, share = found == own[:, None], sizes / sizes.sum()
+    nearest, count = similarity[:, 0], len(np.unique(own))
+    steps = np.unique(np.quantile(nearest[np.isfinite(nearest)], np.arange(STEPS) / STEPS, method="lower"))
+    quantile = stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)
+    rows = []
+    for step in steps:
+        accepted = similarity >= step - ROUNDING
+        number = accepted.sum(axis=1)
+        query, place = np.nonzero(accepted & ~right)
+        each = 1 / number[query]
+        error, queries = each.sum(), np.count_nonzero(number)
+        as_query = np.bincount(own[query], each, len(sizes)) - error / queries * np.bincount(
+            own[number > 0], minlength=len(sizes)
+        )
+        as_result = np.bincount(found[query, place], each, len(sizes)) - share * error
+        spread = math.sqrt(count / (count - 1) * np.sum((as_query + as_result) ** 2)) / queries
+        low, high = error / queries - quantile * spread, quantile * spread
+        high += (error + UNSEEN) / (queries + UNSEEN)
+        rows.append((error / queries, max(low, 0), min(high, 1)))
+    wrong, low, high = np.array(rows).T
+    if count < FEWEST_CLASSES:
+        low, high = np.zeros(len(steps)), np.ones(len(steps))
+    good = nearest[right[:, 0]]
+    recall = np.array([np.mean(good >= step - ROUNDING) if len(good) else 0.0 for step in steps])
+    return Curve(steps, wrong, low, high, recall, int(sizes.sum()), count)
+
+
+def threshold(measured: Curve, precision: float = MATCH, images: int | None = None) -> Threshold:
+    """Returns the smallest similarity from which on a share of the results are right.
+
+    In an index that is larger than the images of the curve, results are at most as many times as often
+    wrong as it has as many times the images: each image is the wrong result of a query as often as one here.
+
+    Args:
+        measured: the curve.
+        precision: the share, above 0, up to 1.
+        images: number of images of the index; None: as many as the curve was measured in.
+    """
+    precision = checks.number("precision", precision, above=0, at_most=1)
+    images = measured.images if images is None else checks.integer("images", images, at_least=1)
+    most = (1 - precision) / max(1, images / measured.images)
+    found = [
+        _first(measured.similarity, bound, most) for bound in (measured.wrong, measured.low, measured.high)
+    ]
+    similarity, low, high = found
+    if low == measured.similarity[0]:  # Below the least similarity, nothing was seen.
+        low = -1.0
+    place = np.searchsorted(measured.similarity, high)
+    recall = float(measured.recall[place]) if place < len(measured.recall) else 0.0
+    return Threshold(similarity, low, high, precision, recall, images, measured.classes)
+
+
+def _first(similarity: np.ndarray, bound: np.ndarray, most: float) -> float:
+    """The first similarity from which on the bound is at most `most`; infinite if there is none."""
+    places = np.flatnonzero(bound <= most + 1e-9)
+    return float(similarity[places[0]]) if len(places) else math.inf
 
 
 def thresholds(
@@ -40,67 +196,79 @@ def thresholds(
     labels: np.ndarray,
     *,
     precisions: Sequence[float] = (MATCH, PERHAPS),
+    images: int | None = None,
     seed: int = 0,
 ) -> list[Threshold]:
-    """Returns the smallest threshold of each precision, for the nearest neighbour of each image.
-
-    Each image in turn is the query, and its nearest neighbour among the others the result; it is right if it
-    has the query's label. With similarity s_i and r_i = 1 for a right result,
-
-        precision(t) = sum_i r_i [s_i >= t] / sum_i [s_i >= t]
-
-    and the threshold is the smallest s_i with precision(t) >= precision for it and all larger ones that the
-    results distinguish. Take classes that were not trained on. Precision depends on how many images of other
-    classes there are: in a larger gallery than this one, a threshold lets more wrong results through.
-
-    The interval is that of the percentiles 2.5 and 97.5 of 1,000 draws of as many classes with replacement,
-    since images of one class resemble one another.
+    """Returns the `threshold` of each precision by the `curve` of images of classes that were not trained on.
 
     Args:
         embeddings: `[images, dim]` of unit norm.
         labels: `[images]` integers, with at least two classes and one pair of equal labels.
         precisions: above 0, up to 1.
-        seed: seed of the draws.
+        images: number of images of the index that they shall hold for; None: as many as these.
+        seed: seed of the draw of queries, if there are more than 2,000.
 
     Raises:
         InputError: there is one class only, or no two images of one class.
 
     >>> rows = np.array([[1, 0], [0.96, 0.28], [0, 1], [0.28, 0.96], [0.6, 0.8]])
-    >>> found = thresholds(rows, np.array([3, 3, 5, 5, 7]), precisions=[1.0])
-    >>> round(found[0].similarity, 2), found[0].recall
-    (0.96, 1.0)
+    >>> (found,) = thresholds(rows, np.array([3, 3, 5, 5, 7]), precisions=[1.0])
+    >>> round(found.similarity, 2), found.high, found.classes
+    (0.96, inf, 3)
     """
     precisions = checks.sequence("precisions", precisions, checks.number, above=0, at_most=1)
-    _, classes, counts = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)
-    if len(counts) < 2 or counts.max() < 2:
-        raise InputError(TOO_FEW)
-    found = exact(embeddings, embeddings, 1, np.arange(len(classes)))
-    similarities, right = found.similarity[:, 0], classes[found.index[:, 0]] == classes
-    order = np.argsort(-similarities, kind="stable")
-    similarities, right, classes = similarities[order], right[order], classes[order]
-    draws = np.random.default_rng(seed).multinomial(
-        len(counts), np.full(len(counts), 1 / len(counts)), size=SAMPLES
-    )
-    everything = np.ones(len(right))
-    results = []
-    for precision in precisions:
-        similarity = _smallest(similarities, right, everything, precision)
-        drawn = [_smallest(similarities, right, draw[classes].astype(float), precision) for draw in draws]
-        low, high = np.percentile(drawn, [2.5, 97.5])
-        recall = float(np.mean(similarities[right] >= similarity)) if right.any() else 0.0
-        results.append(Threshold(similarity, float(low), float(high), precision, recall))
-    return results
+    measured = curve(embeddings, labels, seed=seed)
+    return [threshold(measured, precision, images) for precision in precisions]
+
+
+def in_words(found: Threshold) -> str:
+    """Says what a threshold promises.
+
+    >>> in_words(Threshold(0.7, 0.65, 0.8, 0.95, 0.5, 2000, 9))
+    "In an index of up to 2,000 images, results from similarity 0.800 on are called a match: at least 95 % \
+of them are of the query's class (95 % confidence, by 9 classes)."
+    """
+    share = f"{100 * found.precision:g} % of them are of the query's class"
+    if math.isfinite(found.high):
+        return (
+            f"In an index of up to {found.images:,} images, results from similarity {found.high:.3f} on are"
+            f" called a match: at least {share} (95 % confidence, by {found.classes} classes)."
+        )
+    none = f"In an index of {found.images:,} images, no result is called a match: "
+    if found.classes < FEWEST_CLASSES:
+        return f"{none}{found.classes} classes are too few to promise anything; {FEWEST_CLASSES} are needed."
+    if math.isfinite(found.similarity):
+        return (
+            f"{none}the images of {found.classes} classes do not suffice to promise from which similarity on"
+            f" {share}."
+        )
+    return f"{none}among the images of {found.classes} classes, from no similarity on {share}."
+
+
+def far_in_words(found: "FarThreshold") -> str:
+    """Says what a threshold of a false accept rate promises."""
+    rate = f"at most {100 * found.far:g} % of the pairs of images of different classes"
+    if math.isfinite(found.high):
+        return (
+            f"In an index of any size, results from similarity {found.high:.3f} on are called a match:"
+            f" {rate} are as similar (95 % confidence, by {found.classes} classes). A query has at most"
+            f" {1000 * found.far:g} wrong results in 1,000 images on average."
+        )
+    return f"No result is called a match: {found.classes} classes are too few to promise it of {rate}."
 
 
 class FarThreshold(NamedTuple):
     """A similarity from which on pairs of images are accepted.
 
     Attributes:
-        similarity: the threshold, a cosine; above 1 if the pairs are too few to measure the rate.
-        low, high: ends of its 95 % interval.
+        similarity: the threshold by what was seen, a cosine; infinite if the pairs are too few to measure
+            the rate.
+        low, high: its 95 % interval. From `high` on the rate can be promised for other classes too. If it is
+            infinite, nothing can.
         far: false accept rate, which was asked for.
-        tar: share of the pairs of one class that are accepted.
+        tar: share of the pairs of one class that are accepted from `high` on.
         pairs: number of pairs of different classes that were compared.
+        classes: number of classes that it was learnt from.
     """
 
     similarity: float
@@ -109,6 +277,7 @@ class FarThreshold(NamedTuple):
     far: float
     tar: float
     pairs: int
+    classes: int
 
 
 def far_thresholds(
@@ -125,25 +294,26 @@ def far_thresholds(
 
         FAR(t) = 1/N #{n >= t},    TAR(t) = 1/P #{p >= t}
 
-    The threshold of a rate is the smallest float32 t with FAR(t) <= rate. Unlike precision, the rate does not
-    depend on how many images of other classes there are. Take classes that were not trained on.
+    The threshold of a rate is the smallest of the n with FAR(t) <= rate. An index of M images has M FAR(t)
+    wrong results for a query on average. Take classes that were not trained on.
 
-    The interval is that of the percentiles 2.5 and 97.5 of 200 draws of as many classes with replacement.
+    The interval is that of drawing classes, to which both images of a pair belong: if class c has a_c
+    accepted of n_c pairs, the standard error is sqrt(C / (C - 1) sum of (a_c - FAR n_c)^2) / N; see `curve`.
 
     Args:
         embeddings: `[images, dim]` of unit norm.
         labels: `[images]` integers, with at least two classes and one pair of equal labels.
         fars: false accept rates, above 0, below 1.
         max_pairs: number of pairs of different classes, and of one class, that are drawn if there are more.
-        seed: seed of the draws.
+        seed: seed of the draw.
 
     Raises:
         InputError: there is one class only, or no two images of one class.
 
     >>> rows = np.array([[1, 0], [0.96, 0.28], [0, 1], [0.28, 0.96]])
     >>> (found,) = far_thresholds(rows, np.array([3, 3, 5, 5]), fars=[0.25])
-    >>> round(found.similarity, 2), found.tar, found.pairs
-    (0.28, 1.0, 4)
+    >>> round(found.similarity, 2), found.high, found.pairs
+    (0.54, inf, 4)
     """
     fars = checks.sequence("fars", fars, checks.number, above=0, below=1)
     _, classes, counts = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)
@@ -154,50 +324,54 @@ def far_thresholds(
     same, different = pairs_by_class(classes)
     positives = pair_similarities(rows, same, same.drawn(max_pairs, rng))
     numbers = different.drawn(max_pairs, rng)
-    similarities = pair_similarities(rows, different, numbers)
-    order = np.argsort(-similarities, kind="stable")
-    similarities = similarities[order]
-    first, second = (classes[images] for images in different.images(numbers[order]))
-    draws = rng.multinomial(len(counts), np.full(len(counts), 1 / len(counts)), size=PAIR_SAMPLES)
-    draws = np.concatenate([np.ones([1, len(counts)], draws.dtype), draws])
-    found = np.array([_refusing(similarities, draw[first] * draw[second], fars) for draw in draws])
+    negatives = pair_similarities(rows, different, numbers)
+    ends = [classes[images] for images in different.images(numbers)]
     results = []
-    for far, (similarity, *drawn) in zip(fars, found.T):
-        low, high = np.nanpercentile(drawn, [2.5, 97.5])
-        tar = float(np.mean(positives >= similarity))
-        results.append(FarThreshold(float(similarity), float(low), float(high), far, tar, len(first)))
+    for far in fars:
+        steps, *bounds = _false_accepts(negatives, ends, len(counts), far)
+        similarity, low, high = (_first(steps, bound, far) for bound in bounds)
+        tar = float(np.mean(positives >= high - ROUNDING))
+        results.append(FarThreshold(similarity, low, high, far, tar, len(negatives), len(counts)))
     return results
 
 
-def _refusing(similarities: np.ndarray, weights: np.ndarray, fars: Sequence[float]) -> list[float]:
-    """Returns the smallest similarities that refuse all but shares of the pairs.
-
-    1.01 if the pairs are too few; NaN if no pair counts.
-
-    Args:
-        similarities: `[pairs]` float32, descending.
-        weights: `[pairs]` how often each pair counts.
-        fars: the shares to accept.
-    """
-    accepted = np.cumsum(weights)
-    if not accepted[-1]:
-        return [np.nan] * len(fars)
-    refused = np.searchsorted(accepted, np.array(fars) * accepted[-1] + 1e-9, side="right")
-    above = np.nextafter(similarities[refused], np.float32(2)).astype(float)
-    return np.where(refused > 0, above, 1.01).tolist()
-
-
-def _smallest(similarities: np.ndarray, right: np.ndarray, weights: np.ndarray, precision: float) -> float:
-    """Returns the smallest similarity at which the precision is reached; 1.01 if none is.
+def _false_accepts(
+    negatives: np.ndarray, ends: Sequence[np.ndarray], count: int, far: float
+) -> tuple[np.ndarray, ...]:
+    """Some similarities, ascending; the false accept rate from each on, and the ends of its interval.
 
     Args:
-        similarities: `[results]`, descending.
-        right: `[results]` bool.
-        weights: `[results]` how often each result counts.
-        precision: the precision to reach.
+        negatives: `[pairs]` similarities of pairs of different classes.
+        ends: the classes, from 0, of the first and of the second image, `[pairs]` each.
+        count: number of classes.
+        far: the rate.
     """
-    accepted, good = np.cumsum(weights), np.cumsum(weights * right)
-    # Equal similarities are accepted together.
-    last = np.append(similarities[1:] < similarities[:-1], True) & (accepted > 0)
-    reached = np.flatnonzero(last & (good >= precision * accepted - 1e-9))
-    return float(similarities[reached[-1]]) if len(reached) else 1.01
+    order = np.argsort(-negatives)
+    ordered, ends = negatives[order], [classes[order] for classes in ends]
+    pairs, quantile = len(order), stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)
+    # Single pairs where they are few, then steps of some percent; and the rate itself.
+    places = np.append(np.geomspace(1, pairs, STEPS).astype(int), max(1, int(far * pairs + 1e-9)))
+    steps = np.unique(ordered[places - 1])
+    of_class = sum(np.bincount(classes, minlength=count) for classes in ends)
+    rows = []
+    for step in steps:
+        accepted = np.searchsorted(-ordered, -(step - ROUNDING), side="right")
+        parts = sum(np.bincount(classes[:accepted], minlength=count) for classes in ends)
+        rate = accepted / pairs
+        spread = math.sqrt(count / (count - 1) * np.sum((parts - rate * of_class) ** 2)) / pairs
+        high = (accepted + UNSEEN) / (pairs + UNSEEN) + quantile * spread
+        few = count < FEWEST_CLASSES
+        rows.append((rate, 0 if few else max(rate - quantile * spread, 0), 1 if few else min(high, 1)))
+    return steps, *np.array(rows).T
+
+
+def as_json(measured: Curve) -> dict[str, Any]:
+    """Returns a curve as JSON has it; `from_json` reads it."""
+    return {name: np.asarray(value).tolist() for name, value in measured._asdict().items()}
+
+
+def from_json(tree: Mapping[str, Any]) -> Curve:
+    """Returns the curve of `as_json`."""
+    return Curve(
+        **{name: np.array(value) if isinstance(value, list) else value for name, value in tree.items()}
+    )

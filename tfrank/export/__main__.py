@@ -25,7 +25,7 @@ _FORMATS = flags.DEFINE_list("formats", ["tflite"], f"Some of {', '.join(formats
 _IMAGES = flags.DEFINE_string("images", "", "Folder of image files to compare the models on.")
 _OUTPUT = flags.DEFINE_string("output_dir", "", "Where to. Default: beside the SavedModel.")
 _TRUST = flags.DEFINE_bool(
-    "trust_saved_model",
+    "trust_model",
     False,
     "Load the SavedModel even if it may read and write files or run Python.",
 )
@@ -51,8 +51,11 @@ def main(_: Sequence[str]) -> None:
         print(f"{saved_model}: a SavedModel of both", flush=True)
     if _IMAGES.value:
         images = formats.images_of(_IMAGES.value, formats.image_size(saved_model, trusted=trusted))
-    for name in _FORMATS.value:
-        done = formats.write(saved_model, folder, name, images, trusted=trusted)
+    missed = []
+    for done in formats.write_all(saved_model, folder, _FORMATS.value, images, trusted=trusted):
+        if isinstance(done, formats.NotWritten):
+            missed.append(str(done))
+            continue
         print(
             f"{done.path}: {done.megabytes:.1f} MB; cosine to the SavedModel's embeddings"
             f" {done.cosine:.5f} on average, {done.least:.5f} at least.",
@@ -60,6 +63,8 @@ def main(_: Sequence[str]) -> None:
         )
     if os.path.exists(os.path.join(run, "metrics.json")):
         print(f"{model_card.write(run, folder, license_name=_LICENSE.value)}: what the model is and does")
+    if missed:
+        raise InputError(" ".join(missed))
 
 
 def command() -> None:

@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,10 @@ from tfrank.export.saved_model import SIGNATURE, loading
 
 # Images that are embedded by both models to compare them.
 CHECKED = 64
+
+
+class NotWritten(InputError):
+    """A format that cannot be written of this model, or not here; others may be."""
 
 
 class Format(NamedTuple):
@@ -62,27 +66,46 @@ def write(
         trusted: whether the SavedModel may run any operation; see `export.saved_model.loading`.
 
     Raises:
-        InputError: the folder is no such SavedModel, a package is missing, or an embedding differs more than
-            the format allows. Nothing is written then.
+        InputError: the folder is no such SavedModel; `NotWritten` if a package is missing, or embeddings
+            differ more than the format allows. Nothing is written then.
     """
     wanted = FORMATS[checks.one_of("format", name, FORMATS)]
     embed, shape = _embedding(saved_model, trusted)
-    if images is None:
-        images = random_inputs(CHECKED, shape)
-    images = np.asarray(images, np.float32)
+    random = images is None
+    images = np.asarray(random_inputs(CHECKED, shape) if random else images, np.float32)
     encoded = wanted.write(saved_model)
     cosines = np.sum(wanted.embed(encoded, images) * embed(images), axis=1)
     if not cosines.mean() >= wanted.least_cosine:
-        raise InputError(
+        advice = "Take a more exact format, such as tflite."
+        if random:
+            advice = "Compare on photos such as the model is made for: --images=FOLDER."
+        raise NotWritten(
             f"{wanted.file} embeds differently: the mean cosine to the SavedModel's embeddings is"
             f" {cosines.mean():.4f} over {len(images)} images, and should be at least"
-            f" {wanted.least_cosine}. It is not written. Compare on photos such as the model is made for:"
-            " --images=FOLDER."
+            f" {wanted.least_cosine}. It is not written. {advice}"
         )
     path = os.path.join(files.make_folder(folder), wanted.file)
     with files.atomic_write(path) as file:
         file.write(encoded)
     return Written(path, len(encoded) / 1e6, float(cosines.mean()), float(cosines.min()))
+
+
+def write_all(
+    saved_model: str,
+    folder: str,
+    names: Sequence[str],
+    images: np.ndarray | None = None,
+    *,
+    trusted: bool = False,
+) -> Iterator[Written | NotWritten]:
+    """Yields for each format, as `write` gives them, the file or the reason why it is not written."""
+    for name in names:
+        checks.one_of("format", name, FORMATS)
+    for name in names:
+        try:
+            yield write(saved_model, folder, name, images, trusted=trusted)
+        except NotWritten as reason:
+            yield reason
 
 
 def random_inputs(number: int, shape: tuple[int, ...]) -> np.ndarray:
@@ -129,8 +152,8 @@ def image_size(saved_model: str, *, trusted: bool = False) -> tuple[int, int]:
 
 def _embedding(saved_model, trusted):
     """Returns the embedding function of a SavedModel, and the shape of an image or vector that it takes."""
-    with loading(saved_model, trusted=trusted):
-        model = tf.saved_model.load(saved_model)
+    with loading(saved_model, trusted=trusted) as path:
+        model = tf.saved_model.load(path)
         ((name, spec),) = model.signatures[SIGNATURE].structured_input_signature[1].items()
         shape = spec.shape[1:]
     if None in shape:
@@ -146,9 +169,10 @@ def _tflite(optimizations):
     """Returns a function that converts a SavedModel to TensorFlow Lite."""
 
     def convert(saved_model):
-        converter = tf.lite.TFLiteConverter.from_saved_model(saved_model, signature_keys=[SIGNATURE])
-        converter.optimizations = optimizations
-        return converter.convert()
+        with files.without_wildcards(saved_model) as path:
+            converter = tf.lite.TFLiteConverter.from_saved_model(path, signature_keys=[SIGNATURE])
+            converter.optimizations = optimizations
+            return converter.convert()
 
     return convert
 
@@ -166,8 +190,9 @@ def _onnx(saved_model):
         import onnxruntime  # noqa: F401
         import tf2onnx
     except ImportError as error:
-        raise InputError(f"ONNX needs the extra `onnx` ({error.name}): pip install 'tfrank[onnx]'") from None
-    model = tf.saved_model.load(saved_model)
+        raise NotWritten(f"ONNX needs the extra `onnx` ({error.name}): pip install 'tfrank[onnx]'") from None
+    with files.without_wildcards(saved_model) as path:
+        model = tf.saved_model.load(path)
     ((name, spec),) = model.signatures[SIGNATURE].structured_input_signature[1].items()
     function = tf.function(
         lambda inputs: {"embedding": model.signatures[SIGNATURE](**{name: inputs})["embedding"]},

@@ -12,7 +12,7 @@ from tfrank.export.saved_model import CONTENTS, SIGNATURE, exported_contents, lo
 def join(network: str, head: str, folder: str, *, trusted: bool = False) -> str:
     """Writes the SavedModel that embeds by a network and then by a head; returns its folder.
 
-    It has the signatures of the network, and states the thresholds of the head.
+    It has the signatures of the network, and states the matches of the head.
 
     Args:
         network: folder of a SavedModel with embeddings, such as `export_saved_model` writes it.
@@ -23,10 +23,14 @@ def join(network: str, head: str, folder: str, *, trusted: bool = False) -> str:
     Raises:
         InputError: a folder is not such a SavedModel, or the head was trained on other dimensions.
     """
+    target = os.path.realpath(folder)
+    for path in map(os.path.realpath, (network, head)):
+        if os.path.commonpath([path, target]) == target:
+            raise InputError(f"{folder} would replace {path}, which it is made of. Choose another folder.")
     joined = tf.Module()
     for name, path in (("network", network), ("head", head)):
-        with loading(path, trusted=trusted):
-            setattr(joined, name, tf.saved_model.load(path))
+        with loading(path, trusted=trusted) as readable:
+            setattr(joined, name, tf.saved_model.load(readable))
     with loading(network, trusted=True):
         signatures = {
             name: joined.network.signatures[name]
@@ -42,7 +46,8 @@ def join(network: str, head: str, folder: str, *, trusted: bool = False) -> str:
             f"{head} takes vectors of {takes} dimensions, and {network} gives {dim}. Give the network whose"
             " embeddings the head was trained on."
         )
-    contents = exported_contents(network) | {"thresholds": exported_contents(head).get("thresholds", {})}
+    matches = exported_contents(head).get("matches")
+    contents = exported_contents(network) | {"matches": matches}
     with replacing(folder) as temporary:
         tf.saved_model.save(
             joined,

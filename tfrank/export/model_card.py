@@ -1,15 +1,49 @@
 """A model card: what a trained model is, what it was trained and measured on, and how well it does."""
 
-import json
 import os
+from collections.abc import Mapping
 from typing import Any
 
-from tfrank.common import files
+from tfrank.common import files, json_files
 from tfrank.common.checks import InputError
 
 # Metrics of the card by title.
 METRICS = {"Recall@1": "recall_at_1", "Recall@10": "recall_at_10", "mAP": "map", "R-precision": "r_precision"}
 FILE = "model_card.md"
+
+_ANYTHING = json_files.anything
+# Of the config, what the card names; of metrics and results, what it lists.
+_CONFIG = json_files.record(
+    {
+        **dict.fromkeys(("name", "seed"), _ANYTHING),
+        "loss": json_files.record({"name": json_files.text()}, others=True),
+        "data": json_files.record(
+            {
+                **dict.fromkeys(("source", "records", "name"), _ANYTHING),
+                "image_size": json_files.whole(-1),
+                "resize": json_files.whole(-1),
+                "crop": json_files.text(),
+            },
+            others=True,
+        ),
+        "model": json_files.record(
+            dict.fromkeys(("backbone", "embedding_dim", "weights", "head"), _ANYTHING), others=True
+        ),
+        "train": json_files.record(dict.fromkeys(("optimizer", "learning_rate"), _ANYTHING), others=True),
+    },
+    others=True,
+)
+_METRICS = json_files.dict_of(json_files.dict_of(json_files.none_or(json_files.real())))
+_INTERVAL = json_files.list_of(json_files.none_or(json_files.real()), at_least=3, at_most=3)
+_RESULTS = json_files.record(
+    {},
+    {
+        "about": json_files.dict_of(_ANYTHING),
+        "tfrank": json_files.text(),
+        "models": json_files.dict_of(json_files.dict_of(json_files.dict_of(_INTERVAL))),
+    },
+    others=True,
+)
 
 
 def write(run: str, folder: str, *, license_name: str = "") -> str:
@@ -23,7 +57,8 @@ def write(run: str, folder: str, *, license_name: str = "") -> str:
     Raises:
         InputError: the run has no results, or they are damaged.
     """
-    config, metrics = (_read(os.path.join(run, name)) for name in ("config.json", "metrics.json"))
+    config = _read(os.path.join(run, "config.json"), _CONFIG)
+    metrics = _read(os.path.join(run, "metrics.json"), _METRICS)
     about, intervals = _evaluation(run)
     path = os.path.join(files.make_folder(folder), FILE)
     with files.atomic_write(path, "w") as file:
@@ -80,6 +115,7 @@ def text(
         "",
         *(f"- **{name}**: {value}" for name, value in facts.items() if value != ""),
         "",
+        *([] if model["backbone"] == "vectors" else preparation(data)),
         "## Results on test classes that were not trained on",
         "",
         *(f"| {' | '.join(row)} |" for row in table),
@@ -90,6 +126,40 @@ def text(
         "The metrics hold for images like those of the test set. Measure again on images of another kind.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def preparation(data: Mapping[str, Any]) -> list[str]:
+    """Returns how an image becomes the model's input, in words and as lines of code.
+
+    Args:
+        data: the section `data` of the run's config.
+    """
+    size, resize = data["image_size"], data["resize"] or data["image_size"]
+    if data["crop"] == "scaled":
+        words = f"Resize the shorter side to {resize} pixels and keep the proportions"
+        sides = f"[round(side * {resize} / min(image.size)) for side in image.size]"
+    else:
+        words = f"Stretch the whole image to {resize} x {resize} pixels, whatever its proportions"
+        sides = f"({resize}, {resize})"
+    box = f"left, top = ((side - {size}) // 2 for side in image.size)"
+    return [
+        "## How to prepare an image",
+        "",
+        f"Turn it upright. {words}, bilinearly, with antialiasing. Crop the central {size} x {size} pixels."
+        " Give RGB values from 0 to 255 as float32; the network scales them itself. An image that is prepared"
+        " otherwise has another embedding: where the shorter side is resized and the centre cropped, features"
+        " of MobileNetV2 have a cosine of .90 for stretched images and .86 for those with black bars. The"
+        " signature `encoded` of the SavedModel does all of this for"
+        " JPEG, PNG and WebP, but ignores colour profiles.",
+        "",
+        "```python",
+        'image = PIL.ImageOps.exif_transpose(PIL.Image.open("photo.jpg")).convert("RGB")',
+        f"image = image.resize({sides}, PIL.Image.Resampling.BILINEAR)",
+        box,
+        f"images = np.asarray(image.crop((left, top, left + {size}, top + {size})), np.float32)[None]",
+        "```",
+        "",
+    ]
 
 
 def _cell(value, interval):
@@ -106,17 +176,14 @@ def _evaluation(run):
     for name in sorted(os.listdir(evaluations)) if os.path.isdir(evaluations) else []:
         path = os.path.join(evaluations, name, "metrics.json")
         if os.path.exists(path):
-            found = _read(path)
+            found = _read(path, _RESULTS)
             about = {**found.get("about", {}), "tfrank": found.get("tfrank", "")}
             return about, next(iter(found.get("models", {}).values()), {})
     return {}, {}
 
 
-def _read(path):
+def _read(path, check):
     try:
-        with open(path) as file:
-            return json.load(file)
+        return json_files.read(path, check, "Restore it, or train again.")
     except FileNotFoundError:
         raise InputError(f"{path} does not exist. Give the folder of a finished run.") from None
-    except ValueError as error:
-        raise InputError(f"{path} is damaged ({error}).") from None

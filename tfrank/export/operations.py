@@ -58,7 +58,7 @@ def check_operations(folder: str) -> None:
         more = f" and {len(found) - 5} more" if len(found) > 5 else ""
         raise InputError(
             f"{folder} holds operations that could do more than compute embeddings: {listed}{more}. It was"
-            " not loaded. Give --trust_saved_model if you know who made it."
+            " not loaded. Give --trust_model if you know who made it."
         )
 
 

@@ -1,7 +1,7 @@
 """Export to a SavedModel that plain TensorFlow can load without tfrank."""
 
 import contextlib
-import json
+import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -10,35 +10,52 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfrank.common import files
+from tfrank.common import checks, files, json_files
 from tfrank.common.checks import InputError
 from tfrank.common.normalize import l2_normalize
 from tfrank.export.operations import check_operations
 
-# File in a SavedModel that states the whitening and the scales that it applies, and its thresholds.
+# File in a SavedModel that states the whitening and the scales that it applies, and what it promises of
+# matches.
 CONTENTS = "tfrank.json"
+_STATED = json_files.record(
+    {},
+    {
+        "whitening": json_files.real(0, 10),
+        "scales": json_files.list_of(json_files.real(0.01, 100), at_least=1),
+    },
+    others=True,
+)
 # The signature that embeds images, or vectors.
 SIGNATURE = "serving_default"
 
 
 def exported_contents(saved_model: str) -> dict[str, Any]:
-    """Reads the `whitening`, `scales` and `thresholds` of a SavedModel; {} if it does not state them.
+    """Reads the `whitening`, `scales` and `matches` of a SavedModel; {} if it does not state them.
 
     Raises:
         InputError: the file that states them is damaged.
     """
     try:
-        with open(os.path.join(saved_model, CONTENTS)) as file:
-            return dict(json.load(file))
+        return json_files.read(os.path.join(saved_model, CONTENTS), _STATED, "Export it again.")
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"{saved_model} is damaged ({CONTENTS}: {error}). Export it again.") from None
+
+
+def class_fingerprint(name: str) -> str:
+    """Returns 16 hexadecimal digits of the SHA-256 of a class's name, by which a model states its classes.
+
+    >>> class_fingerprint("robin")
+    '287782ef42356ef3'
+    """
+    return hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 @contextlib.contextmanager
-def loading(folder: str, *, trusted: bool = False) -> Iterator[None]:
+def loading(folder: str, *, trusted: bool = False) -> Iterator[str]:
     """Refuses operations that are not trusted, and names the folder if its SavedModel cannot be loaded.
+
+    Yields the path to load it from, see `files.without_wildcards`.
 
     Args:
         folder: folder of the SavedModel that is loaded within.
@@ -49,13 +66,15 @@ def loading(folder: str, *, trusted: bool = False) -> Iterator[None]:
         InputError: the model is refused, or loading it fails.
     """
     try:
+        files.check_regular(folder, links=True)
         if not trusted:
             check_operations(folder)
-        yield
+        with files.without_wildcards(folder) as path:
+            yield path
     except InputError:
         raise
     except (OSError, KeyError, IndexError, ValueError, TypeError, tf.errors.OpError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
+        reason = checks.reason(error).rstrip(".")
         raise InputError(
             f"{folder} is not a SavedModel of an embedding model ({reason}). Give the folder of one, or"
             " export it again."

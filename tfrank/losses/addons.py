@@ -19,6 +19,7 @@ import tensorflow as tf
 from tfrank.common import checks, distributed
 from tfrank.common.normalize import l2_normalize
 from tfrank.losses.core.first_order import first_derivative
+from tfrank.losses.core.ignored import kept_rows
 from tfrank.losses.core.loss import Loss
 from tfrank.losses.core.permutation import permute
 from tfrank.losses.core.ranking_loss import checked_batch
@@ -143,6 +144,7 @@ class AddonsLoss(Loss):
     Args:
         loss: a key of `ADDONS`.
         reduction: "mean" only, as a loss of the package is one value of the whole batch.
+        ignore_label: label of rows without a class, see `RankingLoss`. Default None: there are none.
         name: name of the loss; if None, its key.
         **hyper_parameters: hyper-parameters of that loss; `ADDONS` lists them with the package's defaults:
             margin, at least 0 (all but n_pairs; default 1); soft (triplet_hard; default False);
@@ -181,7 +183,13 @@ class AddonsLoss(Loss):
     """
 
     def __init__(
-        self, loss: str, *, reduction: str = "mean", name: str | None = None, **hyper_parameters: Any
+        self,
+        loss: str,
+        *,
+        reduction: str = "mean",
+        ignore_label: int | None = None,
+        name: str | None = None,
+        **hyper_parameters: Any,
     ):
         self.loss = checks.one_of("loss", loss, ADDONS)
         defaults = ADDONS[loss].defaults
@@ -194,7 +202,7 @@ class AddonsLoss(Loss):
         if reduction != "mean":
             refusal = checks.invalid("reduction", "'mean'", reduction)
             raise checks.InputError(f"{refusal}. {self._one_value()}")
-        super().__init__(reduction=reduction, name=loss if name is None else name)
+        super().__init__(reduction=reduction, ignore_label=ignore_label, name=loss if name is None else name)
         values = defaults | hyper_parameters
         self.hyper_parameters = {field: _CHECKS[field](field, value) for field, value in values.items()}
         try:
@@ -221,6 +229,7 @@ class AddonsLoss(Loss):
         addon = ADDONS[self.loss]
         with tf.name_scope(self.name):
             labels, embeddings, _ = checked_batch(y_true, y_pred, None)
+            labels, embeddings = kept_rows(labels, embeddings, ignore_label=self.ignore_label)
             embeddings = l2_normalize(embeddings) if addon.normalize else embeddings
             labels = distributed.gather_rows(labels)
             embeddings = distributed.gather_rows(tf.cast(embeddings, tf.float32))

@@ -1,9 +1,13 @@
 """Blackbox AP: Average Precision of the exact, piecewise constant ranks (Rolinek et al., CVPR 2020)."""
 
+import functools
+
 import keras
 import tensorflow as tf
 
+from tfrank.common.devices import gpu
 from tfrank.losses.core import scalars
+from tfrank.losses.core.hard_ranks import FROM_POSITIVES, SortedScores, number_above
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.rows import Block, score_rows
 from tfrank.losses.core.scalars import Scalar
@@ -13,12 +17,54 @@ def _kernel(block: Block, interpolation, margin):
     """Exact AP of a block of rows, and the interpolated derivative of the ranks.
 
     The two rankings of the derivative differ only in the scores of positives. The rank of a gallery row
-    therefore changes by the number of positives that pass it, and two walks over the positives replace two
-    sorts.
+    therefore changes by the number of positives that pass it.
     """
-
     half = margin / 2
     s = block.s + tf.where(block.negative_mask, half, -half)
+    gallery = block.s.shape[1] or tf.shape(block.s)[1]
+    if gpu() or (isinstance(gallery, int) and gallery <= FROM_POSITIVES):
+        return _by_walks(block, s, interpolation)
+    widths = [0, tf.maximum(gallery // 4, FROM_POSITIVES), gallery]
+    form = tf.cast(block.most_positives > FROM_POSITIVES, tf.int32)
+    form += tf.cast(block.most_positives > widths[1], tf.int32)
+    by_sorting = [functools.partial(_by_sorting, block, s, interpolation, width) for width in widths[1:]]
+    return tf.switch_case(form, [lambda: _by_walks(block, s, interpolation), *by_sorting])
+
+
+def _by_sorting(block: Block, s, interpolation, width):
+    """Ranks of rows with at most `width` positives, by `hard_ranks`."""
+    dtype = s.dtype
+    columns, exists = block.positive_columns(width)
+    scores = tf.gather(s, columns, axis=1, batch_dims=1)
+    size = tf.reduce_sum(tf.cast(block.candidate_mask, dtype), axis=1, keepdims=True)
+    positives = block.positives[:, None]
+
+    def ranked(scores):
+        """How many negatives and how many positives are above each positive; and, for each entry, how many
+        positives are not above it.
+        """
+        ordered = SortedScores(scores, exists)
+        below, not_above = ordered.below(scores)
+        below_entry, not_above_entry = ordered.below(s)
+        above = number_above(below_entry, block.negative_mask, width + 1)
+        negatives = tf.cast(tf.gather(above, below, axis=1, batch_dims=1), dtype)
+        return negatives, positives - tf.cast(not_above, dtype), tf.cast(not_above_entry, dtype)
+
+    negatives, others, not_above = ranked(scores)
+    rank = 1 + negatives + others
+    losses = tf.reduce_sum(tf.where(exists, negatives / (rank * positives), tf.zeros_like(rank)), axis=1)
+    # g = dL / d rank, with the rank among positives as a constant; ranks are divided by their number.
+    g = (1 + others) * size / (positives * rank**2)
+    new_negatives, new_others, new_not_above = ranked(scores + interpolation * g)
+    of_negatives = tf.where(block.negative_mask, not_above - new_not_above, tf.zeros_like(s))
+    of_positives = tf.where(exists, new_negatives - negatives + new_others - others, tf.zeros_like(rank))
+    rows = tf.zeros_like(columns) + tf.range(tf.shape(columns)[0])[:, None]
+    changes = tf.tensor_scatter_nd_add(of_negatives, tf.stack([rows, columns], axis=2), of_positives)
+    return losses, changes / (interpolation * size)
+
+
+def _by_walks(block: Block, s, interpolation):
+    """Ranks one positive after the other; two walks over the positives replace two sorts."""
     candidates = tf.where(block.candidate_mask, s, block.s.dtype.min)
     size = tf.reduce_sum(tf.cast(block.candidate_mask, s.dtype), axis=1)
 
@@ -32,7 +78,8 @@ def _kernel(block: Block, interpolation, margin):
         positives_before = tf.reduce_sum(before(candidates, score, block.positive_mask), axis=1)
         all_rank, positive_rank = (1 + all_before) / size, (1 + positives_before) / size
         none = tf.zeros_like(losses)
-        loss = tf.where(exists, (1 - positive_rank / all_rank) / block.positives, none)
+        # 1 - positive_rank / all_rank, whose difference would cancel near 0.
+        loss = tf.where(exists, (all_before - positives_before) / ((1 + all_before) * block.positives), none)
         # g = dL / d rank, with the rank among positives as a constant.
         g = tf.where(exists, positive_rank / (block.positives * all_rank**2), none)
         return losses + loss, block.add_at(perturbed, i, interpolation * g)
@@ -114,6 +161,7 @@ class BlackboxAPLoss(RankingLoss):
         margin: how far above negatives positives should score, at least 0. Default 0.02 (the same). Here the
             shift is fixed; the authors' code draws its size at random.
         reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
+        ignore_label: label of rows without a class, see `RankingLoss`. Default None: there are none.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
@@ -134,10 +182,13 @@ class BlackboxAPLoss(RankingLoss):
         *,
         margin: Scalar = 0.02,
         reduction: str | None = "mean",
+        ignore_label: int | None = None,
         name: str = "blackbox_ap",
     ):
         hyper_parameters = {
             "interpolation": scalars.number("interpolation", interpolation, above=0),
             "margin": scalars.number("margin", margin, at_least=0),
         }
-        super().__init__(blackbox_ap_loss, hyper_parameters, reduction=reduction, name=name)
+        super().__init__(
+            blackbox_ap_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
+        )

@@ -56,6 +56,7 @@ class CircleLoss(RankingLoss):
             Default 0.4 (fine-grained retrieval).
         gamma: scale of the similarities, positive. Default 80 (fine-grained retrieval).
         reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
+        ignore_label: label of rows without a class, see `RankingLoss`. Default None: there are none.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
@@ -77,10 +78,13 @@ class CircleLoss(RankingLoss):
         *,
         gamma: Scalar = 80.0,
         reduction: str | None = "mean",
+        ignore_label: int | None = None,
         name: str = "circle",
     ):
         hyper_parameters = {
             "margin": scalars.number("margin", margin, at_least=0),
             "gamma": scalars.number("gamma", gamma, above=0, at_most=1e30),
         }
-        super().__init__(circle_loss, hyper_parameters, reduction=reduction, name=name)
+        super().__init__(
+            circle_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
+        )

@@ -73,8 +73,10 @@ def contrastive_loss(
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     if average == "all":
         return score_rows(_MEAN[squared], *rows, margin)
-    shares = [share_of_violator(*score_rows(count, *rows, margin)) for count in _COUNTS]
-    return score_rows(_SUM[squared], *rows, margin, *shares)
+    # A row without another of its class has negative pairs.
+    score = functools.partial(score_rows, needs_positives=False)
+    shares = [share_of_violator(*score(count, *rows, margin)) for count in _COUNTS]
+    return score(_SUM[squared], *rows, margin, *shares)
 
 
 @keras.saving.register_keras_serializable("tfrank")
@@ -99,11 +101,13 @@ class ContrastiveLoss(RankingLoss):
         average: "all" pairs of a query, or "nonzero", see above, the default of pytorch-metric-learning; it
             takes three passes. Default "all".
         reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
+        ignore_label: label of rows without a class, see `RankingLoss`. Default None: there are none.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
 
-    A query without another image of its class has no loss and no gradient, and is left out of the mean.
+    A query without another image of its class has no loss and no gradient, and is left out of the mean. With
+    `average="nonzero"` its negative pairs count as all others do.
 
     Reference: Hadsell, Chopra and LeCun, Dimensionality Reduction by Learning an Invariant Mapping, CVPR
     2006. Memory: about three matrices `[batch, batch]`.
@@ -120,6 +124,7 @@ class ContrastiveLoss(RankingLoss):
         squared: bool = True,
         average: str = "all",
         reduction: str | None = "mean",
+        ignore_label: int | None = None,
         name: str = "contrastive",
     ):
         hyper_parameters = {
@@ -127,4 +132,6 @@ class ContrastiveLoss(RankingLoss):
             "squared": checks.boolean("squared", squared),
             "average": check_average(average, reduction),
         }
-        super().__init__(contrastive_loss, hyper_parameters, reduction=reduction, name=name)
+        super().__init__(
+            contrastive_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
+        )

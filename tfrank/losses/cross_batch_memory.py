@@ -68,7 +68,7 @@ class CrossBatchMemory(RankingLoss):
         self.loss = loss
         self.size = checks.integer("size", size, at_least=1)
         self.warm_up = checks.integer("warm_up", warm_up, at_least=0)
-        super().__init__(loss._score, {}, reduction=loss.reduction, name=name)
+        super().__init__(loss._score, {}, reduction=loss.reduction, ignore_label=loss.ignore_label, name=name)
         self.normalize = loss.normalize
         self.labels = _per_replica(tf.zeros([0], tf.int64), [None], "memory_labels")
         self.embeddings = _per_replica(tf.zeros([0, 0]), [None, None], "memory_embeddings")

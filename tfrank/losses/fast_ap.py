@@ -41,6 +41,7 @@ class FastAPLoss(RankingLoss):
     Args:
         num_bins: L, at least 1. Default 10 (the authors' code).
         reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
+        ignore_label: label of rows without a class, see `RankingLoss`. Default None: there are none.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
@@ -55,6 +56,15 @@ class FastAPLoss(RankingLoss):
     0.6522
     """
 
-    def __init__(self, num_bins: int = 10, *, reduction: str | None = "mean", name: str = "fast_ap"):
+    def __init__(
+        self,
+        num_bins: int = 10,
+        *,
+        reduction: str | None = "mean",
+        ignore_label: int | None = None,
+        name: str = "fast_ap",
+    ):
         hyper_parameters = {"num_bins": checks.integer("num_bins", num_bins, at_least=1)}
-        super().__init__(fast_ap_loss, hyper_parameters, reduction=reduction, name=name)
+        super().__init__(
+            fast_ap_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
+        )

@@ -35,14 +35,19 @@ def _kernel(levels, block: Block, finer, temperature, rho, delta, alpha):
         value, slope = step(x)
         before, _ = hard_step(x)
         # Entries of level 0 have relevance 0, and the positive itself is not before itself.
-        gain = of_i[:, 0] + tf.reduce_sum(tf.minimum(relevance, of_i) * before, axis=1)
-        rank = 1 + tf.reduce_sum(tf.where(lower, value, tf.where(level >= level_i, before, zero)), axis=1)
+        lesser = tf.minimum(relevance, of_i) * before
+        gain = of_i[:, 0] + tf.reduce_sum(lesser, axis=1)
+        counted = tf.where(lower, value, tf.where(level >= level_i, before, zero))
+        rank = 1 + tf.reduce_sum(counted, axis=1)
         share = tf.where(exists, gain / (rank * total), tf.zeros_like(rank))
+        # rel_i - gain / rank, as a sum of terms of at least 0: the difference would cancel near 0.
+        missed = tf.reduce_sum(of_i * counted - lesser, axis=1)
+        loss = tf.where(exists, missed / (rank * total), tf.zeros_like(rank))
         slope = tf.where(lower, (share / rank)[:, None] * slope, zero)
         slopes = block.add_at(slopes + slope, i, -tf.reduce_sum(slope, axis=1))
-        return losses - share, slopes
+        return losses + loss, slopes
 
-    return block.loop_over_positives(visit, (tf.ones_like(total), zero))
+    return block.loop_over_positives(visit, (tf.zeros_like(total), zero))
 
 
 @functools.cache
@@ -114,6 +119,7 @@ class HierarchicalAPLoss(RankingLoss):
         categories: `[n]` integers, the category of each of them; or `[n, levels]`, its coarser and coarser
             classes. A class has one category. None: one level.
         reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
+        ignore_label: label of rows without a class, see `RankingLoss`. Default None: there are none.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats. Batches should hold
@@ -143,6 +149,7 @@ class HierarchicalAPLoss(RankingLoss):
         labels: Iterable[int] | None = None,
         categories: Iterable[int] | np.ndarray | None = None,
         reduction: str | None = "mean",
+        ignore_label: int | None = None,
         name: str = "hierarchical_ap",
     ):
         hyper_parameters = {
@@ -151,7 +158,9 @@ class HierarchicalAPLoss(RankingLoss):
             "delta": scalars.number("delta", delta, at_least=0),
             "alpha": scalars.number("alpha", alpha, at_least=0),
         }
-        super().__init__(hierarchical_ap_loss, hyper_parameters, reduction=reduction, name=name)
+        super().__init__(
+            hierarchical_ap_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
+        )
         if (labels is None) != (categories is None):
             raise checks.InputError("Give both labels and categories, or neither.")
         self.labels, self.categories = None, None

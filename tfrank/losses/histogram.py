@@ -121,6 +121,7 @@ class HistogramLoss(RankingLoss):
     Args:
         num_bins: R, at least 2. Default 201: nodes 0.01 apart, as in the paper.
         reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
+        ignore_label: label of rows without a class, see `RankingLoss`. Default None: there are none.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats. Sample weights
@@ -142,7 +143,10 @@ class HistogramLoss(RankingLoss):
         num_bins: int = 201,
         *,
         reduction: str | None = "mean",
+        ignore_label: int | None = None,
         name: str = "histogram",
     ):
         hyper_parameters = {"num_bins": checks.integer("num_bins", num_bins, at_least=2)}
-        super().__init__(histogram_loss, hyper_parameters, reduction=reduction, name=name)
+        super().__init__(
+            histogram_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
+        )

@@ -8,9 +8,7 @@ from tfrank.losses.core import scalars
 from tfrank.losses.core.pairs import pair_masks, similarities
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.scalars import Scalar
-
-# log(A) if there are no negatives. Finite, as autodiff turns infinities into NaN; the hinge turns it into 0.
-LOG_OF_ZERO = -1e30
+from tfrank.losses.core.tails import LOG_OF_ZERO
 
 
 def distances(queries: tf.Tensor, gallery: tf.Tensor, *, unit: bool) -> tf.Tensor:
@@ -56,6 +54,7 @@ def lifted_structure_loss(
     """
     positives, negatives = pair_masks(query_labels, gallery_labels, self_index)
     d = distances(query_embeddings, gallery_embeddings, unit=normalize)
+    # The hinge turns log(A) of no negatives into 0.
     pushes = tf.where(negatives, scalars.tensor(margin, d.dtype) - d, LOG_OF_ZERO)
     log_of_query = tf.reduce_logsumexp(pushes, axis=1, keepdims=True)
     # The negatives of a gallery row are spread over all replicas.
@@ -86,8 +85,10 @@ class LiftedStructureLoss(RankingLoss):
         margin: m, at least 0. Default 1 (the authors' code).
         squared: whether J is squared. Default False (eq. 3).
         normalize: whether embeddings are L2-normalised first. Default False, unlike most losses, as in
-            both papers.
+            both papers. Results of runs and of the callback are by the cosine even so;
+            `evaluate(..., distance="euclidean")` ranks by the distance of this loss.
         reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
+        ignore_label: label of rows without a class, see `RankingLoss`. Default None: there are none.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats. If they are
@@ -112,6 +113,7 @@ class LiftedStructureLoss(RankingLoss):
         squared: bool = False,
         normalize: bool = False,
         reduction: str | None = "mean",
+        ignore_label: int | None = None,
         name: str = "lifted_structure",
     ):
         hyper_parameters = {
@@ -119,5 +121,7 @@ class LiftedStructureLoss(RankingLoss):
             "squared": checks.boolean("squared", squared),
             "normalize": checks.boolean("normalize", normalize),
         }
-        super().__init__(lifted_structure_loss, hyper_parameters, reduction=reduction, name=name)
+        super().__init__(
+            lifted_structure_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
+        )
         self.normalize = normalize

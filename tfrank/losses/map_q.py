@@ -60,6 +60,7 @@ class QuantizedAPLoss(RankingLoss):
             (Fig. 7). Default False: eq. 12.
         include_self: whether the query also counts as a positive of itself, as in eq. 12. Default False.
         reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
+        ignore_label: label of rows without a class, see `RankingLoss`. Default None: there are none.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
@@ -84,6 +85,7 @@ class QuantizedAPLoss(RankingLoss):
         class_weights: bool = False,
         include_self: bool = False,
         reduction: str | None = "mean",
+        ignore_label: int | None = None,
         name: str = "map_q",
     ):
         hyper_parameters = {
@@ -92,7 +94,9 @@ class QuantizedAPLoss(RankingLoss):
             "minimum": scalars.number("minimum", minimum, at_least=-1, below=1),
             "include_self": checks.boolean("include_self", include_self),
         }
-        super().__init__(quantized_ap_loss, hyper_parameters, reduction=reduction, name=name)
+        super().__init__(
+            quantized_ap_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
+        )
         self.class_weights = checks.boolean("class_weights", class_weights)
 
     def weigh(self, labels: tf.Tensor, valid: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:

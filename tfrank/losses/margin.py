@@ -1,5 +1,6 @@
 """Margin loss with distance-weighted sampling (Wu et al., ICCV 2017, arXiv 1706.07567)."""
 
+import functools
 import reprlib
 from collections.abc import Iterable
 from typing import Any
@@ -16,9 +17,11 @@ from tfrank.losses.core.known_labels import checked_labels, class_index
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.rows import Block, score_rows
 from tfrank.losses.core.scalars import Scalar
+from tfrank.losses.core.violators import check_average, share_of_violator
 
 
-def _kernel(block: Block, margin, cutoff, nonzero_cutoff, dim, key=None):
+def _kernel(form, block: Block, margin, cutoff, nonzero_cutoff, dim, key=None):
+    """The kernel of one of `FORMS`; without a key, of the expectation over the draws."""
     zero, boundary = tf.zeros_like(block.s), block.value
     squared, distance, slope = unit_distances(block.s)
     # At distance 2, opposite to the query, 1 / q is infinite.
@@ -29,14 +32,19 @@ def _kernel(block: Block, margin, cutoff, nonzero_cutoff, dim, key=None):
     near = tf.nn.relu(boundary + margin - distance)
 
     positive_share = 1 / block.positives[:, None]
-    losses = tf.reduce_sum(positive_share * far + shares * near, axis=1)
-    rates = tf.where(far > 0, positive_share, zero) - tf.where(near > 0, shares, zero)  # dL/dd
+    pulls, pushes = tf.where(far > 0, positive_share, zero), tf.where(near > 0, shares, zero)
+    terms = tf.ones_like(block.positives) if form == "mean" else block.positives
+    if form == "count":
+        return terms * tf.reduce_sum(pulls + pushes, axis=1), zero, zero[:, 0]
+    losses = terms * tf.reduce_sum(positive_share * far + shares * near, axis=1)
+    rates = terms[:, None] * (pulls - pushes)  # dL/dd
     return losses, rates * slope, -tf.reduce_sum(rates, axis=1)
 
 
-def _drawing_kernel(block: Block, margin, cutoff, nonzero_cutoff, dim, key):
-    """The kernel with a key; a separate function, as a kernel must have a fixed number of arguments."""
-    return _kernel(block, margin, cutoff, nonzero_cutoff, dim, key)
+# L_q as a mean over positives, their sum, and the number of terms above 0.
+FORMS = ("mean", "sum", "count")
+# One function for each form, with a key and without: a kernel has a fixed number of arguments.
+_KERNELS = {(form, drawn): functools.partial(_kernel, form) for form in FORMS for drawn in (True, False)}
 
 
 def _weights(squared, candidates, cutoff, dim):
@@ -95,23 +103,44 @@ def margin_loss(
     boundary: Scalar = 1.2,
     cutoff: Scalar = 0.5,
     nonzero_cutoff: Scalar = 1.4,
+    average: str = "all",
     key: tf.Tensor | None = None,
     boundaries: tf.Tensor | None = None,
+    nu: float = 0.0,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_margin of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
     Implements the formula of `MarginLoss`. Takes the arguments of `score_rows`; embeddings have unit norm.
     `key`, an int64 scalar, determines the draw. If it is None, L is the expectation over the draws.
-    `boundaries`, `[queries]` of the embeddings' dtype, replace the one boundary, and get a gradient.
+    `boundaries`, `[queries]` of the embeddings' dtype, replace the one boundary, and get a gradient; `nu` is
+    their weight.
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     dtype = gallery_embeddings.dtype
     if boundaries is None:
         boundaries = tf.fill([tf.size(query_labels)], scalars.tensor(boundary, dtype))
-    numbers = margin, cutoff, nonzero_cutoff, tf.cast(tf.shape(gallery_embeddings)[1], dtype)
-    if key is None:
-        return score_rows(_kernel, *rows, *numbers, values=boundaries)
-    return score_rows(_drawing_kernel, *rows, *numbers, key, values=boundaries)
+    numbers = [margin, cutoff, nonzero_cutoff, tf.cast(tf.shape(gallery_embeddings)[1], dtype)]
+    numbers += [] if key is None else [key]
+
+    def score(form):
+        return score_rows(_KERNELS[form, key is not None], *rows, *numbers, values=boundaries)
+
+    if average == "all":
+        losses, valid = score("mean")
+        return losses + tf.where(valid, nu * boundaries, tf.zeros_like(losses)), valid
+    share = share_of_violator(*score("count"))
+    losses, valid = score("sum")
+    # Each positive has a triplet, whose boundary is that of the query.
+    positives = _positives(query_labels, gallery_labels, self_index)
+    penalty = nu * tf.cast(positives, dtype) * boundaries
+    return share * (losses + tf.where(valid, penalty, tf.zeros_like(losses))), valid
+
+
+def _positives(query_labels, gallery_labels, self_index):
+    """`[queries]` number of positives of each query."""
+    ordered = tf.sort(gallery_labels)
+    first, end = (tf.searchsorted(ordered, query_labels, side) for side in ("left", "right"))
+    return end - first - tf.cast(self_index >= 0, tf.int32)
 
 
 def hash_of_labels(labels: tf.Tensor) -> tf.Tensor:
@@ -170,10 +199,15 @@ class MarginLoss(RankingLoss):
         n(p) drawn with probability w_n / sum of w, for each positive p on its own
         L_q = mean over positives p of [alpha + d_p - beta]_+ + [alpha + beta - d_n(p)]_+      (section 4.2)
 
+    With `average="nonzero"` the loss is, as in the authors' code, the sum of all terms of all queries and
+    positives in the global batch, divided by the number of terms above 0, two for each positive at most. With
+    `sampled=False` both are expectations.
+
     Draws are constants to the gradient. If no negative is nearer than `nonzero_cutoff`, the second term is 0.
 
     With `learn_boundary=True` each class has a beta of its own, which is learned, and nu times the beta of
-    the query's class is added to L_q (section 4.2, without a beta for each image). The betas are a layer that
+    the query's class is added to L_q (section 4.2, without a beta for each image; with "nonzero", to the sum,
+    once for each positive). The betas are a layer that
     follows the embedding model in training, `loss.boundaries()`.
 
     With `sampled=False` the second term is its expectation over the draws: the mean over negatives of
@@ -181,10 +215,9 @@ class MarginLoss(RankingLoss):
     numbers, has less noise, and gives the expected gradient of the draws. It is not in the paper.
 
     Draws are a pure function of the seed, the step and the positions in the global batch. N replicas thus
-    draw what one device does, and a resumed run draws the same again. The step is read from `loss.iteration`;
-    set it to `optimizer.iterations`. If it is not set, a hash of the labels of the global batch replaces the
-    step: draws change with the labels, and are the same for the same labels in the same order. A step that is
-    not an integer of at least 0 raises InputError.
+    draw what one device does, and a resumed run draws the same again. The step is that of `fit`, or of
+    `loss.iteration` if it is set. Elsewhere a hash of the labels of the global batch replaces the step: draws
+    change with the labels, and are the same for the same labels in the same order.
 
     Args:
         margin: alpha, on each side of the boundary, at least 0. Default 0.2.
@@ -193,6 +226,8 @@ class MarginLoss(RankingLoss):
             authors' code).
         nonzero_cutoff: only negatives nearer than this, and nearer than 2, are drawn; positive. Default 1.4
             (the authors' code): with the default boundary and margin, all negatives whose term is not 0.
+        average: "all" for the mean over queries, or "nonzero", see above, which takes two passes. Default
+            "all".
         sampled: whether negatives are drawn (True) or weighted by their probability. Default True.
         seed: seed of the draws, at least 0.
         learn_boundary: whether the boundary of each class is learned, from `boundary` on. Default False.
@@ -200,6 +235,7 @@ class MarginLoss(RankingLoss):
             authors' code).
         labels: the training labels, in any order and as often as you like; only to learn boundaries.
         reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
+        ignore_label: label of rows without a class, see `RankingLoss`. Default None: there are none.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
@@ -232,12 +268,14 @@ class MarginLoss(RankingLoss):
         boundary: Scalar = 1.2,
         cutoff: Scalar = 0.5,
         nonzero_cutoff: Scalar = 1.4,
+        average: str = "all",
         sampled: bool = True,
         seed: int = 0,
         learn_boundary: bool = False,
         nu: float = 0.0,
         labels: Iterable[int] | None = None,
         reduction: str | None = "mean",
+        ignore_label: int | None = None,
         name: str = "margin",
     ):
         hyper_parameters = {
@@ -245,8 +283,11 @@ class MarginLoss(RankingLoss):
             "boundary": scalars.number("boundary", boundary, above=0),
             "cutoff": scalars.number("cutoff", cutoff, above=0, below=2),
             "nonzero_cutoff": scalars.number("nonzero_cutoff", nonzero_cutoff, above=0),
+            "average": check_average(average, reduction),
         }
-        super().__init__(margin_loss, hyper_parameters, reduction=reduction, name=name)
+        super().__init__(
+            margin_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
+        )
         self.sampled = checks.boolean("sampled", sampled)
         self.seed = checks.integer("seed", seed, at_least=0)
         self.learn_boundary = checks.boolean("learn_boundary", learn_boundary)
@@ -280,12 +321,12 @@ class MarginLoss(RankingLoss):
         if self.labels is None:
             return margin_loss(*rows, **self.hyper_parameters, key=key)
         boundaries = tf.cast(self._boundaries_of(query_labels), query_embeddings.dtype)
-        losses, valid = margin_loss(*rows, **self.hyper_parameters, key=key, boundaries=boundaries)
-        return losses + tf.where(valid, self.nu * boundaries, tf.zeros_like(losses)), valid
+        return margin_loss(*rows, **self.hyper_parameters, key=key, boundaries=boundaries, nu=self.nu)
 
     def _key(self, gallery_labels):
         """The key of this step's draws."""
-        step = hash_of_labels(gallery_labels) if self.iteration is None else self.steps_taken()
+        step = self.known_step()
+        step = hash_of_labels(gallery_labels) if step is None else step
         seed = tf.stack([tf.constant(self.seed, tf.int64), step])
         return tf.random.stateless_uniform([], seed, None, None, tf.int64, alg="philox")
 

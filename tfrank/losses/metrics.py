@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tfrank.common import checks, distributed
+from tfrank.common import checks, distributed, ignore_labels
 from tfrank.common.normalize import l2_normalize
-from tfrank.losses.core.ranking_loss import checked_batch
+from tfrank.losses.core.ignored import kept_rows
+from tfrank.losses.core.loss import Loss
+from tfrank.losses.core.ranking_loss import checked_batch, keras_builds
 from tfrank.losses.smooth_ap import smooth_ap_loss
 
 Values = tuple[tf.Tensor, tf.Tensor]
@@ -149,12 +151,21 @@ class BatchMetric(keras.metrics.Metric):
             have a value.
         hyper_parameters: keyword arguments of the function.
         name: name of the metric.
+        ignore_label: label of rows without a class, which are left out, see `RankingLoss`.
 
     `update_state(labels, embeddings, sample_weight=None)` takes the arguments of a `RankingLoss`.
     """
 
-    def __init__(self, function: Callable[..., Values], hyper_parameters: dict[str, Any], name: str):
+    def __init__(
+        self,
+        function: Callable[..., Values],
+        hyper_parameters: dict[str, Any],
+        name: str,
+        *,
+        ignore_label: int | None = None,
+    ):
         super().__init__(name=name)
+        self.ignore_label = ignore_labels.checked(ignore_label)
         self._function, self.hyper_parameters = function, hyper_parameters
         self._total = self.add_weight(name="total", initializer="zeros")
         self._weight = self.add_weight(name="weight", initializer="zeros")
@@ -162,6 +173,7 @@ class BatchMetric(keras.metrics.Metric):
     def update_state(self, y_true, y_pred, sample_weight=None):
         """Adds a batch to the mean."""
         batch = checked_batch(y_true, y_pred, sample_weight)
+        batch = kept_rows(*batch, ignore_label=self.ignore_label)
         labels, embeddings, weights = (distributed.gather_rows(rows) for rows in batch)
         embeddings = l2_normalize(embeddings)
         values, valid = self._function(labels, embeddings, **self.hyper_parameters)
@@ -176,32 +188,39 @@ class BatchMetric(keras.metrics.Metric):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor of a subclass."""
-        return {"name": self.name, **self.hyper_parameters}
+        ignored = {} if self.ignore_label is None else {"ignore_label": self.ignore_label}
+        return {"name": self.name, **ignored, **self.hyper_parameters}
 
 
 @keras.saving.register_keras_serializable("tfrank")
 class BatchRecallAt1(BatchMetric):
     """`recall_at_1`: share of queries whose nearest other image in the batch is of their class."""
 
-    def __init__(self, *, name: str = "recall_at_1"):
-        super().__init__(recall_at_1, {}, name)
+    def __init__(self, *, ignore_label: int | None = None, name: str = "recall_at_1"):
+        super().__init__(recall_at_1, {}, name, ignore_label=ignore_label)
 
 
 @keras.saving.register_keras_serializable("tfrank")
 class BatchAveragePrecision(BatchMetric):
     """`average_precision`: mean exact Average Precision in the batch."""
 
-    def __init__(self, *, name: str = "average_precision"):
-        super().__init__(average_precision, {}, name)
+    def __init__(self, *, ignore_label: int | None = None, name: str = "average_precision"):
+        super().__init__(average_precision, {}, name, ignore_label=ignore_label)
 
 
 @keras.saving.register_keras_serializable("tfrank")
 class APApproximationError(BatchMetric):
     """`ap_approximation_error`: error of Smooth-AP with this temperature against AP (Smooth-AP eq. 8)."""
 
-    def __init__(self, *, temperature: float = 0.01, name: str = "ap_approximation_error"):
+    def __init__(
+        self,
+        *,
+        temperature: float = 0.01,
+        ignore_label: int | None = None,
+        name: str = "ap_approximation_error",
+    ):
         hyper_parameters = {"temperature": checks.number("temperature", temperature, above=0)}
-        super().__init__(ap_approximation_error, hyper_parameters, name)
+        super().__init__(ap_approximation_error, hyper_parameters, name, ignore_label=ignore_label)
 
 
 @keras.saving.register_keras_serializable("tfrank")
@@ -209,42 +228,103 @@ class OperatingRegion(BatchMetric):
     """`operating_region`: share of differences to which a sigmoid of this temperature gives a gradient."""
 
     def __init__(
-        self, *, temperature: float = 0.01, least_slope: float = 0.005, name: str = "operating_region"
+        self,
+        *,
+        temperature: float = 0.01,
+        least_slope: float = 0.005,
+        ignore_label: int | None = None,
+        name: str = "operating_region",
     ):
         hyper_parameters = {
             "temperature": checks.number("temperature", temperature, above=0),
             "least_slope": checks.number("least_slope", least_slope, above=0),
         }
-        super().__init__(operating_region, hyper_parameters, name)
+        super().__init__(operating_region, hyper_parameters, name, ignore_label=ignore_label)
 
 
 @keras.saving.register_keras_serializable("tfrank")
 class ValidQueries(BatchMetric):
     """`valid_queries`: share of queries with another image of their class, and therefore a loss."""
 
-    def __init__(self, *, name: str = "valid_queries"):
-        super().__init__(valid_queries, {}, name)
+    def __init__(self, *, ignore_label: int | None = None, name: str = "valid_queries"):
+        super().__init__(valid_queries, {}, name, ignore_label=ignore_label)
 
 
 @keras.saving.register_keras_serializable("tfrank")
 class PositiveSimilarity(BatchMetric):
     """`positive_similarity`: mean over queries of their mean similarity to positives."""
 
-    def __init__(self, *, name: str = "positive_similarity"):
-        super().__init__(positive_similarity, {}, name)
+    def __init__(self, *, ignore_label: int | None = None, name: str = "positive_similarity"):
+        super().__init__(positive_similarity, {}, name, ignore_label=ignore_label)
 
 
 @keras.saving.register_keras_serializable("tfrank")
 class NegativeSimilarity(BatchMetric):
     """`negative_similarity`: mean over queries of their mean similarity to negatives."""
 
-    def __init__(self, *, name: str = "negative_similarity"):
-        super().__init__(negative_similarity, {}, name)
+    def __init__(self, *, ignore_label: int | None = None, name: str = "negative_similarity"):
+        super().__init__(negative_similarity, {}, name, ignore_label=ignore_label)
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class MeanLoss(keras.metrics.Metric):
+    """The mean of a loss over its valid queries of all batches.
+
+    Keras logs the mean of the batches, weighted by their rows. A batch without positives counts there as 0,
+    and one with a single valid query as much as a full one. So `val_loss` is too low where the batches of
+    `validation_data` are not made of classes.
+
+        model.compile("adam", loss=loss, metrics=[tfrank.metrics.MeanLoss(loss)])
+
+    Args:
+        loss: a `RankingLoss` or a loss with proxies, also the one that is trained.
+        name: name of the metric.
+
+    `update_state(labels, embeddings, sample_weight=None)` takes the arguments of the loss.
+
+    >>> import tfrank
+    >>> loss, rows = tfrank.PNPLoss(), [[1.0, 0], [0.9, 0.1], [0, 1.0], [0.1, 0.9]]
+    >>> metric = MeanLoss(loss)
+    >>> metric.update_state([0, 1, 0, 1], rows)
+    >>> metric.update_state([0, 1, 2, 3], rows)  # No row has another of its class.
+    >>> round(float(metric.result()), 4) == round(float(loss([0, 1, 0, 1], rows)), 4)
+    True
+    """
+
+    def __init__(self, loss: Loss, *, name: str = "mean_loss"):
+        if not hasattr(loss, "rows"):
+            raise checks.invalid("loss", "a RankingLoss or a loss with proxies", loss)
+        super().__init__(name=name)
+        self.loss = loss
+        self._total = self.add_weight(name="total", initializer="zeros")
+        self._weight = self.add_weight(name="weight", initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        """Adds the queries of a batch to the mean."""
+        if keras_builds():
+            return
+        losses, weights = self.loss.rows(y_true, y_pred, sample_weight)
+        for variable, rows in ((self._total, weights * losses), (self._weight, weights)):
+            total = distributed.sum_over_replicas(tf.reduce_sum(rows))
+            variable.assign_add(tf.cast(total, variable.dtype))
+
+    def result(self):
+        """The current mean; 0 before the first valid query."""
+        return tf.math.divide_no_nan(tf.convert_to_tensor(self._total), tf.convert_to_tensor(self._weight))
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        return {"name": self.name, "loss": keras.losses.serialize(self.loss)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "MeanLoss":
+        """Creates the metric from its `get_config`."""
+        return cls(**(config | {"loss": keras.losses.deserialize(config["loss"])}))
 
 
 @keras.saving.register_keras_serializable("tfrank")
 class EmbeddingSpread(BatchMetric):
     """`embedding_spread`: 0 if the model maps all images of a batch to one point."""
 
-    def __init__(self, *, name: str = "embedding_spread"):
-        super().__init__(embedding_spread, {}, name)
+    def __init__(self, *, ignore_label: int | None = None, name: str = "embedding_spread"):
+        super().__init__(embedding_spread, {}, name, ignore_label=ignore_label)

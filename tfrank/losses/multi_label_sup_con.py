@@ -8,11 +8,13 @@ import tensorflow as tf
 from tfrank.common import checks, distributed
 from tfrank.common.normalize import l2_normalize
 from tfrank.losses.core import scalars
+from tfrank.losses.core.first_order import first_derivative
 from tfrank.losses.core.known_labels import required
 from tfrank.losses.core.loss import Loss
 from tfrank.losses.core.pairs import similarities
 from tfrank.losses.core.ranking_loss import checked_batch, global_mean
 from tfrank.losses.core.scalars import Scalar
+from tfrank.losses.core.tails import shared_entropy
 
 
 @keras.saving.register_keras_serializable("tfrank")
@@ -72,13 +74,28 @@ class MultiLabelSupConLoss(Loss):
             targets, shared = _targets(labels, distributed.gather_rows(labels), own_row)
             gallery = distributed.gather_rows(queries)
             s = similarities(queries, gallery) / scalars.tensor(self.temperature, queries.dtype)
-            own = own_row[:, None] == tf.range(tf.shape(gallery)[0])
-            losses = -tf.reduce_sum(targets * tf.nn.log_softmax(tf.where(own, s.dtype.min, s)), axis=1)
+            others = own_row[:, None] != tf.range(tf.shape(gallery)[0])
+            losses = _entropy(s, targets, others)
             return global_mean(losses, weights * shared, self.reduction)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor; a variable gives its current value."""
         return {**super().get_config(), "temperature": scalars.current(self.temperature)}
+
+
+def _entropy(exponents, targets, candidates):
+    """`shared_entropy` with its gradient; 0 for rows without a target."""
+
+    @tf.custom_gradient
+    def entropy(exponents):
+        losses, slopes = shared_entropy(tf.stop_gradient(exponents), targets, candidates)
+        answered = tf.reduce_any(targets > 0, axis=1)
+        slopes = tf.where(answered[:, None], slopes, tf.zeros_like(slopes))
+        # Add 0 x exponents, as `where` would hide a NaN.
+        losses = tf.where(answered, losses, tf.zeros_like(losses)) + 0 * tf.reduce_sum(exponents)
+        return losses, lambda upstream: first_derivative(upstream[:, None] * slopes, exponents)
+
+    return entropy(exponents)
 
 
 def _targets(labels, gallery_labels, own_row):

@@ -63,6 +63,7 @@ class MultiSimilarityLoss(RankingLoss):
             authors' published code.
         epsilon: margin of the mining, at least 0: the larger, the more pairs. Default 0.1.
         reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
+        ignore_label: label of rows without a class, see `RankingLoss`. Default None: there are none.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
@@ -86,6 +87,7 @@ class MultiSimilarityLoss(RankingLoss):
         threshold: Scalar = 0.5,
         epsilon: Scalar = 0.1,
         reduction: str | None = "mean",
+        ignore_label: int | None = None,
         name: str = "multi_similarity",
     ):
         hyper_parameters = {
@@ -94,4 +96,6 @@ class MultiSimilarityLoss(RankingLoss):
             "threshold": scalars.number("threshold", threshold),
             "epsilon": scalars.number("epsilon", epsilon, at_least=0),
         }
-        super().__init__(multi_similarity_loss, hyper_parameters, reduction=reduction, name=name)
+        super().__init__(
+            multi_similarity_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
+        )

@@ -55,8 +55,10 @@ class NPairsLoss(RankingLoss):
 
     Args:
         normalize: whether embeddings are L2-normalised first. Default False, unlike most losses: the norms
-            scale the softmax, which stays flat for unit vectors, as there is no temperature.
+            scale the softmax, which stays flat for unit vectors, as there is no temperature. Results of
+            runs and of the callback are by the cosine even so.
         reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
+        ignore_label: label of rows without a class, see `RankingLoss`. Default None: there are none.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats. If they are
@@ -73,8 +75,15 @@ class NPairsLoss(RankingLoss):
     1.4495
     """
 
-    def __init__(self, normalize: bool = False, *, reduction: str | None = "mean", name: str = "n_pairs"):
-        super().__init__(n_pairs_loss, {}, reduction=reduction, name=name)
+    def __init__(
+        self,
+        normalize: bool = False,
+        *,
+        reduction: str | None = "mean",
+        ignore_label: int | None = None,
+        name: str = "n_pairs",
+    ):
+        super().__init__(n_pairs_loss, {}, reduction=reduction, ignore_label=ignore_label, name=name)
         self.normalize = checks.boolean("normalize", normalize)
 
     def get_config(self) -> dict[str, Any]:

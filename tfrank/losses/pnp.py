@@ -13,6 +13,7 @@ from tfrank.losses.core.grid_ranks import sigmoid_kernel
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.rows import Block, score_rows
 from tfrank.losses.core.scalars import Scalar
+from tfrank.losses.core.tails import x_minus_log1p
 
 VARIANTS = ("o", "iu", "ib", "ds", "dq")
 
@@ -22,9 +23,9 @@ def penalty(variant: str, alpha: float, b: float) -> Callable[[tf.Tensor], tf.Te
     return {
         "o": lambda R: R,  # eq. 5
         "iu": lambda R: (1 + R) * tf.math.log1p(R),  # eq. 7
-        "ib": lambda R: (b * R - tf.math.log1p(b * R)) / b**2,  # eq. 9
+        "ib": lambda R: x_minus_log1p(b * R) / b**2,  # eq. 9
         "ds": lambda R: tf.math.log1p(R),  # eq. 12
-        "dq": lambda R: 1 - (1 + R) ** -alpha,  # eq. 13
+        "dq": lambda R: -tf.math.expm1(-alpha * tf.math.log1p(R)),  # eq. 13
     }[variant]
 
 
@@ -104,9 +105,10 @@ class PNPLoss(RankingLoss):
         b: bound of "ib", positive; f' stays below 1/b. Default 4: best on SOP (same section).
         temperature: temperature of the sigmoid, positive. Default 0.01 (section "Experimental Setup").
         include_self: whether the query also counts as a positive of itself, as in the published code.
-        warmup_steps: W, for "dq" only, at least 0; 0 means no warm-up. Set
-            `loss.iteration = optimizer.iterations`, so that the loss knows the step.
+        warmup_steps: W, for "dq" only, at least 0; 0 means no warm-up. `fit`
+            tells the step; elsewhere set `loss.iteration = optimizer.iterations`.
         reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
+        ignore_label: label of rows without a class, see `RankingLoss`. Default None: there are none.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
@@ -133,6 +135,7 @@ class PNPLoss(RankingLoss):
         include_self: bool = False,
         warmup_steps: int = 0,
         reduction: str | None = "mean",
+        ignore_label: int | None = None,
         name: str = "pnp",
     ):
         hyper_parameters = {
@@ -142,7 +145,9 @@ class PNPLoss(RankingLoss):
             "temperature": scalars.number("temperature", temperature, above=0),
             "include_self": checks.boolean("include_self", include_self),
         }
-        super().__init__(pnp_loss, hyper_parameters, reduction=reduction, name=name)
+        super().__init__(
+            pnp_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
+        )
         self.warmup_steps = checks.integer("warmup_steps", warmup_steps, at_least=0)
 
     def _score(self, *rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfrank.common import checks
 from tfrank.losses.core import scalars
+from tfrank.losses.core.grid_ranks import GridRanks, where_it_pays
 from tfrank.losses.core.permutation import inverse
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.ranks import sigmoid_step
@@ -18,49 +19,92 @@ from tfrank.losses.core.scalars import Scalar
 
 @functools.cache
 def _kernel(ks, count_query):
-    """The kernel for these k, with ranks that count the query's own row or not.
+    """The kernel for these k, with ranks that count the query's own row or not."""
+
+    def kernel(block: Block, temperature, k_temperatures):
+        mask = block.candidate_mask | block.own_mask if count_query else block.candidate_mask
+        recalls = _Recalls(ks, k_temperatures, block.positives)
+        return where_it_pays(
+            block,
+            temperature,
+            lambda: _on_grid(block, temperature, mask, recalls),
+            lambda: _by_walks(block, temperature, mask, recalls),
+        )
+
+    return kernel
+
+
+class _Recalls:
+    """The loss as a function of the ranks of the positives.
+
+    Args:
+        ks, k_temperatures: k and T_k.
+        positives: `[rows]` |P|.
+    """
+
+    def __init__(self, ks, k_temperatures, positives):
+        self._k, self._k_temperatures = tf.constant(ks, positives.dtype), k_temperatures
+        self._few = positives[:, None] <= self._k
+        self._share = 1 / (len(ks) * tf.minimum(self._k, positives[:, None]))
+
+    def found(self, ranks):
+        """sigmoid((k - rank) / T_k), `[..., ks]`: how much a positive is in the top k; and what is missing
+        to 1.
+        """
+        distance = (self._k - ranks[..., None]) / self._k_temperatures
+        return tf.sigmoid(distance), tf.sigmoid(-distance)
+
+    def losses(self, found, missing):
+        """The loss of each row, and its slope by `found`, `[rows, ks]`, from sums over its positives."""
+        # With at most k positives, min(k, |P|) - found is what is missing, and would cancel near 0.
+        lacking = tf.where(self._few, missing, tf.nn.relu(self._k - found))
+        rates = tf.where(self._few | (found < self._k), -self._share, tf.zeros_like(found))
+        return tf.reduce_sum(lacking * self._share, axis=1), rates
+
+    def rates(self, ranks, of_found):
+        """The slope of the loss by each rank; `of_found` has the dimensions of the ranks, and one for k."""
+        found, missing = self.found(ranks)
+        return -tf.reduce_sum(of_found * found * missing / self._k_temperatures, axis=-1)
+
+
+def _on_grid(block: Block, temperature, mask, recalls):
+    grid = GridRanks(block, temperature, [mask], [True])
+    ranks, exists = 1 + grid.counts[0], block.positive_mask
+    found = [tf.where(exists[..., None], part, tf.zeros_like(part)) for part in recalls.found(ranks)]
+    losses, of_found = recalls.losses(*(tf.reduce_sum(part, axis=1) for part in found))
+    rates = recalls.rates(ranks, of_found[:, None])
+    return losses, grid.slopes([tf.where(exists, rates, tf.zeros_like(rates))])
+
+
+def _by_walks(block: Block, temperature, mask, recalls):
+    """Ranks one positive after the other.
 
     A query's loss is not a mean over its positives, so ranks are computed twice: for the value, and for the
     gradient.
     """
+    step = sigmoid_step(temperature)
+    zero = tf.zeros_like(block.s)
 
-    def kernel(block: Block, temperature, k_temperature):
-        step = sigmoid_step(temperature)
-        k = tf.constant(ks, block.s.dtype)
-        zero = tf.zeros_like(block.s)
-        ranked_mask = block.candidate_mask | block.own_mask if count_query else block.candidate_mask
+    def ranked(i):
+        before, slope = step(block.s - block.at(i))
+        others = mask & (block.columns != i[:, None])
+        return 1 + tf.reduce_sum(tf.where(others, before, zero), axis=1), tf.where(others, slope, zero)
 
-        def found(rank):
-            """sigmoid((k - rank) / T_k), `[rows, ks]`: how much a positive of that rank is in the top k."""
-            return tf.sigmoid((k - rank[:, None]) / k_temperature)
+    def count(i, exists, found, missing):
+        more = (tf.where(exists[:, None], part, 0 * part) for part in recalls.found(ranked(i)[0]))
+        return tuple(total + part for total, part in zip((found, missing), more))
 
-        def ranked(i):
-            before, slope = step(block.s - block.at(i))
-            others = ranked_mask & (block.columns != i[:, None])
-            rank = 1 + tf.reduce_sum(tf.where(others, before, zero), axis=1)
-            return rank, tf.where(others, slope, zero)
+    nothing = tf.zeros_like(recalls.found(block.positives)[0])
+    losses, of_found = recalls.losses(*block.loop_over_positives(count, (nothing, nothing)))
 
-        def count(i, exists, total):
-            share = found(ranked(i)[0])
-            return (total + tf.where(exists[:, None], share, tf.zeros_like(share)),)
+    def pull(i, exists, slopes):
+        rank, slope = ranked(i)
+        rate = tf.where(exists, recalls.rates(rank, of_found), tf.zeros_like(rank))
+        slope = rate[:, None] * slope
+        return (block.add_at(slopes + slope, i, -tf.reduce_sum(slope, axis=1)),)
 
-        no_total = tf.zeros([tf.shape(block.s)[0], len(ks)], block.s.dtype)
-        (total,) = block.loop_over_positives(count, (no_total,))
-        share = 1 / (len(ks) * tf.minimum(k, block.positives[:, None]))
-        losses = 1 - tf.reduce_sum(tf.minimum(total, k) * share, axis=1)
-        total_rate = tf.where(total < k, -share, tf.zeros_like(share))
-
-        def pull(i, exists, slopes):
-            rank, slope = ranked(i)
-            near = found(rank)
-            rate = tf.reduce_sum(total_rate * near * (near - 1) / k_temperature, axis=1)
-            slope = tf.where(exists, rate, tf.zeros_like(rate))[:, None] * slope
-            return (block.add_at(slopes + slope, i, -tf.reduce_sum(slope, axis=1)),)
-
-        (slopes,) = block.loop_over_positives(pull, (zero,))
-        return losses, slopes
-
-    return kernel
+    (slopes,) = block.loop_over_positives(pull, (zero,))
+    return losses, slopes
 
 
 def recall_at_k_loss(
@@ -124,13 +168,14 @@ class RecallAtKLoss(RankingLoss):
         L_q = 1 - mean of R_k over k
 
     The paper's sum over j leaves out the query. In the authors' code it counts too, so that the best rank is
-    nearly 2, and T_k is 1 in their latest version: `k_temperatures=[1] * 5, count_query=True`.
+    nearly 2, and T_k is 1 in their latest version: `k_temperatures=[1] * 5, count_query=True`. Their code
+    replaces a k above the batch size by that size; here it stays.
 
     `simix` adds a virtual row for every row that is not the only one of its class: the mixture
     a x_i + (1 - a) x_j with the next row of its class, with a uniform in 0 to 1. Virtual rows are queries and
     gallery rows like the others. L_q is then the mean of the loss of the row and that of its virtual row. The
-    values of a are a function of `seed` and the training step, which is read from `loss.iteration`; set it to
-    `optimizer.iterations`.
+    values of a are a function of `seed` and the training step. `fit` tells the step; elsewhere set
+    `loss.iteration = optimizer.iterations`.
 
     Args:
         ks: the values of k, each at least 1. Default 1, 2, 4, 8, 16.
@@ -140,6 +185,7 @@ class RecallAtKLoss(RankingLoss):
         simix: whether to extend batches by virtual rows, which takes four times the memory.
         seed: seed of the virtual rows, at least 0. Used only with `simix`.
         reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
+        ignore_label: label of rows without a class, see `RankingLoss`. Default None: there are none.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
@@ -164,6 +210,7 @@ class RecallAtKLoss(RankingLoss):
         simix: bool = False,
         seed: int = 0,
         reduction: str | None = "mean",
+        ignore_label: int | None = None,
         name: str = "recall_at_k",
     ):
         hyper_parameters: dict[str, Any] = {
@@ -174,7 +221,9 @@ class RecallAtKLoss(RankingLoss):
         }
         if len(hyper_parameters["k_temperatures"]) != len(hyper_parameters["ks"]):
             raise checks.invalid("k_temperatures", f"one number for each of ks={ks!r}", k_temperatures)
-        super().__init__(recall_at_k_loss, hyper_parameters, reduction=reduction, name=name)
+        super().__init__(
+            recall_at_k_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
+        )
         self.simix = checks.boolean("simix", simix)
         self.seed = checks.integer("seed", seed, at_least=0)
 

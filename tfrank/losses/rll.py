@@ -79,8 +79,8 @@ class RankedListLoss(RankingLoss):
     The weights are constants to the gradient; an empty mined set gives 0.
 
     T_n can change linearly over training (eq. 15, 16): from `negative_temperature` at step 0 to
-    `final_negative_temperature` at step `decay_steps`, where it stays. The loss reads the step from
-    `loss.iteration`; set it to `optimizer.iterations`.
+    `final_negative_temperature` at step `decay_steps`, where it stays. `fit` tells the step;
+    elsewhere set `loss.iteration = optimizer.iterations`.
 
     Args:
         margin: m between the two boundaries, 0 to alpha. Default 0.4 (sections 4.4 to 4.7).
@@ -95,6 +95,7 @@ class RankedListLoss(RankingLoss):
         final_negative_temperature: T_2 of eq. 15. Default 0; read only if decay_steps is not 0.
         decay_steps: max_iter of eq. 15. Default 0: T_n is fixed.
         reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
+        ignore_label: label of rows without a class, see `RankingLoss`. Default None: there are none.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
@@ -122,6 +123,7 @@ class RankedListLoss(RankingLoss):
         final_negative_temperature: float = 0.0,
         decay_steps: int = 0,
         reduction: str | None = "mean",
+        ignore_label: int | None = None,
         name: str = "rll",
     ):
         hyper_parameters = {
@@ -139,7 +141,9 @@ class RankedListLoss(RankingLoss):
         if scalars.current(margin) > scalars.current(alpha):
             expected = f"a number of at most alpha={scalars.current(alpha):g}"
             raise checks.invalid("margin", expected, scalars.current(margin))
-        super().__init__(ranked_list_loss, hyper_parameters, reduction=reduction, name=name)
+        super().__init__(
+            ranked_list_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
+        )
         final = checks.number(
             "final_negative_temperature", final_negative_temperature, at_least=0, at_most=1e30
         )

@@ -52,6 +52,7 @@ class SmoothAPLoss(RankingLoss):
             closer to AP, and gives a gradient to fewer pairs.
         include_self: whether the query also counts as a positive of itself, as in the published code.
         reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
+        ignore_label: label of rows without a class, see `RankingLoss`. Default None: there are none.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
@@ -72,10 +73,13 @@ class SmoothAPLoss(RankingLoss):
         *,
         include_self: bool = False,
         reduction: str | None = "mean",
+        ignore_label: int | None = None,
         name: str = "smooth_ap",
     ):
         hyper_parameters = {
             "temperature": scalars.number("temperature", temperature, above=0),
             "include_self": checks.boolean("include_self", include_self),
         }
-        super().__init__(smooth_ap_loss, hyper_parameters, reduction=reduction, name=name)
+        super().__init__(
+            smooth_ap_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
+        )

@@ -115,6 +115,7 @@ class SupAPLoss(RankingLoss):
         include_self: whether the query also counts as a positive of itself in L_SupAP, which then takes two
             passes. Default False.
         reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
+        ignore_label: label of rows without a class, see `RankingLoss`. Default None: there are none.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
@@ -140,6 +141,7 @@ class SupAPLoss(RankingLoss):
         negative_margin: Scalar = 0.6,
         include_self: bool = False,
         reduction: str | None = "mean",
+        ignore_label: int | None = None,
         name: str = "sup_ap",
     ):
         hyper_parameters = {
@@ -153,4 +155,6 @@ class SupAPLoss(RankingLoss):
             "negative_margin": scalars.number("negative_margin", negative_margin),
             "include_self": checks.boolean("include_self", include_self),
         }
-        super().__init__(sup_ap_loss, hyper_parameters, reduction=reduction, name=name)
+        super().__init__(
+            sup_ap_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
+        )

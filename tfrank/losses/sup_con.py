@@ -4,18 +4,16 @@ import keras
 import tensorflow as tf
 
 from tfrank.losses.core import scalars
-from tfrank.losses.core.log_sum_exp import log_sum_exp
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.rows import Block, score_rows
 from tfrank.losses.core.scalars import Scalar
+from tfrank.losses.core.tails import shared_entropy
 
 
 def _kernel(block: Block, temperature):
-    total, shares = log_sum_exp(tf.where(block.candidate_mask, block.s / temperature, -float("inf")))
     targets = tf.cast(block.positive_mask, block.s.dtype) / block.positives[:, None]
-    # The targets sum to 1, so that the difference is small where positives are near.
-    losses = tf.reduce_sum(targets * (total - block.s / temperature), axis=1)
-    return losses, (shares - targets) / temperature
+    losses, slopes = shared_entropy(block.s / temperature, targets, block.candidate_mask)
+    return losses, slopes / temperature
 
 
 def sup_con_loss(
@@ -44,9 +42,12 @@ class SupConLoss(RankingLoss):
     where j runs over all images of the batch but the query. With two images of each class this is NT-Xent
     (SimCLR, arXiv 2002.05709).
 
+    The authors' code multiplies this by t / 0.07. A batch of one class has a loss too, at best log |P|.
+
     Args:
         temperature: t, positive. Default 0.1 (section 4).
         reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
+        ignore_label: label of rows without a class, see `RankingLoss`. Default None: there are none.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
@@ -66,7 +67,10 @@ class SupConLoss(RankingLoss):
         temperature: Scalar = 0.1,
         *,
         reduction: str | None = "mean",
+        ignore_label: int | None = None,
         name: str = "sup_con",
     ):
         hyper_parameters = {"temperature": scalars.number("temperature", temperature, above=0)}
-        super().__init__(sup_con_loss, hyper_parameters, reduction=reduction, name=name)
+        super().__init__(
+            sup_con_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
+        )

@@ -1,5 +1,7 @@
 """Threshold-Consistent Margin loss (Zhang et al., ICLR 2024, arXiv 2307.04047)."""
 
+import functools
+
 import keras
 import tensorflow as tf
 
@@ -48,12 +50,13 @@ def tcm_loss(
     """
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     margins = positive_margin, negative_margin
+    # A row without another of its class has negative pairs.
+    score = functools.partial(score_rows, needs_positives=False)
     shares = [
-        scalars.tensor(weight, query_embeddings.dtype)
-        * share_of_violator(*score_rows(count, *rows, *margins))
+        scalars.tensor(weight, query_embeddings.dtype) * share_of_violator(*score(count, *rows, *margins))
         for weight, count in ((positive_weight, _hard_positives), (negative_weight, _hard_negatives))
     ]
-    return score_rows(_kernel, *rows, *margins, *shares)
+    return score(_kernel, *rows, *margins, *shares)
 
 
 @keras.saving.register_keras_serializable("tfrank")
@@ -75,11 +78,12 @@ class ThresholdConsistentMarginLoss(RankingLoss):
         positive_weight: w+, at least 0. Default 1.
         negative_weight: w-, at least 0. Default 1.
         reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
+        ignore_label: label of rows without a class, see `RankingLoss`. Default None: there are none.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
 
-    A query without another image of its class has no loss and no gradient, and is left out of the means.
+    A row without another image of its class has only negative pairs, which count as all others do.
 
     Reference: Zhang et al., Threshold-Consistent Margin Loss for Open-World Deep Metric Learning, ICLR 2024,
     arXiv 2307.04047; defaults are those of pytorch-metric-learning. Memory: about three matrices
@@ -98,6 +102,7 @@ class ThresholdConsistentMarginLoss(RankingLoss):
         positive_weight: Scalar = 1.0,
         negative_weight: Scalar = 1.0,
         reduction: str | None = "mean",
+        ignore_label: int | None = None,
         name: str = "tcm",
     ):
         hyper_parameters = {
@@ -106,4 +111,6 @@ class ThresholdConsistentMarginLoss(RankingLoss):
             "positive_weight": scalars.number("positive_weight", positive_weight, at_least=0),
             "negative_weight": scalars.number("negative_weight", negative_weight, at_least=0),
         }
-        super().__init__(tcm_loss, hyper_parameters, reduction=reduction, name=name)
+        super().__init__(
+            tcm_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
+        )

@@ -219,6 +219,7 @@ class TripletLoss(RankingLoss):
             takes two passes. Default "all".
         hardest: N; 0 means that all valid queries count. Default 0.
         reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
+        ignore_label: label of rows without a class, see `RankingLoss`. Default None: there are none.
         name: name of the loss.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats.
@@ -245,6 +246,7 @@ class TripletLoss(RankingLoss):
         average: str = "all",
         hardest: int = 0,
         reduction: str | None = "mean",
+        ignore_label: int | None = None,
         name: str = "triplet",
     ):
         hyper_parameters = {
@@ -254,7 +256,9 @@ class TripletLoss(RankingLoss):
             "soft": checks.boolean("soft", soft),
             "average": check_average(average, reduction),
         }
-        super().__init__(triplet_loss, hyper_parameters, reduction=reduction, name=name)
+        super().__init__(
+            triplet_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
+        )
         self.hardest = checks.integer("hardest", hardest, at_least=0)
         if self.hardest and average == "nonzero":
             raise checks.invalid("average", "'all' with `hardest`, which counts whole queries", average)

@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from tfrank.common import checks
 from tfrank.losses.core.loss import Loss
-from tfrank.losses.core.ranking_loss import RankingLoss
 
 
 @keras.saving.register_keras_serializable("tfrank")
@@ -18,7 +17,9 @@ class WeightedSum(Loss):
     Each part keeps its own rule for valid queries, and its own mean over them.
 
     Args:
-        losses: the parts, at least one `RankingLoss`, all with the same reduction.
+        losses: the parts, at least one loss of this package, all with the same reduction. Of a loss with
+            proxies, such as `ArcFaceLoss`, add its `proxies()` as the last layer of the training model; of
+            several, one after the other.
         weights: weights of the parts, finite numbers. Default 1 each.
         name: name of the sum.
 
@@ -33,14 +34,14 @@ class WeightedSum(Loss):
 
     def __init__(
         self,
-        losses: Sequence[RankingLoss],
+        losses: Sequence[Loss],
         weights: Sequence[float] | None = None,
         *,
         name: str = "weighted_sum",
     ):
         is_list = isinstance(losses, Sequence) and len(losses) > 0
-        if not is_list or not all(isinstance(loss, RankingLoss) for loss in losses):
-            raise checks.invalid("losses", "a list of at least one RankingLoss", losses)
+        if not is_list or not all(isinstance(loss, Loss) for loss in losses):
+            raise checks.invalid("losses", "a list of at least one loss of tfrank", losses)
         losses = list(losses)
         reductions = {loss.reduction for loss in losses}
         if len(reductions) > 1:
@@ -58,7 +59,7 @@ class WeightedSum(Loss):
 
     @property
     def iteration(self) -> tf.Variable | keras.Variable | None:
-        """The variable that counts training steps, see `RankingLoss`; setting it sets it for all parts."""
+        """The variable that counts training steps, see `Loss`; setting it sets it for all parts."""
         return self.losses[0].iteration
 
     @iteration.setter

@@ -9,6 +9,7 @@ from tfrank.common import checks
 from tfrank.models import normalization
 from tfrank.models.applications import APPLICATIONS, application, preprocessing_of
 from tfrank.models.bn_inception import LEVELS, bn_inception
+from tfrank.models.efficientnet_lite import efficientnet_lite
 from tfrank.models.hub import hub_network
 from tfrank.models.hub_sizes import HUB, PREFIX, family_of
 from tfrank.models.mobilenet import mobilenet_v2
@@ -21,6 +22,9 @@ NETWORKS = {
     "se_resnet50": (functools.partial(se_resnet, blocks=(3, 4, 6, 3)), "imagenet_rgb"),
     "bn_inception": (bn_inception, "inception_bgr"),
     "mobilenet_v2": (mobilenet_v2, "imagenet_rgb"),
+    "efficientnet_lite0": (functools.partial(efficientnet_lite, width=1.0, depth=1.0), "centred_rgb"),
+    "efficientnet_lite1": (functools.partial(efficientnet_lite, width=1.0, depth=1.1), "centred_rgb"),
+    "efficientnet_lite2": (functools.partial(efficientnet_lite, width=1.1, depth=1.2), "centred_rgb"),
 }
 BACKBONES = ("convnet", *NETWORKS, *(f"keras/{name}" for name in APPLICATIONS), *HUB)
 SMALLEST_IMAGE = 32

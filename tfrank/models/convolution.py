@@ -21,12 +21,13 @@ def conv(x, filters: int, size: int, *, name: str, stride: int = 1, bias: bool =
     """
     if stride > 1 and size > 1:
         x = layers.ZeroPadding2D(size // 2)(x)
-    padding = "same" if stride == 1 else "valid"
-    # He's normal initialisation with fan-out, as in PyTorch's networks.
-    start = keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal")
-    return layers.Conv2D(
-        filters, size, strides=stride, padding=padding, use_bias=bias, kernel_initializer=start, name=name
-    )(x)
+    options = {"strides": stride, "padding": "same" if stride == 1 else "valid", "use_bias": bias}
+    return layers.Conv2D(filters, size, kernel_initializer=kernel_start(), name=name, **options)(x)
+
+
+def kernel_start() -> keras.initializers.Initializer:
+    """Returns He's normal initialisation with fan-out, as in PyTorch's networks."""
+    return keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal")
 
 
 def norm(x, mode: str, *, name: str, relu: bool = True):

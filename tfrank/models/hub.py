@@ -7,7 +7,6 @@ a Hugging Face model (config.json and model.safetensors).
 import contextlib
 import importlib
 import itertools
-import json
 import math
 import os
 import re
@@ -17,7 +16,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from tfrank.common import checks
+from tfrank.common import checks, json_files
 from tfrank.common.checks import InputError
 from tfrank.models import safetensors_files
 from tfrank.models.hub_sizes import FAMILIES, PREFIX, SIZES, TOWERS
@@ -209,11 +208,9 @@ def _is_sharded_preset(folder):
 
 
 def _is_hugging_face(config):
-    try:
-        with open(config) as file:
-            return "model_type" in json.load(file)
-    except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"{config} is damaged ({error}). Download the model again.") from None
+    return "model_type" in json_files.read(
+        config, json_files.record({}, others=True), safetensors_files.AGAIN
+    )
 
 
 @contextlib.contextmanager

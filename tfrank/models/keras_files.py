@@ -16,6 +16,8 @@ import numpy as np
 
 # The largest number of layers with weights in a classifier: that of VGG.
 _CLASSIFIER_LAYERS = 3
+# In memory, a file may take so many bytes, and so many times its own size more.
+_MOST_BYTES, _MOST_RATIO = 2**28, 10
 
 
 def leaf_layers(model: keras.Model) -> Iterator[keras.layers.Layer]:
@@ -42,6 +44,8 @@ def read_saved(path: str, backbone: keras.Model, *, by_name: bool) -> dict[str, 
     """
     if path.endswith(".keras"):
         with zipfile.ZipFile(path) as archive:
+            if archive.getinfo("model.weights.h5").file_size > _bound(os.path.getsize(path)):
+                raise ValueError("it unpacks to far more than its own size")
             path = io.BytesIO(archive.read("model.weights.h5"))
     groups = _groups(path, backbone.name)
     names = {layer.name: list(named_weights(layer)) for layer in leaf_layers(backbone)}
@@ -120,7 +124,13 @@ def _opened(path: str | io.BytesIO) -> Iterator[h5py.File]:
     HDF5 would read any other file that the file names, by links, external storage or virtual datasets.
     """
 
+    size = os.path.getsize(path) if isinstance(path, str) else path.getbuffer().nbytes
+    sizes = []
+
     def check(name, item):
+        sizes.append(item.nbytes if isinstance(item, h5py.Dataset) else 0)
+        if sum(sizes) > _bound(size):
+            raise ValueError("in memory it takes far more than its own size")
         if isinstance(item, h5py.Dataset) and (item.external or item.is_virtual):
             raise ValueError(f"its dataset {name} lies in another file")
         for key in item if isinstance(item, h5py.Group) else ():
@@ -131,6 +141,10 @@ def _opened(path: str | io.BytesIO) -> Iterator[h5py.File]:
         check("", file)
         file.visititems(check)
         yield file
+
+
+def _bound(size: int) -> int:
+    return _MOST_BYTES + _MOST_RATIO * size
 
 
 def _text(name):

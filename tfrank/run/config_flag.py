@@ -34,7 +34,8 @@ def run(main: Callable[[ConfigDict], Any], default_config: Callable[[], str]) ->
         default_config: returns the path of the config if `--config` is not given; called when the flags are
             set.
     """
-    commands.run(main, parse=functools.partial(_parse, default_config, main.__module__))
+    parse = functools.partial(_parse, default_config, main.__module__)
+    commands.run(main, parse=parse, less_memory=commands.LESS_MEMORY)
 
 
 def _parse(default_config, program, argv):

@@ -24,7 +24,7 @@ flags.DEFINE_string("config", None, "The config. Default: that of the run")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run. Default: runs/<config>_<data>_<loss>")
 _SAVED_MODEL = flags.DEFINE_string("saved_model", None, "A SavedModel to measure, not the run's checkpoint")
 _TRUST = flags.DEFINE_bool(
-    "trust_saved_model", False, "Load the SavedModel even if it may read and write files or run Python"
+    "trust_model", False, "Load the SavedModel even if it may read and write files or run Python"
 )
 _EMBEDDINGS = flags.DEFINE_string("embeddings", None, "An .npz of embeddings and labels to measure")
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Where to. Default: evaluation/<test set> of the run")

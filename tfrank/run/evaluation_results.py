@@ -177,7 +177,7 @@ def evaluate_embeddings(
     Random draws, such as random galleries, are the same for every config, so that runs are comparable.
     """
     options = config.evaluation
-    notes = [_note_on_roles(config, test)]
+    notes = [_note_on_roles(config, test), _note_on_distance(config)]
     embeddings, test, images = average_groups(embeddings, test)
     rankings, galleries = {}, {}
     for name in _protocols(config, test):
@@ -196,6 +196,7 @@ def evaluate_embeddings(
             options=options,
             cutoffs=options.cutoffs,
             hierarchical=options.hierarchical,
+            with_curves=True,
         )
         searched = _galleries(test, tasks)
         galleries |= {ranking: searched[ranking] for ranking in found}
@@ -268,7 +269,7 @@ def _check_template_pairs(config, test):
 def _check_categories(task):
     if task.labels is None or not task.coarser:
         raise InputError(
-            "Hierarchical AP needs the category of every query, but the test set has queries without one."
+            "Graded relevance needs the category of every query, but the test set has queries without one."
             " Prepare records with categories, or leave out config.evaluation.hierarchical."
         )
 
@@ -281,7 +282,7 @@ def _evaluate_template_pairs(embeddings, test):
     for column in test.templates:
         digest.update(np.ascontiguousarray(column, np.int32))
     compared = {"images": len(test.ids), "sha256": digest.hexdigest()}
-    return RankingResult(found, {}, nothing, None, None), compared, note(found, TEMPLATE_FARS)
+    return RankingResult(found, {}, nothing, None), compared, note(found, TEMPLATE_FARS)
 
 
 def _galleries(test, tasks):
@@ -308,6 +309,15 @@ def _note_on_roles(config, test):
     if left_out and {"query_gallery", "revisited"} & set(_protocols(config, test)):
         return f"{left_out:,} images are neither queries nor gallery. They are left out of the ranking."
     return ""
+
+
+def _note_on_distance(config):
+    if config.loss.get("normalize", True):
+        return ""
+    return (
+        f"Ranked by the cosine, although the loss {config.loss.name} compares embeddings that are not"
+        " normalised (config.loss.normalize=False)."
+    )
 
 
 def _note_on_one_class(test):

@@ -16,21 +16,31 @@ from ml_collections import ConfigDict
 from tfrank.common.checks import InputError
 from tfrank.common.normalize import l2_normalize
 from tfrank.data import pipeline, records
-from tfrank.data.index import RecordIndex
+from tfrank.data.index import RecordIndex, select
 from tfrank.evaluation.embed import embed
 from tfrank.evaluation.postprocessing.multi_scale import multi_scale
 from tfrank.evaluation.postprocessing.whitening import Whitening, whitening_layer
 from tfrank.evaluation.report import text
 from tfrank.evaluation.search import exhaustive
-from tfrank.evaluation.thresholds import PERHAPS, far_thresholds, thresholds
-from tfrank.export.saved_model import CONTENTS, export_saved_model
+from tfrank.evaluation.thresholds import (
+    as_json,
+    curve,
+    far_in_words,
+    far_thresholds,
+    from_json,
+    in_words,
+    threshold,
+)
+from tfrank.export.saved_model import CONTENTS, class_fingerprint, export_saved_model
 from tfrank.models.embedding import resolve_options
 from tfrank.models.preprocessing import preprocess
 from tfrank.run import settings
-from tfrank.run.datasets import build_loader
+from tfrank.run.datasets import Data, build_loader
 
 RAW_SIDE = 64
 GRID_QUERIES, GRID_NEIGHBORS = 8, 8
+# Number of training images, at most, that validation images are searched among to learn what a match is.
+STRANGERS = 2000
 
 
 def load_best(model: keras.Model, path: str) -> None:
@@ -112,42 +122,51 @@ def draw_neighbors(
         return text.neighbor_grid(image_of, queries, nearest, labels, class_of)
 
 
-def match_thresholds(
-    config: ConfigDict, function: Callable[[tf.Tensor], tf.Tensor], validation: RecordIndex | None
-) -> dict[str, dict[str, float]]:
-    """Learns from held-out classes from which similarity on two images match; {} without such classes.
+def learned_matches(
+    config: ConfigDict, function: Callable[[tf.Tensor], tf.Tensor], data: Data
+) -> dict[str, Any] | None:
+    """Learns from held-out classes from which similarity on results are a match; None without such classes.
 
-    "match": by the precision of nearest images, or the false accept rate, of the config. "perhaps": from
-    where on half of the nearest images are of the query's class.
+    The images of the held-out classes are searched for among all of them and some training images, which are
+    the wrong results of many other classes.
+
+    Returns:
+        What the model states, see `tfrank.search.matches.STATED`.
     """
-    if validation is None:
-        return {}
-    held_out = embed_all(config, function, validation)
-    match, perhaps = thresholds(*held_out, precisions=(config.evaluation.match_precision, PERHAPS))
+    if data.validation is None:
+        return None
+    drawn = np.random.default_rng(config.seed).permutation(len(data.train))[:STRANGERS]
+    strangers = select(data.train, np.sort(drawn))
+    rows, labels = zip(*(embed_all(config, function, part) for part in (data.validation, strangers)))
+    held_out = np.arange(sum(map(len, labels))) < len(labels[0])
+    # Classes may have the same numbers in both.
+    numbers = np.unique(np.stack([np.concatenate(labels), held_out]), axis=1, return_inverse=True)[1]
+    measured = curve(np.concatenate(rows), numbers, queries=held_out)
+    stated = {
+        "precision": config.evaluation.match_precision,
+        "curve": as_json(measured),
+        "trained": class_fingerprints(config, data.train),
+    }
     if config.evaluation.match_far:
-        (match,) = far_thresholds(*held_out, fars=[config.evaluation.match_far])
-    return {"match": match._asdict(), "perhaps": perhaps._asdict()}
+        (found,) = far_thresholds(rows[0], labels[0], fars=[config.evaluation.match_far])
+        similarity = found.high if np.isfinite(found.high) else None
+        stated |= {"far": similarity, "sentence": far_in_words(found)}
+    return stated
 
 
-def match_sentence(matches: Mapping[str, Mapping[str, float]]) -> str:
-    """Returns `match_thresholds` in words.
+def class_fingerprints(config: ConfigDict, index: RecordIndex) -> list[str]:
+    """Returns the fingerprints of the names of the classes of an index, as far as its records have names."""
+    firsts = np.unique(index.label, return_index=True)[1]
+    with records.RecordReader(index) as reader:
+        names = [records.class_text(reader.read([row])[0], config.data.features.text) for row in firsts]
+    return sorted({class_fingerprint(name) for name in names if name})
 
-    >>> match_sentence({"match": {"similarity": 0.7, "low": 0.65, "high": 0.8, "precision": 0.95}})
-    "From similarity 0.70 on (95 % interval 0.65 to 0.80), 95 % of nearest images are of the query's class."
-    >>> match_sentence({"match": {"similarity": 2, "low": 2, "high": 2, "far": 0.001, "tar": 0, "pairs": 80}})
-    'No similarity is called a match: 0.1 % of the 80 pairs of different classes are less than one.'
-    """
-    match = matches["match"]
-    reached = f"From similarity {match['similarity']:.2f} on (95 % interval {match['low']:.2f} to"
-    reached += f" {match['high']:.2f}), "
-    if "far" in match:
-        pairs = f"{100 * match['far']:g} % of the {match['pairs']:,} pairs of different classes"
-        if match["similarity"] > 1:
-            return f"No similarity is called a match: {pairs} are less than one."
-        return f"{reached}at most {pairs} are accepted, and {100 * match['tar']:.1f} % of those of one class."
-    if match["similarity"] > 1:
-        return f"At no similarity are {match['precision']:.0%} of nearest images of the query's class."
-    return f"{reached}{100 * match['precision']:.0f} % of nearest images are of the query's class."
+
+def match_sentence(stated: Mapping[str, Any]) -> str:
+    """Returns `learned_matches` in words, for an index of as many images as it was learnt among."""
+    if "sentence" in stated:
+        return stated["sentence"]
+    return in_words(threshold(from_json(stated["curve"]), stated["precision"]))
 
 
 def export(
@@ -161,7 +180,7 @@ def export(
 ) -> None:
     """Writes a SavedModel that embeds as it was measured: at these scales, then whitened if given.
 
-    Its `encoded` signature decodes images as training did. It states `matches`, see `match_thresholds`.
+    Its `encoded` signature decodes images as training did. It states `matches`, see `learned_matches`.
 
     Raises:
         InputError: a scale is not 1, but the model takes images of one size only.
@@ -180,7 +199,7 @@ def export(
         return whitening_layer(whitening)(l2_normalize(tf.cast(function(images), tf.float32)))
 
     contents = {"whitening": config.evaluation.whitening if whitening else 0.0, "scales": list(scales)}
-    contents |= {"thresholds": dict(matches)} if matches else {}
+    contents |= {"matches": dict(matches)} if matches else {}
     served = whitened if whitening else function
     # A vector has no file that could be decoded.
     decode = None if settings.takes_vectors(config) else loader.serve

@@ -181,5 +181,5 @@ def loss_fields(name: str) -> list[str]:
     return [
         key
         for key in inspect.signature(loss_class).parameters
-        if key not in ("labels", "categories", "reduction", "name")
+        if key not in ("labels", "categories", "reduction", "ignore_label", "name")
     ]

@@ -92,7 +92,7 @@ def query_grids(results: EvaluationResults, images: Images) -> list[Grid]:
     labels = found.task.labels and found.task.labels[0]
     scores = found.per_query[main_metric(found.per_query)]
     # Approximate search gives no ranks, only whether the nearest image is right.
-    wrong = curves.wrong_on_top(found.ranks, NEIGHBORS) if found.ranks is not None else 1 - scores
+    wrong = curves.wrong_on_top(found.first, NEIGHBORS) if found.first is not None else 1 - scores
     chosen = curves.choose_queries(
         scores, labels, wrong=wrong, similarity=_of_nearest(results, found.task, wrong), count=QUERIES
     )
@@ -149,7 +149,7 @@ def grid_rows(
             if rank <= NEIGHBORS
         ]
         note = f"{metric_title(metric)} {found.per_query[metric][query]:.3f}"
-        if found.ranks is not None:
-            note += f", first right image at rank {found.ranks.rank[found.ranks.start[query]]:,}"
+        if found.first is not None:
+            note += f", first right image at rank {int(found.first[query]):,}"
         rows.append(GridRow(images.picture(task.queries[query]), neighbors, note))
     return rows

@@ -72,7 +72,7 @@ def write_evaluation(
         training: folder of the run whose training curves are drawn; "" for none.
     """
     setups, per_query = setups_of_results(results), per_query_of(results)
-    lines = {name: _curves_of(one) for name, one in results.rankings.items() if one.ranks is not None}
+    lines = {name: _curves_of(one) for name, one in results.rankings.items() if one.first is not None}
     with Images(config, results, index) as images:
         comparisons = compare_runs(compare_with, folder, results, lines, images) if compare_with else ()
         if baselines or not config.evaluation.baselines:
@@ -178,8 +178,8 @@ def _note_on_pictures(config):
 
 def _curves_of(found):
     pairs = {
-        "precision_recall": curves.precision_recall(found.ranks),
-        "recall_at_k": curves.recall_curve(found.ranks, min(CURVE_KS, max(1, found.task.ranked))),
+        "precision_recall": (np.linspace(0, 1, len(found.precision)), found.precision),
+        "recall_at_k": curves.recall_curve(found.first, min(CURVE_KS, max(1, found.task.ranked))),
     }
     return {name: [axis.tolist() for axis in pair] for name, pair in pairs.items()}
 

@@ -63,7 +63,7 @@ def train_and_evaluate(config, workdir, strategy, data, steps):
     if not cluster.is_chief(strategy):
         return
     paths = {name: os.path.join(workdir, name) for name in ("metrics.json", "saved_model")}
-    matches = inference.match_thresholds(config, model, data.validation)
+    matches = inference.learned_matches(config, model, data)
     inference.export(config, training.serving, paths["saved_model"], matches=matches)
     results = measure(model)
     rows = (baselines | {"trained": results}).items()

@@ -21,6 +21,7 @@ from tfrank.evaluation.evaluate_arrays import check_unique, unit_rows
 from tfrank.evaluation.postprocessing.multi_scale import multi_scale
 from tfrank.evaluation.postprocessing.whitening import Whitening, learn_whitening
 from tfrank.evaluation.protocols import TestSet
+from tfrank.export.fingerprint import fingerprint as fingerprint_of
 from tfrank.export.saved_model import SIGNATURE, exported_contents, loading
 from tfrank.run import evaluation_results, experiment, inference, settings
 from tfrank.run.datasets import build_loader
@@ -99,7 +100,7 @@ def open_model(
         if saved_model:
             check_contents(saved_model, config)
             model, function = None, load_saved_model(saved_model, _input_shape(config), trusted=trusted)
-            fingerprint = _fingerprint_of_files(saved_model)
+            fingerprint = fingerprint_of(saved_model)
             evaluations = f"{saved_model.rstrip('/')}_evaluation"
         else:
             model = experiment.load_trained(config, workdir)
@@ -143,8 +144,8 @@ def load_saved_model(
         shape: (side, side, 3) of the square images that it embeds, None for any side; or (dim,) of vectors.
         trusted: whether it may run any operation; see `export.saved_model.loading`.
     """
-    with loading(folder, trusted=trusted):
-        loaded = tf.saved_model.load(folder)
+    with loading(folder, trusted=trusted) as path:
+        loaded = tf.saved_model.load(path)
         signature = loaded.signatures[SIGNATURE]
         inputs, outputs = signature.structured_input_signature[1], signature.structured_outputs
         name = "images" if len(shape) == 3 else "vectors"
@@ -245,14 +246,3 @@ def _sizes(shape):
 
 def _shape(array):
     return f"{array.dtype} of shape {list(array.shape)}"
-
-
-def _fingerprint_of_files(folder: str) -> str:
-    digest = hashlib.sha256()
-    for place, folders, names in os.walk(folder):
-        folders.sort()
-        for name in sorted(names):
-            digest.update(name.encode())
-            with open(os.path.join(place, name), "rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ml_collections import ConfigDict
 
-from tfrank.common import files
+from tfrank.common import files, json_files
 from tfrank.common.checks import InputError
 from tfrank.configs import default
 from tfrank.training.checkpoints import saved_checkpoints
@@ -159,7 +159,6 @@ def _compare(path: str, config: ConfigDict, matters: Callable[[str], bool]) -> N
 
 def _load(path):
     try:
-        with open(path) as file:
-            return dict(json.load(file))
-    except (ValueError, TypeError, OSError) as error:
+        return json_files.read(path, json_files.dict_of(json_files.anything), "Choose another --workdir.")
+    except FileNotFoundError as error:
         raise InputError(f"{path} is damaged ({error}). Choose another --workdir.") from None

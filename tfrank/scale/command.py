@@ -44,9 +44,7 @@ _SHARDS = flags.DEFINE_integer(
 )
 _ROWS = flags.DEFINE_integer("rows", embed.ROWS, "Images of a file of embeddings.", lower_bound=1)
 _BATCH = flags.DEFINE_integer("batch", BATCH, "Most images that the model embeds at a time.")
-_RECALL = flags.DEFINE_float(
-    "target_recall", 0.99, "Share of the ten nearest that each shard of an index finds."
-)
+_RECALL = flags.DEFINE_float("target_recall", 0.99, "Share of the nearest that each shard of an index finds.")
 _ENGINE = flags.DEFINE_enum("engine", None, sorted(exchange.FORMATS), "Engine to export to.")
 _MAX_SKIPPED = flags.DEFINE_float("max_skipped", 0.01, "Share of images that prepare may skip.")
 _ALLOW_COMMON = flags.DEFINE_bool(
@@ -63,6 +61,7 @@ def main(argv: Sequence[str]) -> None:
     needed, function = _ACTIONS[action]
     own = [flag.name for flag in flags.FLAGS.flags_by_module_dict()[main.__module__]]
     options = pipelines.beam_options(beam_flags, own)
+    commands.check_flags(main.__module__, f"tfrank-scale {action}", (*needed, *_FURTHER[action]))
     for name in needed:
         if not flags.FLAGS[name].value:
             raise InputError(f"tfrank-scale {action} needs --{name}. --help explains it.")
@@ -138,7 +137,7 @@ def _index(options):
     )
     least = min(shard.recall for shard in built)
     rows = sum(shard.rows for shard in built)
-    print(f"{rows:,} images in {len(built)} shards, which find at least {least:.1%} of the ten nearest.")
+    print(f"{rows:,} images in {len(built)} shards, which find at least {least:.1%} of the nearest.")
 
 
 def _search(options):
@@ -165,6 +164,16 @@ _ACTIONS = {
     "index": (("embeddings", "output_dir"), _index),
     "search": (("index_dir", "queries", "output_dir"), _search),
     "export": (("embeddings", "engine", "output_dir"), _export),
+}
+
+# The flags that an action takes beside these.
+_FURTHER = {
+    "prepare": ("shards", "max_skipped", "allow_common_classes", "option"),
+    "embed": ("rows", "batch", "trust_model"),
+    "evaluate": ("queries", "ks", "neighbors"),
+    "index": ("shards", "target_recall"),
+    "search": ("neighbors",),
+    "export": (),
 }
 
 

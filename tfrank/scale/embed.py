@@ -1,7 +1,6 @@
 """Embeds images on many machines: numbered parquet files, which the search index and other tools read."""
 
 import concurrent.futures
-import contextlib
 import hashlib
 import io
 import json
@@ -18,11 +17,11 @@ from apache_beam.metrics import Metrics
 from apache_beam.ml.inference.base import ModelHandler, RunInference
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from tfrank.common import checks, files
+from tfrank.common import checks, files, json_files, parquet_files
 from tfrank.common.checks import InputError
 from tfrank.data.prepare.image_files import BadImage, checked_image
 from tfrank.scale import image_lists, pipelines, storage
-from tfrank.scale.parts import PATTERN, serialized
+from tfrank.scale.parts import AGAIN, PATTERN
 from tfrank.search.building import SHORTER_SIDE, blocks
 from tfrank.search.embedder import BATCH, Embedder
 from tfrank.search.store import COLUMNS, MODEL_KEY, table_of
@@ -67,7 +66,7 @@ class Good(NamedTuple):
 
     Attributes:
         row: its row in the list.
-        label, width, height, bytes, modified: see `search.store.COLUMNS`.
+        label, width, height, bytes, modified, file_sha256: see `search.store.COLUMNS`.
         encoded: the file that the model gets.
     """
 
@@ -77,6 +76,7 @@ class Good(NamedTuple):
     height: int
     bytes: int
     modified: int
+    file_sha256: str
     encoded: bytes
 
 
@@ -108,7 +108,7 @@ class EmbeddingHandler(ModelHandler[File, tuple[File, bytes], Embedder]):
         for file in batch:
             data = storage.read(storage.join(self._output_dir, LISTS, file.name))
             table = _embedded(pq.read_table(io.BytesIO(data)), file, model, self._batch)
-            yield file, serialized(table)
+            yield file, parquet_files.encoded(table)
 
     def batch_elements_kwargs(self) -> dict[str, int]:
         """Returns the sizes of batches of files."""
@@ -177,10 +177,10 @@ def embed(
     if unfinished:
         pipelines.run(build, options, watch=pipelines.Watch("file", output_dir, PATTERN, len(wanted), rows))
     written = _metadata([storage.join(output_dir, file.name) for file in wanted])
-    skipped = [tuple(row) for one in written for row in json.loads(one.metadata[SKIPPED_KEY])]
-    count = sum(one.num_rows for one in written)
+    skipped = [tuple(row) for one, file in zip(written, wanted) for row in _skipped(one, file.name)]
+    count = sum(one.rows for one in written)
     made = set(unfinished)
-    new = sum(one.num_rows for one, file in zip(written, wanted) if file in made)
+    new = sum(one.rows for one, file in zip(written, wanted) if file in made)
     storage.write(storage.join(output_dir, "skipped.csv"), image_lists.csv_of(skipped))
     if not count:
         raise InputError(f"No image of {images} can be used; the first, {skipped[0][0]}: {skipped[0][1]}.")
@@ -195,7 +195,7 @@ def _write_lists(images: str, output_dir: str, rows: int) -> list[File]:
     found, writing = [], []
     with concurrent.futures.ThreadPoolExecutor() as pool:
         for number, piece in enumerate(image_lists.pieces(images, rows), start=1):
-            name, data = f"embeddings-{number:06d}.parquet", serialized(piece)
+            name, data = f"embeddings-{number:06d}.parquet", parquet_files.encoded(piece)
             found.append(File(name, hashlib.sha256(data).hexdigest()))
             writing.append(pool.submit(storage.write, storage.join(output_dir, LISTS, name), data))
     for one in writing:
@@ -214,8 +214,8 @@ def _unfinished(output_dir: str, wanted: Sequence[File], model: str) -> list[Fil
     paths = [storage.join(output_dir, file.name) for file in there]
     finished = set()
     for path, file, metadata in zip(paths, there, _metadata(paths)):
-        about = (metadata.metadata if metadata else None) or {}
-        if metadata and about.get(MODEL_KEY) != model.encode():
+        about = metadata.about
+        if metadata.whole and about.get(MODEL_KEY) != model.encode():
             raise InputError(f"{path} is by another model. Choose another folder.")
         # Images that were skipped may be there now.
         if about.get(LIST_KEY) == file.digest.encode() and about.get(SKIPPED_KEY) == b"[]":
@@ -223,15 +223,41 @@ def _unfinished(output_dir: str, wanted: Sequence[File], model: str) -> list[Fil
     return [file for file in wanted if file not in finished]
 
 
-def _metadata(paths: Sequence[str]) -> list[pq.FileMetaData | None]:
-    """Reads the metadata of files; None for a damaged file."""
+class Metadata(NamedTuple):
+    """What a file of embeddings says of itself.
+
+    Attributes:
+        about: texts by their keys; {} if the file is damaged.
+        rows: number of its rows.
+        whole: whether the file is not damaged.
+    """
+
+    about: dict[bytes, bytes]
+    rows: int
+    whole: bool
+
+
+def _metadata(paths: Sequence[str]) -> list[Metadata]:
+    """Reads the metadata of files."""
 
     def read(path):
-        with contextlib.suppress(pa.ArrowException), storage.open_file(path) as file:
-            return pq.read_metadata(file)
+        with storage.open_file(path) as file:
+            try:
+                schema, rows = parquet_files.schema(file, path, AGAIN)
+            except InputError:
+                return Metadata({}, 0, whole=False)
+        return Metadata(schema.metadata or {}, rows, whole=True)
 
     with concurrent.futures.ThreadPoolExecutor() as pool:
         return list(pool.map(read, paths))
+
+
+_SKIPPED = json_files.list_of(json_files.list_of(json_files.text(), at_least=2, at_most=2))
+
+
+def _skipped(file: Metadata, name: str) -> list[list[str]]:
+    """Returns the images that a file lacks, each with the reason."""
+    return json_files.parse(file.about.get(SKIPPED_KEY, b""), _SKIPPED, name, AGAIN)
 
 
 def _embedded(listed: pa.Table, file: File, model: Embedder, batch: int) -> pa.Table:
@@ -277,9 +303,9 @@ def _checked(numbered: tuple[int, dict[str, Any]]) -> Good | BadImage | storage.
         checked = checked_image(image.encoded, shorter_side=SHORTER_SIDE)
     except (BadImage, storage.Missing) as error:
         return error
-    return Good(
-        number, image.label, checked.width, checked.height, image.size, image.modified, checked.encoded
-    )
+    digest = hashlib.sha256(image.encoded).hexdigest()
+    size = checked.width, checked.height
+    return Good(number, image.label, *size, image.size, image.modified, digest, checked.encoded)
 
 
 def _write(made: tuple[File, bytes], output_dir: str) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import AsList, AsMultiMap
 
-from tfrank.common import checks
+from tfrank.common import checks, json_files, parquet_files
 from tfrank.common.checks import InputError
 from tfrank.evaluation.class_means import REPORTED
 from tfrank.evaluation.metric_names import BY_CLASS, COUNTS
@@ -26,13 +26,13 @@ from tfrank.scale.parts import (
     Part,
     Rows,
     blocks_of,
+    check_same_model,
     hashes_of,
     labels_of,
     names_of_block,
     parts_of,
     rows_of,
     rows_of_block,
-    serialized,
     table_of,
 )
 from tfrank.scale.ranking import Counted, counted, merged, ranks, thresholds_of
@@ -82,6 +82,7 @@ def evaluate(
             f"Queries have {blocks[0][0].dim} dimensions, the gallery has {parts[0].dim}. Embed both with the"
             " same model."
         )
+    check_same_model(queries or gallery, blocks[0][0].model, gallery, parts[0].model)
     rows = sum(part.rows for part in parts)
     ks, note = usable_ks(ks, rows - (not queries))
     settings = {"leave_one_out": not queries, "ks": ks, "neighbors": neighbors, "output_dir": output_dir}
@@ -104,7 +105,8 @@ def evaluate(
 
     storage.remove_files(output_dir, "per_query-*.parquet")
     pipelines.run(build, options)
-    return json.loads(storage.read(means_path))
+    of_means = json_files.record({}, {"note": json_files.text()}, others=True)
+    return json_files.parse(storage.read(means_path), of_means, means_path, "Evaluate again.")
 
 
 class _Ranking(beam.PTransform):
@@ -275,7 +277,7 @@ def _write_queries(number, columns, metrics, compared: Counted, settings):
         columns = columns.append_column("neighbor_rows", pa.array(list(index)))
         columns = columns.append_column("similarities", pa.array(list(compared.neighbors.similarity)))
     path = storage.join(settings["output_dir"], f"per_query-{number:05d}.parquet")
-    storage.write(path, serialized(columns))
+    storage.write(path, parquet_files.encoded(columns))
 
 
 def _sums(found):

@@ -22,10 +22,10 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from tfrank.common import checks
+from tfrank.common import checks, parquet_files
 from tfrank.evaluation.evaluate_arrays import unit_rows
 from tfrank.scale import pipelines, storage
-from tfrank.scale.parts import Part, parts_of, serialized, table_of
+from tfrank.scale.parts import Part, parts_of, table_of
 from tfrank.search.store import matrix
 
 # Qdrant refuses requests above 32 MB by default. A number of float32 takes at most 18 bytes with its comma.
@@ -64,7 +64,7 @@ def milvus_files(table: pa.Table) -> Iterator[bytes]:
     rows = matrix(table)
     starts = pa.array(np.arange(0, rows.size + 1, rows.shape[1], dtype=np.int32))
     vectors = pa.ListArray.from_arrays(starts, pa.array(rows.ravel()))
-    yield serialized(_columns(table).append_column("embedding", vectors))
+    yield parquet_files.encoded(_columns(table).append_column("embedding", vectors))
 
 
 def milvus_schema(dim: int) -> tuple[str, str]:

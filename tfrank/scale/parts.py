@@ -2,24 +2,23 @@
 
 import concurrent.futures
 import hashlib
-import io
-import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from tfrank.common import json_files, parquet_files
 from tfrank.common.checks import InputError
 from tfrank.evaluation.evaluate_arrays import unit_rows
 from tfrank.evaluation.protocols import UNKNOWN
 from tfrank.scale import storage
-from tfrank.search.store import matrix
+from tfrank.search.store import MODEL_KEY, PARTS, matrix
 
 PATTERN = "embeddings-*.parquet"
 # Files whose number of rows is asked for at the same time.
 THREADS = 32
+AGAIN = "Embed the images again."
 
 
 class Part(NamedTuple):
@@ -31,6 +30,7 @@ class Part(NamedTuple):
         rows: number of its rows.
         first: number of its first row among the rows of all files.
         dim: dimensions of the embeddings.
+        model: fingerprint of the model that made them; "" if the file does not say it.
     """
 
     path: str
@@ -38,6 +38,7 @@ class Part(NamedTuple):
     rows: int
     first: int
     dim: int
+    model: str = ""
 
 
 Block = tuple[Part, ...]
@@ -68,7 +69,7 @@ def parts_of(folder: str, most_rows: int = 0) -> list[Part]:
         most_rows: the most rows of a part; 0: each file is one part.
 
     Raises:
-        InputError: there is no such file, a file is damaged, or files have different dimensions.
+        InputError: there is no such file, a file is damaged, or files have different dimensions or models.
     """
     names = _names(folder)
     if not names:
@@ -79,7 +80,7 @@ def parts_of(folder: str, most_rows: int = 0) -> list[Part]:
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
         shapes = list(pool.map(_shape, paths))
     parts, first = [], 0
-    for path, (rows, dim) in zip(paths, shapes):
+    for path, (rows, dim, model) in zip(paths, shapes):
         if dim != shapes[0][1]:
             raise InputError(
                 f"{path} has embeddings of {dim} dimensions, and {paths[0]} of {shapes[0][1]}. Embed all with"
@@ -87,11 +88,22 @@ def parts_of(folder: str, most_rows: int = 0) -> list[Part]:
             )
         for start in range(0, rows, most_rows or max(rows, 1)):
             count = min(most_rows or rows, rows - start)
-            parts.append(Part(path, start, count, first + start, dim))
+            parts.append(Part(path, start, count, first + start, dim, model))
         first += rows
     if not parts:
         raise InputError(f"The files of embeddings in {folder} have no rows.")
+    for part in parts:
+        check_same_model(part.path, part.model, parts[0].path, parts[0].model)
     return parts
+
+
+def check_same_model(name: str, model: str, other: str, of_other: str) -> None:
+    """Raises InputError if two files or folders say that different models made their embeddings."""
+    if model and of_other and model != of_other:
+        raise InputError(
+            f"{name} is by the model {model}, and {other} by {of_other}. Similarities between embeddings of"
+            " two models mean nothing. Embed all with the same model."
+        )
 
 
 def _names(folder):
@@ -99,8 +111,12 @@ def _names(folder):
     current = storage.join(folder, "CURRENT")
     if not storage.exists(current):
         return storage.names(folder, PATTERN)
-    number = storage.read(current).decode().strip()
-    return json.loads(storage.read(storage.join(folder, "versions", f"{number}.json")))["parts"]
+    number = storage.read(current).decode(errors="replace").strip()
+    if not number.isdecimal():
+        raise InputError(f"{current} is damaged (it is no number). {AGAIN}")
+    path = storage.join(folder, "versions", f"{number}.json")
+    version = json_files.record({"parts": PARTS}, others=True)
+    return json_files.parse(storage.read(path), version, path, AGAIN)["parts"]
 
 
 def blocks_of(parts: Sequence[Part], most_rows: int) -> list[Block]:
@@ -114,20 +130,15 @@ def blocks_of(parts: Sequence[Part], most_rows: int) -> list[Block]:
 
 
 def _shape(path):
-    """Returns the number of rows of a file and their dimension."""
+    """Returns the number of rows of a file, their dimension, and the model that made them."""
     with storage.open_file(path) as opened:
-        try:
-            file = pq.ParquetFile(opened)
-            kind = file.schema_arrow.field("embedding").type
-            dim = getattr(kind, "list_size", None)
-            missing = {"id", "label"} - set(file.schema_arrow.names)
-        except (pa.ArrowException, OSError, KeyError, AttributeError) as error:
-            raise InputError(f"{path} is no file of embeddings ({str(error).splitlines()[0]}).") from None
-        if missing:
-            raise InputError(f"{path} has no column {min(missing)}.")
-        if dim is None:
-            raise InputError(f"{path}: the column embedding is {kind}, and no list of a fixed size.")
-        return file.metadata.num_rows, dim
+        schema, rows = parquet_files.schema(opened, path, AGAIN)
+    if missing := {"id", "label", "embedding"} - set(schema.names):
+        raise InputError(f"{path} is no file of embeddings: it has no column {min(missing)}.")
+    kind = schema.field("embedding").type
+    if not pa.types.is_fixed_size_list(kind) or not pa.types.is_floating(kind.value_type):
+        raise InputError(f"{path}: the column embedding is {kind}, and no list of numbers of a fixed size.")
+    return rows, kind.list_size, (schema.metadata or {}).get(MODEL_KEY, b"").decode(errors="replace")
 
 
 def table_of(part: Part, columns: list[str] | None = None) -> pa.Table:
@@ -137,10 +148,7 @@ def table_of(part: Part, columns: list[str] | None = None) -> pa.Table:
         InputError: the file is missing or damaged.
     """
     with storage.open_file(part.path) as file:
-        try:
-            table = pq.read_table(file, columns=columns)
-        except (pa.ArrowException, OSError) as error:
-            raise InputError(f"{part.path} is damaged ({str(error).splitlines()[0]}).") from None
+        table = parquet_files.read(file, part.path, AGAIN, columns)
     return table.slice(part.start, part.rows)
 
 
@@ -170,13 +178,6 @@ def names_of_block(block: Block) -> pa.Table:
 def labels_of(table: pa.Table) -> np.ndarray:
     """Returns the labels of a table as numbers, see `Rows`."""
     return hashes_of(table["label"], unknown="")
-
-
-def serialized(table: pa.Table) -> bytes:
-    """Returns a table as the bytes of a parquet file."""
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd")
-    return buffer.getvalue()
 
 
 def hashes_of(column: pa.ChunkedArray, unknown: str | None = None) -> np.ndarray:

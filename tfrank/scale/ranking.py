@@ -13,19 +13,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfrank.evaluation.parallel import in_parallel, similarities
+from tfrank.evaluation.parallel import even, in_parallel, similarities
 from tfrank.evaluation.protocols import UNKNOWN
-from tfrank.evaluation.retrieval_ranks import Ranks, concatenated, counts_no_less, ranks_behind
+from tfrank.evaluation.retrieval_ranks import Ranks, counts_no_less, ranks_behind, ranks_of_queries
 from tfrank.evaluation.search import top_k
 from tfrank.evaluation.search.exhaustive import merge_neighbors
 from tfrank.evaluation.search.neighbors import Neighbors
 from tfrank.scale.parts import Rows
 
-# TensorFlow rounds the product of two rows in the same way whatever rows are multiplied beside them, but only
-# with at least so many rows on both sides, and up to so many dimensions.
-LEAST_ROWS, MOST_DIM = 64, 512
+# TensorFlow sums the products of up to so many dimensions in one order, whatever rows are multiplied beside.
+MOST_DIM = 512
 # The dimensions that are multiplied at a time if there are more.
 SLICE = 256
+# Queries whose thresholds are made at a time.
+OF_CLASSES = 48
 # Queries and gallery rows of a product: 16 MiB of similarities in float32.
 QUERIES, COLUMNS = 1024, 4096
 
@@ -62,17 +63,11 @@ class Counted(NamedTuple):
 
 def product(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
     """`[queries, gallery]` similarities; that of two rows has the same bits in every product with them."""
-    rows, columns = len(queries), len(gallery)
-    queries, gallery = map(_padded, (queries, gallery))
+    number, queries = len(queries), even(queries)
     width = SLICE if queries.shape[1] > MOST_DIM else queries.shape[1]
     starts = range(0, queries.shape[1], width)
     parts = (similarities(queries[:, at : at + width], gallery[:, at : at + width]) for at in starts)
-    return functools.reduce(np.add, parts)[:rows, :columns]
-
-
-def _padded(rows):
-    short = LEAST_ROWS - len(rows)
-    return np.pad(rows, [[0, short], [0, 0]]) if short > 0 else rows
+    return functools.reduce(np.add, parts)[:number]
 
 
 def own_rows(queries: Rows, matches: Rows, *, leave_one_out: bool) -> np.ndarray:
@@ -100,8 +95,8 @@ def thresholds_of(queries: Rows, matches: Rows, *, leave_one_out: bool) -> Thres
     own = own_rows(queries, matches, leave_one_out=leave_one_out)
     values: list = [np.empty(0, np.float32)] * len(own)
     by_class = np.argsort(queries.label, kind="stable")
-    for start in range(0, len(own), LEAST_ROWS):
-        block = by_class[start : start + LEAST_ROWS]
+    for start in range(0, len(own), OF_CLASSES):
+        block = by_class[start : start + OF_CLASSES]
         near = np.isin(matches.label, queries.label[block])
         label, number, rows = matches.label[near], matches.number[near], matches.embeddings[near]
         for query, row in zip(block, product(queries.embeddings[block], rows)):
@@ -155,5 +150,4 @@ def merged(parts: Iterable[Counted], k: int) -> Counted:
 
 def ranks(thresholds: Thresholds, no_less: np.ndarray) -> Ranks:
     """The ranks of the positives of each query of a block among all of the gallery."""
-
-    return concatenated([map(ranks_behind, np.split(no_less, thresholds.start[1:-1]))])
+    return ranks_of_queries(map(ranks_behind, np.split(no_less, thresholds.start[1:-1])))

@@ -5,7 +5,6 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import itertools
-import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ import numpy as np
 from apache_beam.metrics import Metrics
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from tfrank.common import files
+from tfrank.common import files, json_files
 from tfrank.common.checks import InputError
 from tfrank.data.index import COLUMNS, HEADER, index_path
 from tfrank.data.prepare import builder, shards
@@ -24,6 +23,7 @@ from tfrank.data.prepare.image_files import BadImage
 from tfrank.data.prepare.listing import image_of, lines_at
 from tfrank.data.prepare.shards import ShardTask, Written
 from tfrank.data.record_folder import SUMMARY
+from tfrank.data.sources.tables import is_table
 from tfrank.scale import pipelines, storage
 
 # Image files that a worker reads ahead.
@@ -59,8 +59,8 @@ def prepare(
     Raises:
         InputError: see `builder.prepare`.
     """
-    if not images.endswith((".csv", ".parquet")):
-        raise InputError(f"--images={images}: expected a list of images that ends in .csv or .parquet.")
+    if not is_table(images):
+        raise InputError(f"--images={images}: expected a list of images that ends in .csv, .tsv or .parquet.")
     with _local(output_dir) as folder, tempfile.TemporaryDirectory() as temporary:
         manifest, root = images, ""
         if files.is_remote(images):
@@ -198,7 +198,10 @@ def _is_done(task: ShardTask, name: str, work: str) -> bool:
     note = storage.join(work, os.path.basename(shards.done_path(task)))
     if not (storage.exists(note) and storage.exists(storage.join(work, name))):
         return False
-    return json.loads(storage.read(note))["digest"] == task.digest()
+    try:
+        return json_files.parse(storage.read(note), shards.DONE, note, "")["digest"] == task.digest()
+    except InputError:
+        return False  # It is damaged, and the shard is written again.
 
 
 class _BeamCounts:

@@ -6,22 +6,36 @@ import json
 import os
 import tempfile
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from tfrank.common import checks, files
+from tfrank.common import checks, files, json_files, parquet_files
 from tfrank.common.checks import InputError
 from tfrank.evaluation.search.exhaustive import merge_neighbors
 from tfrank.evaluation.search.neighbors import Neighbors
 from tfrank.evaluation.search.scann_index import ScannIndex
 from tfrank.scale import pipelines, storage
-from tfrank.scale.parts import Part, parts_of, rows_of, serialized, table_of
+from tfrank.scale.parts import Part, check_same_model, parts_of, rows_of, table_of
 
 MANIFEST = "shards.json"
+AGAIN = "Build the index again."
+_RECALL = json_files.real(0, 1)
+_SHARD = json_files.record(
+    {
+        "name": json_files.file_name(),
+        "first": json_files.whole(),
+        "rows": json_files.whole(1),
+        "recall": _RECALL,
+    }
+)
+_MANIFEST = json_files.record(
+    {"shards": json_files.list_of(_SHARD, at_least=1)},
+    {"dim": json_files.whole(1, 2**16), "model": json_files.text()},
+)
 
 
 class Shard(NamedTuple):
@@ -31,7 +45,7 @@ class Shard(NamedTuple):
         name: name of its folder.
         first: number of its first row among all rows.
         rows: number of its rows.
-        recall: share of the ten nearest that it finds, measured on a sample.
+        recall: share of the nearest that it finds, measured on a sample.
     """
 
     name: str
@@ -65,6 +79,10 @@ class ShardedIndex:
         with concurrent.futures.ThreadPoolExecutor() as pool:
             paths = [storage.join(folder, shard.name) for shard in self.shards]
             self._indexes = list(pool.map(_loaded, paths))
+        for path, shard, index in zip(paths, self.shards, self._indexes):
+            if len(index) != shard.rows:
+                reason = f"it has {len(index):,} rows, and {MANIFEST} names {shard.rows:,}"
+                raise InputError(f"{path} is damaged ({reason}). {AGAIN}")
 
     def search(self, queries: np.ndarray, k: int) -> Neighbors:
         """The k nearest rows of the open shards, by their numbers among the rows of all shards.
@@ -92,18 +110,23 @@ def shards_of(folder: str) -> list[Shard]:
     Raises:
         InputError: the index is missing or damaged.
     """
+    return [Shard(**fields) for fields in _manifest(folder)["shards"]]
+
+
+def _manifest(folder: str) -> dict[str, Any]:
+    """Returns what an index says of itself; raises InputError if it is missing or damaged."""
     path = storage.join(folder, MANIFEST)
     if not storage.exists(path):
         raise InputError(
             f"{folder} is no index in shards: it has no {MANIFEST}. Make one: tfrank-scale index"
         )
-    try:
-        shards = [Shard(**fields) for fields in json.loads(storage.read(path))["shards"]]
-        if not shards:
-            raise ValueError("no shards")
-        return shards
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is damaged ({error}). Build the index again.") from None
+    manifest = json_files.parse(storage.read(path), _MANIFEST, path, AGAIN)
+    first = 0
+    for shard in manifest["shards"]:
+        if shard["first"] != first:
+            raise InputError(f"{path} is damaged (no shard has the row {first:,}). {AGAIN}")
+        first += shard["rows"]
+    return manifest
 
 
 def _loaded(path):
@@ -131,7 +154,7 @@ def build(
         output_dir: folder of the index, local or remote.
         options: Beam's options, see `pipelines.beam_options`.
         shards: number of shards, at most the number of files; 0: one a file, at most 8.
-        target_recall: share of the ten nearest that each shard finds.
+        target_recall: share of the nearest that each shard finds.
 
     Raises:
         InputError: the folder has no embeddings, or fewer files than shards; or `output_dir` has an index.
@@ -162,7 +185,7 @@ def build(
         Shard(_name(number), group[0].first, sum(part.rows for part in group), _recall(output_dir, number))
         for number, group in enumerate(groups)
     ]
-    manifest = {"dim": parts[0].dim, "shards": [shard._asdict() for shard in built]}
+    manifest = {"dim": parts[0].dim, "model": parts[0].model, "shards": [shard._asdict() for shard in built]}
     storage.write(storage.join(output_dir, MANIFEST), (json.dumps(manifest, indent=2) + "\n").encode())
     return built
 
@@ -172,7 +195,8 @@ def _name(number):
 
 
 def _recall(folder, number):
-    return json.loads(storage.read(storage.join(folder, f"{_name(number)}.json")))["recall"]
+    path = storage.join(folder, f"{_name(number)}.json")
+    return json_files.parse(storage.read(path), json_files.record({"recall": _RECALL}), path, AGAIN)["recall"]
 
 
 def _build(numbered: tuple[int, Sequence[Part]], output_dir: str, target_recall: float) -> None:
@@ -206,7 +230,14 @@ def search(index: str, queries: str, output_dir: str, options: PipelineOptions, 
         InputError: a folder is missing or damaged.
     """
     k = checks.integer("k", k, at_least=1)
-    blocks, shards = parts_of(queries), shards_of(index)
+    blocks, manifest = parts_of(queries), _manifest(index)
+    shards, dim = manifest["shards"], manifest.get("dim", blocks[0].dim)
+    if blocks[0].dim != dim:
+        raise InputError(
+            f"{queries} has embeddings of {blocks[0].dim} dimensions, and {index} of {dim}. Embed both with"
+            " the same model."
+        )
+    check_same_model(queries, blocks[0].model, index, manifest.get("model", ""))
     tasks = [(number, shard) for shard in range(len(shards)) for number in range(len(blocks))]
 
     def steps(pipeline):
@@ -249,4 +280,4 @@ def _write_nearest(found, blocks: Sequence[Part], output_dir: str, k: int) -> No
         "similarity": pa.array([row[row > -np.inf] for row in nearest.similarity]),
     }
     path = storage.join(output_dir, f"nearest-{number:05d}.parquet")
-    storage.write(path, serialized(pa.table(columns)))
+    storage.write(path, parquet_files.encoded(pa.table(columns)))

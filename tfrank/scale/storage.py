@@ -88,7 +88,10 @@ def download_folder(folder: str, local: str) -> None:
     with _naming(folder):
         (found,) = FileSystems.match([join(folder, "**")])
     for one in found.metadata_list:
-        path = os.path.join(local, one.path[len(folder.rstrip("/")) + 1 :])
+        name = one.path[len(folder.rstrip("/")) + 1 :]
+        if {"", ".", ".."} & set(name.split("/")):
+            raise InputError(f"{one.path} leads out of the folder {folder}. Remove it.")
+        path = os.path.join(local, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         download(one.path, path)
 

@@ -3,6 +3,7 @@
 import collections
 import concurrent.futures
 import csv
+import hashlib
 import io
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from tfrank.common import files
 from tfrank.common.checks import InputError
 from tfrank.common.progress import Progress
 from tfrank.data.prepare.image_files import BadImage, checked_image
-from tfrank.search import structure
+from tfrank.search import earlier, structure
 from tfrank.search.embedder import BATCH, Embedder, copy_model
 from tfrank.search.images import Listed
 from tfrank.search.store import COLUMNS, MOST_SMALL, PART_ROWS, SMALL_SHARE, Store, Version, table_of
@@ -24,6 +25,8 @@ from tfrank.search.store import COLUMNS, MOST_SMALL, PART_ROWS, SMALL_SHARE, Sto
 # Images are shrunk to this shorter side before they are embedded, as `prepare` does, and to this longer side
 # for thumbnails.
 SHORTER_SIDE, THUMBNAIL_SIDE = 512, 256
+# The file of an image that is sent to a server is kept as it is up to this size, and shrunk beyond.
+ORIGINAL_BYTES = 8 * 2**20
 # Number of images that are read and checked ahead of the model.
 AHEAD = 128
 T = TypeVar("T")
@@ -35,7 +38,9 @@ class Update(NamedTuple):
     Attributes:
         version: the version that is current now.
         embedded, kept, removed: numbers of images.
-        skipped: id and reason of each image that could not be read.
+        skipped: id and reason of each image, and of each folder, that could not be read.
+        uploads: number of images among the embedded that were once sent to a server.
+        unread: number of images of the version before that cannot be read now, and stay all the same.
     """
 
     version: Version
@@ -43,6 +48,8 @@ class Update(NamedTuple):
     kept: int
     removed: int
     skipped: list[tuple[str, str]]
+    uploads: int = 0
+    unread: int = 0
 
 
 class _Row(NamedTuple):
@@ -56,13 +63,18 @@ class _Row(NamedTuple):
 
 
 class _Checked(NamedTuple):
-    """A checked image: the bytes that are embedded, its thumbnail, and its size in pixels."""
+    """A checked image: the bytes that are embedded, its thumbnail, its size in pixels, and what is kept.
+
+    `digest` is the SHA-256 of the file; `original` the file of an image that was sent to a server, else b"".
+    """
 
     image: Listed
     encoded: bytes
     thumbnail: bytes
     width: int
     height: int
+    digest: str
+    original: bytes
 
 
 def update(
@@ -79,7 +91,8 @@ def update(
 
     An image whose id, size and time of change are those of a row of the same model is not embedded again,
     also if an interrupted update wrote that row. Images that cannot be read are skipped and listed in
-    `skipped.csv`.
+    `skipped.csv`. None leaves the index because it, or its folder, cannot be read: its row stays. Another
+    model embeds its thumbnail, until it can be read again.
 
     Args:
         folder: the index folder; made if it does not exist.
@@ -87,8 +100,8 @@ def update(
         images: the images, of unique ids.
         root: the folder or file that the images came from, for readers.
         remove_others: whether images that are not given leave the index, but for those without a path, which
-            were sent to a server. If not, `skipped.csv` and what an interrupted update wrote stay as they
-            are.
+            were sent to a server; another model embeds their originals. If not, `skipped.csv` and what an
+            interrupted update wrote stay as they are.
         target_recall: recall that an approximate search structure is built to.
         quiet: whether to show no progress.
 
@@ -97,13 +110,17 @@ def update(
     """
     with files.locked(folder):
         index = Store(folder)
+        index.check_folders()
         old = index.current()
         same_model = old is not None and old.model == embedder.fingerprint
         if old and not same_model and not remove_others:
             raise InputError(f"{folder} has another model by now, so images are not added with this one.")
+        before = _rows_of(index, old.parts if old else ())
+        wanted = {image.id: image for image in images}
+        uploads = {key for key, row in before.items() if not (same_model or row.path or key in wanted)}
+        images = [*images, *earlier.uploads(index, old, uploads)]
         wanted = {image.id: image for image in images}
         unfinished = list(index.unfinished(embedder.fingerprint))
-        before = _rows_of(index, old.parts if old else ())
         rows = dict(before) if same_model else {}
         # What an interrupted update embedded counts for the images that are given, and for no others.
         rows |= {key: row for key, row in _rows_of(index, unfinished).items() if key in wanted}
@@ -112,21 +129,34 @@ def update(
         files.make_folder(index.path("models"))
         copy_model(embedder.folder, index.path("models", embedder.fingerprint))
         skipped: list[tuple[str, str]] = []
-        written = list(_embedded(index, embedder, new, skipped, quiet))
+        written = list(_embedded(index, embedder, _checked_ahead(new, skipped), len(new), skipped, quiet))
+        bad = {image_id for image_id, _ in skipped}
+        now = {image.id: image.path for image in new if image.id not in bad}
+        embedded, sent = len(now), len(now.keys() & uploads)
+        unread = earlier.unread(before, wanted, bad) - stays.keys()
+        if same_model:
+            stays |= {key: before[key] for key in unread}
+        elif old:
+            seen = list(filter(None, map(_by_thumbnail, earlier.thumbnails(index, old, unread, wanted))))
+            written += _embedded(index, embedder, seen, 0, [], quiet=True)
+            now |= {one.image.id: one.image.path for one in seen}
         if remove_others:
             _write_skipped(index.path("skipped.csv"), skipped)
         if not stays and not written:
             reason = f"; the first, {skipped[0][0]}: {skipped[0][1]}" if skipped else ""
             raise InputError(f"No image of {root or 'the list'} can be read{reason}.")
         kept = _rewritten(index, embedder.fingerprint, stays, wanted)
-        removed = len(set(rows) - set(stays) - set(wanted))
-        embedded = len(new) - len(skipped)
+        now |= {key: row.path for key, row in stays.items()}
+        unread, removed = unread & now.keys(), len(before.keys() - now.keys())
         model, changed = (embedder.fingerprint, embedder.dim), embedded + removed
         keep = () if remove_others else unfinished
         version = _publish(index, old, *model, [*kept, *written], root, changed, target_recall, keep)
-        given = {image.id for image in new} - {image_id for image_id, _ in skipped}
-        _remove_thumbnails(index, (set(before) | set(rows)) - set(stays) - given)
-        return Update(version, embedded, len(stays), removed, skipped)
+        if remove_others:
+            earlier.remove_other_pictures(index, now)
+        else:
+            earlier.remove_pictures(index, before.keys() - now.keys())
+        unchanged = len(stays.keys() - unread)
+        return Update(version, embedded, unchanged, removed, skipped, sent, len(unread))
 
 
 def remove(folder: str, ids: Iterable[str], *, target_recall: float = 0.99) -> Version:
@@ -137,6 +167,7 @@ def remove(folder: str, ids: Iterable[str], *, target_recall: float = 0.99) -> V
     """
     with files.locked(folder):
         index = Store(folder)
+        index.check_folders()
         old = index.current()
         if old is None:
             raise InputError(f"{folder} is not an index folder. Make one with tfrank-index.")
@@ -149,13 +180,8 @@ def remove(folder: str, ids: Iterable[str], *, target_recall: float = 0.99) -> V
         keep = list(index.unfinished(old.model))
         parts = _rewritten(index, old.model, stays, {})
         version = _publish(index, old, old.model, old.dim, parts, old.root, len(ids), target_recall, keep)
-        _remove_thumbnails(index, ids)
+        earlier.remove_pictures(index, ids)
         return version
-
-
-def _remove_thumbnails(index: Store, ids: Iterable[str]) -> None:
-    for image_id in ids:
-        files.remove(index.thumbnail(image_id))
 
 
 def _rows_of(index: Store, parts: Iterable[str]) -> dict[str, _Row]:
@@ -176,22 +202,29 @@ def _stays(row: _Row, image: Listed | None, remove_others: bool) -> bool:
 
 
 def _embedded(
-    index: Store, embedder: Embedder, images: Sequence[Listed], skipped: list[tuple[str, str]], quiet: bool
+    index: Store,
+    embedder: Embedder,
+    images: Iterable[_Checked],
+    count: int,
+    skipped: Sequence[tuple[str, str]],
+    quiet: bool,
 ) -> Iterator[str]:
-    """Embeds images and yields the name of each file that is written; adds bad images to `skipped`."""
-    progress, done = Progress("embedding image", len(images)), 0
+    """Embeds images and yields the name of each file that is written; `count` and `skipped` give progress."""
+    progress, done = Progress("embedding image", count), 0
     files.make_folder(index.path("thumbnails"))
-    for some in blocks(_checked_ahead(images, skipped), PART_ROWS):
+    for some in blocks(images, PART_ROWS):
         embeddings = []
         for batch in blocks(some, BATCH):
             embeddings.append(embedder.embed([one.encoded for one in batch]))
             done += len(batch)
             if not quiet:
                 seen = done + len(skipped)
-                progress.show(seen, always=seen == len(images))
+                progress.show(seen, always=seen == count)
         for one in some:
-            with open(index.thumbnail(one.image.id), "wb") as file:
-                file.write(one.thumbnail)
+            files.replace_file(index.thumbnail(one.image.id), one.thumbnail)
+            if one.original:
+                files.make_folder(index.path("originals"))
+                files.replace_file(index.original(one.image.id), one.original)
         yield index.write_part(table_of(_columns(some), np.concatenate(embeddings)), embedder.fingerprint)
 
 
@@ -217,8 +250,25 @@ def _if_good(image, checking, skipped):
 
 def _check(image: Listed) -> _Checked:
     """Reads and checks an image file. Raises BadImage or OSError if that fails."""
-    checked = checked_image(image.read(), shorter_side=SHORTER_SIDE)
-    return _Checked(image, checked.encoded, thumbnail(checked.encoded), checked.width, checked.height)
+    data = image.read()
+    checked = checked_image(data, shorter_side=SHORTER_SIDE)
+    original, digest = b"", hashlib.sha256(data).hexdigest()
+    if not image.path:
+        # Shrunk, the model sees the same.
+        original = data if len(data) <= ORIGINAL_BYTES else checked.encoded
+    small = thumbnail(checked.encoded)
+    return _Checked(image, checked.encoded, small, checked.width, checked.height, digest, original)
+
+
+def _by_thumbnail(unread: earlier.Thumbnail) -> _Checked | None:
+    """Returns an image that cannot be read as its thumbnail shows it; None if there is no good thumbnail."""
+    try:
+        small = unread.image.read()
+        encoded = checked_image(small).encoded
+    except (BadImage, OSError):
+        return None
+    # What its file held is not known.
+    return _Checked(unread.image, encoded, small, unread.width, unread.height, "", b"")
 
 
 def thumbnail(encoded: bytes) -> bytes:
@@ -250,6 +300,7 @@ def _columns(some: Sequence[_Checked]) -> dict[str, pa.Array]:
             one.height,
             one.image.size,
             one.image.modified,
+            one.digest,
         )
         for one in some
     ]
@@ -301,7 +352,7 @@ def _relabelled(table: pa.Table, wanted: Mapping[str, Listed]) -> pa.Table:
         return table
     rows = table.drop_columns("embedding").to_pylist()
     now = [_relisted(row, wanted[row["id"]]) if row["id"] in wanted else row for row in rows]
-    columns = {name: pa.array([row[name] for row in now], kind) for name, kind in COLUMNS.items()}
+    columns = {name: pa.array([row.get(name) for row in now], kind) for name, kind in COLUMNS.items()}
     others = sorted({name for row in now for name in row} - set(COLUMNS))
     columns |= {name: pa.array([row.get(name) for row in now]) for name in others}
     return pa.table({**columns, "embedding": table.column("embedding")})
@@ -309,7 +360,7 @@ def _relabelled(table: pa.Table, wanted: Mapping[str, Listed]) -> pa.Table:
 
 def _relisted(row: dict[str, Any], image: Listed) -> dict[str, Any]:
     """Returns the columns of an image with the path, label and further columns of now."""
-    fixed = {name: row[name] for name in COLUMNS}
+    fixed = {name: row.get(name) for name in COLUMNS}
     return {**fixed, "path": image.path, "label": image.label, **image.others}
 
 
@@ -329,7 +380,8 @@ def _publish(
     rows = sum(index.rows(part) for part in parts)
     same = old if old and old.model == model else None
     version = Version(number, model, dim, tuple(parts), rows, root)
-    if old and (old.model, old.parts, old.root) == (model, version.parts, root):
+    unchanged = old and (old.model, old.parts, old.root) == (model, version.parts, root)
+    if unchanged and structure.readable(index, old):
         return old
     version = structure.added(index, version, same, changed, target_recall)
     index.publish(version, keep)

@@ -13,6 +13,7 @@ complete.
 
 import csv
 import functools
+import os
 import shlex
 from collections.abc import Sequence
 
@@ -30,7 +31,7 @@ _INDEX = flags.DEFINE_string("index_dir", None, "Folder of the index.")
 _MODEL = flags.DEFINE_string("model", "", "Folder of a run or of a SavedModel. Default: that of the index.")
 _IMAGES = flags.DEFINE_string("images", "", "Folder of images or of records, or CSV file.")
 _RECALL = flags.DEFINE_float(
-    "target_recall", 0.99, "Share of the ten nearest to find, above 0, up to 1.", lower_bound=0, upper_bound=1
+    "target_recall", 0.99, "Share of the nearest to find, above 0, up to 1.", lower_bound=0, upper_bound=1
 )
 _TRUST = flags.DEFINE_bool("trust_model", False, "Use the model even if it may read and write files.")
 _SIMILARITY = flags.DEFINE_float("min_similarity", DUPLICATE, "Least cosine of duplicates, -1 to 1.")
@@ -50,7 +51,18 @@ def main(argv: Sequence[str]) -> None:
         raise InputError(f"Unknown command {' '.join(argv[1:])!r}. Give one of {', '.join(actions)}.")
     if not _INDEX.value:
         raise InputError("Give the folder of the index: --index_dir=index")
+    taken = ("index_dir", *_TAKEN[action])
+    commands.check_flags(main.__module__, f"tfrank-index {action}".removesuffix(" update"), taken)
     actions[action]()
+
+
+# The flags that an action takes, beside that of the index.
+_TAKEN = {
+    "update": ("model", "images", "target_recall", "trust_model"),
+    "duplicates": ("min_similarity", "trust_model"),
+    "remove": ("ids", "target_recall"),
+    "projector": ("output_dir", "trust_model"),
+}
 
 
 def _update():
@@ -62,18 +74,28 @@ def _update():
         raise InputError("Give the model: --model=FOLDER of a run or of a SavedModel")
     model = saved_model_of(_MODEL.value) if _MODEL.value else index.path("models", old.model)
     images = listed_images(_IMAGES.value)
-    print(f"{len(images):,} images in {_IMAGES.value}", flush=True)
+    found = sum(not image.is_folder for image in images)
+    print(f"{found:,} images in {_IMAGES.value}", flush=True)
     embedder = Embedder(model, trusted=_TRUST.value)
-    done = building.update(_INDEX.value, embedder, images, root=_IMAGES.value, target_recall=_RECALL.value)
+    # A reader may be in another folder.
+    root = files.text_of(os.path.abspath(_IMAGES.value))
+    done = building.update(_INDEX.value, embedder, images, root=root, target_recall=_RECALL.value)
+    sent = f" ({done.uploads:,} of them from uploads)" if done.uploads else ""
     print(
         f"Version {done.version.number} of {_INDEX.value} has {done.version.rows:,} images:"
-        f" {done.embedded:,} embedded, {done.kept:,} unchanged, {done.removed:,} removed."
+        f" {done.embedded:,} embedded{sent}, {done.kept:,} unchanged, {done.removed:,} removed."
     )
+    print(open_index(_INDEX.value, trusted=_TRUST.value).matches.sentence)
+    if done.unread:
+        print(
+            f"{done.unread:,} images of the version before cannot be read now and stay as they were. Another"
+            " model embeds their thumbnails until they can be read. To remove them: tfrank-index remove"
+        )
     if done.skipped:
         image, reason = done.skipped[0]
         print(
-            f"{len(done.skipped):,} images cannot be read and are listed in {index.path('skipped.csv')}; the"
-            f" first: {image}: {reason}."
+            f"{len(done.skipped):,} images or folders cannot be read and are listed in"
+            f" {index.path('skipped.csv')}; the first: {image}: {reason}."
         )
 
 

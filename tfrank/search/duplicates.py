@@ -1,5 +1,7 @@
 """Groups of images that are nearly the same."""
 
+from collections.abc import Callable
+
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
@@ -7,10 +9,14 @@ from scipy.sparse.csgraph import connected_components
 from tfrank.search.structure import Structure
 
 # Queries searched at a time, and neighbours searched at first; more where all of them are similar enough.
-BLOCK, NEIGHBORS = 4096, 8
+BLOCK, NEIGHBORS = 512, 8
+# Neighbours that are held at a time, and pairs.
+MOST_FOUND, MOST_PAIRS = 2**21, 2**22
 
 
-def groups(search: Structure, rows: np.ndarray, min_similarity: float) -> list[np.ndarray]:
+def groups(
+    search: Structure, rows: np.ndarray, min_similarity: float, check: Callable[[], None] | None = None
+) -> list[np.ndarray]:
     """Returns the rows of each group of at least two, the largest group first.
 
     A group is connected by pairs of at least this similarity; its other pairs may be less similar.
@@ -19,28 +25,51 @@ def groups(search: Structure, rows: np.ndarray, min_similarity: float) -> list[n
         search: finds the nearest of `rows`.
         rows: `[rows, dim]` of unit norm.
         min_similarity: least cosine of a pair.
+        check: called before each search; ends the work by raising an exception.
     """
-    pairs = [
-        pair
-        for start in range(0, len(rows), BLOCK)
-        for pair in _pairs(search, rows, np.arange(start, min(start + BLOCK, len(rows))), min_similarity)
-    ]
-    first, second = (np.concatenate(ends) for ends in zip(*pairs))
-    graph = coo_array((np.ones(len(first), bool), (first, second)), shape=(len(rows), len(rows)))
-    _, group = connected_components(graph, directed=False)
+    pairs, count = [], 0
+    for start in range(0, len(rows), BLOCK):
+        for pair in _pairs(
+            search, rows, np.arange(start, min(start + BLOCK, len(rows))), min_similarity, check
+        ):
+            pairs.append(pair)
+            count += len(pair[0])
+            if count > MOST_PAIRS:
+                pairs = [_fewest(_group(pairs, len(rows)))]
+                count = len(pairs[0][0])
+    group = _group(pairs, len(rows))
     order = np.argsort(group, kind="stable")
     members = np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
     return sorted((one for one in members if len(one) > 1), key=lambda one: (-len(one), one[0]))
 
 
-def _pairs(search, rows, queries, min_similarity):
+def _group(pairs, rows):
+    """Returns the number of the group that each row is in, by the pairs that connect them."""
+    first, second = (np.concatenate(ends) for ends in zip(*pairs))
+    graph = coo_array((np.ones(len(first), bool), (first, second)), shape=(rows, rows))
+    return connected_components(graph, directed=False)[1]
+
+
+def _fewest(group):
+    """Returns pairs, at most one a row, that connect the same groups."""
+    leader = np.unique(group, return_index=True)[1][group]
+    others = np.flatnonzero(leader != np.arange(len(group)))
+    return leader[others], others
+
+
+def _pairs(search, rows, queries, min_similarity, check):
     """Yields the pairs of similar rows of which the first is a query."""
     k = NEIGHBORS
     while len(queries):
-        found = search.search(rows[queries], min(k, len(rows)))
-        similar = (found.index >= 0) & (found.similarity >= min_similarity)
-        # Where all neighbours are similar, there may be more.
-        more = similar.all(axis=1) & (found.index.shape[1] < len(rows))
-        done = similar & ~more[:, None]
-        yield np.repeat(queries, done.sum(axis=1)), found.index[done]
-        queries, k = queries[more], 4 * k
+        more = []
+        for some in np.split(queries, np.arange(0, len(queries), max(1, MOST_FOUND // k))[1:]):
+            if check:
+                check()
+            found = search.search(rows[some], min(k, len(rows)))
+            similar = (found.index >= 0) & (found.similarity >= min_similarity)
+            # Where all neighbours are similar, there may be more.
+            unfinished = similar.all(axis=1) & (found.index.shape[1] < len(rows))
+            done = similar & ~unfinished[:, None]
+            yield np.repeat(some, done.sum(axis=1)), found.index[done]
+            more.append(some[unfinished])
+        queries, k = np.concatenate(more), 4 * k

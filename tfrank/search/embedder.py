@@ -1,6 +1,5 @@
 """The model of an index: a SavedModel that embeds image files."""
 
-import hashlib
 import os
 import shutil
 from collections.abc import Sequence
@@ -10,7 +9,8 @@ import tensorflow as tf
 
 from tfrank.common import files
 from tfrank.common.checks import InputError
-from tfrank.export.saved_model import CONTENTS, loading
+from tfrank.export.fingerprint import fingerprint
+from tfrank.export.saved_model import loading
 
 # Number of images that the model embeds at a time.
 BATCH = 32
@@ -25,7 +25,7 @@ class Embedder:
             other machines or run Python is refused before it is loaded.
 
     Attributes:
-        fingerprint: 16 hexadecimal digits of the SHA-256 of the SavedModel's files.
+        fingerprint: 16 hexadecimal digits that stand for what the SavedModel computes.
         dim: dimension of the embeddings.
 
     Raises:
@@ -33,10 +33,10 @@ class Embedder:
     """
 
     def __init__(self, folder: str, *, trusted: bool = False):
-        with loading(folder, trusted=trusted):
+        with loading(folder, trusted=trusted) as path:
             self.folder, self.fingerprint = folder, fingerprint(folder)
             # The model is held, since the signature alone does not keep the variables alive.
-            self._model = tf.saved_model.load(folder)
+            self._model = tf.saved_model.load(path)
             if "encoded" not in self._model.signatures:
                 raise ValueError(
                     "it does not take image files; a head on the embeddings of another model does so once it"
@@ -66,19 +66,19 @@ def saved_model_of(path: str) -> str:
     raise InputError(f"--model has no SavedModel: {path}. Give the folder of a run, or a SavedModel.")
 
 
-def fingerprint(folder: str) -> str:
-    """Returns 16 hexadecimal digits of the SHA-256 of the files of a SavedModel."""
-    digest = hashlib.sha256()
-    for here, folders, names in os.walk(folder):
-        folders.sort()
-        for name in sorted(names):
-            path = os.path.join(here, name)
-            # Neither changes the embeddings: TensorFlow writes the one anew with each export.
-            if name not in ("fingerprint.pb", CONTENTS):
-                digest.update(os.path.relpath(path, folder).encode())
-                with open(path, "rb") as file:
-                    digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()[:16]
+def check_model(folder: str, expected: str) -> None:
+    """Raises InputError if there is a folder, and it has no SavedModel of that fingerprint."""
+    if not os.path.isdir(folder):
+        return
+    try:
+        found = fingerprint(folder)
+    except InputError:
+        found = ""
+    if found != expected:
+        raise InputError(
+            f"{folder} is damaged, or is another model than the one that made the embeddings. Put that one"
+            " back, or make the index again with tfrank-index, in another folder."
+        )
 
 
 def copy_model(source: str, target: str) -> None:

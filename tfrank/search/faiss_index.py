@@ -1,24 +1,46 @@
-"""An index for approximate search by FAISS, for machines without ScaNN. It has the calls of `ScannIndex`."""
+"""An index for approximate search by FAISS, for machines without ScaNN.
+
+Its files are arrays and their checksums. FAISS' own format is not used: it can name other files, which FAISS
+opens for writing.
+"""
 
 import hashlib
 import importlib.util
-import json
+import io
 import math
 import os
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfrank.common import checks, files
+from tfrank.common import checks, files, json_files
 from tfrank.common.checks import InputError
-from tfrank.evaluation.search.exhaustive import exact, share_found
+from tfrank.common.json_files import record, text
+from tfrank.evaluation.search.depths import DEPTHS, Sample, depth_for, held_out, new_queries, recall_of
+from tfrank.evaluation.search.exhaustive import exact
 from tfrank.evaluation.search.neighbors import Neighbors
 
 # Files of a saved index.
-SETTINGS, CELLS, IDS, NUMBERS = "faiss.json", "faiss.index", "ids.npy", "numbers.npy"
+SETTINGS, CENTRES, CELLS, IDS = "faiss_cells.json", "centres.npy", "cells.npy", "ids.npy"
+AGAIN = "Make the index again."
 REMEDY = "Install the extra: pip install 'tfrank[faiss]'"
-# Number of queries on which the recall is measured, and the factor by which the searched cells grow.
-SAMPLE, GROWTH = 1000, 1.25
+# The factor by which the searched cells grow until the recall is reached.
+GROWTH = 1.25
+
+
+class Depth(NamedTuple):
+    """How deep the index looks for k neighbours.
+
+    Attributes:
+        k: the number of neighbours.
+        cells_to_search: number of cells searched for a query.
+        recall: the measured share of the exact k nearest that were found, for a sample of queries.
+    """
+
+    k: int
+    cells_to_search: int
+    recall: float
 
 
 class Settings(NamedTuple):
@@ -26,19 +48,36 @@ class Settings(NamedTuple):
 
     Attributes:
         cells: number of cells that the rows are divided into.
-        cells_to_search: number of cells searched for a query.
-        k: the number of neighbours for which recall was measured.
-        recall: the measured share of the exact k nearest that were found, for a sample of queries.
+        depths: by ascending k, how deep the index looks for up to so many neighbours. It searches all cells
+            for more.
     """
 
     cells: int
-    cells_to_search: int
-    k: int
-    recall: float
+    depths: tuple[Depth, ...]
+
+
+_DEPTH = record(
+    {
+        "k": json_files.whole(1),
+        "cells_to_search": json_files.whole(1, 2**24),
+        "recall": json_files.real(0, 1),
+    }
+)
+_SETTINGS = record(
+    {
+        "settings": record(
+            {
+                "cells": json_files.whole(1, 2**24),
+                "depths": json_files.list_of(_DEPTH, at_most=100),
+            }
+        ),
+        "sha256": record({name: text("[0-9a-f]{64}") for name in (CENTRES, CELLS, IDS)}),
+    }
+)
 
 
 class FaissIndex:
-    """A gallery of embeddings and their ids, in order, that can change and is searched by FAISS.
+    """A gallery of embeddings and their ids, in order, that is searched by FAISS.
 
     The rows are divided into cells by k-means (FAISS' IndexIVFFlat). A query is compared with the rows of the
     nearest cells.
@@ -48,57 +87,61 @@ class FaissIndex:
         settings: the settings of the search, and the measured recall.
     """
 
-    def __init__(self, ids: np.ndarray, settings: Settings, index: Any, numbers: np.ndarray):
-        """Called by `build` and `load`; `numbers` has FAISS' number of each row, ascending."""
-        self.ids, self.settings, self._index, self._numbers = ids, settings, index, numbers
+    def __init__(self, ids: np.ndarray, settings: Settings, index: Any, cells: np.ndarray):
+        """Called by `build` and `load`; `cells` has the cell of each row."""
+        self.ids, self.settings, self._index, self._cells = ids, settings, index, cells
 
     @classmethod
     def build(
-        cls, embeddings: np.ndarray, *, ids: np.ndarray, target_recall: float = 0.99, k: int = 10
+        cls,
+        embeddings: np.ndarray,
+        *,
+        ids: np.ndarray,
+        target_recall: float = 0.99,
+        k: Sequence[int] = DEPTHS,
     ) -> "FaissIndex":
-        """Builds an index whose measured recall reaches a target.
+        """Builds an index whose measured recall reaches a target for several numbers of neighbours.
 
-        A sample of the rows is searched among the others, exactly for comparison. The number of searched
-        cells grows by a quarter at a time until the target is reached.
+        A sample of the rows, and points near them, are searched for before these rows are added. For each k,
+        the number of searched cells grows by a quarter at a time until the target is reached.
 
         Args:
             embeddings: `[rows, dim]` float32 of unit norm.
             ids: `[rows]` unique strings.
             target_recall: above 0, up to 1.
-            k: number of neighbours for the target.
+            k: numbers of neighbours for the target. A search takes the cells of the next larger one.
 
         Raises:
             InputError: FAISS cannot be imported, or an argument is out of range.
         """
         target = checks.number("target_recall", target_recall, above=0, at_most=1)
+        ks = checks.sequence("k", k, checks.integer, at_least=1)
         faiss, rows = _faiss(), np.ascontiguousarray(embeddings, np.float32)
         cells = max(1, round(math.sqrt(len(rows))))
         index = faiss.index_factory(rows.shape[1], f"IVF{cells},Flat", faiss.METRIC_INNER_PRODUCT)
         index.cp.spherical = True
-        index.train(rows)
-        index.add(rows)
-        settings = Settings(cells, math.ceil(cells / 20), checks.integer("k", k, at_least=1), math.nan)
-        built = cls(ids, settings, index, np.arange(len(rows)))
-        built._widen(rows, target)
-        return built
+        stay, chosen = held_out(len(rows))
+        gallery, sample = rows[stay], new_queries(rows[chosen], rows[stay])
+        index.train(gallery)
+        tried = cls(ids[stay], Settings(cells, ()), index, _filled(index, gallery, np.full(len(stay), -1)))
+        depths = tried._tuned(gallery, sorted({min(k, len(stay)) for k in ks}), target, sample)
+        index.reset()
+        return cls(ids, Settings(cells, depths), index, _filled(index, rows, np.full(len(rows), -1)))
 
-    def _widen(self, rows: np.ndarray, target: float) -> None:
-        """Searches more cells until the recall on a sample of the rows reaches the target."""
-        sample = np.sort(np.random.default_rng(0).permutation(len(rows))[:SAMPLE])
-        k = min(self.settings.k, len(rows) - 1)
-        nearest = exact(rows[sample], rows, k, sample)
-        while True:
-            # One more, since each row finds itself.
-            found = self.search(rows[sample], k + 1)
-            others = np.argsort(found.index == sample[:, None], axis=1, kind="stable")[:, :k]
-            found = Neighbors(*(np.take_along_axis(values, others, axis=1) for values in found))
-            recall = share_found(found, nearest, rows[sample], rows, sample)
-            self.settings = self.settings._replace(recall=recall)
-            cells, searched = self.settings.cells, self.settings.cells_to_search
-            if recall >= target or searched == cells:
-                return
-            wider = min(cells, math.ceil(GROWTH * searched))
-            self.settings = self.settings._replace(cells_to_search=wider)
+    def _tuned(self, rows: np.ndarray, ks: Sequence[int], target: float, sample: Sample) -> tuple[Depth, ...]:
+        """The first depth that reaches the target as the number of searched cells grows, for each k."""
+        nearest = exact(sample.queries, rows, ks[-1])
+        cells, searched, depths = self.settings.cells, math.ceil(self.settings.cells / 20), []
+        for k in ks:
+            of_k = Neighbors(nearest.index[:, :k], nearest.similarity[:, :k])
+            while True:
+                found = self._searched(sample.queries, k, searched)
+                recall = recall_of(found, of_k, sample, rows)
+                if recall >= target or searched == cells:
+                    break
+                searched = min(cells, math.ceil(GROWTH * searched))
+            depths.append(Depth(k, searched, recall))
+        return tuple(depths)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -113,60 +156,112 @@ class FaissIndex:
             k: number of neighbours; more than the gallery has means all.
         """
         queries, k = np.ascontiguousarray(queries, np.float32), min(k, len(self))
-        similarity, number = self._by_faiss(queries, k, self.settings.cells_to_search)
+        depth = depth_for(self.settings.depths, k)
+        return self._searched(queries, k, depth.cells_to_search if depth else self.settings.cells)
+
+    def _searched(self, queries, k, cells):
+        similarity, number = self._by_faiss(queries, k, cells)
         if len(short := np.flatnonzero((number < 0).any(axis=1))):
             similarity[short], number[short] = self._by_faiss(queries[short], k, self.settings.cells)
-        return Neighbors(np.searchsorted(self._numbers, number), similarity)
+        return Neighbors(number, similarity)
 
     def _by_faiss(self, queries, k, cells):
-        return self._index.search(queries, k, params=_faiss().SearchParametersIVF(nprobe=cells))
-
-    def add(self, embeddings: np.ndarray, ids: np.ndarray) -> None:
-        """Appends rows, `[rows, dim]` of unit norm, with new ids."""
-        first = int(self._numbers.max(initial=-1)) + 1
-        numbers = np.arange(first, first + len(ids))
-        self._index.add_with_ids(np.ascontiguousarray(embeddings, np.float32), numbers)
-        self.ids, self._numbers = np.concatenate([self.ids, ids]), np.append(self._numbers, numbers)
-
-    def delete(self, ids: np.ndarray) -> None:
-        """Deletes the rows of these ids; later rows move up."""
-        gone = np.isin(self.ids, ids)
-        self._index.remove_ids(self._numbers[gone])
-        self.ids, self._numbers = self.ids[~gone], self._numbers[~gone]
+        # PyTorch's part of FAISS, once imported, has put another `search` there, which takes no parameters.
+        search = getattr(self._index, "search_numpy", self._index.search)
+        return search(queries, k, params=_faiss().SearchParametersIVF(nprobe=cells))
 
     def save(self, folder: str) -> None:
-        """Writes the index to a new folder."""
+        """Writes the index, but for the embeddings, to a new folder."""
         files.make_folder(folder)
-        _faiss().write_index(self._index, os.path.join(folder, CELLS))
-        np.save(os.path.join(folder, IDS), self.ids, allow_pickle=False)
-        np.save(os.path.join(folder, NUMBERS), self._numbers, allow_pickle=False)
-        digests = {name: _digest(os.path.join(folder, name)) for name in (CELLS, IDS, NUMBERS)}
-        files.write_json(
-            os.path.join(folder, SETTINGS), {"settings": self.settings._asdict(), "sha256": digests}
-        )
+        centres = self._index.quantizer.reconstruct_n(0, self.settings.cells)
+        digests = {}
+        for name, array in ((CENTRES, centres), (CELLS, self._cells), (IDS, self.ids)):
+            data = io.BytesIO()
+            np.save(data, array, allow_pickle=False)
+            digests[name] = hashlib.sha256(data.getbuffer()).hexdigest()
+            with files.atomic_write(os.path.join(folder, name)) as file:
+                file.write(data.getbuffer())
+        depths = [depth._asdict() for depth in self.settings.depths]
+        tree = {"settings": {"cells": self.settings.cells, "depths": depths}, "sha256": digests}
+        files.write_json(os.path.join(folder, SETTINGS), tree)
 
     @classmethod
-    def load(cls, folder: str) -> "FaissIndex":
-        """Loads the index of a folder, whose checksums are verified first.
+    def load(cls, folder: str, embeddings: np.ndarray, ids: np.ndarray) -> "FaissIndex":
+        """Makes the index of a folder again, with the rows of now.
+
+        Rows that were there when it was built are in the cells that the folder has for their ids. Others are
+        put into the nearest cells.
+
+        Args:
+            folder: the folder.
+            embeddings: `[rows, dim]` float32 of unit norm.
+            ids: `[rows]` unique strings.
 
         Raises:
             InputError: the index is damaged, or FAISS cannot be imported.
         """
         faiss = _faiss()
         try:
-            with open(os.path.join(folder, SETTINGS)) as file:
-                stored = json.load(file)
-            for name, digest in stored["sha256"].items():
-                if _digest(os.path.join(folder, name)) != digest:
-                    raise ValueError(f"checksum of {name}")
-            ids, numbers = (
-                np.load(os.path.join(folder, name), allow_pickle=False) for name in (IDS, NUMBERS)
-            )
-            return cls(
-                ids, Settings(**stored["settings"]), faiss.read_index(os.path.join(folder, CELLS)), numbers
-            )
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise InputError(f"{folder} is damaged ({error}). Make the index again.") from None
+            settings, (centres, cells, known) = _read(folder, embeddings.shape[1])
+        except InputError:
+            raise
+        except (OSError, ValueError, TypeError) as error:
+            raise InputError(f"{folder} is damaged ({error}). {AGAIN}") from None
+        quantizer = faiss.IndexFlatIP(embeddings.shape[1])
+        quantizer.add(centres)
+        index = faiss.IndexIVFFlat(quantizer, *centres.shape[::-1], faiss.METRIC_INNER_PRODUCT)
+        order = np.argsort(known)
+        place = order[np.minimum(np.searchsorted(known, ids, sorter=order), len(known) - 1)]
+        rows = np.ascontiguousarray(embeddings, np.float32)
+        return cls(
+            ids, settings, index, _filled(index, rows, np.where(known[place] == ids, cells[place], -1))
+        )
+
+
+def _filled(index: Any, rows: np.ndarray, cells: np.ndarray) -> np.ndarray:
+    """Adds rows to their cells, where -1 stands for the nearest; returns the cell of each row."""
+    new, cells = cells < 0, cells.astype(np.int64)
+    if new.any():
+        cells[new] = index.quantizer.search(rows[new], 1)[1][:, 0]
+    numbers = np.arange(len(rows))
+    index.add_core(len(rows), *map(_faiss().swig_ptr, (rows, numbers, cells)))
+    return cells
+
+
+def _read(folder: str, dim: int) -> tuple[Settings, list[np.ndarray]]:
+    """Returns the settings, centres, cells and ids of a folder, whose checksums are verified first.
+
+    Raises:
+        OSError, ValueError, TypeError: a file is missing or damaged, or they do not fit each other.
+    """
+    stored = json_files.read(SETTINGS, _SETTINGS, AGAIN, below=folder)
+    depths = tuple(Depth(**depth) for depth in stored["settings"]["depths"])
+    settings = Settings(stored["settings"]["cells"], depths)
+    arrays = [_array(folder, name, stored["sha256"][name]) for name in (CENTRES, CELLS, IDS)]
+    centres, cells, ids = arrays
+    if (
+        centres.shape != (settings.cells, dim)
+        or centres.dtype != np.float32
+        or not np.isfinite(centres).all()
+    ):
+        raise ValueError(f"{CENTRES} has other cells than {SETTINGS}")
+    if cells.ndim != 1 or cells.dtype != np.int64 or ids.shape != cells.shape or ids.dtype.kind != "U":
+        raise ValueError(f"{CELLS} and {IDS} do not fit each other")
+    if not len(cells) or not 0 <= cells.min() <= cells.max() < settings.cells:
+        raise ValueError(f"{CELLS} names cells that do not exist")
+    return settings, arrays
+
+
+def _array(folder: str, name: str, digest: str) -> np.ndarray:
+    """Reads an array of a folder; raises ValueError if it is damaged."""
+    with files.open_below(folder, name) as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+            raise ValueError(f"the checksum of {name} differs")
+        file.seek(0)
+        try:
+            return files.load_array(file)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
 
 
 def faiss_problem() -> str:
@@ -181,8 +276,3 @@ def _faiss() -> Any:
     import faiss
 
     return faiss
-
-
-def _digest(path):
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""The images that are put into an index: those of a folder, of the lines of a CSV file, or of records."""
+"""The images that are put into an index: those of a folder, of a table (CSV, parquet), or of records."""
 
 import contextlib
 import functools
@@ -7,29 +7,32 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv
 
+from tfrank.common import files
 from tfrank.common.checks import InputError
+from tfrank.data.prepare.archives import is_archive
 from tfrank.data.record_folder import load_summary, open_split
 from tfrank.data.records import RecordReader, class_text, encoded_image
-from tfrank.data.sources.folder import HEIC, SUFFIXES
+from tfrank.data.sources.tables import TEXTS, read_images
+from tfrank.data.sources.walk import SUFFIXES, Walk, is_ours
 from tfrank.search.store import COLUMNS
 
-# Columns of a CSV file that the index fills in itself.
-_OWN = set(COLUMNS) - {"id", "path", "label"} | {"embedding"}
+# Columns of a table that the index fills in itself.
+OWN = {*COLUMNS, "embedding"} - set(TEXTS)
 
 
 class Listed(NamedTuple):
-    """An image to put into an index.
+    """An image to put into an index, or a folder that cannot be read.
 
     Attributes:
-        id: unique text; by default the path relative to the folder, or to the CSV file.
-        path: of the image file; for a record the shard and the record's first byte.
+        id: unique text; by default the path relative to the folder, or to the table. That of a folder ends
+            in a slash, and `read` raises the error. Bytes of a name that are no UTF-8 are written as \\xe9.
+        path: of the image file, absolute, as `files.text_of` gives it; for a record the shard and the
+            record's first byte.
         label: its class; "" if unknown. In a folder, the name of the folder inside it that holds the image.
-        others: further columns of a CSV file, by name; for a record its `split`.
+        others: further columns of a table, by name; for a record its `split`.
         read: returns the bytes of the image file.
-        size: number of bytes of the file or record; -1 if the file does not exist.
+        size: number of bytes of the file or record; -1 if it is not known.
         modified: when the file was changed last, in nanoseconds since 1970; for a record its checksum.
     """
 
@@ -41,13 +44,30 @@ class Listed(NamedTuple):
     size: int
     modified: int
 
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a folder that cannot be read."""
+        return self.id.endswith("/")
+
+    def is_gone(self) -> bool:
+        """Returns whether there is no such file any more; a link that leads nowhere is not gone."""
+        if self.size >= 0:
+            return False
+        try:
+            os.lstat(files.path_of(self.path))
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:
+            pass
+        return False
+
 
 def listed_images(source: str) -> list[Listed]:
-    """Lists the images of a folder, with all folders inside it, of a CSV file, or of records, in order.
+    """Lists the images of a folder, with all folders inside it, of a table, or of records, in order.
 
-    A CSV file has a column `path`, relative to the file, and may have `id`, `label` and any others, which
-    become columns of the index. Hidden files and folders are left out. Of a folder of records, as `prepare`
-    writes it, all splits are listed.
+    A table, CSV or parquet, has a column `path`, relative to the file, and may have `id`, `label` and any
+    others, which become columns of the index. What is an image of a folder is said at `data.sources.walk`;
+    what is left out is printed. Of a folder of records, as `prepare` writes it, all splits are listed.
 
     Raises:
         InputError: the source does not exist or has no image, or an id occurs twice.
@@ -65,8 +85,10 @@ def listed_images(source: str) -> list[Listed]:
 
 def _kind_of(source: str) -> Callable[[str], Iterator[Listed]]:
     """Returns the function that lists the images of a source."""
+    if is_archive(source):
+        raise InputError(f"{source} is an archive. Unpack it and give the folder.")
     if os.path.isfile(source):
-        return _of_csv
+        return _of_table
     return _of_records if load_summary(source) else _of_folder
 
 
@@ -76,12 +98,16 @@ def _of_records(folder: str) -> Iterator[Listed]:
         reader = RecordReader(index)
         _, firsts, classes = np.unique(index.label, return_index=True, return_inverse=True)
         labels = [class_text(serialized) for serialized in reader.read(firsts)]
+        shards = [files.text_of(os.path.abspath(shard)) for shard in index.shards]
         for row, image_id in enumerate(index.id):
-            path = f"{index.shards[index.shard[row]]}:{index.offset[row]}"
-            size, checksum = int(index.length[row]), int(index.checksum[row])
-            read = functools.partial(_read_record, reader, row)
             yield Listed(
-                image_id.decode(), path, labels[classes[row]], {"split": split}, read, size, checksum
+                files.text_of(os.fsdecode(image_id)),
+                f"{shards[index.shard[row]]}:{index.offset[row]}",
+                labels[classes[row]],
+                {"split": split},
+                functools.partial(_read_record, reader, row),
+                int(index.length[row]),
+                int(index.checksum[row]),
             )
 
 
@@ -95,40 +121,36 @@ def _of_folder(folder: str) -> Iterator[Listed]:
         raise InputError(
             f"--images does not exist: {folder}. Give a folder of images or records, or a CSV file."
         )
-    heic = 0
-    for here, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            path = os.path.join(here, name)
-            inside = os.path.relpath(path, folder)
-            heic += name.lower().endswith(HEIC)
-            if name.lower().endswith(SUFFIXES) and not name.startswith("."):
-                label = os.path.basename(os.path.dirname(inside))
-                yield _listed(inside.replace(os.sep, "/"), path, label, {})
-    if heic:
-        print(f"{heic:,} HEIC files are left out. Convert them to JPEG.")
+    if is_ours(folder):
+        raise InputError(f"{folder} is an index or a run. Give the folder of the images that it was made of.")
+    unread = []
+
+    def unreadable(inside, error):
+        if not inside:
+            raise InputError(f"Cannot read the folder {folder} ({error.strerror}).") from None
+        path = os.path.join(folder, inside)
+        unread.append(_listed(f"{inside}/", path, "", {})._replace(read=functools.partial(_fail, error)))
+
+    walk = Walk(folder, unreadable)
+    for inside in walk.images():
+        label = os.path.basename(os.path.dirname(inside))
+        yield _listed(inside, os.path.join(folder, inside), label, {})
+    yield from unread
+    for line in walk.left_out():
+        print(line, flush=True)
 
 
-def _of_csv(path: str) -> Iterator[Listed]:
-    try:
-        # Numbers as ids and labels stay the text that they are: 007.
-        texts = dict.fromkeys(("path", "id", "label"), pa.string())
-        table = pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(column_types=texts))
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"Cannot read {path} ({str(error).splitlines()[0]}).") from None
-    if "path" not in table.column_names:
-        raise InputError(f"{path} has no column `path`. Its columns are: {', '.join(table.column_names)}.")
-    if own := _OWN & set(table.column_names):
-        raise InputError(
-            f"{path} has the column `{min(own)}`, which the index fills in itself. Rename it or leave it out."
-        )
+def _fail(error):
+    raise error
+
+
+def _of_table(path: str) -> Iterator[Listed]:
     folder = os.path.dirname(os.path.abspath(path))
-    for row in table.to_pylist():
-        place, image_id = str(row.pop("path")), row.pop("id", None)
-        label = row.pop("label", None)
-        full = os.path.normpath(os.path.join(folder, place))
-        text = place if image_id is None else str(image_id)
-        yield _listed(text, full, "" if label is None else str(label), row)
+    for table in read_images(path, OWN):
+        for row in table.to_pylist():
+            place = row.pop("path")
+            full = os.path.normpath(os.path.join(folder, place))
+            yield _listed(row.pop("id", place), full, row.pop("label", ""), row)
 
 
 def _listed(image_id, path, label, others):
@@ -137,9 +159,10 @@ def _listed(image_id, path, label, others):
     with contextlib.suppress(OSError):
         status = os.stat(path)
         size, modified = status.st_size, status.st_mtime_ns
-    return Listed(image_id, path, label, others, functools.partial(_read, path), size, modified)
+    texts = (files.text_of(text) for text in (image_id, os.path.abspath(path), label))
+    return Listed(*texts, others, functools.partial(_read, path), size, modified)
 
 
 def _read(path):
-    with open(path, "rb") as file:
+    with files.open_regular(path) as file:
         return file.read()

@@ -1,23 +1,23 @@
 """An index that is open for search."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from tfrank.common import checks
+from tfrank.common import checks, files
 from tfrank.common.checks import InputError
 from tfrank.data.prepare.image_files import BadImage, checked_image
 from tfrank.evaluation.evaluate_arrays import unit_rows
 from tfrank.evaluation.search.exhaustive import exact
 from tfrank.evaluation.search.neighbors import Neighbors
-from tfrank.export.saved_model import exported_contents
 from tfrank.search import duplicates, structure
 from tfrank.search.building import SHORTER_SIDE
-from tfrank.search.embedder import Embedder
+from tfrank.search.embedder import Embedder, check_model
 from tfrank.search.filters import rows_where
+from tfrank.search.matches import matches_of, stated_by
 from tfrank.search.store import Contents, Store, Version
 
 # Images at least as similar as this are taken for duplicates: copies in another size or compression.
@@ -35,8 +35,9 @@ class Found(NamedTuple):
         ids: their ids.
         similarities: `[found]` float32, the cosine.
         metadata: their columns, each a dict by name.
-        matches: for each "match", "perhaps" or "no", by the thresholds of the model; "" if it has none.
+        matches: for each "match", "perhaps" or "no"; "" if nothing can be promised.
         version: number of the version of the index that was searched.
+        promise: what a match promises in an index of this size, or why there is none.
     """
 
     ids: list[str]
@@ -44,6 +45,7 @@ class Found(NamedTuple):
     metadata: list[dict[str, Any]]
     matches: list[str]
     version: int
+    promise: str
 
 
 class SearchIndex:
@@ -59,8 +61,7 @@ class SearchIndex:
         table: the columns of the images but for the embeddings, a `pyarrow.Table`.
         ids: `[rows]` ids of the images.
         embeddings: `[rows, dim]` float32 of unit norm.
-        thresholds: the thresholds "match" and "perhaps" of the model, each with its `similarity`; {} if it
-            was exported without any.
+        matches: from which similarity on results are called a match, see `tfrank.search.matches`.
 
     Raises:
         InputError: the folder is no index, or is damaged.
@@ -69,15 +70,20 @@ class SearchIndex:
     def __init__(self, folder: str, *, trusted: bool = False, before: "SearchIndex | None" = None):
         self.store = Store(folder)
         self.version, self._contents = _read(self.store, before and before._contents)
+        self.store.check_regular("models", self.version.model)
         self.table, self.embeddings = self._contents.table, self._contents.rows
         self.ids = np.array(self.table.column("id").to_pylist())
         self._row_of = {key: row for row, key in enumerate(self.ids.tolist())}
         self._structure = structure.opened(
             self.store, self.version, self.ids, self.embeddings, before and before._structure
         )
-        self.thresholds = exported_contents(self._model_folder()).get("thresholds", {})
-        same_model = before is not None and before.version.model == self.version.model
-        self._trusted, self._embedder = trusted, before._embedder if same_model else None
+        same = before if before is not None and before.version.model == self.version.model else None
+        if same is None:
+            check_model(self._model_folder(), self.version.model)
+        self._trusted, self._embedder = trusted, same and same._embedder
+        labels = [label or "" for label in self.table.column("label").to_pylist()]
+        stated = stated_by(self._model_folder())
+        self.matches = matches_of(stated, self.embeddings, labels, same and same.matches)
 
     def __len__(self) -> int:
         return self.version.rows
@@ -169,7 +175,7 @@ class SearchIndex:
         name = image if isinstance(image, str) else "The image"
         try:
             if isinstance(image, str):
-                with open(image, "rb") as file:
+                with files.open_regular(image) as file:
                     image = file.read()
             return checked_image(image, shorter_side=SHORTER_SIDE).encoded
         except BadImage as error:
@@ -206,24 +212,26 @@ class SearchIndex:
 
     def _found(self, rows, similarities):
         metadata = self.table.take(pa.array(rows, pa.int64())).to_pylist()
-        matches = [self._match(similarity) for similarity in similarities.tolist()]
-        return Found(self.ids[rows].tolist(), similarities, metadata, matches, self.version.number)
-
-    def _match(self, similarity):
-        for name in ("match", "perhaps"):
-            if name in self.thresholds and similarity >= self.thresholds[name]["similarity"]:
-                return name
-        return "no" if self.thresholds else ""
+        matches = [self.matches.of(similarity) for similarity in similarities.tolist()]
+        ids = self.ids[rows].tolist()
+        return Found(ids, similarities, metadata, matches, self.version.number, self.matches.sentence)
 
     def _row(self, image_id):
         if image_id not in self._row_of:
             raise InputError(f"The index has no image {image_id!r}.")
         return self._row_of[image_id]
 
-    def duplicates(self, min_similarity: float = DUPLICATE) -> list[list[str]]:
-        """Returns groups of images that are connected by at least this similarity, the largest first."""
+    def duplicates(
+        self, min_similarity: float = DUPLICATE, check: Callable[[], None] | None = None
+    ) -> list[list[str]]:
+        """Returns groups of images that are connected by at least this similarity, the largest first.
+
+        Args:
+            min_similarity: least cosine, -1 to 1.
+            check: called every second or so; ends the search by raising an exception.
+        """
         checks.number("min_similarity", min_similarity, at_least=-1, at_most=1)
-        found = duplicates.groups(self._structure, self.embeddings, min_similarity)
+        found = duplicates.groups(self._structure, self.embeddings, min_similarity, check)
         return [self.ids[rows].tolist() for rows in found]
 
 

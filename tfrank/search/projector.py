@@ -1,5 +1,6 @@
 """Files for TensorBoard's embedding projector: vectors, metadata, and a sprite of small images."""
 
+import io
 import math
 import os
 
@@ -28,7 +29,8 @@ def write(index: SearchIndex, folder: str, most: int = MOST) -> int:
     files.make_folder(folder)
     count = min(most, len(index))
     rows = np.arange(count) * len(index) // count
-    np.savetxt(os.path.join(folder, VECTORS), index.embeddings[rows], fmt="%.6g", delimiter="\t")
+    with files.atomic_write(os.path.join(folder, VECTORS)) as file:
+        np.savetxt(file, index.embeddings[rows], fmt="%.6g", delimiter="\t")
     with files.atomic_write(os.path.join(folder, METADATA), "w") as file:
         columns = [name for name in index.table.column_names if name != "path"]
         lines = [columns, *index.table.select(columns).take(rows).to_pylist()]
@@ -38,7 +40,7 @@ def write(index: SearchIndex, folder: str, most: int = MOST) -> int:
     sprite = Image.new("RGB", (SIDE * math.ceil(math.sqrt(count)),) * 2, "white")
     for number, image_id in enumerate(index.ids[rows].tolist()):
         row, column = divmod(number, sprite.width // SIDE)
-        sprite.paste(_small(index.thumbnail(image_id)), (SIDE * column, SIDE * row))
+        sprite.paste(_small(index, image_id), (SIDE * column, SIDE * row))
     with files.atomic_write(os.path.join(folder, SPRITE)) as file:
         sprite.save(file, "png")
     config = projector.ProjectorConfig()
@@ -54,9 +56,11 @@ def _cell(value: object) -> str:
     return " ".join(str("" if value is None else value).split())
 
 
-def _small(path: str) -> Image.Image:
+def _small(index: SearchIndex, image_id: str) -> Image.Image:
     """Returns a thumbnail on a white square; the square alone if there is no thumbnail."""
-    if not os.path.exists(path):
+    try:
+        data = index.store.read_thumbnail(image_id)
+    except OSError:
         return Image.new("RGB", (SIDE, SIDE), "white")
-    with Image.open(path) as image:
+    with Image.open(io.BytesIO(data)) as image:
         return ImageOps.pad(image.convert("RGB"), (SIDE, SIDE), color="white")

@@ -2,10 +2,11 @@
 
 CURRENT                     number of the current version
 versions/3.json             what version 3 consists of
-embeddings-000001.parquet   rows of images; never changed once written
-search-3/                   the search structure that was built for version 3, if it needs one
+embeddings-<digest>.parquet rows of images, by the SHA-256 of the file: a name never stands for other rows
+search-3-<random>/          the search structure that was built for version 3, if it needs one
 models/<fingerprint>/       the SavedModel
 thumbnails/<digest>.jpg     by the SHA-256 of the image's id
+originals/<digest>          of images that were sent to a server, for another model
 
 A writer adds files, then the version that names them, and renames CURRENT at last. It then removes the files
 that neither the new version nor the one before needs. Killed at any moment, it leaves the old version
@@ -15,24 +16,24 @@ current, and files that the next writer uses or removes.
 import contextlib
 import dataclasses
 import hashlib
-import json
 import os
 import re
+import secrets
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from tfrank.common import files
+from tfrank.common import files, json_files, parquet_files
 from tfrank.common.checks import InputError
 
 # Number of rows of a file of embeddings; an interrupted run embeds at most as many images again.
 PART_ROWS = 1024
 # Files with less than this share of `PART_ROWS` are joined once there are more of them than `MOST_SMALL`.
 SMALL_SHARE, MOST_SMALL = 0.5, 16
-_PART = re.compile(r"embeddings-(\d{6})\.parquet")
+# Older indexes have numbers, which named other rows once a file was removed.
+_PART = re.compile(r"embeddings-(?:[0-9a-f]{32}|\d{6})\.parquet")
 # Columns that every index has; a CSV file adds others.
 COLUMNS = {
     "id": pa.string(),
@@ -42,8 +43,11 @@ COLUMNS = {
     "height": pa.int32(),
     "bytes": pa.int64(),
     "modified": pa.int64(),
+    "file_sha256": pa.string(),
 }
 MODEL_KEY = b"tfrank.model"
+# Folders whose files are written and removed.
+FOLDERS = ("versions", "models", "thumbnails", "originals")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +73,22 @@ class Version:
     root: str
     search: str = ""
     changed: int = 0
+
+
+# What a version's file may say. Fingerprints and names are no paths.
+_WORD = json_files.text(r"[A-Za-z0-9_-]{1,64}")
+PARTS = json_files.list_of(json_files.text(_PART.pattern), different=True)
+VERSION = json_files.record(
+    {
+        "number": json_files.whole(1),
+        "model": _WORD,
+        "dim": json_files.whole(1, 2**16),
+        "parts": PARTS,
+        "rows": json_files.whole(),
+        "root": json_files.text(),
+    },
+    {"search": json_files.text(r"(search-[A-Za-z0-9_-]{1,64})?"), "changed": json_files.whole()},
+)
 
 
 class Contents(NamedTuple):
@@ -106,17 +126,25 @@ class Store:
             InputError: a file of the folder is damaged.
         """
         try:
-            with open(self.path("CURRENT")) as file:
-                number = int(file.read())
-            with open(self.path("versions", f"{number}.json")) as file:
-                fields = json.load(file)
-            return Version(**{**fields, "parts": tuple(fields["parts"])})
+            with files.open_below(self.folder, "CURRENT") as file:
+                number = int(file.read(20))
+            return self._version(number)
         except FileNotFoundError as error:
             if error.filename == self.path("CURRENT"):
                 return None
             raise InputError(f"{self.folder} is damaged: {error.filename} is missing. {_AGAIN}") from None
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except InputError:
+            raise
+        except (OSError, ValueError) as error:
             raise InputError(f"{self.folder} is damaged ({error}). {_AGAIN}") from None
+
+    def _version(self, number: int) -> Version:
+        """Returns a version. Raises FileNotFoundError if there is none, or InputError if it is damaged."""
+        name = os.path.join("versions", f"{number}.json")
+        fields = json_files.read(name, VERSION, _AGAIN, below=self.folder)
+        if fields["number"] != number:
+            raise InputError(f"{self.path(name)} is damaged (it is of version {fields['number']}). {_AGAIN}")
+        return Version(**{**fields, "parts": tuple(fields["parts"])})
 
     def publish(self, version: Version, keep: Collection[str] = ()) -> None:
         """Makes a version the current one, then removes the files that no reader needs any more.
@@ -134,12 +162,11 @@ class Store:
         self._remove_unused([version] if before is None else [version, before], keep)
 
     def write_part(self, table: pa.Table, model: str) -> str:
-        """Writes a table of images and embeddings to the next file; returns its name."""
-        numbers = [int(match[1]) for name in os.listdir(self.folder) if (match := _PART.fullmatch(name))]
-        name = f"embeddings-{max(numbers, default=0) + 1:06d}.parquet"
-        table = table.replace_schema_metadata({MODEL_KEY: model.encode()})
+        """Writes a table of images and embeddings to a file named by its content; returns the name."""
+        content = parquet_files.encoded(table.replace_schema_metadata({MODEL_KEY: model.encode()}))
+        name = f"embeddings-{hashlib.sha256(content).hexdigest()[:32]}.parquet"
         with files.atomic_write(self.path(name)) as file:
-            pq.write_table(table, file, compression="zstd")
+            file.write(content)
         return name
 
     def read_part(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -149,10 +176,10 @@ class Store:
             InputError: the file is missing or damaged.
         """
         try:
-            return pq.read_table(self.path(name), columns=columns and list(columns), memory_map=False)
-        except (OSError, pa.ArrowException) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise InputError(f"{self.path(name)} is damaged ({reason}). {_AGAIN}") from None
+            with files.open_below(self.folder, name) as file:
+                return parquet_files.read(file, self.path(name), _AGAIN, columns)
+        except OSError as error:
+            raise InputError(f"{self.path(name)} is damaged ({error.strerror}). {_AGAIN}") from None
 
     def read(
         self, version: Version, columns: Sequence[str] | None = None, before: "Contents | None" = None
@@ -167,6 +194,14 @@ class Store:
         Raises:
             InputError: a file is missing or damaged.
         """
+        known = before.parts if before else {}
+        counts = [len(known[one][0]) if one in known else self.rows(one) for one in version.parts]
+        if sum(counts) != version.rows:
+            raise InputError(
+                f"{self.folder} is damaged (its files have {sum(counts):,} rows, and version {version.number}"
+                f" {version.rows:,}). {_AGAIN}"
+            )
+        most = parquet_files.bound(sum(os.path.getsize(self.path(one)) for one in version.parts))
         rows, parts, start = np.empty([version.rows, version.dim], np.float32), {}, 0
         for part in version.parts:
             if before and part in before.parts:
@@ -174,24 +209,52 @@ class Store:
                 embeddings = before.rows[place]
             else:
                 whole = self.read_part(part, columns and [*columns, "embedding"])
+                self._check_part(part, whole.schema, version)
                 table, embeddings = whole.drop_columns("embedding"), matrix(whole)
+            most -= table.nbytes + embeddings.nbytes
+            if most < 0:
+                raise InputError(f"{self.folder} is damaged (it takes too much memory). {_AGAIN}")
             place = slice(start, start + len(embeddings))
             rows[place], parts[part] = embeddings, (table, place)
             start = place.stop
+        if not np.isfinite(rows).all():
+            raise InputError(f"{self.folder} is damaged (an embedding is not finite). {_AGAIN}")
         tables = [table for table, _ in parts.values()]
         return Contents(pa.concat_tables(tables, promote_options="permissive").combine_chunks(), rows, parts)
 
+    def _check_part(self, name: str, schema: pa.Schema, version: Version) -> None:
+        """Raises InputError if a file has other columns than an index, or is by another model."""
+        kinds = {**COLUMNS, "embedding": pa.list_(pa.float32(), version.dim)}
+        wrong = [one for one in schema if not one.type.equals(kinds.get(one.name, one.type))]
+        if wrong:
+            reason = f"the column {wrong[0].name} is of type {wrong[0].type}"
+        elif missing := {"id", "embedding"} - set(schema.names):
+            reason = f"it has no column {min(missing)}"
+        elif schema.metadata.get(MODEL_KEY) != version.model.encode():
+            reason = "it is by another model"
+        else:
+            return
+        raise InputError(f"{self.path(name)} is damaged ({reason}). {_AGAIN}")
+
     def rows(self, name: str) -> int:
         """Returns the number of rows of a file of embeddings."""
-        return pq.read_metadata(self.path(name)).num_rows
+        return self._about(name)[1]
+
+    def _about(self, name: str) -> tuple[pa.Schema, int]:
+        """Returns the columns of a file of embeddings, with its metadata, and the number of its rows."""
+        try:
+            with files.open_below(self.folder, name) as file:
+                return parquet_files.schema(file, self.path(name), _AGAIN)
+        except OSError as error:
+            raise InputError(f"{self.path(name)} is damaged ({error.strerror}). {_AGAIN}") from None
 
     def unfinished(self, model: str) -> Iterator[str]:
         """Yields the names of the files that an interrupted update by the same model left."""
         named = self._named_before()
         for name in sorted(os.listdir(self.folder)):
             if _PART.fullmatch(name) and name not in named:
-                with contextlib.suppress(OSError, pa.ArrowException):
-                    if (pq.read_schema(self.path(name)).metadata or {}).get(MODEL_KEY) == model.encode():
+                with contextlib.suppress(InputError):
+                    if (self._about(name)[0].metadata or {}).get(MODEL_KEY) == model.encode():
                         yield name
 
     def _named_before(self):
@@ -199,14 +262,41 @@ class Store:
         current, named = self.current(), set()
         if current:
             for name in os.listdir(self.path("versions")):
-                if int(name.split(".")[0]) <= current.number:
-                    with open(self.path("versions", name)) as file:
-                        named |= set(json.load(file)["parts"])
+                number = name.removesuffix(".json")
+                if number.isdecimal() and int(number) <= current.number:
+                    named |= set(self._version(int(number)).parts)
         return named
 
     def thumbnail(self, image_id: str) -> str:
         """Returns the path of an image's thumbnail."""
-        return self.path("thumbnails", f"{hashlib.sha256(image_id.encode()).hexdigest()[:32]}.jpg")
+        return self.path("thumbnails", _thumbnail(image_id))
+
+    def read_thumbnail(self, image_id: str) -> bytes:
+        """Returns an image's thumbnail, a JPEG. Raises OSError if it is missing or no regular file."""
+        with files.open_below(self.folder, "thumbnails", _thumbnail(image_id)) as file:
+            return file.read()
+
+    def check_folders(self) -> None:
+        """Raises InputError if a folder of the index is a link: what is changed has to lie in the index."""
+        for name in FOLDERS:
+            if os.path.islink(self.path(name)):
+                raise InputError(f"{self.path(name)} is a link. Put the folder itself there.")
+
+    def check_regular(self, *names: str) -> None:
+        """Raises InputError if a file or folder of the index is a link or has one, or a pipe or device."""
+        try:
+            files.check_regular(self.folder, *names)
+        except OSError as error:
+            raise InputError(f"{self.folder} is damaged ({error}). {_AGAIN}") from None
+
+    def original(self, image_id: str) -> str:
+        """Returns the path of the file of an image that was sent to a server."""
+        return self.path("originals", _digest(image_id))
+
+    def read_original(self, image_id: str) -> bytes:
+        """Returns the file of an image that was sent to a server. Raises OSError if it is missing."""
+        with files.open_below(self.folder, "originals", _digest(image_id)) as file:
+            return file.read()
 
     def _remove_unused(self, versions, keep):
         parts = {name for version in versions for name in version.parts} | set(keep)
@@ -221,6 +311,19 @@ class Store:
         for folder, kept in (("versions", numbers), ("models", models)):
             for name in set(os.listdir(self.path(folder))) - kept:
                 files.remove(self.path(folder, name))
+
+
+def new_search(number: int) -> str:
+    """Returns a name for the search structure of a version that no other ever had."""
+    return f"search-{number}-{secrets.token_hex(8)}"
+
+
+def _thumbnail(image_id):
+    return f"{_digest(image_id)}.jpg"
+
+
+def _digest(image_id):
+    return hashlib.sha256(image_id.encode()).hexdigest()[:32]
 
 
 _AGAIN = "Make the index again with tfrank-index, in another folder."

@@ -11,12 +11,14 @@ import numpy as np
 from tfrank.common.devices import gpu
 from tfrank.evaluation.parallel import Gallery
 from tfrank.evaluation.search import top_k
+from tfrank.evaluation.search.depths import in_words
 from tfrank.evaluation.search.exhaustive import BLOCK_SIMILARITIES, exact
 from tfrank.evaluation.search.neighbors import Neighbors
+from tfrank.evaluation.search.scann_files import MANIFEST
 from tfrank.evaluation.search.scann_index import TREE_FROM, ScannIndex
 from tfrank.evaluation.search.scann_probe import scann_problem
 from tfrank.search.faiss_index import SETTINGS, FaissIndex, faiss_problem
-from tfrank.search.store import Store, Version
+from tfrank.search.store import Store, Version, new_search
 
 _LOG = logging.getLogger(__name__)
 
@@ -75,11 +77,12 @@ def added(index: Store, version: Version, old: Version | None, changed: int, tar
         version: a version without a search structure.
         old: the current version if it is of the same model.
         changed: number of images that were added or removed.
-        target_recall: share of the ten nearest that an approximate search finds.
+        target_recall: share of the nearest that an approximate search finds.
     """
     if version.rows < TREE_FROM:
         return version
-    if old and old.search and old.changed + changed <= MOST_CHANGED * version.rows:
+    few = old is not None and old.changed + changed <= MOST_CHANGED * version.rows
+    if old and old.search and few and readable(index, old):
         return dataclasses.replace(version, search=old.search, changed=old.changed + changed)
     kind = FaissIndex if (problem := scann_problem()) else ScannIndex
     if problem and (missing := faiss_problem()):
@@ -88,8 +91,9 @@ def added(index: Store, version: Version, old: Version | None, changed: int, tar
     held = index.read(version, ["id"])
     ids = np.array(held.table.column("id").to_pylist())
     built = kind.build(held.rows, ids=ids, target_recall=target_recall)
-    print(f"The search finds {built.settings.recall:.1%} of the ten nearest of {version.rows:,} images.")
-    name = f"search-{version.number}"
+    found = in_words(built.settings.depths)
+    print(f"Of images that are not in the index of {version.rows:,}, the search finds {found}.")
+    name = new_search(version.number)
     built.save(index.path(name))
     return dataclasses.replace(version, search=name)
 
@@ -108,12 +112,15 @@ def opened(
     """
     if not version.search:
         return Exact(rows)
+    index.check_regular(version.search)
     folder = index.path(version.search)
-    kind = FaissIndex if os.path.exists(os.path.join(folder, SETTINGS)) else ScannIndex
-    if problem := (faiss_problem if kind is FaissIndex else scann_problem)():
+    kind = _kind(folder)
+    if problem := _problem(folder, kind):
         _LOG.warning("All %d images are searched exactly. %s", version.rows, problem)
         return Exact(rows)
-    built = _shared(folder, before) or kind.load(folder)
+    if kind is FaissIndex:
+        return Approximate(folder, FaissIndex.load(folder, rows, ids), np.arange(len(ids)))
+    built = _shared(folder, before) or ScannIndex.load(folder)
     gone = built.ids[~np.isin(built.ids, ids)]
     if len(gone):
         built.delete(gone)
@@ -124,8 +131,26 @@ def opened(
     return Approximate(folder, built, order[np.searchsorted(ids, built.ids, sorter=order)])
 
 
+def readable(index: Store, version: Version) -> bool:
+    """Returns whether this version of tfrank reads the search structure of an index; also if it has none."""
+    return not version.search or _kind(index.path(version.search)) is not None
+
+
+def _kind(folder: str) -> type[FaissIndex] | type[ScannIndex] | None:
+    """Returns what made the search structure of a folder; None if this version of tfrank cannot read it."""
+    kinds = {SETTINGS: FaissIndex, MANIFEST: ScannIndex}
+    return next((kind for name, kind in kinds.items() if os.path.exists(os.path.join(folder, name))), None)
+
+
+def _problem(folder: str, kind: type[FaissIndex] | type[ScannIndex] | None) -> str:
+    """Returns why the search structure of a folder cannot be used, and what to do; "" if it can be used."""
+    if kind is None:
+        return f"{folder} is of another version of tfrank. tfrank-index makes it again."
+    return faiss_problem() if kind is FaissIndex else scann_problem()
+
+
 def _shared(folder: str, before: Structure | None) -> ScannIndex | None:
     """Returns a copy of an open structure that may change without changing the other; None if it cannot."""
     if isinstance(before, Approximate) and before.folder == folder and isinstance(before.built, ScannIndex):
-        return copy.copy(before.built)  # Its changes replace arrays. FAISS changes its own.
+        return copy.copy(before.built)  # Its changes replace arrays.
     return None

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from tfrank.common import files
+from tfrank.common import checks, files, json_files
 from tfrank.common.checks import InputError
 from tfrank.training import machine
 
@@ -27,7 +27,8 @@ class _Machine(tf.train.experimental.PythonState):
         return json.dumps(self.description)
 
     def deserialize(self, text: str) -> None:
-        self.description = json.loads(text)
+        check = json_files.dict_of(json_files.anything)
+        self.description = json_files.parse(text, check, "The checkpoint", "Train again.")
 
 
 class Checkpoints:
@@ -126,10 +127,12 @@ def _restore_latest(checkpoint: tf.train.Checkpoint, folder: str) -> bool:
     for path in reversed(paths):
         try:
             # `expect_partial`: restoring a model alone uses only a part of the checkpoint.
-            checkpoint.restore(path).assert_existing_objects_matched().expect_partial()
+            with files.without_wildcards(folder) as readable:
+                found = checkpoint.restore(os.path.join(readable, os.path.basename(path)))
+            found.assert_existing_objects_matched().expect_partial()
             return True
         except (tf.errors.OpError, AssertionError, IndexError, ValueError) as error:
-            reason = str(error).strip().splitlines()[0]
+            reason = checks.reason(error)
             what = "is damaged" if glob.glob(f"{glob.escape(path)}.data-*") else "lacks a file"
             _LOG.warning("Warning: the checkpoint %s %s (%s), taking the one before it.", path, what, reason)
     if paths:

@@ -6,7 +6,6 @@ step is logged once.
 
 import csv
 import glob
-import json
 import os
 import time
 from collections.abc import Mapping
@@ -14,7 +13,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfrank.common import files
+from tfrank.common import files, json_files
+from tfrank.common.checks import InputError
 
 COLUMNS = ("step", "loss", "batch_recall_at_1", "valid_queries", "validation_recall_at_1")
 
@@ -147,10 +147,10 @@ def _read_rows(path, last_step):
 
 def _seconds_of(path):
     """Returns the wall time in a cost file; 0 if it is missing or damaged."""
+    check = json_files.record({"wall_seconds": json_files.real(0)}, others=True)
     try:
-        with open(path) as file:
-            return float(json.load(file)["wall_seconds"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return float(json_files.read(path, check, "")["wall_seconds"])
+    except (FileNotFoundError, InputError):
         return 0.0
 
 

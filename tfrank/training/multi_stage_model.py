@@ -1,12 +1,13 @@
 """Multi-stage backpropagation for Keras' own `compile` and `fit`."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfrank.common import checks
-from tfrank.training.step import check_combination, multi_stage_gradients, of_global_batch
+from tfrank.training.step import check_combination, compiled, multi_stage_gradients, of_global_batch, rows_of
 
 
 @keras.saving.register_keras_serializable("tfrank")
@@ -20,11 +21,12 @@ class MultiStageModel(keras.Model):
 
     This saves the memory of activations, not of images: `fit` holds the batch's image tensor on the device.
     It takes batch x height x width x 3 bytes as uint8 (a batch of 4,096 at 224x224: 617 MB), four times that
-    as float32. Give uint8 images, which are cast micro-batch by micro-batch; `train_main.py` leaves them on
-    the host.
+    as float32. Give uint8 images, which a model that begins with `keras.Input` casts, micro-batch by
+    micro-batch; `train_main.py` leaves them on the host.
 
     Args:
-        model: a built model from float images to embeddings; one output, or several with a loss each.
+        model: a built model. It may take what Keras' `fit` gives a model, one tensor, a dict or a list of
+            several, of any dtype; they reach it unchanged. One output, or several with a loss each.
         micro_batch_size: images embedded at once, at least 1; the last micro-batch may be smaller.
 
     Raises:
@@ -49,14 +51,14 @@ class MultiStageModel(keras.Model):
         self.micro_batch_size = checks.integer("micro_batch_size", micro_batch_size, at_least=1)
         if hasattr(model, "output_names"):
             self.output_names = model.output_names
-        self._embed = None
+        self._embed: Callable[[Any], Any] | None = None
 
     def compile(self, *args: Any, jit_compile: str | bool = "auto", **options: Any) -> None:
         """Compiles the model; takes the arguments of Keras' `compile`."""
         super().compile(*args, jit_compile=False, **options)
         self._embed = None
         if jit_compile is True:
-            self._embed = tf.function(self._embed_in_training, jit_compile=True, autograph=False)
+            self._embed = compiled(self._embed_in_training)
 
     def get_compile_config(self) -> dict[str, Any]:
         """Returns the arguments of `compile`, for saving."""
@@ -68,34 +70,34 @@ class MultiStageModel(keras.Model):
         if self.optimizer is not None:
             self.optimizer.build(self.trainable_variables)
 
-    def _embed_in_training(self, images):
-        return self.model(images, training=True)
+    def _embed_in_training(self, inputs):
+        return self.model(inputs, training=True)
 
-    def call(self, images, training=None):
-        """Returns the embeddings of images."""
-        return self.model(tf.cast(images, tf.float32), training=training)
+    def call(self, inputs, training=None):
+        """Returns the embeddings of what the model inside takes."""
+        return self.model(inputs, training=training)
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
         """Takes one multi-stage step on a batch."""
-        images, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
+        inputs, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
         check_combination(self.model, replicas, self.micro_batch_size)
 
         def objective(embeddings, _):
             # Keras adds the losses of weight regularisers itself.
-            loss = self.compute_loss(images, labels, embeddings, weights, training=True)
+            loss = self.compute_loss(inputs, labels, embeddings, weights, training=True)
             return loss, self.optimizer.scale_loss(loss)
 
         value, embeddings, gradients = multi_stage_gradients(
-            self.model, images, objective, self.micro_batch_size, self._embed
+            self.model, inputs, objective, self.micro_batch_size, self._embed
         )
         gradients = of_global_batch(gradients, self.optimizer, replicas)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
         for metric in self.metrics:
             if metric.name == "loss":
                 # Keras logs the mean over replicas, but their losses must be summed.
-                metric.update_state(value * replicas, sample_weight=tf.shape(images)[0])
-        return self.compute_metrics(images, labels, embeddings, sample_weight=weights)
+                metric.update_state(value * replicas, sample_weight=rows_of(inputs))
+        return self.compute_metrics(inputs, labels, embeddings, sample_weight=weights)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of the constructor."""

@@ -16,13 +16,14 @@ the state of its random numbers is restored between 1 and 3. Batch norm in train
 micro-batch by itself, equally in both passes, and its moving statistics advance once.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
-from tfrank.common import checks
+from tfrank.common import checks, loss_layers
 from tfrank.training.optimizers import matches
 
 _ZERO = tf.UnconnectedGradients.ZERO
@@ -75,10 +76,10 @@ def build_step(
     check_combination(model, replicas, micro_batch_size, xla)
 
     def embed(images):
-        return model(images, training=True)
+        return model(tf.cast(images, tf.float32), training=True)
 
     if xla:
-        embed = tf.function(embed, jit_compile=True, autograph=False)
+        embed = compiled(embed)
     decayed = [v for v in model.trainable_variables if not matches(v.path, no_decay)] if l2 else []
 
     def replica_step(batch):
@@ -98,7 +99,7 @@ def build_step(
             )
         else:
             with tf.GradientTape() as tape:
-                embeddings = embed(tf.cast(batch["image"], tf.float32))
+                embeddings = embed(batch["image"])
                 value, total = objective(embeddings, _weight_penalties(model) if xla else model.losses)
             gradients = tape.gradient(total, variables, unconnected_gradients=_ZERO)
         gradients = of_global_batch(gradients, optimizer, replicas, clip_norm)
@@ -114,6 +115,19 @@ def build_step(
         )
 
     return step
+
+
+def compiled(embed: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Returns the function compiled by XLA; its outputs still say which layers of a loss they passed."""
+    marks = []
+
+    @functools.partial(tf.function, jit_compile=True, autograph=False)
+    def inside(inputs):
+        outputs = embed(inputs)
+        marks[:] = loss_layers.marks_of(outputs)
+        return outputs
+
+    return lambda inputs: loss_layers.with_marks(inside(inputs), marks)
 
 
 def check_combination(model: keras.Model, replicas: int, micro_batch_size: int, xla: bool = False) -> None:
@@ -153,7 +167,7 @@ def of_global_batch(
 
 def multi_stage_gradients(
     model: keras.Model,
-    images: tf.Tensor,
+    inputs: Any,
     objective: Callable[[Any, list[tf.Tensor]], tuple[tf.Tensor, tf.Tensor]],
     micro_batch_size: int,
     embed: Callable[[tf.Tensor], Any] | None = None,
@@ -161,9 +175,9 @@ def multi_stage_gradients(
     """The loss, the embeddings, and the gradients with respect to the model's trainable variables.
 
     Args:
-        model: maps float images to embeddings, one tensor or a structure of tensors.
-        images: `[batch, height, width, 3]` of any dtype; they stay on their device, and micro-batches are
-            sliced from them.
+        model: maps inputs to embeddings, one tensor or a structure of tensors.
+        inputs: what the model takes, a tensor `[batch, ...]` of any dtype or a structure of such tensors.
+            They stay on their device, and micro-batches are sliced from them, unchanged.
         objective: function of the embeddings of the whole batch and of the weight-regularisation losses.
             Returns the loss, and the scalar to differentiate, which may also depend on weights directly.
         micro_batch_size: the last micro-batch may be smaller.
@@ -172,25 +186,22 @@ def multi_stage_gradients(
     Raises:
         InputError: a layer adds a loss of its activations.
     """
-    embed = embed or (lambda images: model(images, training=True))
+    embed = embed or (lambda inputs: model(inputs, training=True))
     weights, state = _values(model.trainable_variables), _values(model.non_trainable_variables)
     before = [tf.identity(variable) for variable in state]
-    number = -(-tf.shape(images)[0] // micro_batch_size)
-    even = images.shape[0] is not None and images.shape[0] % micro_batch_size == 0
-    rows = micro_batch_size if even else None
+    size, number = tf.nest.flatten(inputs)[0].shape[0], -(-rows_of(inputs) // micro_batch_size)
+    rows = micro_batch_size if size is not None and size % micro_batch_size == 0 else None
 
     def part_of(values, k):
-        return tf.ensure_shape(
-            values[k * micro_batch_size : (k + 1) * micro_batch_size], [rows, *values.shape[1:]]
-        )
+        return _slice(values, k * micro_batch_size, (k + 1) * micro_batch_size, rows)
 
     def embed_part(k):
-        # Slice on the host, where the images stay, so that a device only gets one micro-batch.
+        # Slice on the host, where images stay, so that a device only gets one micro-batch.
         with tf.device("CPU:0"):
-            part = part_of(images, k)
-        return embed(tf.cast(part, tf.float32))
+            part = tf.nest.map_structure(lambda values: part_of(values, k), inputs)
+        return embed(part)
 
-    joined = _join_parts(embed_part, number, _outputs_of(model, [micro_batch_size, *images.shape[1:]]), rows)
+    joined = _join_parts(embed_part, number, _outputs_of(model, embed, inputs), rows)
 
     with tf.GradientTape() as tape:
         tape.watch(joined)
@@ -214,27 +225,45 @@ def multi_stage_gradients(
     return value, joined, gradients
 
 
-def _outputs_of(model, shape):
-    """Specifies the outputs of a model for a micro-batch of images; the size of its batch is not used."""
-    if isinstance(model, keras.Sequential) or not hasattr(model, "outputs"):
-        return model.compute_output_spec(keras.KerasTensor(shape))
-    # Some layers of keras-hub compute another shape than that of their output.
-    return model.output
+def rows_of(inputs: Any) -> tf.Tensor:
+    """Returns the number of rows of a structure of inputs, an int32 scalar."""
+    first = tf.nest.flatten(inputs)[0]
+    return tf.cast(first.nrows(), tf.int32) if isinstance(first, tf.RaggedTensor) else tf.shape(first)[0]
+
+
+def _slice(values, start, stop, rows):
+    """Rows `start` to `stop` of a tensor, at most to its end; their number is `rows` if that is known."""
+    if isinstance(values, tf.RaggedTensor):
+        return values[start:stop]
+    return tf.ensure_shape(values[start:stop], [rows, *values.shape[1:]])
+
+
+def _outputs_of(model, embed, inputs):
+    """Specifies the outputs of a model; the size of their batch is not used."""
+    if isinstance(model, keras.Sequential) and model.outputs:
+        return model.outputs[0]
+    if hasattr(model, "outputs") and not isinstance(model, keras.Sequential):
+        return model.output
+    specs = tf.nest.map_structure(tf.type_spec_from_value, inputs)
+    return tf.function(embed, autograph=False).get_concrete_function(specs).structured_outputs
 
 
 def _join_parts(embed_part, number, outputs, rows):
     """The embeddings of all micro-batches, computed in sequence and joined; `outputs` specifies one's."""
+    marks = []
 
     def array_of(output):
         shape = [rows, *output.shape[1:]]
         return tf.TensorArray(output.dtype, number, element_shape=shape, infer_shape=False)
 
     def embed_next(k, arrays):
-        return k + 1, tf.nest.map_structure(lambda array, e: array.write(k, e), arrays, embed_part(k))
+        embeddings = embed_part(k)
+        marks[:] = loss_layers.marks_of(embeddings)
+        return k + 1, tf.nest.map_structure(lambda array, e: array.write(k, e), arrays, embeddings)
 
     arrays = tf.nest.map_structure(array_of, outputs)
     _, arrays = tf.while_loop(lambda k, _: k < number, embed_next, [0, arrays], parallel_iterations=1)
-    return tf.nest.map_structure(lambda array: array.concat(), arrays)
+    return loss_layers.with_marks(tf.nest.map_structure(lambda array: array.concat(), arrays), marks)
 
 
 def _weight_penalties(model):

@@ -5,6 +5,7 @@ import io
 import os
 import random
 import stat
+import struct
 import tarfile
 import tracemalloc
 import zipfile
@@ -158,6 +159,68 @@ def test_a_link_or_device_in_a_zip_is_refused_by_name(tmp_path, kind):
     member.create_system, member.external_attr = 3, (kind | 0o777) << 16
     archive = write(tmp_path / "images.zip", {"a": b"x", member: b"/etc/passwd"})
     assert_refused(archive, tmp_path, r"images\.zip: top/odd is a link or device")
+
+
+def write_zip(path, names, system=0, extra=b""):
+    """A zip whose names are these bytes, not marked as UTF-8; `system` 0 is Windows, 3 Unix."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for number, name in enumerate(names):
+            member = zipfile.ZipInfo(f"{number:A>{len(name)}}")
+            member.create_system, member.extra = system, extra
+            archive.writestr(member, b"x")
+    data = path.read_bytes()
+    for number, name in enumerate(names):
+        data = data.replace(f"{number:A>{len(name)}}".encode(), name)
+    path.write_bytes(data)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "encoding, names",
+    [
+        ("cp932", ["写真/桜/一本桜の写真.jpg", "表/ソース/2.jpg", "カタカナ/テスト/3.jpg"]),
+        ("gbk", ["照片/樱花/图片一.jpg", "动物/狗/柴犬.jpg", "新建文件夹/图片.jpg"]),
+        ("big5", ["照片/櫻花/圖片一.jpg", "動物/狗/柴犬.jpg"]),
+        ("cp949", ["사진/벚꽃/하나.jpg", "동물/개/진돗개.jpg"]),
+        ("cp866", ["Фото/Птицы/снегирь.jpg", "Животные/собака.jpg"]),
+        ("cp437", ["Vögel/Müller/groß.jpg", "été/café.jpg"]),
+        ("utf-8", ["Vögel/写真/1.jpg", "été/café.jpg"]),
+    ],
+)
+def test_names_in_a_zip_are_those_that_were_written_in_any_encoding(tmp_path, encoding, names, capsys):
+    archive = write_zip(tmp_path / "images.zip", [name.encode(encoding) for name in names])
+    assert set(tree(tmp_path / unpack(archive, str(tmp_path / "out")))) == set(names)
+    assert ("are not marked as UTF-8, and are read as" in capsys.readouterr().out) == (encoding != "utf-8")
+
+
+def test_the_unicode_form_of_a_name_in_a_zip_is_taken(tmp_path):
+    name = "桜/1.jpg".encode()
+    extra = struct.pack("<HHBI", 0x7075, 5 + len(name), 1, 0) + name
+    archive = write_zip(tmp_path / "images.zip", [b"\x8d\xf7/1.jpg"], extra=extra)
+    assert set(tree(tmp_path / unpack(archive, str(tmp_path / "out")))) == {"桜/1.jpg"}
+
+
+@pytest.mark.parametrize(
+    "names, system, wanted",
+    [
+        ([b"a\\b\\1.jpg", b"a\\2.jpg"], 3, {"a/b/1.jpg", "a/2.jpg"}),
+        ([b"a\\b\\1.jpg", b"a/2.jpg"], 0, {"a/b/1.jpg", "a/2.jpg"}),
+        ([b"a/b\\1.jpg"], 3, {"a/b\\1.jpg"}),
+    ],
+)
+def test_backslashes_of_windows_divide_folders(tmp_path, names, system, wanted):
+    archive = write_zip(tmp_path / "images.zip", names, system)
+    assert set(tree(tmp_path / unpack(archive, str(tmp_path / "out")))) == wanted
+
+
+def test_a_zip_of_another_compression_is_no_damaged_one(tmp_path):
+    path = tmp_path / "images.zip"
+    write(path, FILES)
+    data = bytearray(path.read_bytes())
+    data[data.rindex(b"b.jpg") - 46 + 10] = 9  # In the list at the end.
+    path.write_bytes(data)
+    message = r"images\.zip: b\.jpg is compressed by deflate64, .*Unpack it with unzip or 7-Zip, and give"
+    assert_refused(str(path), tmp_path, message)
 
 
 @pytest.mark.parametrize("suffix", [".zip", ".tar"])

@@ -103,7 +103,7 @@ def test_an_archive_is_unpacked_meanwhile(images, tmp_path, output):
 
 
 def test_an_option_that_the_source_needs_is_asked_for(images, output):
-    message = r"'omniglot' needs the options train, test\. Give each, as in --option=train=A,B"
+    message = r"'omniglot' needs the options train, test\. Give each; prepare takes --option=train=A,B"
     with pytest.raises(InputError, match=message):
         prepare("omniglot", str(images), output)
 

@@ -26,7 +26,7 @@ def test_paths_that_lead_nowhere_stop_before_any_image_is_read_and_say_where_it_
     assert str(error.value) == (
         "57 of 58 listed images do not exist. The first, x/0.png, was expected at"
         f" {images}/x/0.png, since paths are relative to {images}. Correct the paths, or skip those images:"
-        " `python -m tfrank.data.prepare` --max_skipped=0.983."
+        " prepare them with --max_skipped=0.983."
     )
 
 

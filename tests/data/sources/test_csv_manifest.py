@@ -59,12 +59,46 @@ def test_a_folder_with_one_manifest_is_as_good(tmp_path):
     assert list(read_csv(str(tmp_path))) == IMAGES
 
 
-def test_columns_come_in_any_order_and_others_are_ignored(tmp_path):
+def test_columns_come_in_any_order_and_others_are_named(tmp_path, capsys):
     rows = list(csv.reader(MANIFEST.splitlines()))
     rows = [[*row[::-1], "seen on a pond"] for row in rows]
     with open(tmp_path / "images.csv", "w", newline="") as file:
         csv.writer(file).writerows(rows)
     assert list(read_csv(str(tmp_path))) == IMAGES
+    assert "has columns that are not used: seen on a pond." in capsys.readouterr().out
+
+
+OML = """\
+label,path,split,is_query,is_gallery,x_1,x_2,y_1,y_2,sequence
+mallard,photos/1.jpg,train,,,60,385,27.5,331.5,
+robin,photos/2.jpg,validation,True,{},,,,,
+robin,/data/3.jpg,validation,{},1.0,,,,,
+"""
+
+
+@pytest.mark.parametrize("both, roles", [("True", ["", "", ""]), ("False", ["", "query", "gallery"])])
+def test_a_list_of_open_metric_learning_gives_its_images(tmp_path, capsys, both, roles):
+    path = write(tmp_path, OML.format(both, both))
+    images = list(read_csv(path))
+    assert [(image.split, image.role) for image in images] == list(zip(["train", "test", "test"], roles))
+    assert images[0].box == (60.0, 27.5, 325.0, 304.0) and images[1].box is None
+    assert capsys.readouterr().out == f"Note: {path} has columns that are not used: sequence.\n"
+
+
+@pytest.mark.parametrize(
+    "one, other, message",
+    [
+        (
+            "True",
+            "False",
+            "line 4: expected all images to test on to be query and gallery, or each to be one",
+        ),
+        ("maybe", "False", "line 3: expected true or false in is_gallery"),
+    ],
+)
+def test_roles_of_open_metric_learning_that_ours_cannot_say_are_refused(tmp_path, one, other, message):
+    with pytest.raises(InputError, match=message):
+        next(read_csv(write(tmp_path, OML.format(one, other))))
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ HEIC = (
             "9 files are left out, which are no images by their names:"
             " .0 1, .1 1, .2 1, .3 1, .4 1, .5 1, .6 1, .7 1, ....\n",
         ),
-        (["a/x.caf\udce9"], "1 file is left out, which is no image by its name: .caf\\udce9 1.\n"),
+        (["a/x.caf\udce9"], "1 file is left out, which is no image by its name: .caf\\xe9 1.\n"),
     ],
 )
 def test_what_is_left_out_is_counted_and_what_to_do_is_said(tmp_path, capsys, names, line):
@@ -293,3 +293,63 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
 def test_a_bad_share_or_seed_is_refused(tmp_path, options):
     with pytest.raises(InputError, match=f"argument `{next(iter(options))}`"):
         paths(touch(tmp_path, "a/1.jpg"), **options)
+
+
+def test_a_class_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+    touch(tmp_path, "a/1.jpg", "b/in/2.jpg", "@eaDir/secret/3.jpg")
+    original = os.scandir
+
+    def scandir(folder):
+        if os.path.basename(folder) in ("in", "@eaDir"):
+            raise PermissionError(13, "Permission denied", folder)
+        return original(folder)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(InputError, match=r"Cannot read the folder .*/b/in \(Permission denied\)"):
+        paths(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "start", [b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n", b"RIFF\0\0\0\0WEBP", b"\0\0\0 ftypavif"]
+)
+def test_a_file_without_a_suffix_is_an_image_if_it_begins_like_one(tmp_path, start):
+    touch(tmp_path, "a/1.jpg")
+    (tmp_path / "a" / "IMG_0001").write_bytes(start + bytes(9))
+    (tmp_path / "a" / "README").write_bytes(b"read me")
+    assert paths(tmp_path) == ["a/1.jpg", "a/IMG_0001"]
+
+
+def test_a_pipe_is_no_image(tmp_path):
+    touch(tmp_path, "a/1.jpg")
+    for name in ("pipe.jpg", "pipe"):
+        os.mkfifo(tmp_path / "a" / name)
+    assert paths(tmp_path) == ["a/1.jpg"]
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        *("@eaDir", "#recycle", "$RECYCLE.BIN", "lost+found", ".thumbnails", "__MACOSX", "@Recycle"),
+        *("System Volume Information", "Lightroom Catalog Previews.lrdata", ".picasaoriginals", "CaptureOne"),
+        *(
+            "My.photoslibrary/resources",
+            "found.000",
+            ".Trash-1000",
+            "LOST.DIR",
+            "iPod Photo Cache",
+            "[Originals]",
+        ),
+    ],
+)
+def test_a_folder_that_a_program_makes_is_no_class_and_counted(tmp_path, capsys, folder):
+    touch(tmp_path, "a/1.jpg", f"{folder}/a/1.jpg", f"{folder}/2.jpg", f"a/{folder}/x/3.jpg")
+    assert paths(tmp_path) == ["a/1.jpg"]
+    name = folder.rpartition("/")[2]
+    said = f"3 images are left out, as hidden or in folders that programs make: {name} 3.\n"
+    assert capsys.readouterr().out == said
+
+
+def test_originals_that_picasa_keeps_are_no_class(tmp_path):
+    touch(tmp_path, "a/1.jpg", "a/Originals/1.jpg", "b/Originals/2.jpg")
+    (tmp_path / "a" / ".picasa.ini").write_text("[1.jpg]")
+    assert paths(tmp_path) == ["a/1.jpg", "b/Originals/2.jpg"]

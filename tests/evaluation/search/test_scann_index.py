@@ -18,7 +18,8 @@ from tests.programs import printed_json
 from tfrank.common.checks import InputError
 from tfrank.evaluation.search import by_name, scann_files, scann_index
 from tfrank.evaluation.search.exhaustive import exact, recall_against_exact
-from tfrank.evaluation.search.scann_index import ScannIndex, Settings
+from tfrank.evaluation.search.scann_index import ScannIndex
+from tfrank.evaluation.search.scann_settings import Depth, Settings
 
 pytest.importorskip("scann", reason="ScaNN is not there for this platform")
 
@@ -46,7 +47,7 @@ def exhaustive(rows, method, ids=None):
     index = ScannIndex.build(rows, ids=ids, method=method)
     settings = index.settings
     if settings.method != "brute_force":
-        index.settings = settings._replace(leaves_to_search=settings.leaves, reorder=len(rows))
+        index.settings = settings._replace(depths=(Depth(len(rows), settings.leaves, len(rows), 1.0),))
     return index
 
 
@@ -62,20 +63,37 @@ def assert_found_as_exactly(index, queries, k, own=None):
 def test_the_recall_that_was_asked_for_is_reached_on_other_queries(method, target):
     index = ScannIndex.build(ROWS, method=method, target_recall=target, queries=clustered(500, seed=8))
     settings = index.settings
-    assert settings.method == method and settings.recall >= target and settings.k == 10
-    assert (settings.leaves, settings.leaves_to_search > 0) == (
-        (45, True) if method == "tree" else (0, False)
-    )
+    assert settings.method == method and settings.recall >= target
+    assert settings.leaves == (45 if method == "tree" else 0)
     queries = clustered(500, seed=7)
-    found = index.search(queries, 10)
-    assert recall_against_exact(found, queries, ROWS, 10) > target - 0.03
+    for k in (10, 24, 100, 300, 1999):
+        assert recall_against_exact(index.search(queries, k), queries, ROWS, k) > target - 0.03
 
 
-def test_a_search_for_more_neighbors_reorders_in_proportion():
-    index = ScannIndex.build(ROWS, method="hashing", target_recall=0.9)
-    assert index.settings.k == 10 and index.settings.reorder < 200
-    queries = clustered(200, seed=7)
-    assert recall_against_exact(index.search(queries, 100), queries, ROWS, 100) > 0.95
+@pytest.mark.parametrize("method", METHODS[1:])
+@pytest.mark.parametrize("noise", [0, 0.25])
+def test_as_much_is_found_for_every_number_of_neighbors_of_rows_that_are_not_in_the_index(method, noise):
+    """The clusters lie apart, so that a search for few neighbours needs few leaves."""
+    rng = np.random.default_rng(3)
+    rows = rng.normal(size=(150, 16))[rng.integers(150, size=3300)] + 0.3 * rng.normal(size=(3300, 16))
+    rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    queries = rows[3000:] + noise / 4 * rng.normal(size=(300, 16))
+    queries = (queries / np.linalg.norm(queries, axis=1, keepdims=True)).astype(np.float32)
+    index = ScannIndex.build(rows[:3000], method=method)
+    assert index.settings.method == method and [depth.k for depth in index.settings.depths][:2] == [10, 30]
+    for k in (10, 24, 100, 500):
+        assert recall_against_exact(index.search(queries, k), queries, rows[:3000], k) > 0.98
+
+
+def test_a_tree_that_was_saved_with_the_settings_of_one_k_is_searched_exactly_for_larger_ones(tmp_path):
+    ScannIndex.build(ROWS, method="tree", k=10, target_recall=0.5).save(tmp_path)
+    manifest = json.loads((tmp_path / "index.json").read_text())
+    (depth,) = manifest["settings"].pop("depths")
+    manifest["settings"] |= dict(zip(Depth._fields, depth))
+    (tmp_path / "index.json").write_text(json.dumps(manifest))
+    loaded = ScannIndex.load(tmp_path)
+    assert loaded.settings.depths == (Depth(*depth),)
+    assert_found_as_exactly(loaded, ROWS[:20], 11)
 
 
 def test_the_same_rows_give_the_same_tree():
@@ -89,7 +107,8 @@ def test_leaves_and_candidates_grow_until_the_recall_is_reached_or_brute_force_t
     easy, hard = (
         ScannIndex.build(rows, method="tree", k=50, target_recall=recall).settings for recall in (0.5, 0.97)
     )
-    assert easy.leaves_to_search < hard.leaves_to_search and 0.5 <= easy.recall < 0.97 <= hard.recall
+    assert easy.depths[0].leaves_to_search < hard.depths[0].leaves_to_search
+    assert 0.5 <= easy.recall < 0.97 <= hard.recall
     many = ScannIndex.build(rows, method="tree", k=501, target_recall=1.0)
     assert many.settings.method == "brute_force" or many.settings.recall == 1
     assert_found_as_exactly(many, rows[:50], 501)
@@ -135,9 +154,9 @@ def test_what_scann_pads_with_is_no_neighbor():
                 np.array([[1, 0.9, 0.8], [0.7, np.nan, np.nan], [np.nan] * 3], np.float32),
             )
 
-    settings = Settings("hashing", 0, 0, 10, 2, 1.0)
+    settings = Settings("hashing", 0, (Depth(8, 0, 10, 1.0),))
     index = ScannIndex(ROWS[:9], OWN[:9], settings, Searcher(), OWN[:9])
-    got = index._by_scann(ROWS[:3], 2, np.array([1, -1, 0]))
+    got = index._by_scann(ROWS[:3], 2, np.array([1, -1, 0]), settings.depths[0])
     np.testing.assert_array_equal(got.index, [[3, 0], [2, -1], [-1, -1]])
     np.testing.assert_array_equal(got.similarity, np.float32([[0.9, 0.8], [0.7, -np.inf], [-np.inf] * 2]))
     # What is missing is then searched exactly.
@@ -146,6 +165,7 @@ def test_what_scann_pads_with_is_no_neighbor():
 
 def test_leaves_that_hold_fewer_than_k_give_k_neighbors_all_the_same():
     index = ScannIndex.build(ROWS, method="tree", k=1, target_recall=0.5)
+    index.settings = index.settings._replace(depths=(Depth(300, 3, 300, 0.5),))
     found = index.search(ROWS[:40], 300, OWN[:40])
     assert np.all(found.index >= 0) and not np.any(found.index == OWN[:40, None])
     assert recall_against_exact(found, ROWS[:40], ROWS, 300, OWN[:40]) > 0.5
@@ -445,9 +465,11 @@ def test_arrays_that_do_not_fit_together_are_refused(tmp_path, name, array):
         lambda tree: tree.update(settings={}),
         lambda tree: tree.update(settings=None),
         lambda tree: tree["settings"].update(extra=1),
-        lambda tree: tree["settings"].update(k=0),
+        lambda tree: tree["settings"].pop("depths"),
+        lambda tree: tree["settings"]["depths"][0].__setitem__(0, 0),
+        lambda tree: tree["settings"].update(depths=[3]),
         lambda tree: tree["settings"].update(method="magic"),
-        lambda tree: tree["settings"].update(recall="high"),
+        lambda tree: tree["settings"]["depths"][0].__setitem__(3, "high"),
         lambda tree: tree.update(files=[]),
         lambda tree: tree.update(files={"ids.npy": 3}),
         lambda tree: tree["files"].pop("ids.npy"),

@@ -1,5 +1,7 @@
 """Queries and galleries of every kind, the values and gradients of a loss on them, and what to compare."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -8,8 +10,19 @@ from tests.losses import (
     LABELS,
     embeddings,
 )
+from tfrank.losses.core import rows
 
 ALL = np.arange(len(LABELS), dtype=np.int32)
+
+
+@contextlib.contextmanager
+def fresh_functions():
+    """Traces the functions of losses anew inside, so that what is patched is seen, and again afterwards."""
+    for cache in (rows._scoring, rows._compiled):
+        cache.cache_clear()
+    yield
+    for cache in (rows._scoring, rows._compiled):
+        cache.cache_clear()
 
 
 def cores():

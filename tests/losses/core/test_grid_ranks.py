@@ -52,6 +52,9 @@ def test_the_error_of_counts_is_within_its_bound(temperature, where):
         slow(tfrank.PNPLoss("ds", temperature=0.2, include_self=True), 1.0),
         slow(tfrank.SmoothAPLoss(), 1.0),
         slow(tfrank.SmoothAPLoss(0.1), 0.1),
+        (tfrank.RecallAtKLoss(), 0.1),
+        slow(tfrank.RecallAtKLoss([1, 100], k_temperatures=[2, 50], count_query=True), 1.0),
+        slow(tfrank.RecallAtKLoss([1, 100], k_temperatures=[2, 50], temperature=0.2), 1.0),
     ],
     ids=repr,
 )
@@ -61,6 +64,48 @@ def test_a_large_class_has_the_value_and_gradient_of_the_exact_loss(loss, spread
     exact, exact_gradient = value_and_gradient(loss, LABELS, embeddings(spread, "float64"))
     np.testing.assert_allclose(value, exact, rtol=1e-6)
     assert np.linalg.norm(gradient.numpy() - exact_gradient) <= 2e-5 * np.linalg.norm(exact_gradient)
+
+
+@pytest.mark.parametrize("temperature", [LEAST_TEMPERATURE, 0.012, 0.03])
+@pytest.mark.parametrize("below", [True, False])
+def test_counts_and_slopes_of_entries_far_away_are_right_relative_to_themselves(temperature, below):
+    """All entries are 0.3 to 0.5 below, or above, the scores that count them: up to 50 temperatures."""
+    random = np.random.default_rng(0)
+    entries, scores = random.uniform(-0.1, 0.1, 200), random.uniform(0.3, 0.4, 100) * (1 if below else -1)
+    s = np.concatenate([entries, scores]).astype("float32")
+    grid = Grid(tf.constant(s[None]), tf.constant(temperature))
+    shares = grid.spread(tf.constant(np.arange(300) < 200, tf.float32)[None])
+    x = (s[:200] - s[200:, None].astype("float64")) / temperature
+    value, slope = 1 / (1 + np.exp(-x)), np.exp(-np.abs(x)) / (1 + np.exp(-np.abs(x))) ** 2 / temperature
+    for table, wanted in ((grid.counts(shares), value), (grid.slopes(shares), slope)):
+        np.testing.assert_allclose(grid.read(table)[0, 200:], wanted.sum(axis=1), rtol=3e-5)
+
+
+@pytest.mark.parametrize("entries", [65, 4031])
+def test_many_equal_entries_have_the_documented_error_in_float32(entries):
+    s = tf.fill([1, entries], 0.1234567)
+    grid = Grid(s, tf.constant(0.5))
+    counts = grid.read(grid.counts(grid.spread(tf.ones_like(s))))
+    np.testing.assert_allclose(counts, np.full([1, entries], entries / 2), rtol=1.4e-5)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        tfrank.PNPLoss("ib", temperature=0.03),
+        *(slow(loss) for loss in (tfrank.SmoothAPLoss(), tfrank.PNPLoss(), tfrank.PNPLoss("o"))),
+        tfrank.RecallAtKLoss([500], k_temperatures=[4.0]),
+    ],
+    ids=repr,
+)
+def test_a_separated_large_class_has_a_small_loss_that_is_right(loss):
+    centers = np.pad(np.eye(29)[LABELS], [(0, 0), (0, 1)], constant_values=1.2)
+    batch = (centers + 0.05 * np.random.default_rng(0).normal(size=centers.shape)).astype("float32")
+    value, gradient = value_and_gradient(loss, LABELS, batch)
+    exact, exact_gradient = value_and_gradient(loss, LABELS, batch.astype("float64"))
+    assert 0 < exact < 1e-5
+    np.testing.assert_allclose(value, exact, rtol=3e-4)
+    assert np.linalg.norm(gradient.numpy() - exact_gradient) <= 1e-3 * np.linalg.norm(exact_gradient)
 
 
 @pytest.mark.parametrize(

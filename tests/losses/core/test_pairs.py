@@ -8,7 +8,7 @@ import tensorflow as tf
 from tests import reference
 from tests.losses import LABELS, embeddings, value_and_gradient
 from tfrank.common.checks import InputError
-from tfrank.losses import CircleLoss, HistogramLoss, MarginLoss, MultiSimilarityLoss, RankedListLoss
+from tfrank.losses import CircleLoss, HistogramLoss, MarginLoss, MultiSimilarityLoss
 from tfrank.losses.core.log_sum_exp import log_sum_exp
 
 BALANCED = np.arange(24) % 6
@@ -20,7 +20,8 @@ POSITIVE_MASK = SAME & ~np.eye(24, dtype=bool)
 
 def losses_by_query(loss, labels=BALANCED, rows=ROWS):
     """L_q of each query; of a loss that draws, at step 0."""
-    loss.iteration = loss.iteration or 0
+    if loss.iteration is None:
+        loss.iteration = tf.Variable(0, dtype=tf.int64)
     return loss(labels, rows).numpy()
 
 
@@ -171,18 +172,11 @@ def test_without_a_step_draws_go_by_each_label_and_not_by_their_sum():
     assert loss(others, ROWS) != loss(BALANCED, ROWS)
 
 
-@pytest.mark.parametrize("step, received", [(-1, "-1"), (0.0, "float"), (True, "bool"), ([0], "int32")])
-def test_a_step_that_is_not_one_is_refused(step, received):
-    for loss in (MarginLoss(), RankedListLoss(decay_steps=2)):
-        loss.iteration = step
-        for call in (loss, tf.function(loss)):
-            with pytest.raises(InputError, match=rf"`iteration`. Expected an integer of at.*{received}"):
-                call(BALANCED, ROWS)
-
-
-def test_a_variable_below_0_is_refused_as_a_step_when_the_graph_runs():
+def test_a_variable_below_0_is_refused_as_a_step():
     loss = MarginLoss()
     loss.iteration = tf.Variable(-1)
+    with pytest.raises(InputError, match=r"`iteration`. Expected an integer of at least 0.*iteration=-1"):
+        loss(BALANCED, ROWS)
     with pytest.raises(tf.errors.InvalidArgumentError, match="iteration: expected an integer of at least 0"):
         tf.function(loss)(BALANCED, ROWS)
 

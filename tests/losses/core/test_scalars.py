@@ -94,7 +94,7 @@ def test_the_exponent_of_a_warm_up_and_the_end_of_a_decay_follow_a_variable_too(
         changing = losses.get(name, **{key: variable}, **settings)
         variable.assign(3.0)
         fixed = losses.get(name, **{key: 3.0}, **settings)
-        changing.iteration = fixed.iteration = 1
+        changing.iteration = fixed.iteration = tf.Variable(1)
         assert float(changing(*batch)) == float(fixed(*batch))
 
 

@@ -6,13 +6,17 @@ import io
 import os
 import pathlib
 import re
+import socket
+import threading
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import httpx
 import keras
 import numpy as np
 import tensorflow as tf
+import uvicorn
 from PIL import Image, ImageDraw
 
 from tests.command_lines import CommandLine
@@ -20,6 +24,10 @@ from tfrank.export.saved_model import export_saved_model
 from tfrank.search import building
 from tfrank.search.embedder import Embedder
 from tfrank.search.images import listed_images
+from tfrank.search.server.app import create_app
+from tfrank.search.server.protocol import server_of
+from tfrank.search.server.service import Service
+from tfrank.search.server.settings import Settings
 
 TOKEN = "a long secret"
 SIZE = 8
@@ -79,6 +87,18 @@ def make_index(folder: pathlib.Path, model: pathlib.Path, images: pathlib.Path) 
     return str(folder)
 
 
+class Here(NamedTuple):
+    """A server that runs in this process: a client, and what answers."""
+
+    client: httpx.Client
+    service: Service
+    server: uvicorn.Server
+
+    def connect(self) -> socket.socket:
+        """A bare connection to it."""
+        return socket.create_connection((self.client.base_url.host, self.client.base_url.port), timeout=20)
+
+
 class Server:
     """A server that runs: its address, its process, and a client."""
 
@@ -107,6 +127,21 @@ class Server:
         """The answer to an image to delete."""
         headers = {"Authorization": f"Bearer {token}".encode()}
         return self.client.delete(f"/v1/items/{image_id}", headers=headers)
+
+
+@contextlib.contextmanager
+def serving_here(folder: str, settings: Settings) -> Iterator[Here]:
+    """Serves from a thread of this process, with settings that have no flags."""
+    application = create_app(folder, settings)
+    server, listener = server_of(application, settings), socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=30) as client:
+            yield Here(client, application.state.service, server)
+    finally:
+        server.should_exit = True
+        thread.join(timeout=60)
 
 
 # The program, and the arguments of Python that run it.

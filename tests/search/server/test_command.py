@@ -1,5 +1,6 @@
 """How the command starts, and what it says where it cannot."""
 
+import os
 import socket
 
 import numpy as np
@@ -46,6 +47,28 @@ def test_a_missing_extra_is_one_line(name, module):
     status, said = ended("-c", WITHOUT.format(name=name), module, *flags)
     assert status == 1 and len(said.splitlines()) == 1
     assert module in said and "pip install 'tfrank[serve]'" in said
+
+
+@pytest.mark.parametrize("host", ["", " ", "a..b", "\u00e4" * 80])
+def test_an_address_that_is_none_is_refused(index_folder, host):
+    status, said = ended(*servers.COMMAND, f"--index_dir={index_folder}", f"--host={host}", "--port=0")
+    assert status == 1 and len(said.splitlines()) == 1
+    assert ("--host is empty" if not host.strip() else "Cannot listen at") in said
+
+
+@pytest.mark.parametrize("name", ["max_megabytes", "max_megapixels"])
+@pytest.mark.parametrize("value", ["inf", "nan", "-inf", "1e300"])
+def test_a_limit_that_is_no_number_is_refused_at_the_start(index_folder, name, value):
+    status, said = ended(*servers.COMMAND, f"--index_dir={index_folder}", f"--{name}={value}")
+    assert status == 1 and len(said.splitlines()) == 1 and f"--{name}" in said
+
+
+@pytest.mark.parametrize("token", ["geheim\u00fc", "qx\nqy", " qx", "qx ", "qx\x7f"])
+def test_a_token_that_no_header_can_carry_is_refused_at_the_start(index_folder, token):
+    environment = {**os.environ, "TFRANK_TOKEN": token}
+    status, _, said = run(*servers.COMMAND, f"--index_dir={index_folder}", env=environment)
+    assert status == 1 and len(said.strip().splitlines()) == 1
+    assert "token cannot be sent in a header" in said and token.strip() not in said
 
 
 def test_the_entry_points_are_those_of_the_package():

@@ -35,6 +35,43 @@ def page(chrome, server):
     assert not [problem for problem in chrome.problems if "status of 415" not in problem]
 
 
+MADE_UP = [
+    "where=null",
+    "where=[1]",
+    "where=7",
+    "where={",
+    "k=1e9",
+    "k=-1",
+    "k=NaN",
+    "min=2",
+    "box=a,b",
+    "box=0,0,9,9",
+]
+
+
+@pytest.mark.parametrize("part", MADE_UP)
+def test_what_somebody_made_up_in_an_address_counts_as_absent(page, server, part):
+    for address in (f"#{part}", f"#id=a/0/3.png&{part}"):
+        page.open(f"{server.url}/{address}")
+        page.wait(f"document.querySelectorAll('#results .frame').length >= 17 && {IDLE}")
+        assert page.run("document.querySelector('#error').hidden")
+
+
+def test_two_files_at_once_are_refused(page, tmp_path):
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).write_bytes(drawn((200, 40, 30), 3))
+    page.run(
+        """(() => {
+            const files = new DataTransfer();
+            for (const name of ["a.png", "b.png"]) files.items.add(new File(["x"], name));
+            document.dispatchEvent(new DragEvent("drop", {dataTransfer: files, bubbles: true}));
+        })()"""
+    )
+    page.wait("!document.querySelector('#error').hidden")
+    assert "2 files came" in page.run("document.querySelector('#error').textContent")
+    assert ids(page)
+
+
 def fragment(page):
     return dict(urllib.parse.parse_qsl(page.run("location.hash.slice(1)")))
 

@@ -1,5 +1,6 @@
 """What the server refuses, always with one sentence of JSON, and what it protects."""
 
+import concurrent.futures
 import io
 import json
 import re
@@ -69,6 +70,9 @@ BAD_REQUESTS = [
     ({"id": "a/0/0.png", "box": [0, 0, 2, 1]}, 422, "box: "),
     ({"id": "a/0/0.png", "box": [0, 0, 0, 1]}, 422, "box: "),
     ({"id": "a/0/0.png", "box": [0, 0, 1]}, 422, "box"),
+    ({"id": "a/0/0.png", "where": {"x" * 400_000: 1}}, 422, "no column"),
+    ({"id": "a/0/0.png", "where": {"day": 20454}}, 422, "Write a date as 2026-01-31"),
+    ({"id": "x" * 400_000}, 404, "no image 'xxx"),
     ({"id": "a/0/0.png", "box": "all of it"}, 422, "box"),
     ({"vector": [1, 2]}, 422, "16 finite numbers"),
     ({"vector": [0] * 16}, 422, "not all 0"),
@@ -85,6 +89,39 @@ def test_a_bad_search_is_answered_with_what_is_wrong(server, body, status, words
     assert answer.status_code == status, answer.text
     assert set(answer.json()) == {"error"}
     assert re.search(words, answer.json()["error"]), answer.json()
+    assert len(answer.content) < 5000
+
+
+def test_a_box_or_limit_that_is_no_number_is_refused_everywhere(server):
+    for box in ["[0,NaN,1,1]", "[0,0,1,NaN]", "[NaN,NaN,NaN,NaN]", "[0,0,Infinity,1]", "[-Infinity,0,1,1]"]:
+        fields = {"file": ("a.png", GOOD), "box": (None, box.strip("[]"))}
+        body = f'{{"id": "a/0/0.png", "box": {box}}}'
+        answers = [server.client.post(path, files=fields) for path in ("/v1/search", "/v1/embed")]
+        answers.append(
+            server.client.post("/v1/search", content=body, headers={"Content-Type": "application/json"})
+        )
+        for answer in answers:
+            assert answer.status_code == 422 and answer.json()["error"].startswith("box"), answer.text
+    for least in ("NaN", "Infinity"):
+        assert server.client.get(f"/v1/duplicates?min_similarity={least}").status_code == 422
+        assert server.search(id="a/0/0.png", min_similarity=least).status_code == 422
+
+
+def test_what_comes_twice_is_refused_and_not_dropped(server):
+    two = [("file", ("a.png", GOOD)), ("file", ("b.png", GOOD))]
+    ids = [("id", (None, "a/0/0.png")), ("id", (None, "a/0/1.png"))]
+    answers = [server.client.post("/v1/search", files=fields) for fields in (two, ids)]
+    answers.append(server.client.post("/v1/embed", files=two))
+    twice = '{"id": "a/0/0.png", "id": "a/0/1.png"}'
+    answers.append(
+        server.client.post("/v1/search", content=twice, headers={"Content-Type": "application/json"})
+    )
+    answers.append(server.search(id="a/0/0.png", where='{"label": "red", "label": "green"}'))
+    answers.append(server.client.get("/v1/items?k=1&k=2"))
+    for answer in answers:
+        assert answer.status_code in (400, 422) and re.search("twice|Too many files", answer.text), (
+            answer.text
+        )
 
 
 BAD_BODIES = [
@@ -158,14 +195,24 @@ def test_a_name_that_leads_here_by_trickery_is_refused(server):
     [
         {"Origin": "http://attacker.example"},
         {"Origin": "null"},
+        {"Origin": "http://["},
+        {"Origin": "\xff"},
+        {"Referer": "http://attacker.example/page"},
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site"},
     ],
     ids=str,
 )
 def test_pages_of_other_servers_may_send_nothing(server, headers):
-    answer = server.client.post("/v1/search", json={"id": "a/0/0.png"}, headers=headers)
-    assert answer.status_code == 403
+    headers = {name: value.encode("latin-1") for name, value in headers.items()}
+    get = server.client.get
+    for answer in (
+        server.client.post("/v1/search", json={"id": "a/0/0.png"}, headers=headers),
+        get("/v1/duplicates", headers=headers),
+        get("/v1/items/a%2F0%2F0.png/image", headers=headers),
+    ):
+        assert answer.status_code == 403 and "other servers" in answer.json()["error"]
+    assert get("/", headers=headers).status_code == 200
     own = {"Origin": server.url, "Sec-Fetch-Site": "same-origin"}
     assert server.client.post("/v1/search", json={"id": "a/0/0.png"}, headers=own).status_code == 200
 
@@ -205,16 +252,12 @@ def test_the_log_has_neither_images_nor_lines_that_a_client_made_up(server):
 @pytest.mark.slow
 def test_a_full_server_says_when_to_come_again(index_folder):
     with servers.serving(index_folder, "--max_waiting=1") as server:
-        host, port = server.url.removeprefix("http://").split(":")
-        head = f"POST /v1/search HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
-        with socket.create_connection((host, int(port)), timeout=20) as connection:
-            # A request whose body does not come keeps the only place.
-            connection.sendall(f"{head}Content-Length: 19\r\n\r\n".encode())
-            busy = until(lambda: server.search(id="a/0/0.png"), lambda answer: answer.status_code == 503)
-            assert busy.headers["retry-after"] == "1" and "busy" in busy.json()["error"]
-            assert server.client.get("/healthz").status_code == 200
-            connection.sendall(b'{"id": "a/0/0.png"}')
-            assert connection.recv(100).startswith(b"HTTP/1.1 200")
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(lambda _: server.search(GOOD), range(200)))
+        assert {answer.status_code for answer in answers} == {200, 503}
+        busy = next(answer for answer in answers if answer.status_code == 503)
+        assert busy.headers["retry-after"] == "1" and "busy" in busy.json()["error"]
+        assert server.client.get("/healthz").status_code == 200
         assert until(lambda: server.search(id="a/0/0.png"), lambda answer: answer.status_code == 200)
 
 

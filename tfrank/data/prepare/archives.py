@@ -14,9 +14,11 @@ from typing import IO
 from tfrank.common.checks import InputError
 from tfrank.common.files import check_room, make_folder, naming
 from tfrank.data.prepare.web_page import reason_of_damage
+from tfrank.data.prepare.zip_names import member_names
 
 ZIPS = (".zip",)
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
 # Exceptions from reading a damaged archive. An OSError counts only if it has no errno, or EINVAL from seeking
 # to an impossible position.
 DAMAGE = (
@@ -75,22 +77,41 @@ def unpack(archive: str, folder: str) -> str:
 
 def _unzip(archive: str, folder: str) -> None:
     with _reading(archive), zipfile.ZipFile(archive) as file:
-        members = [member for member in file.infolist() if not _is_of_a_mac(member.filename)]
-        for member in members:
-            _check_name(archive, member.filename)
-            if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
-                raise _refused(archive, member.filename, "is a link or device")
-            if member.flag_bits & 1:
-                raise _refused(archive, member.filename, "is encrypted")
+        names, encoding = member_names(file.infolist())
+        if encoding:
+            print(
+                f"Names in {archive} are not marked as UTF-8, and are read as {encoding}. If they look wrong,"
+                " unpack it yourself and give the folder.",
+                flush=True,
+            )
+        members = [pair for pair in zip(names, file.infolist()) if not _is_of_a_mac(pair[0])]
+        for name, member in members:
+            _check_member(archive, name, member)
         # The declared sizes can be trusted: a member is never read beyond its own.
-        check_room(folder, sum(member.file_size for member in members))
-        for member in members:
-            with _placing(archive, member.filename, folder) as path:
-                if member.is_dir():
+        check_room(folder, sum(member.file_size for _, member in members))
+        for name, member in members:
+            with _placing(archive, name, folder) as path:
+                if name.endswith("/"):
                     os.makedirs(path, exist_ok=True)
                 else:
                     with file.open(member) as source:
                         _copy(source, path)
+
+
+def _check_member(archive: str, name: str, member: zipfile.ZipInfo) -> None:
+    """Raises InputError for a member of a zip that is not unpacked."""
+    _check_name(archive, name)
+    if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+        raise _refused(archive, name, "is a link or device")
+    if member.flag_bits & 1:
+        raise _refused(archive, name, "is encrypted")
+    if member.compress_type not in COMPRESSIONS:
+        # Windows writes Deflate64 for large files.
+        kind = zipfile.compressor_names.get(member.compress_type, f"method {member.compress_type}")
+        raise InputError(
+            f"{archive}: {name} is compressed by {kind}, which is not read here. Nothing was unpacked."
+            " Unpack it with unzip or 7-Zip, and give the folder."
+        )
 
 
 def _untar(archive: str, folder: str) -> None:

@@ -189,8 +189,8 @@ def _source(name, options):
     needed = [option for option, about in known.items() if about.default is about.empty]
     if not options.keys() >= set(needed):
         raise InputError(
-            f"Source {name!r} needs the options {', '.join(needed)}. Give each, as in"
-            f" --option={needed[0]}=A,B"
+            f"Source {name!r} needs the options {', '.join(needed)}. Give each;"
+            f" prepare takes --option={needed[0]}=A,B"
         )
     return SOURCES[name]
 
@@ -244,10 +244,7 @@ def _check_missing(source, listings, root, max_skipped):
     if "\\" in path:
         message += ", with / instead of \\"
     if unusable < total:
-        message += (
-            ", or skip those images: `python -m tfrank.data.prepare`"
-            f" --max_skipped={_enough(unusable, total)}"
-        )
+        message += f", or skip those images: prepare them with --max_skipped={_enough(unusable, total)}"
     raise InputError(f"{message}.{source.missing and ' '}{source.missing}")
 
 
@@ -295,7 +292,8 @@ def _write_skipped(skipped, total, path, max_skipped):
         file.write(rows.getvalue().encode(errors="surrogateescape"))
     most = math.ceil(max_skipped * total)
     if len(skipped) > most:
-        remedy = f" To skip them give --max_skipped={_enough(len(skipped), total)}; finished shards are kept."
+        enough = _enough(len(skipped), total)
+        remedy = f" To skip them, prepare with --max_skipped={enough}; finished shards are kept."
         raise InputError(
             f"{len(skipped):,} of {total:,} images cannot be used; at most {most:,} may be skipped."
             f"{remedy * (len(skipped) < total)} {path} lists them. The first is {skipped[0].path}:"

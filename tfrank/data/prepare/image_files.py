@@ -1,30 +1,34 @@
-"""Converts users' image files to bytes that TensorFlow decodes as an image viewer would.
+"""Converts users' image files to bytes that TensorFlow decodes as a browser would show them.
 
 TensorFlow's `decode_image` reads JPEG, PNG, WebP, GIF and BMP, but not all their features: it ignores
-orientation and alpha, and refuses or drops other unusual ones. So each file is checked once, here. The few
-files that TensorFlow would decode differently than a viewer are written again:
+orientation, alpha and colour profiles, and refuses or drops other unusual ones. So each file is checked once,
+here. The few files that TensorFlow would decode differently than a browser are written again:
 
 | file | result |
 |---|---|
 | JPEG, RGB or grayscale | kept byte for byte |
-| JPEG, CMYK or YCCK | RGB, as JPEG; the inks are inverted, as Adobe writes and browsers read them |
+| JPEG, CMYK or YCCK | RGB by its profile, or without one (1 - ink) (1 - black), as JPEG |
 | PNG of 1 to 8 bits, grayscale, RGB or palette | kept byte for byte |
-| PNG or TIFF of 16 bits, grayscale or RGB | value / 257, rounded, as PNG |
+| PNG with damage beside the pixels: checksums, order, no end | the same pixels, as a sound PNG |
+| PNG or TIFF of 16 bits, grayscale or RGB; PPM | value / 257, rounded, as PNG |
 | WebP, lossy or lossless | kept byte for byte |
-| EXIF orientation other than 1 | turned upright; a JPEG as JPEG, others as PNG |
+| colours other than sRGB: a profile, or a PNG's gAMA, cHRM, cICP | converted; a JPEG as JPEG, others as PNG |
+| an orientation other than 1, where browsers heed it | turned upright; a JPEG as JPEG, others as PNG |
 | alpha, or a colour that is transparent | over white, as PNG |
-| animated GIF, WebP, PNG; TIFF of several pages | the first image, as PNG |
-| GIF, BMP, TIFF, PPM | as PNG |
+| animated GIF, WebP, PNG, AVIF; TIFF of several pages | the first image, on white, as PNG |
+| AVIF, GIF, BMP, TIFF, PPM | as PNG |
 | a shorter side above `shorter_side` | shrunk to it; a JPEG as JPEG, others as PNG |
-| 12 and 32-bit integers, floats, 16-bit inks or separate planes | `BadImage` |
+| 12 and 32-bit integers, signed ones, floats, 16 bits in separate planes | `BadImage` |
 | HEIC | `BadImage`, which says to convert it |
 | empty, of another format, truncated, damaged | `BadImage` |
 | a side above `MAX_SIDE`, more than `MAX_PIXELS` or `MAX_BYTES` | `BadImage`, before any memory is taken |
 
+`colors` says which profiles count, `orientation` which orientations, `png_files` which damage is harmless.
+The reference is Chromium, and ImageMagick for TIFF and PPM; `benchmarks.pictures` compares with both.
+
 A JPEG is written again with quality 95 and without chroma subsampling. A JPEG that is shrunk is decoded at
 1/2, 1/4 or 1/8 by the JPEG decoder if that leaves at least twice the final pixels, then resized with a
-Lanczos filter. ICC profiles and gamma are ignored, as TensorFlow ignores them. A file written again has
-neither, nor other metadata.
+Lanczos filter. A file written again has no profile nor other metadata.
 """
 
 import contextlib
@@ -33,47 +37,29 @@ import io
 import math
 import re
 import struct
-import sys
 import warnings
-import zlib
 from collections.abc import Iterator
 
-import numpy as np
-from PIL import ExifTags, Image
+from PIL import Image
 
-from tfrank.common.checks import InputError
+from tfrank.data.prepare import bmp_files, colors, orientation, png_files, sixteen_bits, webp_files
+from tfrank.data.prepare.bad_image import BadImage, TooLarge
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+__all__ = ["FORMATS", "BadImage", "ImageFile", "TooLarge", "checked_image", "size_of"]
+
+FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF", "PPM")
 # Above this Pillow warns of decompression bombs; it is 256 MiB of RGB.
 MAX_PIXELS = 89_478_485
 # Maximum decoded size: width x height x channels x bytes per sample. An image and its copies take at most
 # about four times that.
 MAX_BYTES = 3 * MAX_PIXELS
-# Number of 16-bit pixels that are converted to 8 bits at a time.
-_BAND_PIXELS = 2**18
 # The limit of JPEG. TensorFlow reads no PNG with a side above a million.
 MAX_SIDE = 65_500
 # Quality of a JPEG that is written again.
 JPEG_QUALITY = 95
 # Brands of ISO files that contain HEIC.
 _HEIC = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
-
-_UPRIGHT = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 _JPEG_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")
-# Passes of an interlaced PNG: first column and row, and the steps between columns and between rows.
-_ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
-
-
-class BadImage(InputError):
-    """An image file that cannot be used. The message is a short reason; the caller adds the file's name."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +80,25 @@ class ImageFile:
     changes: tuple[str, ...] = ()
 
 
+@dataclasses.dataclass(frozen=True)
+class _Picture:
+    """A picture that is opened, and how it is to be shown.
+
+    Attributes:
+        image: not yet loaded.
+        data: the file, mended if its damage was harmless.
+        profile: its colour profile.
+        turn: its orientation, 1 to 8.
+        frame: the place of the picture in an animation, if it does not cover it all.
+    """
+
+    image: Image.Image
+    data: bytes
+    profile: bytes | None = None
+    turn: int = 1
+    frame: png_files.Frame | None = None
+
+
 def checked_image(data: bytes, *, shorter_side: int = 0) -> ImageFile:
     """Checks an image file by decoding it once, and writes it again if the table of this module says so.
 
@@ -111,26 +116,25 @@ def checked_image(data: bytes, *, shorter_side: int = 0) -> ImageFile:
     ('png', 3, 2, ('converted',))
     >>> checked_image(b"")
     Traceback (most recent call last):
-    tfrank.data.prepare.image_files.BadImage: the file is empty
+    tfrank.data.prepare.bad_image.BadImage: the file is empty
     """
-    if not data:
-        raise BadImage("the file is empty")
-    if data[4:8] == b"ftyp" and data[8:12] in _HEIC:
-        raise BadImage("HEIC, whatever its name says: convert it to JPEG")
     with _reasons():
-        image = _open(data)
-        if image.format in ("JPEG", "MPO"):
-            return _checked_jpeg(image, data, shorter_side)
-        if image.format == "PNG":
-            _check_png(data)
-        depth = _rawmode(image)
-        image.load()
-        convert = ";16" in depth or not _kept(image, data)
-        if not (convert or _orientation(image) in _UPRIGHT or _is_large(image, shorter_side)):
-            return ImageFile(data, image.format.lower(), *image.size)
-        pixels = _eight_bits(image, depth, data) if ";16" in depth else image
-        changes = ("converted",) * convert
-        return _written(_flat(pixels), _orientation(image), shorter_side, "PNG", changes)
+        picture = _opened(data)
+        if picture.image.format in ("JPEG", "MPO"):
+            return _checked_jpeg(picture, shorter_side)
+        return _checked_other(picture, data, shorter_side)
+
+
+def size_of(data: bytes) -> tuple[int, int]:
+    """Returns width and height by the header of an image file; decodes nothing.
+
+    Raises:
+        BadImage: it is no image file that can be used; `TooLarge` if it has too many pixels.
+    """
+    with _reasons():
+        if data[:8] == png_files.SIGNATURE:
+            return _within_limits(struct.unpack_from(">II", data, 16))
+        return bmp_files.size_of(data) or _open(data).size
 
 
 @contextlib.contextmanager
@@ -146,41 +150,114 @@ def _reasons() -> Iterator[None]:
         names = ", ".join(FORMATS)
         raise BadImage(f"no image in a known format ({names}), or its header is damaged") from None
     except Image.DecompressionBombError:
-        raise BadImage(f"more than {MAX_PIXELS:,} pixels") from None
+        raise TooLarge(f"more than {MAX_PIXELS:,} pixels") from None
     # A damaged file makes parsers raise almost anything: struct.error, SyntaxError, KeyError and more.
     except Exception as error:
         raise BadImage(f"truncated or damaged: {error}") from None
 
 
+def _opened(data: bytes) -> _Picture:
+    """Opens a file as browsers do: by its content, whatever its name."""
+    if not data:
+        raise BadImage("the file is empty")
+    brands = data[8 : min(64, int.from_bytes(data[:4], "big"))]
+    if data[4:8] == b"ftyp" and data[8:12] in _HEIC and b"avif" not in brands:
+        raise BadImage("HEIC, whatever its name says: convert it to JPEG")
+    if data[:8] == png_files.SIGNATURE:
+        return _opened_png(data)
+    if (frame := webp_files.first_frame(data)) is not None:
+        _within_limits(frame.size)
+        image = _open(frame.data)
+        return _Picture(image, data, image.info.get("icc_profile"), frame=frame)
+    if size := bmp_files.size_of(data):
+        _within_limits(size)
+        return _Picture(bmp_files.decoded(data) or _open(data), data, bmp_files.profile_of(data))
+    image = _open(data)
+    if image.format == "GIF":
+        box = image.tile[0].extents
+        frame = None if box == (0, 0, *image.size) else png_files.Frame(data, image.size, box)
+        return _Picture(image, data, frame=frame)
+    return _Picture(image, data, image.info.get("icc_profile"), _turn(image, data))
+
+
+def _opened_png(data: bytes) -> _Picture:
+    width, height, depth, color = struct.unpack_from(">IIBB", data, 16)
+    channels = {2: 3, 4: 4, 6: 4}.get(color, 1)
+    _check_bytes(_within_limits((width, height)), channels, 2 if depth == 16 else 1)
+    whole, chunks = png_files.mended(data)
+    head, frame = png_files.before_pixels(chunks), png_files.first_frame(chunks)
+    turn = orientation.of_exif(head.get(b"eXIf", b""))
+    return _Picture(_open(frame.data if frame else whole), whole, colors.png_profile(head), turn, frame)
+
+
+def _turn(image, data):
+    """The orientation of an image that is no PNG, 1 to 8."""
+    if image.format in ("JPEG", "MPO"):
+        return orientation.of_jpeg(data)
+    if image.format == "AVIF":
+        # Pillow states the file's own properties as EXIF.
+        return orientation.of_exif(image.info.get("exif", b"").removeprefix(b"Exif\0\0"))
+    # Pillow turns a TIFF itself.
+    return 1
+
+
 def _open(data: bytes) -> Image.Image:
     image = Image.open(io.BytesIO(data), formats=FORMATS)
-    width, height = image.size
-    if width * height > MAX_PIXELS:
-        raise BadImage(f"more than {MAX_PIXELS:,} pixels: {width} x {height}")
-    if max(width, height) > MAX_SIDE:
-        raise BadImage(f"a side of more than {MAX_SIDE:,} pixels: {width} x {height}")
     transparent = "transparency" in image.info or image.mode.endswith("A")
     channels = 4 if transparent else len(image.getbands())
-    sample = 2 if ";16" in _rawmode(image) else 1
+    sample = 2 if sixteen_bits.has_16_bits(image, sixteen_bits.rawmode_of(image)) else 1
+    _check_bytes(_within_limits(image.size), channels, sample)
+    return image
+
+
+def _check_bytes(size, channels, sample):
+    width, height = size
     if width * height * channels * sample > MAX_BYTES:
         raise BadImage(
             f"more than {MAX_BYTES:,} bytes decoded: {width} x {height} pixels, {channels} channels of"
             f" {sample} bytes"
         )
-    return image
 
 
-def _checked_jpeg(image: Image.Image, data: bytes, shorter_side: int) -> ImageFile:
-    if not _has_end(data):
+def _within_limits(size):
+    width, height = size
+    if width * height > MAX_PIXELS:
+        raise TooLarge(f"more than {MAX_PIXELS:,} pixels: {width} x {height}")
+    if max(width, height) > MAX_SIDE:
+        raise BadImage(f"a side of more than {MAX_SIDE:,} pixels: {width} x {height}")
+    return width, height
+
+
+def _checked_jpeg(picture: _Picture, shorter_side: int) -> ImageFile:
+    if not _has_end(picture.data):
         raise BadImage("truncated or damaged: the end of the JPEG is missing")
-    size, orientation = image.size, _orientation(image)
-    if image.mode == "CMYK" or orientation in _UPRIGHT or _is_large(image, shorter_side):
-        changes = ("converted",) * (image.mode == "CMYK")
-        return _written(image, orientation, shorter_side, "JPEG", changes)
+    image = picture.image
+    convert = image.mode == "CMYK" or colors.transform_of(picture.profile, image.mode) is not None
+    if convert or picture.turn in orientation.UPRIGHT or _is_large(image, shorter_side):
+        return _written(picture, image, shorter_side, "JPEG", ("converted",) * convert)
     # Decode at reduced size: that checks the whole file but computes few pixels.
+    size = image.size
     image.draft(image.mode, (max(1, size[0] // 8), max(1, size[1] // 8)))
     image.load()
-    return ImageFile(data, "jpeg", *size)
+    return ImageFile(picture.data, "jpeg", *size)
+
+
+def _checked_other(picture: _Picture, data: bytes, shorter_side: int) -> ImageFile:
+    image = picture.image
+    rawmode = sixteen_bits.rawmode_of(image)
+    deep = sixteen_bits.has_16_bits(image, rawmode)
+    image.load()
+    convert = deep or not _kept(picture)
+    if not (convert or picture.turn in orientation.UPRIGHT or _is_large(image, shorter_side)):
+        changes = () if picture.data is data else ("converted",)
+        return ImageFile(picture.data, image.format.lower(), *image.size, changes)
+    profile = picture.profile
+    if deep:
+        source = picture.frame.data if picture.frame else picture.data
+        image, profile = sixteen_bits.to_eight_bits(image, rawmode, lambda: _open(source), profile), None
+    image = _on_canvas(_flat(image, profile), picture.frame)
+    picture = dataclasses.replace(picture, profile=None)
+    return _written(picture, image, shorter_side, "PNG", ("converted",) * convert)
 
 
 def _is_large(image: Image.Image, shorter_side: int) -> bool:
@@ -201,156 +278,57 @@ def _has_end(data: bytes) -> bool:
     return False
 
 
-def _check_png(data: bytes) -> None:
-    """Raises BadImage for a PNG that TensorFlow refuses but Pillow reads, or that has missing rows."""
-    chunks = list(_png_chunks(data))
-    # Names of critical chunks begin with a capital (bit 32 unset); the others are replaced by "-".
-    parts = b" ".join(b"-" if name[0] & 32 else name for name, _ in chunks)
-    if not re.fullmatch(rb"IHDR( -)*( PLTE)?( -)*( IDAT)+( -)* IEND", parts):
-        raise BadImage("truncated or damaged: a PNG of other parts than a header, a palette and pixels")
-    width, height, depth, color, compression, filtering, interlace = struct.unpack(">IIBBBBB", chunks[0][1])
-    palette = dict(chunks).get(b"PLTE", b"")
-    if compression or filtering or interlace > 1 or len(palette) % 3 or (color == 3 and not palette):
-        raise BadImage("truncated or damaged: the header or the palette of the PNG")
-    bits = depth * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[color]
-    passes = _ADAM7 if interlace else ((0, 0, 1, 1),)
-    expected = sum(
-        len(range(top, height, down)) * (1 + (columns * bits + 7) // 8)
-        for left, top, right, down in passes
-        if (columns := len(range(left, width, right)))
-    )
-    inflate, count = zlib.decompressobj(), 0
-    for name, content in chunks:
-        while name == b"IDAT" and content and count <= expected:
-            count += len(inflate.decompress(content, 2**20))
-            content = inflate.unconsumed_tail
-    if count != expected or not inflate.eof:
-        raise BadImage("truncated or damaged: the PNG does not have the pixels that its header promises")
-
-
-def _png_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yields name and content of each chunk; raises BadImage if one is damaged or missing."""
-    position, name = 8, b""
-    while name != b"IEND":
-        length = int.from_bytes(data[position : position + 4], "big")
-        name = data[position + 4 : position + 8]
-        content = data[position + 8 : position + 8 + length]
-        checksum = data[position + 8 + length : position + 12 + length]
-        if checksum != zlib.crc32(name + content).to_bytes(4, "big") or not name.isalpha():
-            raise BadImage(f"truncated or damaged: the PNG's data after byte {position}")
-        position += 12 + length
-        yield name, content
-
-
-def _rawmode(image: Image.Image) -> str:
-    """Returns Pillow's name of the pixel format in the file; it contains ";16" for 16 bits."""
-    if not image.tile:
-        return ""
-    args = image.tile[0].args
-    rawmode = args if isinstance(args, str) else str(args[0])
-    bits = getattr(image, "tag_v2", {}).get(ExifTags.Base.BitsPerSample, ())
-    if max(bits, default=8) > 8 and ";" not in rawmode:
-        # Pillow would read each byte as a value.
-        raise BadImage("a TIFF of more than 8 bits in separate planes: write it with 8 bits")
-    return rawmode
-
-
-def _orientation(image: Image.Image) -> int:
-    try:
-        return image.getexif().get(ExifTags.Base.Orientation, 1)
-    # The metadata is damaged, but the image is complete. TensorFlow ignores metadata too.
-    except Exception:
-        return 1
-
-
-def _kept(image: Image.Image, data: bytes) -> bool:
-    """Returns whether the file is a PNG or WebP that TensorFlow decodes as a viewer shows it."""
-    if image.has_transparency_data or getattr(image, "is_animated", False):
+def _kept(picture: _Picture) -> bool:
+    """Returns whether the file is a PNG or WebP that TensorFlow decodes as a browser shows it."""
+    image = picture.image
+    if image.has_transparency_data or getattr(image, "is_animated", False) or picture.frame:
         return False
-    # TensorFlow refuses a WebP animation even if it has only one image.
-    still = data[12:16] != b"VP8X" or not data[20] & 2
-    return image.format == "PNG" or (image.format == "WEBP" and still)
+    mode = "L" if image.mode in ("1", "L") else "RGB"
+    return image.format in ("PNG", "WEBP") and colors.transform_of(picture.profile, mode) is None
 
 
-def _eight_bits(image: Image.Image, rawmode: str, data: bytes) -> Image.Image:
-    """Converts 16-bit values to value / 257, rounded; Pillow would keep the high byte or clip at 255."""
-    width, height = image.size
-    again = None if image.mode.startswith("I;16") else _other_bytes(rawmode, data)
-    transparent, bands = image.info.get("transparency"), []
-    rows = max(1, _BAND_PIXELS // width)
-    for top in range(0, height, rows):
-        box = (0, top, width, min(top + rows, height))
-        values = _sixteen_bits(image.crop(box), again and again.crop(box), rawmode)
-        band = ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
-        if transparent is not None:
-            opaque = (values != transparent).any(axis=2, keepdims=True)
-            band = np.concatenate([band, np.uint8(255) * opaque], axis=2)
-        bands.append(Image.fromarray(band[:, :, 0] if band.shape[2] == 1 else band))
-    result = Image.new(bands[0].mode, image.size)
-    for number, band in enumerate(bands):
-        result.paste(band, (0, number * rows))
-    return result
-
-
-def _other_bytes(rawmode: str, data: bytes) -> Image.Image:
-    """Reads the low bytes of a colour image's 16-bit values, as Pillow unpacks the high bytes only.
-
-    Reading the image again in the other byte order gives the low bytes. Gray with alpha is read as four bytes
-    per pixel, which are the high and low bytes of both.
-    """
-    other = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
-    again = _open(data)
-    if rawmode == "LA;16B":
-        _unpack_as(again, "RGBA")
-    elif rawmode[:-1] in ("RGB;16", "RGBA;16"):
-        _unpack_as(again, rawmode[:-1] + other[rawmode[-1]])
-    else:
-        raise BadImage(f"16-bit pixels of the kind {rawmode}: write it again with 8 bits")
-    again.load()
-    return again
-
-
-def _sixteen_bits(image: Image.Image, again: Image.Image | None, rawmode: str) -> np.ndarray:
-    """Returns `[height, width, channels]` 16-bit values; `again` has the low bytes, see `_other_bytes`."""
-    if again is None:
-        return np.asarray(image)[:, :, None]
-    low = np.asarray(again)
-    if rawmode == "LA;16B":
-        return low[:, :, ::2].astype(np.uint16) * 256 + low[:, :, 1::2]
-    return np.asarray(image).astype(np.uint16) * 256 + low
-
-
-def _unpack_as(image: Image.Image, rawmode: str) -> None:
-    image.tile = [
-        tile._replace(args=rawmode if isinstance(tile.args, str) else (rawmode, *tile.args[1:]))
-        for tile in image.tile
-    ]
-
-
-def _flat(image: Image.Image) -> Image.Image:
-    """Converts an image to grayscale or RGB, with transparency over white."""
+def _flat(image: Image.Image, profile: bytes | None) -> Image.Image:
+    """Converts an image to grayscale or RGB of sRGB, with transparency over white."""
     if image.mode[0] in "IF":
         raise BadImage("12 or 32-bit integers or floats, of which white is not known: write it with 8 bits")
+    alpha = None
     if image.has_transparency_data:
-        layer = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
-    return image.convert("L" if image.mode in ("1", "L") else "RGB")
+        image = image.convert("RGBA")
+        alpha = image.getchannel("A")
+    if image.mode not in ("CMYK", "LAB"):
+        image = image.convert("L" if image.mode in ("1", "L") else "RGB")
+    image = colors.to_srgb(image, profile)
+    if alpha is not None:
+        image = Image.composite(image, Image.new("RGB", image.size, "white"), alpha)
+    return image
+
+
+def _on_canvas(image: Image.Image, frame: png_files.Frame | None) -> Image.Image:
+    """Puts the first picture of an animation on white at its place."""
+    if frame is None:
+        return image
+    canvas = Image.new("RGB", frame.size, "white")
+    if image.size == frame.size:
+        # Pillow has put it there already, on a colour that browsers do not show.
+        image = image.crop(frame.box)
+    canvas.paste(image, frame.box[:2])
+    return canvas
 
 
 def _written(
-    image: Image.Image, orientation: int, shorter_side: int, format: str, changes: tuple[str, ...]
+    picture: _Picture, image: Image.Image, shorter_side: int, format: str, changes: tuple[str, ...]
 ) -> ImageFile:
-    """Shrinks a large image, converts it to grayscale or RGB, turns it upright, and encodes it."""
+    """Shrinks a large image, converts its colours, turns it upright, and encodes it."""
     size = image.size
     if _is_large(image, shorter_side):
         # The shorter side is exact; `thumbnail` rounds the other, to at most this bound.
         bounds = [math.ceil(side * shorter_side / min(size)) for side in size]
         image.thumbnail(bounds, Image.Resampling.LANCZOS)
         changes = (*changes, "shrunk")
-    image = _flat(image)
-    if orientation in _UPRIGHT:
-        image, changes = image.transpose(_UPRIGHT[orientation]), (*changes, "turned")
-        size = size[::-1] if orientation > 4 else size
+    image = colors.to_srgb(image, picture.profile)
+    if picture.turn in orientation.UPRIGHT:
+        image, changes = orientation.turned(image, picture.turn), (*changes, "turned")
+        size = size[::-1] if picture.turn > 4 else size
     # Otherwise Pillow copies the ICC profile of the old file into the new one.
     image.info = {}
     buffer = io.BytesIO()

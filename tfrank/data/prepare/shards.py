@@ -4,7 +4,6 @@ import collections
 import contextlib
 import dataclasses
 import hashlib
-import json
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfrank.common import files
+from tfrank.common import files, json_files
 from tfrank.common.normalize import SMALLEST_NORM
 from tfrank.data import vectors
 from tfrank.data.index import RecordIndex, concatenate, load_index
@@ -34,6 +33,16 @@ class Skipped(NamedTuple):
     split: str
     path: str
     reason: str
+
+
+# The note that a shard is done.
+DONE = json_files.record(
+    {
+        "digest": json_files.text(),
+        "skipped": json_files.list_of(json_files.list_of(json_files.text(), at_least=3, at_most=3)),
+        "changes": json_files.dict_of(json_files.whole()),
+    }
+)
 
 
 class Written(NamedTuple):
@@ -161,8 +170,7 @@ def written(task: ShardTask) -> Written:
 
 
 def _note(task):
-    with open(done_path(task)) as file:
-        return json.load(file)
+    return json_files.read(done_path(task), DONE, "Run the same command again.", most_bytes=2**28)
 
 
 def load_hashes(task: ShardTask) -> np.ndarray:

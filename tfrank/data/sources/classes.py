@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfrank.common import checks
+from tfrank.common import checks, files
 from tfrank.common.checks import did_you_mean
 
 SPLITS = ("train", "test")
@@ -116,7 +116,8 @@ def merge_spellings(names: Iterable[str]) -> dict[str, str]:
     for name, ways in written.items():
         if len(ways) > 1:
             print(
-                f"Note: {' and '.join(map(ascii, ways))} look the same, {name}, and are one class.",
+                f"Note: {' and '.join(map(ascii, ways))} look the same, {files.text_of(name)}, and are one"
+                " class.",
                 flush=True,
             )
     return classes

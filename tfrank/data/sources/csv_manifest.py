@@ -4,8 +4,9 @@
     photos/1.jpg,mallard,train,,duck,60,27,325,304
     photos/2.jpg,robin,test,query,songbird,,,,
 
-A parquet file has the same columns. The delimiter of a CSV file may also be a tab, or ; as Excel writes.
-Columns may be in any order. All columns after label are optional, and other columns are ignored.
+A parquet file has the same columns. The delimiter of a CSV file may also be a tab, |, or ; as Excel writes.
+Columns may be in any order. All columns after label are optional. Other columns are not used, and a note
+names them. The columns of OpenMetricLearning are read too, see `sources.oml`.
 
 - Paths are relative to the manifest's folder, or absolute.
 - Without the column split, classes are divided into train and test at random.
@@ -22,14 +23,15 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from tfrank.common.checks import InputError, did_you_mean
+from tfrank.data.sources import oml
 from tfrank.data.sources.classes import divide
 from tfrank.data.sources.image import ROLES, UNKNOWN, SourceImage
-from tfrank.data.sources.lists import Line, coordinate, header_of, read_table, size
+from tfrank.data.sources.lists import Line, coordinate, size
+from tfrank.data.sources.tables import header_of, read_table
 
 NEEDED = ("path", "label")
-# Excel writes ; in locales with a decimal comma.
-DELIMITERS = ",;\t"
 BOX = {"x": coordinate, "y": coordinate, "w": size, "h": size}
+USED = (*NEEDED, "split", "role", "category", *BOX, *oml.COLUMNS)
 
 
 class _Row(NamedTuple):
@@ -61,6 +63,9 @@ def read_csv(manifest: str, *, test_share: float = 0.5, seed: int = 0) -> Iterat
             and height.
     """
     path = _find(manifest)
+    _, columns = header_of(path, NEEDED)
+    if unused := [name for name in columns if name and name not in USED]:
+        print(f"Note: {path} has columns that are not used: {', '.join(unused)}.", flush=True)
     rows = ((row.label, row.split, row.category) for row in _rows(path))
     classes = divide(path, rows, test_share=test_share, seed=seed)
     for row in _rows(path):
@@ -89,9 +94,11 @@ def _find(manifest: str) -> str:
 def _rows(path: str) -> Iterator[_Row]:
     """Yields the checked rows of a manifest; their split is "" if there is no such column."""
     delimiter, needed = _form(path)
-    for line, cells in read_table(path, needed, delimiter=delimiter):
+    point, roles = "." if delimiter == "," else ",", set()
+    for line, cells in read_table(path, needed):
         # Strip all cells but the path: a file name may begin or end with a blank.
         cells = {name: cell if name == "path" else cell.strip() for name, cell in cells.items()}
+        cells = oml.translated(line, cells, point)
         for name in needed:
             if not cells[name]:
                 raise line.error(f"a {name}")
@@ -102,21 +109,21 @@ def _rows(path: str) -> Iterator[_Row]:
         if not re.fullmatch(r"\w*", split):
             raise line.error("a split of letters, digits and _ alone, since files are named after it")
         role = cells.get("role", "")
+        roles |= {role} if split == "test" else set()
+        if oml.BOTH in roles and len(roles) > 1:
+            raise line.error("all images to test on to be query and gallery, or each to be one of both")
+        role = role.replace(oml.BOTH, "")
         if role not in ROLES:
             raise line.error(f"a role of {', '.join(ROLES[1:])}, or none", did_you_mean(role, ROLES))
-        box = _box(line, cells, "." if delimiter == "," else ",")
+        box = _box(line, cells, point)
         yield _Row(cells["path"], cells["label"], split, role, cells.get("category", ""), box)
 
 
 def _form(path: str) -> tuple[str, tuple[str, ...]]:
     """Returns the delimiter of a manifest and the columns that it needs, from its header."""
-    header = header_of(path)
-    columns = {
-        delimiter: {name.strip(' "\r\n') for name in header.split(delimiter)} for delimiter in DELIMITERS
-    }
-    delimiter = max(DELIMITERS, key=lambda one: len(columns[one].intersection(NEEDED)))
+    delimiter, columns = header_of(path, NEEDED)
     # A name close to "split" is a typo: report it as missing instead of dividing classes at random.
-    meant = "split" in columns[delimiter] or did_you_mean("split", columns[delimiter])
+    meant = "split" in columns or did_you_mean("split", columns)
     return delimiter, (*NEEDED, "split") if meant else NEEDED
 
 

@@ -12,8 +12,6 @@ by its number, from 0. Without `split` the classes are divided into train and te
 
 import collections
 import glob
-import importlib
-import json
 import os
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tfrank.common import files
+from tfrank.common import checks, files, json_files
 from tfrank.common.checks import InputError
 from tfrank.data.sources.classes import divide
 from tfrank.data.sources.image import ROLES, UNKNOWN, SourceImage
@@ -86,7 +84,7 @@ def _parts(path: str, without: tuple[str, ...] = ()) -> Iterator[dict[str, Any]]
     except FileNotFoundError:
         raise InputError(f"There is no file {path}. Give that of the embeddings, .npz or .parquet.") from None
     except files.NPZ_ERRORS as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
+        reason = checks.reason(error).rstrip(".")
         if "allow_pickle" in reason:
             reason = "an array holds Python objects; make text of it, np.array(labels, dtype=str)"
         raise InputError(
@@ -106,19 +104,16 @@ def _parts_of_npz(path, without):
 def _parts_of_parquet(path, without):
     if not os.path.isdir(path) and not path.lower().endswith(".parquet"):
         raise ValueError("its name ends neither in .npz nor in .parquet")
-    pq = _parquet()
-    for file in _parquet_files(path):
-        with pq.ParquetFile(file) as table:
-            names = _columns_of(table.schema_arrow.names, without)
-            for batch in table.iter_batches(_ROWS, columns=list(names)):
-                yield {column: _array(batch.column(name)) for name, column in names.items()}
-
-
-def _parquet():
     try:
-        return importlib.import_module("pyarrow.parquet")  # Slow, and only needed here.
+        from tfrank.common import parquet_files  # Slow, and only needed here.
     except ImportError:
         raise InputError("Parquet files need pyarrow: pip install pyarrow") from None
+    remedy = "Write it again."
+    for name in _parquet_files(path):
+        with open(name, "rb") as file:
+            names = _columns_of(parquet_files.schema(file, name, remedy)[0].names, without)
+            for batch in parquet_files.batches(file, name, remedy, _ROWS, list(names)):
+                yield {column: _array(batch.column(name)) for name, column in names.items()}
 
 
 def _columns_of(names: Iterable[str], without: tuple[str, ...]) -> dict[str, str]:
@@ -137,9 +132,11 @@ def _parquet_files(path):
     current = os.path.join(path, "CURRENT")
     if os.path.exists(current):
         with open(current) as file:
-            version = os.path.join(path, "versions", f"{file.read().strip()}.json")
-        with open(version) as file:
-            return [os.path.join(path, name) for name in json.load(file)["parts"]]
+            number = int(file.read(20))
+        version = os.path.join("versions", f"{number}.json")
+        check = json_files.record({"parts": json_files.list_of(json_files.file_name())}, others=True)
+        found = json_files.read(version, check, "Make the index again.", below=path)
+        return [os.path.join(path, name) for name in found["parts"]]
     if not (paths := sorted(glob.glob(os.path.join(glob.escape(path), "*.parquet")))):
         raise ValueError("the folder has no .parquet file")
     return paths

@@ -17,7 +17,8 @@ import posixpath
 from collections.abc import Iterator
 
 from tfrank.data.sources.image import SourceImage
-from tfrank.data.sources.lists import coordinate, find, integer, locate, read_table
+from tfrank.data.sources.lists import coordinate, find, integer, locate
+from tfrank.data.sources.tables import read_table
 
 LIST = "ijbc_metadata.csv"
 FACE = {"SUBJECT_ID": integer, "FILENAME": str, "SIGHTING_ID": integer}

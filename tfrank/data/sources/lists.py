@@ -1,17 +1,18 @@
-"""Reads the lists of data sets: text files with one line per image, in columns of words, or CSV."""
+"""Reads the lists of data sets: text files with one line per image, in columns of words."""
 
-import csv
+import functools
 import glob
-import io
 import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
-from tfrank.common.checks import InputError, did_you_mean
+from tfrank.common.checks import InputError
 
-PARQUET = ".parquet"
+# Opens a file for reading.
+Opened = Callable[[str], IO[bytes]]
+open_local: Opened = functools.partial(open, mode="rb")
 # Converts a word to its value; raises ValueError for a word of another type.
 Converter = Callable[[str], Any]
 
@@ -120,87 +121,6 @@ def _places(folder, parts, places, name):
     }
 
 
-def read_table(
-    path: str, needed: Sequence[str], *, delimiter: str = ","
-) -> Iterator[tuple[Line, dict[str, str]]]:
-    """Yields the rows of a CSV file (RFC 4180, UTF-8) with a header: the line of each row, and its cells.
-
-    Blank lines and rows of empty cells are skipped. If a quoted cell spans several lines, the row has the
-    number of its first line and the text of the whole row. The rows of a parquet file are yielded likewise,
-    their values as text.
-
-    Args:
-        path: path of the file, which ends in .parquet if it is one.
-        needed: required columns, in any order.
-        delimiter: the character between cells of a CSV file.
-
-    Raises:
-        InputError: the file cannot be read or is not UTF-8, a column is missing or repeated, a row has more
-            or fewer cells than the header, or a quote is not closed.
-    """
-    # Strict: otherwise an unclosed quote silently swallows the rest of the file.
-    lines = _parquet_lines(path) if path.endswith(PARQUET) else decode_lines(path)
-    rows, number = csv.reader(lines, delimiter=delimiter, strict=True), 1
-    try:
-        header = _header(path, next(rows, []), needed, delimiter)
-        number = rows.line_num + 1
-        for cells in rows:
-            if any(cells):
-                line = Line(path, number, delimiter.join(cells))
-                if len(cells) != len(header):
-                    raise line.error(f"{len(header)} values, one for each column")
-                yield line, dict(zip(header, cells))
-            number = rows.line_num + 1
-    except csv.Error as error:
-        raise InputError(
-            f"{path}, line {number}: the CSV is damaged ({error}). Close every quote, and double quotes"
-            " inside quotes."
-        ) from None
-
-
-def header_of(path: str) -> str:
-    """Returns the first line of a CSV file, or that which the columns of a parquet file make."""
-    return next(_parquet_lines(path) if path.endswith(PARQUET) else decode_lines(path), "")
-
-
-def _parquet_lines(path):
-    """Yields the header and the rows of a parquet file as lines of CSV."""
-    try:
-        import pyarrow as pa
-        from pyarrow import parquet
-    except ImportError:
-        raise InputError(f"To read {path}, install pyarrow: pip install pyarrow") from None
-    line = io.StringIO()
-    write = csv.writer(line, lineterminator="\n").writerow
-
-    def text_of(cells):
-        line.seek(0)
-        line.truncate()
-        write(cells)
-        return line.getvalue()
-
-    try:
-        with parquet.ParquetFile(path) as file:
-            yield text_of(file.schema_arrow.names)
-            for batch in file.iter_batches():
-                yield from map(text_of, zip(*(column.to_pylist() for column in batch.columns)))
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"Cannot read {path} ({str(error).splitlines()[0]}).") from None
-
-
-def _header(path, cells, needed, delimiter):
-    """Returns the names of the columns; raises InputError if a needed one is missing or one is repeated."""
-    line, names = Line(path, 1, delimiter.join(cells)), [name.strip() for name in cells]
-    for name in needed:
-        if name not in names:
-            hints = (did_you_mean(other, [name]) for other in names if other not in needed)
-            raise line.error(f"a header with the column {name}", "".join(hints))
-    for name in filter(None, names):
-        if names.count(name) > 1:
-            raise line.error(f"each column once, and {name} occurs {names.count(name)} times")
-    return names
-
-
 def read_lines(path: str, *, at_least: int = 1) -> Iterator[Line]:
     """Yields the lines of a list that are not blank, stripped.
 
@@ -216,13 +136,28 @@ def read_lines(path: str, *, at_least: int = 1) -> Iterator[Line]:
         raise InputError(f"{path} is truncated: it has {count} lines. Unpack or download it again.")
 
 
-def decode_lines(path: str) -> Iterator[str]:
-    """Yields the lines of a UTF-8 file with their ends, without byte order mark; InputError for bad ones."""
+def decode_lines(path: str, opened: Opened = open_local) -> Iterator[str]:
+    """Yields the lines of a UTF-8 file with their ends, without byte order mark; InputError for bad ones.
+
+    Lines end in a line feed, a carriage return as of old Macs, or both. `opened` opens the file for reading.
+    """
+    number = 0
     try:
-        with open(path, "rb") as file:
-            for number, line in enumerate(file, start=1):
+        with opened(path) as file:
+            for number, line in enumerate(_lines(file), start=1):
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8")
     except OSError as error:
         raise InputError(f"Cannot read {path} ({error.strerror}).") from None
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}, line {number}: not UTF-8 ({error.reason}). Save it as UTF-8.") from None
+        raise InputError(
+            f"{path}, line {number}: not UTF-8 ({error.reason}). Save it as UTF-8, which Excel calls CSV"
+            " UTF-8; or convert it: iconv -f WINDOWS-1252 -t UTF-8 OLD > NEW"
+        ) from None
+
+
+def _lines(file):
+    for line in file:
+        if b"\r" in line:
+            yield from line.splitlines(keepends=True)
+        else:
+            yield line

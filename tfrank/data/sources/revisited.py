@@ -22,10 +22,10 @@ from tfrank.common.checks import InputError
 from tfrank.data import restricted_pickle
 from tfrank.data.sources.image import SourceImage
 from tfrank.data.sources.lists import locate, size
+from tfrank.data.sources.walk import strict_walk
 
 NAMES = ("roxford5k", "rparis6k")
 GRADES = ("easy", "hard", "junk")
-IMAGES = (".jpg", ".jpeg", ".png")
 
 
 def read_roxford5k(folder: str, distractors: str = "") -> Iterator[SourceImage]:
@@ -68,7 +68,7 @@ def _read(folder, name, distractors):
     part, gallery, queries = _load(folder, name)
     if distractors and not os.path.isdir(distractors):
         raise InputError(
-            f"The folder of distractors does not exist: {distractors}. Correct --option=distractors."
+            f"The folder of distractors does not exist: {distractors}. Correct the option distractors."
         )
     for query, entry in queries.items():
         yield _image("query", posixpath.join(part, f"jpg/{query}.jpg"), query, box=entry["box"])
@@ -77,7 +77,7 @@ def _read(folder, name, distractors):
     if distractors:
         # Use real paths: `..` after a symbolic link leads elsewhere.
         start = os.path.relpath(os.path.realpath(distractors), os.path.realpath(folder)).replace(os.sep, "/")
-        for image in _walk(distractors):
+        for image in strict_walk(distractors).images():
             yield _image("distractor", f"{start}/{image}", image)
 
 
@@ -87,15 +87,6 @@ def _image(role, path, name, box=None):
 
 def _id(role, name):
     return f"{role}/{name}"
-
-
-def _walk(folder):
-    """Yields the images of a folder at any depth, as relative paths; holds one folder's names at a time."""
-    for place, folders, names in os.walk(folder):
-        folders.sort()
-        for name in sorted(names):
-            if name.lower().endswith(IMAGES) and not name.startswith("."):
-                yield os.path.relpath(os.path.join(place, name), folder).replace(os.sep, "/")
 
 
 def _load(folder, name):

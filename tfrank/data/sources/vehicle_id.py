@@ -42,7 +42,9 @@ def read_vehicle_id(folder: str, *, lists: int | Sequence[int] = (800, 1600, 240
     paths = {"train": train} | {f"test_{number}": tests[number] for number in TEST_LISTS if number in lists}
     for path in paths.values():
         if not os.path.isfile(path):
-            hint = f" To read the existing ones: --option=lists={','.join(there)}" if there else ""
+            hint = (
+                f" To read the existing ones, prepare with --option=lists={','.join(there)}" if there else ""
+            )
             raise InputError(f"The list {path} does not exist. Give the folder {expected}.{hint}")
     for split, path in paths.items():
         for line in read_lines(path):

@@ -27,7 +27,8 @@ import re
 from collections.abc import Iterator
 
 from tfrank.data.sources.image import SourceImage
-from tfrank.data.sources.lists import coordinate, locate, read_lines, read_table
+from tfrank.data.sources.lists import coordinate, locate, read_lines
+from tfrank.data.sources.tables import read_table
 
 LISTS = {split: f"{split}_list.txt" for split in ("train", "test")}
 BOX = {"X": coordinate, "Y": coordinate, "W": coordinate, "H": coordinate}

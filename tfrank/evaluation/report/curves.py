@@ -8,11 +8,13 @@ from threadpoolctl import threadpool_limits
 
 from tfrank.common import checks
 from tfrank.common.checks import InputError
-from tfrank.evaluation.parallel import Gallery, in_parallel
+from tfrank.evaluation.parallel import Gallery, count_physical_cores, in_parallel
 from tfrank.evaluation.retrieval_ranks import Ranks
 
 # Similarities that a thread counts at a time: 16 MiB in float32.
 BLOCK_SIMILARITIES = 2**22
+# Positives whose precisions are computed together.
+BLOCK_POSITIVES = 2**18
 # Number of principal components passed to t-SNE: more add noise and are slow.
 COMPONENTS = 50
 # Smallest number of points for t-SNE: fewer have no neighbourhoods to preserve.
@@ -21,47 +23,48 @@ FEW_POINTS = 10
 MOST_OF_A_CLASS = 2
 
 
-def precision_recall(ranks: Ranks, levels: int = 101) -> tuple[np.ndarray, np.ndarray]:
-    """The mean interpolated precision of the queries at equally spaced levels of recall.
+def precision_sums(ranks: Ranks, levels: int = 101) -> np.ndarray:
+    """The interpolated precision at equally spaced levels of recall, from 0 to 1, summed over queries.
 
     For a query with n positives, the i-th at rank r_i, the interpolated precision at recall R is the highest
     precision at any recall of at least R: `max i / r_i over i with i / n >= R`
     (Manning, Raghavan and Schütze, Introduction to Information Retrieval, section 8.4).
-    Queries without a positive are left out.
+    Queries without a positive add nothing. Sums of parts of the queries add up.
 
     Args:
         ranks: the ranks of the positives of every query.
         levels: number of levels, from recall 0 to recall 1.
 
     Returns:
-        `[levels]` recall and `[levels]` mean precision, both from 0 to 1.
+        `[levels]` float64.
 
     Raises:
-        InputError: there are fewer than two levels, or no query has a positive.
+        InputError: there are fewer than two levels.
 
-    >>> recall, precision = precision_recall(Ranks(np.array([0, 2]), np.array([1, 4])), levels=3)
-    >>> recall.tolist(), precision.tolist()
-    ([0.0, 0.5, 1.0], [1.0, 1.0, 0.5])
+    >>> precision_sums(Ranks(np.array([0, 2]), np.array([1, 4])), levels=3).tolist()
+    [1.0, 1.0, 0.5]
     """
     steps = np.arange(checks.integer("levels", levels, at_least=2))
-    _check(ranks)
     total = np.zeros(levels)
     for count in np.unique(ranks.positives[ranks.positives > 0]):
-        rows = ranks.start[:-1][ranks.positives == count, None] + np.arange(count)
-        precision = np.arange(1, count + 1) / ranks.rank[rows]
-        highest = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1].sum(axis=0)
         # The first positive that reaches each level, computed in integers to avoid rounding errors.
-        total += highest[np.maximum(-(-steps * count // (levels - 1)), 1) - 1]
-    return steps / (levels - 1), total / np.count_nonzero(ranks.positives)
+        reached = np.maximum(-(-steps * count // (levels - 1)), 1) - 1
+        starts, size = ranks.start[:-1][ranks.positives == count], max(1, BLOCK_POSITIVES // count)
+        for first in range(0, len(starts), size):
+            rows = starts[first : first + size, None] + np.arange(count)
+            precision = np.arange(1, count + 1) / ranks.rank[rows]
+            highest = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
+            total += highest[:, reached].sum(axis=0)
+    return total
 
 
-def recall_curve(ranks: Ranks, max_k: int) -> tuple[np.ndarray, np.ndarray]:
+def recall_curve(first_rank: np.ndarray, max_k: int) -> tuple[np.ndarray, np.ndarray]:
     """Recall@K for K from 1 to `max_k`: the share of queries with a positive among the K nearest.
 
     Queries without a positive are left out.
 
     Args:
-        ranks: the ranks of the positives of every query.
+        first_rank: `[queries]` the rank of the first positive, NaN without one.
         max_k: the largest K.
 
     Returns:
@@ -70,12 +73,13 @@ def recall_curve(ranks: Ranks, max_k: int) -> tuple[np.ndarray, np.ndarray]:
     Raises:
         InputError: `max_k` is below 1, or no query has a positive.
 
-    >>> recall_curve(Ranks(np.array([0, 2, 3]), np.array([2, 3, 1])), 2)[1].tolist()
+    >>> recall_curve(np.array([2, 1]), 2)[1].tolist()
     [0.5, 1.0]
     """
     max_k = checks.integer("max_k", max_k, at_least=1)
-    _check(ranks)
-    first = ranks.rank[ranks.start[:-1][ranks.positives > 0]]
+    first = first_rank[np.isfinite(first_rank)].astype(np.int64)
+    if not len(first):
+        raise InputError("No image has another of its class, so there is nothing to draw a curve of.")
     found = np.bincount(np.minimum(first, max_k + 1), minlength=max_k + 2)
     return np.arange(1, max_k + 1), np.cumsum(found[1 : max_k + 1]) / len(first)
 
@@ -183,19 +187,17 @@ def map_2d(embeddings: np.ndarray, *, at_most: int = 2000, seed: int = 0) -> tup
         # Initial spread for t-SNE, as scikit-learn chooses it.
         start *= 1e-4 / start[:, 0].std()
         perplexity = min(30, (len(rows) - 1) / 3)
+        count_physical_cores()
         return rows, TSNE(perplexity=perplexity, init=start).fit_transform(points)
 
 
-def wrong_on_top(ranks: Ranks, most: int) -> np.ndarray:
+def wrong_on_top(first_rank: np.ndarray, most: int) -> np.ndarray:
     """`[queries]` number of wrong images before the first right one, at most `most`; NaN without a positive.
 
-    >>> wrong_on_top(Ranks(np.array([0, 1, 1, 2]), np.array([3, 9])), 4)
+    >>> wrong_on_top(np.array([3, np.nan, 9]), 4)
     array([ 2., nan,  4.])
     """
-    wrong = np.full(len(ranks.positives), np.nan)
-    known = ranks.positives > 0
-    wrong[known] = np.minimum(ranks.rank[ranks.start[:-1][known]] - 1, most)
-    return wrong
+    return np.minimum(first_rank - 1, most)
 
 
 def choose_queries(
@@ -325,8 +327,3 @@ def worst_classes(
         confused = int(times.max(initial=0))
         scores.append(ClassScore(names(int(classes[row])), *score, confused_with, confused))
     return scores
-
-
-def _check(ranks):
-    if not len(ranks.rank):
-        raise InputError("No image has another of its class, so there is nothing to draw a curve of.")

@@ -24,7 +24,6 @@ without a positive. An id that a spreadsheet would read as a formula is prefixed
 import contextlib
 import csv
 import glob
-import json
 import os
 import re
 import types
@@ -33,10 +32,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfrank.common import files
+from tfrank.common import files, json_files
 from tfrank.common.checks import InputError
 
 SCHEMA = 2
+# Curves of many rankings take much room.
+MOST_BYTES = 2**28
+_OBJECTS = json_files.dict_of(json_files.dict_of(json_files.anything))
+_RESULTS = json_files.record(
+    {"about": json_files.dict_of(json_files.anything), "rankings": _OBJECTS, "galleries": _OBJECTS},
+    {"models": _OBJECTS},
+    others=True,
+)
 COLUMNS = ("id", "label")
 # The start of a cell that `as_text` has prefixed.
 _FORMULA = re.compile(r"^'('*[=+\-@\t\r])")
@@ -102,16 +109,13 @@ def load_metrics(folder: str) -> dict[str, Any]:
     Raises:
         InputError: it is missing, damaged or of another schema.
     """
-    tree = _load(folder, "metrics.json")
-    parts = tree.get("about"), tree.get("rankings"), tree.get("galleries")
-    rows = parts[1].values() if isinstance(parts[1], dict) else [None]
-    if tree.get("schema") != SCHEMA or not all(isinstance(part, dict) for part in (*parts, *rows)):
-        path = os.path.join(folder, "metrics.json")
+    tree, path = _load(folder, "metrics.json"), os.path.join(folder, "metrics.json")
+    if tree.get("schema") != SCHEMA:
         raise InputError(
             f"{path} was not written by an evaluation, or has another schema ({tree.get('schema')!r}). Give"
             " the folder of an evaluation, such as RUN/evaluation/test, or evaluate again."
         )
-    return tree
+    return json_files.checked(tree, _RESULTS, path, "Evaluate again.")
 
 
 def load_curves(folder: str) -> dict[str, dict[str, list]]:
@@ -178,17 +182,14 @@ def common_queries(ids: np.ndarray, other_ids: np.ndarray) -> tuple[np.ndarray, 
 
 
 def _load(folder, name):
-    path = os.path.join(folder, name)
     try:
-        with open(path, encoding="utf-8") as file:
-            return dict(json.load(file))
+        path, check = os.path.join(folder, name), json_files.dict_of(json_files.anything)
+        return json_files.read(path, check, "Evaluate again.", most_bytes=MOST_BYTES)
     except FileNotFoundError:
         raise InputError(
             f"There is no evaluation in {folder} (no {name}). Give the folder of an evaluation, such as"
             " RUN/evaluation/test."
         ) from None
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise InputError(f"{path} is damaged ({error}). Evaluate again.") from None
 
 
 def _path_of(folder, ranking):

@@ -24,7 +24,10 @@ def scann(
     target_recall: float = 0.99,
 ) -> Neighbors:
     """Searches like `exact`, by a `ScannIndex` configured by the gallery size and built to this recall."""
-    return ScannIndex.build(gallery, k=k, target_recall=target_recall).search(queries, k, self_index)
+    index = ScannIndex.build(
+        gallery, k=k, target_recall=target_recall, queries=queries, self_index=self_index
+    )
+    return index.search(queries, k, self_index)
 
 
 SEARCHES: dict[str, Callable[..., Neighbors]] = {"exact": exact, "scann": scann}

@@ -1,55 +1,42 @@
 """An index for approximate search by ScaNN: it is built to a recall, and can be changed, saved and loaded."""
 
 import math
-import os
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from tfrank.common import checks, tensorflow_log
 from tfrank.common.checks import InputError
 from tfrank.evaluation.search import scann_files, top_k
-from tfrank.evaluation.search.exhaustive import exact, merge_neighbors, share_found
+from tfrank.evaluation.search.depths import (
+    DEPTHS,
+    SAMPLE,
+    Sample,
+    depth_for,
+    held_out,
+    new_queries,
+    recall_of,
+)
+from tfrank.evaluation.search.exhaustive import exact, merge_neighbors
 from tfrank.evaluation.search.neighbors import Neighbors, checked, float32_rows, matrix
 from tfrank.evaluation.search.scann_probe import scann_problem
+from tfrank.evaluation.search.scann_settings import METHODS, Depth, Settings, checked_settings
 
 # Smallest number of rows for a tree. ScaNN's guide (docs/algorithms.md) advises hashing without a tree below
 # 100,000 rows. That is slower than exhaustive search on processors that multiply fast: searching 60,502 rows
 # of dim 512 among each other takes 27 s by hashing, 18 s exhaustively and 2 s with a tree
 # (benchmarks.evaluation).
 TREE_FROM = 20_000
-METHODS = ("brute_force", "hashing", "tree")
-# ScaNN's codebooks have 16 entries a block, and need at least as many rows to learn from.
-FEWEST_HASHED = 16
-# Number of queries on which the recall is measured.
-SAMPLE = 1000
+# ScaNN's codebooks have 16 entries a block, and need at least as many rows to learn from, without those that
+# are held out as queries.
+FEWEST_HASHED = 18
 # Reordering more than this share of the rows takes longer than exhaustive search.
 MOST_REORDERED = 1 / 4
 # Factor by which settings grow at a time until the recall is reached.
 GROWTH = 1.25
 # Queries searched at a time.
 BLOCK_QUERIES = 2**13
-
-
-class Settings(NamedTuple):
-    """The search settings of an index.
-
-    Attributes:
-        method: "brute_force", "hashing" (asymmetric hashing, then reordering) or "tree" (the same within
-            the leaves that are nearest to a query).
-        leaves: number of leaves of the tree; 0 without a tree.
-        leaves_to_search: number of leaves searched for a query; 0 without a tree.
-        reorder: number of candidates compared in float32; 0 for brute force.
-        k: the number of neighbours for which recall was measured.
-        recall: the measured share of the exact k nearest that were found, for a sample of queries.
-    """
-
-    method: str
-    leaves: int
-    leaves_to_search: int
-    reorder: int
-    k: int
-    recall: float
 
 
 class ScannIndex:
@@ -79,28 +66,32 @@ class ScannIndex:
         *,
         ids: np.ndarray | None = None,
         target_recall: float = 0.99,
-        k: int = 10,
+        k: int | Sequence[int] = DEPTHS,
         method: str | None = None,
         queries: np.ndarray | None = None,
+        self_index: np.ndarray | None = None,
         seed: int = 0,
     ) -> "ScannIndex":
-        """Builds an index whose measured recall reaches a target.
+        """Builds an index whose measured recall reaches a target for several numbers of neighbours.
 
-        A sample of queries is searched exactly for comparison. The number of searched leaves or of reordered
-        candidates grows by a quarter at a time, whichever improves the recall of the k nearest more, until
-        the target is reached. If that is impossible, or would reorder over a quarter of the rows, the index
-        searches by brute force.
+        A sample of queries is searched exactly for comparison. For each k, the number of searched leaves or
+        of reordered candidates grows by a quarter at a time, whichever improves the recall of the k nearest
+        more, until the target is reached. If that is impossible, or would reorder over a quarter of the rows,
+        the index searches exactly for this k and larger ones.
 
         Args:
             embeddings: `[rows, dim]` of unit norm, any real type.
             ids: `[rows]` unique integers or strings. None: the row numbers.
             target_recall: above 0, up to 1.
-            k: number of neighbours for the target. Searches for more reorder in proportion.
+            k: numbers of neighbours for the target, one or several. A search takes the settings of the next
+                larger one; a search for more than the largest is exact.
             method: "brute_force", "hashing" or "tree". None: brute force below 20,000 rows, else a tree of
                 about sqrt(rows) leaves.
-            queries: `[queries, dim]` typical queries; up to 1,000 of them are the sample. If None, gallery
-                rows serve as queries, each searched among the others. The index was trained on them, so the
-                measured recall is optimistic.
+            queries: `[queries, dim]` the queries to come, or typical ones; up to 1,000 of them are the
+                sample. If None, up to 1,000 rows, a tenth at most, are searched for in an index that is built
+                without them. So are random points that lie as far from these rows as the nearest neighbours
+                do. The target is reached for both.
+            self_index: `[queries]` the query's own row, which is left out, or -1. None: all -1.
             seed: seed of the sample.
 
         Raises:
@@ -111,19 +102,31 @@ class ScannIndex:
         ([['b']], 'brute_force')
         """
         target = checks.number("target_recall", target_recall, above=0, at_most=1)
-        k = checks.integer("k", k, at_least=1)
+        ks = checks.sequence("k", k if isinstance(k, Sequence) else [k], checks.integer, at_least=1)
         embeddings = matrix("embeddings", embeddings)
         named = None if ids is None else _checked_ids(ids, len(embeddings))
         rows = float32_rows("embeddings", embeddings, 0, len(embeddings), named)
         ids = np.arange(len(rows)) if named is None else named
         if method is None:
             method = "tree" if len(rows) >= TREE_FROM else "brute_force"
-        index = cls(rows, ids, Settings("brute_force", 0, 0, 0, k, 1.0), None, np.arange(0))
+        index = cls(rows, ids, Settings("brute_force", 0), None, np.arange(0))
         if checks.one_of("method", method, METHODS) == "brute_force" or len(rows) < FEWEST_HASHED:
             return index
-        settings = _first_settings(method, len(rows), k)
-        hashed = cls(rows, ids, settings, _new_searcher(rows, settings), np.arange(len(rows)))
-        return index if (tuned := _tuned(hashed, target, queries, seed)) is None else tuned
+        if queries is None:
+            stay, chosen = held_out(len(rows), seed)
+            sample, gallery = new_queries(rows[chosen], rows[stay], seed), rows[stay]
+        else:
+            sample, gallery = _drawn(queries, self_index, rows, seed), rows
+        leaves = max(1, round(math.sqrt(len(rows)))) if method == "tree" else 0
+        searcher = _new_searcher(gallery, leaves)
+        tried = cls(
+            gallery, np.arange(len(gallery)), Settings(method, leaves), searcher, np.arange(len(gallery))
+        )
+        depths = _tuned(tried, sorted({min(k, len(gallery)) for k in ks}), target, sample)
+        if not depths:
+            return index
+        searcher = searcher if gallery is rows else _new_searcher(rows, leaves)
+        return cls(rows, ids, Settings(method, leaves, depths), searcher, np.arange(len(rows)))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -131,7 +134,8 @@ class ScannIndex:
     def search(self, queries: np.ndarray, k: int, self_index: np.ndarray | None = None) -> Neighbors:
         """The k nearest rows of the gallery: the result of `exact`, except for rows that ScaNN misses.
 
-        If ScaNN finds fewer than k rows although there are more, the query is searched exactly.
+        If ScaNN finds fewer than k rows although there are more, the query is searched exactly. So are all
+        if k is larger than any that the index was tuned for.
 
         Args:
             queries: `[queries, dim]` of unit norm, any real type.
@@ -139,9 +143,10 @@ class ScannIndex:
             self_index: `[queries]` the query's own row, which is left out, or -1. None: all -1.
         """
         k, queries, _, own = checked(queries, self.rows, k, self_index)
-        if self._searcher is None:
+        depth = self._depth(k)
+        if self._searcher is None or depth is None:
             return exact(queries, self.rows, k, own)
-        found = self._by_scann(queries, k, own)
+        found = self._by_scann(queries, k, own, depth)
         first = self._held
         # Check for missing results before merging newly added rows, which would hide them.
         wanted = np.minimum(k, first - ((own >= 0) & (own < first)))
@@ -194,7 +199,7 @@ class ScannIndex:
             self.rows,
             ids=self.ids,
             target_recall=target_recall,
-            k=self.settings.k,
+            k=[depth.k for depth in self.settings.depths] or DEPTHS,
             method=method,
             seed=seed,
         )
@@ -218,7 +223,7 @@ class ScannIndex:
                 run.
         """
         with scann_files.opened(folder) as (rows, ids, row_of, fields, place):
-            settings = _checked_settings(folder, fields)
+            settings = checked_settings(folder, fields)
             searcher = place and _scann().load_searcher(place, assets_backcompat_shim=False)
         return cls(rows, ids, settings, searcher, row_of)
 
@@ -227,19 +232,22 @@ class ScannIndex:
         """The number of gallery rows that ScaNN holds; these are the first ones."""
         return int(np.count_nonzero(self._row_of >= 0))
 
-    def _by_scann(self, queries: np.ndarray, k: int, own: np.ndarray) -> Neighbors:
+    def _depth(self, k: int) -> Depth | None:
+        """How deep to look for k rows, among which deleted ones may be found; None: search exactly."""
+        deleted = len(self._row_of) - self._held
+        return depth_for(self.settings.depths, k + min(deleted, k))
+
+    def _by_scann(self, queries: np.ndarray, k: int, own: np.ndarray, depth: Depth) -> Neighbors:
         """The nearest rows that ScaNN holds, without deleted rows and the queries' own rows."""
         deleted = len(self._row_of) - self._held
         width = min(k + bool((own >= 0).any()) + min(deleted, k), len(self._row_of))
-        settings = self.settings
-        reorder = max(width, math.ceil(settings.reorder * max(1, k / settings.k)))
         parts = []
         for start in range(0, len(queries), BLOCK_QUERIES):
             index, similarity = self._searcher.search_batched_parallel(
                 float32_rows("queries", queries, start, start + BLOCK_QUERIES),
                 final_num_neighbors=width,
-                pre_reorder_num_neighbors=min(reorder, len(self._row_of)),
-                leaves_to_search=settings.leaves_to_search or None,
+                pre_reorder_num_neighbors=min(max(width, depth.reorder), len(self._row_of)),
+                leaves_to_search=depth.leaves_to_search or None,
             )
             parts.append(self._cleaned(index, similarity, own[start : start + BLOCK_QUERIES], k))
         return Neighbors(*map(np.concatenate, zip(*parts)))
@@ -266,71 +274,68 @@ def _scann() -> Any:
     return scann_ops_pybind
 
 
-def _first_settings(method: str, rows: int, k: int) -> Settings:
-    """The settings at which tuning starts: a twentieth of the leaves, and few candidates."""
-    leaves = max(1, round(math.sqrt(rows))) if method == "tree" else 0
-    reorder = min(max(100, math.ceil(1.5 * k)), rows)
-    return Settings(method, leaves, math.ceil(leaves / 20), reorder, k, math.nan)
+def _new_searcher(rows: np.ndarray, leaves: int) -> Any:
+    """Trains ScaNN on the rows, which it copies. It gets no ids: it would save them as a pickle.
 
-
-def _checked_settings(folder: str, fields: dict) -> Settings:
-    """Returns the settings of a folder; raises InputError if they are invalid."""
-    try:
-        settings = Settings(**fields)
-        checks.one_of("method", settings.method, METHODS)
-        for name, least in (("leaves", 0), ("leaves_to_search", 0), ("reorder", 0), ("k", 1)):
-            checks.integer(name, getattr(settings, name), at_least=least)
-        checks.number("recall", settings.recall, at_least=0, at_most=1)
-    except (TypeError, InputError) as error:
-        path = os.path.join(folder, scann_files.MANIFEST)
-        raise InputError(f"The settings in {path} are damaged ({error}). Build and save it again.") from None
-    return settings
-
-
-def _new_searcher(rows: np.ndarray, settings: Settings) -> Any:
-    """Trains ScaNN on the rows, which it copies. It gets no ids: it would save them as a pickle."""
-    builder = _scann().builder(rows, min(settings.k, len(rows)), "dot_product")
-    if settings.leaves:
+    How deep it searches is given at each search.
+    """
+    builder = _scann().builder(rows, 1, "dot_product")
+    if leaves:
         # Allow small leaves: if ScaNN joins small ones, the same rows give another tree every time.
-        builder = builder.tree(
-            settings.leaves, settings.leaves_to_search, training_sample_size=250_000, min_partition_size=1
-        )
+        builder = builder.tree(leaves, leaves, training_sample_size=250_000, min_partition_size=1)
     # From ScaNN's guide: two dimensions per block, and errors parallel to the row count more.
     builder = builder.score_ah(2, anisotropic_quantization_threshold=0.2)
-    return builder.reorder(settings.reorder).build()
+    return builder.reorder(len(rows)).build()
 
 
-def _tuned(index: ScannIndex, target: float, queries: np.ndarray | None, seed: int) -> ScannIndex | None:
-    """The index with the first settings that reach the target as they grow; None if none do."""
-    rows, k = index.rows, min(index.settings.k, len(index.rows))
-    asked = rows if queries is None else matrix("queries", queries)
-    sample = np.sort(np.random.default_rng(seed).choice(len(asked), min(SAMPLE, len(asked)), replace=False))
-    own = sample if queries is None else np.full(len(sample), -1)
-    exact_neighbors = exact(asked[sample], rows, k, own)
+def _drawn(queries: np.ndarray, self_index: np.ndarray | None, rows: np.ndarray, seed: int) -> Sample:
+    """A sample of the queries, with their own rows."""
+    _, queries, _, own = checked(queries, rows, 1, self_index)
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(queries))[:SAMPLE])
+    some = float32_rows("queries", queries[chosen], 0, len(chosen))
+    return Sample(some, own[chosen], np.zeros(len(chosen), int))
 
-    def measured(settings):
-        tried = ScannIndex(rows, index.ids, settings, index._searcher, index._row_of)
-        found = tried._by_scann(asked[sample], k, own)
-        recall = share_found(found, exact_neighbors, asked[sample], rows, own)
-        tried.settings = settings._replace(recall=recall)
-        return tried
 
-    def grown(count):
-        return math.ceil(GROWTH * count)
+def _tuned(index: ScannIndex, ks: Sequence[int], target: float, sample: Sample) -> tuple[Depth, ...]:
+    """The first depth that reaches the target as it grows, for each k; without the ks where none does."""
+    nearest = exact(sample.queries, index.rows, ks[-1], sample.own)
+    leaves, depths = index.settings.leaves, []
+    most = max(100, ks[0], int(len(index) * MOST_REORDERED))
+    # A twentieth of the leaves, and few candidates.
+    searched, reorder, before = math.ceil(leaves / 20), 100, ks[0]
+    for k in ks:
+        reorder = max(math.ceil(reorder * k / before), math.ceil(1.5 * k))
+        depth = _grown(index, Depth(k, searched, min(reorder, most), math.nan), target, sample, nearest)
+        if depth is None:
+            break
+        depths.append(depth)
+        searched, reorder, before = depth.leaves_to_search, depth.reorder, k
+    return tuple(depths)
 
-    most = int(len(rows) * MOST_REORDERED)
-    best = measured(index.settings)
-    while best.settings.recall < target:
-        s = best.settings
+
+def _grown(
+    index: ScannIndex, depth: Depth, target: float, sample: Sample, nearest: Neighbors
+) -> Depth | None:
+    """The first depth from this one on that reaches the target; None if none does."""
+    of_k = Neighbors(nearest.index[:, : depth.k], nearest.similarity[:, : depth.k])
+
+    def measured(tried):
+        found = index._by_scann(sample.queries, tried.k, sample.own, tried)
+        return tried._replace(recall=recall_of(found, of_k, sample, index.rows))
+
+    most = int(len(index) * MOST_REORDERED)
+    depth = measured(depth)
+    while depth.recall < target:
         wider = []
-        if s.leaves_to_search < s.leaves:
-            wider.append(s._replace(leaves_to_search=min(grown(s.leaves_to_search), s.leaves)))
-        if s.reorder < most:
-            wider.append(s._replace(reorder=min(grown(s.reorder), most)))
+        if depth.leaves_to_search < index.settings.leaves:
+            searched = min(math.ceil(GROWTH * depth.leaves_to_search), index.settings.leaves)
+            wider.append(depth._replace(leaves_to_search=searched))
+        if depth.reorder < most:
+            wider.append(depth._replace(reorder=min(math.ceil(GROWTH * depth.reorder), most)))
         if not wider:
             return None
-        best = max(map(measured, wider), key=lambda tried: tried.settings.recall)
-    return best
+        depth = max(map(measured, wider), key=lambda tried: tried.recall)
+    return depth
 
 
 def _checked_ids(ids: np.ndarray, rows: int, kind: str | None = None) -> np.ndarray:

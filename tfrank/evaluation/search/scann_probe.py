@@ -11,7 +11,7 @@ import sys
 SECONDS = 600
 REMEDY = (
     "On Linux on x86-64: pip install 'scann>=1.4.2,<1.5', which needs TensorFlow 2.20. Elsewhere search"
-    " exactly: --neighbors=exact."
+    " exactly."
 )
 
 
@@ -25,7 +25,7 @@ def scann_problem() -> str:
     except subprocess.TimeoutExpired:
         return (
             f"ScaNN may be there: importing it had not ended after {SECONDS} seconds, perhaps since this"
-            " machine has much else to do. Try again, or search exactly: --neighbors=exact."
+            " machine has much else to do. Try again, or search exactly."
         )
 
 

@@ -11,12 +11,14 @@ from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 from tfrank.common import checks, distributed
 from tfrank.common.normalize import l2_normalize
 from tfrank.losses.core import scalars
+from tfrank.losses.core.ignored import scored_where_kept
 from tfrank.losses.core.loss import Loss
 
 NO_POSITIVES = (
     "No image of this batch has another of its class, so its loss is 0 and nothing is learnt from it. That"
     " is usual of shuffled batches of many classes. tfrank.data.balanced_batches gives batches in which every"
-    " image has others of its class."
+    " image has others of its class. Keras' mean over the batches counts such a batch as 0, in val_loss too;"
+    " tfrank.metrics.MeanLoss(loss) leaves it out."
 )
 
 
@@ -41,6 +43,9 @@ class RankingLoss(Loss):
         reduction: "mean" over the valid queries; "sum" of w_q L_q; "sum_over_batch_size", that sum divided by
             the number of rows of the global batch, valid or not, as in Keras; None or "none" for `[batch]`
             values w_q L_q, 0 for queries that are not valid.
+        ignore_label: label of rows without a class, such as -1. Such a row is neither positive nor negative
+            and no query: value and gradient are those of the batch without it. None: every label is a class.
+            XLA cannot compile a loss with it, as shapes depend on labels: `compile(jit_compile=False)`.
         name: name of the loss.
 
     Called as `loss(labels, embeddings, sample_weight=None)`:
@@ -85,9 +90,8 @@ class RankingLoss(Loss):
 
     Attributes:
         normalize: whether embeddings are L2-normalised first. True unless a loss states otherwise.
-        iteration: the variable that counts training steps, such as `optimizer.iterations`, for losses that
-            change with the step. None until it is set, also after a model is loaded. The optimizer's variable
-            is in every checkpoint.
+        iteration: the variable that counts training steps, for losses that change with the step. `fit` needs
+            none, see `Loss`.
         warns: whether the loss gives that warning. True unless a trainer gives its own.
     """
 
@@ -100,9 +104,10 @@ class RankingLoss(Loss):
         hyper_parameters: dict[str, Any],
         *,
         reduction: str | None = "mean",
+        ignore_label: int | None = None,
         name: str | None = None,
     ):
-        super().__init__(reduction=reduction, name=name)
+        super().__init__(reduction=reduction, ignore_label=ignore_label, name=name)
         self._core = core
         self.hyper_parameters = hyper_parameters
 
@@ -169,18 +174,31 @@ class RankingLoss(Loss):
     @tf.autograph.experimental.do_not_convert
     def __call__(self, y_true, y_pred, sample_weight=None):
         with tf.name_scope(self.name):
-            labels, embeddings, weights = checked_batch(y_true, y_pred, sample_weight)
-            queries = l2_normalize(embeddings) if self.normalize else embeddings
-            own_row = distributed.first_row(labels) + tf.range(tf.size(labels))
-            losses, valid = self._score(
-                labels,
-                queries,
-                distributed.gather_rows(labels),
-                distributed.gather_rows(queries),
-                own_row,
-            )
-            weights = self.weigh(labels, valid, weights)
+            losses, weights = self.rows(y_true, y_pred, sample_weight)
             return global_mean(losses, weights, self.reduction, self._warn if self.warns else None)
+
+    def rows(
+        self, labels: tf.Tensor, embeddings: tf.Tensor, sample_weight: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """L_q and w_q of the rows of this replica, `[batch]` each, of which the loss is the mean.
+
+        Takes what a call of the loss takes. w_q is 0 for queries that are not valid.
+        """
+        labels, embeddings, weights = checked_batch(labels, embeddings, sample_weight)
+        return scored_where_kept(self._scored, labels, embeddings, weights, self.ignore_label)
+
+    def _scored(self, labels, embeddings, weights):
+        """L_q and w_q of the rows of this replica, `[batch]` each, against those of all replicas."""
+        queries = l2_normalize(embeddings) if self.normalize else embeddings
+        own_row = distributed.first_row(labels) + tf.range(tf.size(labels))
+        losses, valid = self._score(
+            labels,
+            queries,
+            distributed.gather_rows(labels),
+            distributed.gather_rows(queries),
+            own_row,
+        )
+        return losses, self.weigh(labels, valid, weights)
 
     def _warn(self):
         if self.warns:
@@ -225,6 +243,14 @@ def global_mean(
     return tf.math.divide_no_nan(tf.reduce_sum(losses), divisor)
 
 
+def keras_builds() -> bool:
+    """Whether Keras traces a loss to build a model under a strategy.
+
+    It does so on tensors of its own; the labels are the mean of the replicas' labels, a float.
+    """
+    return tf.distribute.in_cross_replica_context() and not tf.executing_eagerly()
+
+
 def checked_batch(labels, embeddings, sample_weight):
     """Checks a batch. Returns int64 `[batch]` labels, float32 or float64 `[batch, dim]` embeddings, and
     `[batch]` weights.
@@ -237,9 +263,7 @@ def checked_batch(labels, embeddings, sample_weight):
             "XLA cannot compile a training step of several replicas. Compile the model with"
             " jit_compile=False."
         )
-    # Under a strategy Keras builds a model by tracing the loss on the mean of the replicas' labels, a float.
-    keras_builds = tf.distribute.in_cross_replica_context() and not tf.executing_eagerly()
-    if not labels.dtype.is_integer and not keras_builds:
+    if not labels.dtype.is_integer and not keras_builds():
         raise checks.invalid("labels", "integers", labels.dtype.name)
     if not embeddings.dtype.is_floating:
         raise checks.invalid("embeddings", "floats", embeddings.dtype.name)

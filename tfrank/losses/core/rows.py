@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
+from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 from tfrank.common.devices import gpu
 from tfrank.losses.core import padding
@@ -127,6 +128,7 @@ def score_rows(
     self_index: tf.Tensor,
     *scalars: Any,
     include_self: bool = False,
+    needs_positives: bool = True,
     needs_negatives: bool = False,
     constant_gallery: bool = False,
     present: tf.Tensor | None = None,
@@ -147,6 +149,7 @@ def score_rows(
         *scalars: the hyper-parameters of the kernel: floats, tuples of floats, variables or tensors. The
             compiled program takes them as tensors of the embeddings' dtype; integer tensors keep theirs.
         include_self: whether the query's own row counts as a positive; if not, it is left out.
+        needs_positives: whether a valid query must have a positive; if not, a negative is enough.
         needs_negatives: whether a valid query must also have a negative.
         constant_gallery: whether only the query gets a gradient.
         present: `[gallery]` bool, mask of gallery rows to keep; the similarity of the others is -inf. Masked
@@ -163,6 +166,10 @@ def score_rows(
         The loss per query, `[queries]`, 0 for queries that are not valid, NaN if an embedding is NaN; and
         which queries are valid, `[queries]` bool: those with a positive other than themselves.
 
+    In a graph, all of it is one TensorFlow function for each kernel and set of options: one operation of that
+    graph. TensorFlow, which keeps every graph that has a custom gradient, keeps only the graphs of these
+    functions. Not in a graph that XLA compiles: it would take labels in a function for constants.
+
     Memory: about three matrices `[queries, gallery]`. Time: one product `[queries, gallery]` forward and one
     backward (two if queries are not the gallery), and the time of the kernel. Both are for the padded sizes
     of queries and gallery.
@@ -170,8 +177,72 @@ def score_rows(
     if 0 in (query_embeddings.shape[0], gallery_embeddings.shape[0]):
         zero = 0 * tf.reduce_sum(query_embeddings, axis=1)
         return zero, tf.zeros_like(zero, tf.bool)
-    gallery_order, starts, sizes = _sort_by_class(gallery_labels, query_labels)
     one_batch = query_embeddings is gallery_embeddings
+    options = Options(include_self, needs_positives, needs_negatives, constant_gallery, one_batch)
+    block_similarities = GPU_SIMILARITIES if gpu() else BLOCK_SIMILARITIES
+    run = functools.partial(_score_all, kernel, options, block_similarities)
+    direct = tf.executing_eagerly() or GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+    score = run if direct else _scoring(kernel, options, block_similarities)
+    return score(
+        query_labels,
+        query_embeddings,
+        gallery_labels,
+        None if one_batch else gallery_embeddings,
+        self_index,
+        tuple(tensor(scalar, gallery_embeddings.dtype) for scalar in scalars),
+        present,
+        finer,
+        values,
+    )
+
+
+class Options(NamedTuple):
+    """See `score_rows`; `one_batch`: whether the queries are the gallery."""
+
+    include_self: bool
+    needs_positives: bool
+    needs_negatives: bool
+    constant_gallery: bool
+    one_batch: bool
+
+
+@functools.lru_cache(MOST_KERNELS)
+def _scoring(kernel, options: Options, block_similarities):
+    """`_score_all` as a TensorFlow function, the same object in each call."""
+
+    def score(*arguments):
+        return _score_all(kernel, options, block_similarities, *arguments)
+
+    return _quiet(tf.function(score, autograph=False, reduce_retracing=True))
+
+
+def _quiet(function):
+    """The function, which gives no warning of many traces.
+
+    TensorFlow counts traces by code, and would warn of five losses as of one that is traced five times.
+    """
+    function._omit_frequent_tracing_warning = True
+    return function
+
+
+def _score_all(
+    kernel,
+    options: Options,
+    block_similarities,
+    query_labels,
+    query_embeddings,
+    gallery_labels,
+    gallery_embeddings,
+    self_index,
+    scalars,
+    present,
+    finer,
+    values,
+):
+    """See `score_rows`; `gallery_embeddings` is None if the queries are the gallery."""
+    one_batch = options.one_batch
+    gallery_embeddings = query_embeddings if one_batch else gallery_embeddings
+    gallery_order, starts, sizes = _sort_by_class(gallery_labels, query_labels)
     # One batch is sorted once, so that S stays symmetric; this order also sorts queries by class size.
     query_order = gallery_order if one_batch else tf.argsort(sizes, stable=True)
     gallery = permute(gallery_embeddings, gallery_order)
@@ -179,28 +250,34 @@ def score_rows(
 
     finer_queries = tf.zeros([tf.size(query_labels), 0], tf.int32) if finer is None else finer[0]
     value = tf.zeros([tf.size(query_labels), 0], queries.dtype) if values is None else values[:, None]
-    runs, valid = _runs(starts, sizes, self_index, inverse(gallery_order), include_self, finer_queries, value)
-    if needs_negatives:
-        valid &= sizes < tf.size(gallery_labels)
+    runs, valid = _runs(
+        starts, sizes, self_index, inverse(gallery_order), options.include_self, finer_queries, value
+    )
+    others = sizes < tf.size(gallery_labels)
+    if not options.needs_positives:
+        valid |= others
+    if options.needs_negatives:
+        valid &= others
         runs = runs._replace(positives=tf.where(valid, runs.positives, 0))
     number = tf.size(query_labels)
     more_queries, more_gallery = padding.missing(number), padding.missing(tf.size(gallery_labels))
     gallery = padding.pad(gallery, more_gallery)
     queries = gallery if one_batch else padding.pad(queries, more_queries)
     runs = Runs(*(padding.pad(tf.gather(column, query_order), more_queries) for column in runs))
-    scalars = tuple(tensor(scalar, gallery.dtype) for scalar in scalars)
     if finer is not None:
         finer_gallery = padding.pad(tf.gather(finer[1], gallery_order), more_gallery)
         scalars = (tf.transpose(finer_gallery), *scalars)
     absent = None if present is None else padding.pad(~tf.gather(present, gallery_order), more_gallery)
-    losses = _score(kernel, queries, gallery, runs, scalars, constant_gallery, absent)[:number]
-    return permute(losses, inverse(query_order)), valid
+    score_in_blocks = _compiled(kernel, block_similarities, gallery.shape[0], options.needs_positives)
+    losses = _score(
+        lambda similarity, runs: score_in_blocks(similarity, runs, *scalars),
+        *(queries, gallery, runs, options.constant_gallery, absent),
+    )
+    return permute(losses[:number], inverse(query_order)), valid
 
 
-def _score(kernel, queries, gallery, runs, scalars, constant_gallery, absent):
+def _score(score_in_blocks, queries, gallery, runs, constant_gallery, absent):
     """`[queries]` losses, for queries and a gallery in the order of `runs`."""
-    block_similarities = GPU_SIMILARITIES if gpu() else BLOCK_SIMILARITIES
-    score_in_blocks = _compiled(kernel, block_similarities, gallery.shape[0])
     one_batch = queries is gallery
 
     @tf.custom_gradient
@@ -210,8 +287,8 @@ def _score(kernel, queries, gallery, runs, scalars, constant_gallery, absent):
         queries, gallery = (tf.stop_gradient(embeddings[side]) for side in (0, -1))
         similarity = tf.matmul(queries, gallery, transpose_b=True)
         if absent is not None:
-            similarity = tf.where(absent, -float("inf"), similarity)
-        losses, *slopes = score_in_blocks(similarity, runs._replace(value=tf.stop_gradient(value)), *scalars)
+            similarity = tf.where(absent, tf.constant(-float("inf"), similarity.dtype), similarity)
+        losses, *slopes = score_in_blocks(similarity, runs._replace(value=tf.stop_gradient(value)))
         slopes, rates = map(tf.stop_gradient, slopes)
         # Add 0 x embeddings, as comparisons and bins would hide a NaN.
         losses += 0 * (tf.reduce_sum(queries) + tf.reduce_sum(gallery))
@@ -264,7 +341,7 @@ def _runs(starts, sizes, self_index, gallery_position, include_self, finer, valu
 
 
 @functools.lru_cache(MOST_KERNELS)
-def _compiled(kernel, block_similarities, gallery_size):
+def _compiled(kernel, block_similarities, gallery_size, needs_positives):
     """The compiled function of a kernel, from all similarities to losses, and slopes by them and by values.
 
     One for each size of the gallery that is known, None if it is not: it decides which branches are compiled.
@@ -273,6 +350,8 @@ def _compiled(kernel, block_similarities, gallery_size):
     def score_block(s, runs, scalars):
         losses, slopes, *rates = kernel(Block(s, runs), *scalars)
         valid = runs.positives > 0
+        if not needs_positives:
+            valid |= runs.size < runs.gallery_size
         rates = tf.stack(rates, axis=1) if rates else tf.zeros_like(runs.value)
         # Rows that are not valid may still have negatives, for which the kernel gives a loss.
         return (
@@ -302,7 +381,4 @@ def _compiled(kernel, block_similarities, gallery_size):
         slopes, rates = tf.reshape(slopes, [-1, gallery]), tf.reshape(rates, [-1, runs.value.shape[1]])
         return tf.reshape(losses, [-1])[:queries], slopes[:queries], rates[:queries]
 
-    compiled = tf.function(score_in_blocks, jit_compile=True, autograph=False, reduce_retracing=True)
-    # TensorFlow counts traces by code, and would warn of five losses as of one that is traced five times.
-    compiled._omit_frequent_tracing_warning = True
-    return compiled
+    return _quiet(tf.function(score_in_blocks, jit_compile=True, autograph=False, reduce_retracing=True))

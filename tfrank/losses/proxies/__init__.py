@@ -11,7 +11,7 @@ from tfrank.losses.proxies.proxy_anchor import ProxyAnchorLoss
 from tfrank.losses.proxies.proxy_loss import ProxyLoss
 from tfrank.losses.proxies.proxy_nca import ProxyNCALoss
 from tfrank.losses.proxies.proxy_nca_pp import ProxyNCAPlusPlusLoss
-from tfrank.losses.proxies.sampled import SampledProxies, SampledProxyLoss
+from tfrank.losses.proxies.sampled import SampledProxyLoss
 from tfrank.losses.proxies.soft_triple import SoftTripleLoss
 
 PROXY_LOSSES: dict[str, type[ProxyLoss]] = {
@@ -34,7 +34,6 @@ __all__ = [
     "ProxyLoss",
     "ProxyNCALoss",
     "ProxyNCAPlusPlusLoss",
-    "SampledProxies",
     "SampledProxyLoss",
     "SoftTripleLoss",
 ]

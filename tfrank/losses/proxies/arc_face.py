@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from tfrank.common import checks
+from tfrank.losses.core.tails import class_entropy
 from tfrank.losses.proxies.proxy_loss import ProxyLoss
 
 
@@ -49,7 +50,7 @@ def arc_face_loss(
     own = tf.one_hot(class_index, cosines.shape[1], on_value=True, off_value=False)
     own_cosine = tf.reduce_sum(tf.where(own, cosines, tf.zeros_like(cosines)), axis=1, keepdims=True)
     logits = scale * tf.where(own, with_angular_margin(own_cosine, margin), cosines)
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(class_index, logits)
+    return class_entropy(logits, class_index)
 
 
 @keras.saving.register_keras_serializable("tfrank")
@@ -62,9 +63,10 @@ class ArcFaceLoss(ProxyLoss):
         L_q     = -log(exp(scale a) / (exp(scale a) + sum over classes z != y of exp(scale c_z)))  (eq. 3)
 
     with y the embedding's class. With several proxies for each class (sub-centers, for noisy or varied
-    classes), c_z is the largest of their cosines. The second line is that of the authors' code. With it, a
-    decreases with theta_y everywhere (by a jump where the second line begins). The gradient is exact, except
-    at theta_y = 0, where that of sin(theta_y) is set to 0.
+    classes), c_z is the largest of their cosines. The second line is that of the authors' MXNet code.
+    With it, a decreases with theta_y everywhere (by a jump where the second line begins). Their PyTorch code
+    has the first line everywhere, and takes da/dc_y as 1. Here the gradient is exact, except at theta_y = 0,
+    where that of sin(theta_y) is set to 0.
 
     Args:
         labels: the training labels, see `ProxyLoss`.
@@ -72,10 +74,11 @@ class ArcFaceLoss(ProxyLoss):
         margin: radians, 0 to pi/2; the paper's m. Default 0.5.
         proxies_per_class: at least 1; K of sub-center ArcFace, 3 in its paper. Default 1.
         reduction: "mean", "sum", "sum_over_batch_size" or None, see `ProxyLoss`.
+        ignore_label: label of rows without a class, see `ProxyLoss`. Default None: there are none.
         name: name of the loss.
 
-    Shapes: labels `[batch]` or `[batch, 1]` integers, cosines `[batch, classes x proxies_per_class]`
-    floats, from the layer that `proxies()` makes.
+    Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats from the layer that
+    `proxies()` makes. Without such a layer: cosines `[batch, classes x proxies_per_class]`.
 
     Every row counts, even one without another row of its class in the batch. With one class the loss is 0.
 
@@ -96,6 +99,7 @@ class ArcFaceLoss(ProxyLoss):
         margin: float = 0.5,
         proxies_per_class: int = 1,
         reduction: str | None = "mean",
+        ignore_label: int | None = None,
         name: str = "arc_face",
     ):
         hyper_parameters = {
@@ -103,5 +107,7 @@ class ArcFaceLoss(ProxyLoss):
             "margin": checks.number("margin", margin, at_least=0, at_most=math.pi / 2),
             "proxies_per_class": checks.integer("proxies_per_class", proxies_per_class, at_least=1),
         }
-        super().__init__(arc_face_loss, hyper_parameters, labels, reduction=reduction, name=name)
+        super().__init__(
+            arc_face_loss, hyper_parameters, labels, reduction=reduction, ignore_label=ignore_label, name=name
+        )
         self.proxies_per_class = int(hyper_parameters["proxies_per_class"])

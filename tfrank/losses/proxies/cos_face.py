@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from tfrank.common import checks
+from tfrank.losses.core.tails import class_entropy
 from tfrank.losses.proxies.proxy_loss import ProxyLoss
 
 
@@ -23,7 +24,7 @@ def cos_face_loss(
         margin: cosine, 0 to 2.
     """
     own = tf.one_hot(class_index, cosines.shape[1], dtype=cosines.dtype)
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(class_index, scale * (cosines - margin * own))
+    return class_entropy(scale * (cosines - margin * own), class_index)
 
 
 @keras.saving.register_keras_serializable("tfrank")
@@ -40,10 +41,11 @@ class CosFaceLoss(ProxyLoss):
         scale: positive; the paper's s. Default 64.
         margin: cosine, 0 to 2; the paper's m. Default 0.35.
         reduction: "mean", "sum", "sum_over_batch_size" or None, see `ProxyLoss`.
+        ignore_label: label of rows without a class, see `ProxyLoss`. Default None: there are none.
         name: name of the loss.
 
-    Shapes: labels `[batch]` or `[batch, 1]` integers, cosines `[batch, classes]` floats, from the layer
-    that `proxies()` makes.
+    Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats from the layer that
+    `proxies()` makes. Without such a layer: cosines `[batch, classes]`.
 
     Every row counts, even one without another row of its class in the batch. With one class the loss is 0.
 
@@ -62,10 +64,13 @@ class CosFaceLoss(ProxyLoss):
         scale: float = 64.0,
         margin: float = 0.35,
         reduction: str | None = "mean",
+        ignore_label: int | None = None,
         name: str = "cos_face",
     ):
         hyper_parameters = {
             "scale": checks.number("scale", scale, above=0),
             "margin": checks.number("margin", margin, at_least=0, at_most=2),
         }
-        super().__init__(cos_face_loss, hyper_parameters, labels, reduction=reduction, name=name)
+        super().__init__(
+            cos_face_loss, hyper_parameters, labels, reduction=reduction, ignore_label=ignore_label, name=name
+        )

@@ -1,17 +1,18 @@
-"""The proxies of classes: a layer that follows the embedding model during training."""
+"""The proxies of classes: a layer that follows the embedding model in training and returns embeddings."""
 
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfrank.common import checks
+from tfrank.common import checks, loss_layers
 from tfrank.common.normalize import l2_normalize
+from tfrank.losses.core.dense_gather import gather
 
 
 @keras.saving.register_keras_serializable("tfrank")
 class Proxies(keras.layers.Layer):
-    """Computes the cosines of embeddings with learned vectors, the proxies.
+    """Holds learned vectors, the proxies, that a loss compares embeddings with; returns its input as it is.
 
         c_j = x . p_j / (|x| |p_j|)
 
@@ -20,20 +21,26 @@ class Proxies(keras.layers.Layer):
     `multipliers={"proxies": 100}` of `tfrank.training.optimizers.build_optimizer` gives proxies their own
     learning rate, and `no_decay=["proxies"]` exempts them from weight decay.
 
-    `ProxyLoss.proxies` creates the layer with the right number of proxies.
+    `ProxyLoss.proxies` creates the layer with the right number of proxies. The output of a model that ends
+    in this layer is the embedding, in training too: metrics, callbacks and `predict` see no cosines. The loss
+    finds the layer by the output.
 
     Args:
         num_proxies: number of proxies, at least 1.
         regularizer: a Keras regulariser of the `[num_proxies, dim]` proxies, or None.
         seed: seed of the initial proxies, at least 0.
+        loss: name of the loss that the proxies are for. It tells apart layers that follow each other, as
+            for a `WeightedSum` of two losses with proxies.
         options: options of a Keras layer, such as its name.
 
-    Called on embeddings, `[batch, dim]` of any float dtype and norm, it returns `[batch, num_proxies]`
-    float32 cosines (float64 for float64 embeddings), whatever the dtype policy; proxies are float32. An
-    embedding or a proxy of norm below 1e-6 has cosine 0 with everything and no gradient.
+    Called on embeddings, `[batch, dim]` of any float dtype and norm, it returns them. `cosines` returns their
+    cosines with the proxies, `[batch, num_proxies]` float32 (float64 for float64 embeddings), whatever the
+    dtype policy; proxies are float32. An embedding or a proxy of norm below 1e-6 has cosine 0 with everything
+    and no gradient.
 
-    >>> Proxies(3)(tf.ones([2, 8])).shape.as_list()
-    [2, 3]
+    >>> layer, embeddings = Proxies(3), tf.ones([2, 8])
+    >>> layer(embeddings).shape.as_list(), layer.cosines(embeddings).shape.as_list()
+    ([2, 8], [2, 3])
     """
 
     def __init__(
@@ -42,12 +49,14 @@ class Proxies(keras.layers.Layer):
         *,
         regularizer: keras.regularizers.Regularizer | None = None,
         seed: int = 0,
+        loss: str | None = None,
         **options: Any,
     ):
         super().__init__(autocast=False, **options)
         self.num_proxies = checks.integer("num_proxies", num_proxies, at_least=1)
         self.regularizer = keras.regularizers.get(regularizer)
         self.seed = checks.integer("seed", seed, at_least=0)
+        self.loss = loss
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         """Creates the proxies, with the dimension of the embeddings."""
@@ -63,9 +72,20 @@ class Proxies(keras.layers.Layer):
         )
 
     def call(self, embeddings: tf.Tensor) -> tf.Tensor:
-        """Maps `[batch, dim]` embeddings to `[batch, num_proxies]` cosines."""
+        """Returns the embeddings, marked so that the loss finds this layer."""
+        return loss_layers.through(self, embeddings)
+
+    def cosines(self, embeddings: tf.Tensor, columns: tf.Tensor | None = None) -> tf.Tensor:
+        """Returns the cosines of `[batch, dim]` embeddings with the proxies, `[batch, num_proxies]`.
+
+        Args:
+            embeddings: `[batch, dim]` floats.
+            columns: `[columns]` integers, the numbers of some proxies, for `[batch, columns]`; None: all.
+        """
         dtype = tf.float64 if embeddings.dtype == tf.float64 else tf.float32
-        rows, proxies = (l2_normalize(tf.cast(x, dtype)) for x in (embeddings, self.proxies))
+        proxies = tf.convert_to_tensor(self.proxies)
+        some = proxies if columns is None else gather(proxies, columns)
+        rows, proxies = (l2_normalize(tf.cast(x, dtype)) for x in (embeddings, some))
         return tf.matmul(rows, proxies, transpose_b=True)
 
     def get_config(self) -> dict[str, Any]:
@@ -75,6 +95,7 @@ class Proxies(keras.layers.Layer):
             "num_proxies": self.num_proxies,
             "regularizer": keras.regularizers.serialize(self.regularizer),
             "seed": self.seed,
+            "loss": self.loss,
         }
 
     def _unit_rows(self, shape, dtype):

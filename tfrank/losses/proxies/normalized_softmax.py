@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from tfrank.common import checks
+from tfrank.losses.core.tails import class_entropy
 from tfrank.losses.proxies.proxy_loss import ProxyLoss
 
 
@@ -21,7 +22,7 @@ def normalized_softmax_loss(
         class_index: `[batch]` int32, the column of the proxy of each row's class.
         temperature: positive.
     """
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(class_index, cosines / temperature)
+    return class_entropy(cosines / temperature, class_index)
 
 
 @keras.saving.register_keras_serializable("tfrank")
@@ -36,10 +37,11 @@ class NormalizedSoftmaxLoss(ProxyLoss):
         labels: the training labels, see `ProxyLoss`.
         temperature: positive; the paper's sigma. Default 0.05.
         reduction: "mean", "sum", "sum_over_batch_size" or None, see `ProxyLoss`.
+        ignore_label: label of rows without a class, see `ProxyLoss`. Default None: there are none.
         name: name of the loss.
 
-    Shapes: labels `[batch]` or `[batch, 1]` integers, cosines `[batch, classes]` floats, from the layer
-    that `proxies()` makes.
+    Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats from the layer that
+    `proxies()` makes. Without such a layer: cosines `[batch, classes]`.
 
     Every row counts, even one without another row of its class in the batch. With one class the loss is 0.
 
@@ -58,7 +60,15 @@ class NormalizedSoftmaxLoss(ProxyLoss):
         *,
         temperature: float = 0.05,
         reduction: str | None = "mean",
+        ignore_label: int | None = None,
         name: str = "normalized_softmax",
     ):
         hyper_parameters = {"temperature": checks.number("temperature", temperature, above=0)}
-        super().__init__(normalized_softmax_loss, hyper_parameters, labels, reduction=reduction, name=name)
+        super().__init__(
+            normalized_softmax_loss,
+            hyper_parameters,
+            labels,
+            reduction=reduction,
+            ignore_label=ignore_label,
+            name=name,
+        )

@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from tfrank.common import checks, distributed
+from tfrank.losses.core.tails import LOG_OF_ZERO, log_of_one_and_sum
 from tfrank.losses.proxies.proxy_loss import ProxyLoss
 
 
@@ -28,8 +29,8 @@ def proxy_anchor_loss(
     of_all = distributed.gather_rows(cosines)
     counted = distributed.gather_rows(tf.cast(known, tf.int32)) > 0
     all_own, all_other = _masks(distributed.gather_rows(class_index), counted, proxies)
-    pull = _log_of_one_and_sum(-alpha * (of_all - delta), all_own)
-    push = _log_of_one_and_sum(alpha * (of_all + delta), all_other)
+    pull = _of_rows(-alpha * (of_all - delta), all_own)
+    push = _of_rows(alpha * (of_all + delta), all_other)
     of_class, of_others = (tf.reduce_sum(tf.cast(mask, dtype), axis=0) for mask in (all_own, all_other))
     present = tf.maximum(tf.reduce_sum(tf.cast(of_class > 0, dtype)), 1)
     # Each proxy's terms are shared equally by their rows.
@@ -45,10 +46,9 @@ def _masks(class_index, known, proxies):
     return own & known[:, None], ~own & known[:, None]
 
 
-def _log_of_one_and_sum(exponents, mask):
+def _of_rows(exponents, mask):
     """`[proxies]`: log(1 + sum of exp(exponents)) over the rows of the mask."""
-    masked = tf.where(mask, exponents, tf.constant(float("-inf"), exponents.dtype))
-    return tf.reduce_logsumexp(tf.pad(masked, [[1, 0], [0, 0]]), axis=0)
+    return log_of_one_and_sum(tf.where(mask, exponents, tf.constant(LOG_OF_ZERO, exponents.dtype)), axis=0)
 
 
 @keras.saving.register_keras_serializable("tfrank")
@@ -70,10 +70,11 @@ class ProxyAnchorLoss(ProxyLoss):
         alpha: positive. Default 32.
         delta: cosine, at least 0; the paper's margin. Default 0.1.
         reduction: "mean", "sum", "sum_over_batch_size" or None, see `ProxyLoss`.
+        ignore_label: label of rows without a class, see `ProxyLoss`. Default None: there are none.
         name: name of the loss.
 
-    Shapes: labels `[batch]` or `[batch, 1]` integers, cosines `[batch, classes]` floats, from the layer
-    that `proxies()` makes.
+    Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats from the layer that
+    `proxies()` makes. Without such a layer: cosines `[batch, classes]`.
 
     Every row counts, even one without another row of its class in the batch.
 
@@ -92,13 +93,21 @@ class ProxyAnchorLoss(ProxyLoss):
         alpha: float = 32.0,
         delta: float = 0.1,
         reduction: str | None = "mean",
+        ignore_label: int | None = None,
         name: str = "proxy_anchor",
     ):
         hyper_parameters = {
             "alpha": checks.number("alpha", alpha, above=0),
             "delta": checks.number("delta", delta, at_least=0),
         }
-        super().__init__(proxy_anchor_loss, hyper_parameters, labels, reduction=reduction, name=name)
+        super().__init__(
+            proxy_anchor_loss,
+            hyper_parameters,
+            labels,
+            reduction=reduction,
+            ignore_label=ignore_label,
+            name=name,
+        )
 
     def of_cosines(self, cosines: tf.Tensor, class_index: tf.Tensor, known: tf.Tensor) -> tf.Tensor:
         """The loss of each row, `[batch]`, given the column of its class, and which rows count."""

@@ -1,6 +1,7 @@
 """ProxyLoss: the base class of losses with learned proxies of classes, a `keras.losses.Loss`."""
 
 import reprlib
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -8,20 +9,21 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfrank.common import checks
+from tfrank.common import checks, ignore_labels, loss_layers
 from tfrank.losses.core.known_labels import checked_labels, class_index, required
 from tfrank.losses.core.loss import Loss
-from tfrank.losses.core.ranking_loss import checked_batch, global_mean
+from tfrank.losses.core.ranking_loss import checked_batch, global_mean, keras_builds
 from tfrank.losses.proxies.layer import Proxies
 
 
 class ProxyLoss(Loss):
-    """A loss of integer labels and the cosines of embeddings with proxies of all training classes.
+    """A loss of integer labels and embeddings, by their cosines with proxies of all training classes.
 
         loss = sum_q w_q L_q / sum_q w_q        over the rows q of the global batch
 
-    The proxies are weights of a layer, which `proxies` creates. It is the last layer of the training model.
-    The embedding model before it is what is evaluated and exported.
+    The proxies are weights of a layer, which `proxies` creates. It is the last layer of the training model
+    and returns embeddings, so what a metric or a callback gets from the training model is an embedding.
+    The embedding model before it is what is exported.
 
     Every replica has all proxies and scores its own rows. Values and gradients are to be summed, as with
     `RankingLoss`: N replicas then equal one device.
@@ -32,11 +34,13 @@ class ProxyLoss(Loss):
         hyper_parameters: arguments of the core. `get_config` returns them too, besides the three below.
         labels: the training labels, any iterable of integers in any order; duplicates are ignored.
         reduction: "mean", "sum", "sum_over_batch_size" or None, see `RankingLoss`.
+        ignore_label: label of rows without a class, see `RankingLoss`. Default None: there are none.
         name: name of the loss.
 
-    Called as `loss(labels, cosines, sample_weight=None)`:
+    Called as `loss(labels, embeddings, sample_weight=None)`:
         labels: `[batch]` or `[batch, 1]`, any integer dtype; compared as integers.
-        cosines: `[batch, proxies]` floats, in the order of the sorted labels.
+        embeddings: `[batch, dim]`, any float dtype and norm, from a layer that `proxies` made. Before it is
+            called for the first time, `[batch, proxies]` cosines in the order of the sorted labels.
         sample_weight: `[batch]` or `[batch, 1]` w_q, at least 0; 1 if None.
 
     A label that is not one of `labels` raises an error that names it: InputError, or TensorFlow's
@@ -73,12 +77,18 @@ class ProxyLoss(Loss):
         labels: Iterable[int],
         *,
         reduction: str | None = "mean",
+        ignore_label: int | None = None,
         name: str | None = None,
     ):
-        super().__init__(reduction=reduction, name=name)
+        super().__init__(reduction=reduction, ignore_label=ignore_label, name=name)
         self._core = core
         self.hyper_parameters = hyper_parameters
-        self.labels = np.unique(checked_labels(labels))
+        labels = np.unique(checked_labels(labels))
+        self.labels = labels[ignore_labels.kept(labels, self.ignore_label)]
+        if not self.labels.size:
+            raise checks.invalid("labels", "another label than ignore_label", [self.ignore_label])
+        # Layers that `proxies` made and a model still has.
+        self._made: weakref.WeakSet[Proxies] = weakref.WeakSet()
 
     @property
     def num_proxies(self) -> int:
@@ -87,16 +97,54 @@ class ProxyLoss(Loss):
 
     def proxies(self, *, seed: int = 0, **options: Any) -> Proxies:
         """A new layer of proxies for this loss, to follow the embedding model in training."""
-        return Proxies(self.num_proxies, regularizer=self.regularizer, seed=seed, **options)
+        options = {"loss": self.name, **options}
+        layer = Proxies(self.num_proxies, regularizer=self.regularizer, seed=seed, **options)
+        self._made.add(layer)
+        return layer
+
+    def layer_of(self, output: tf.Tensor) -> Proxies | None:
+        """Returns the layer of this loss that an output of the model passed; None if no layer is known.
+
+        An output that left a `tf.function` has no mark; the layer is then the one that this loss made.
+
+        Raises:
+            InputError: several layers fit.
+        """
+        passed = [layer for layer in loss_layers.passed(output) if isinstance(layer, Proxies)]
+        fitting = [layer for layer in passed if layer.num_proxies == self.num_proxies] or list(self._made)
+        made = [layer for layer in fitting if layer in self._made]
+        # A loaded loss made none of them.
+        named = [layer for layer in fitting if layer.loss == self.name]
+        for layers in (fitting, made, named):
+            if len(layers) == 1:
+                return layers[0]
+        if not fitting:
+            return None
+        raise checks.InputError(
+            f"{len(fitting)} layers of proxies fit the loss {self.name!r}. Make a loss for each output and"
+            " each model, with a name of its own where one output has several: ArcFaceLoss(labels,"
+            " name='first')."
+        )
 
     # Overrides `__call__`, as Keras casts labels to float before `call`: 2^24 and 2^24 + 1 would be equal.
     @tf.autograph.experimental.do_not_convert
     def __call__(self, y_true, y_pred, sample_weight=None):
+        if keras_builds() and not loss_layers.passed(y_pred):
+            return tf.zeros([])  # Keras' own tensors have no mark, and nothing reads the value.
         with tf.name_scope(self.name):
-            labels, cosines, weights = checked_batch(y_true, self._checked_cosines(y_pred), sample_weight)
-            class_index, known = self.class_index(labels)
-            losses = self.of_cosines(cosines, class_index, known)
-            return global_mean(losses, tf.where(known, weights, tf.zeros_like(weights)), self.reduction)
+            losses, weights = self.rows(y_true, y_pred, sample_weight)
+            return global_mean(losses, weights, self.reduction)
+
+    def rows(
+        self, labels: tf.Tensor, embeddings: tf.Tensor, sample_weight: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """L_q and w_q of the rows of this replica, see `RankingLoss.rows`."""
+        layer = self.layer_of(embeddings)
+        given = self._checked_cosines(embeddings) if layer is None else embeddings
+        labels, rows, weights = checked_batch(labels, given, sample_weight)
+        class_index, known = self.class_index(labels)
+        losses = self.of_cosines(rows if layer is None else layer.cosines(rows), class_index, known)
+        return losses, tf.where(known, weights, tf.zeros_like(weights))
 
     def of_cosines(self, cosines: tf.Tensor, class_index: tf.Tensor, known: tf.Tensor) -> tf.Tensor:
         """The loss of each row, `[batch]`.
@@ -132,7 +180,13 @@ class ProxyLoss(Loss):
     def class_index(self, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The index of each label among the training labels, `[batch]` int32, and whether it is known.
 
+        The label to ignore is not known.
+
         Raises:
-            InputError: a label is unknown, see the class.
+            InputError: another label is unknown, see the class.
         """
-        return class_index(self.labels, labels, self.name)
+        if self.ignore_label is None:
+            return class_index(self.labels, labels, self.name)
+        kept = labels != self.ignore_label
+        index, known = class_index(self.labels, tf.where(kept, labels, self.labels[0]), self.name)
+        return index, known & kept

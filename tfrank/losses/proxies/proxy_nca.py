@@ -45,10 +45,11 @@ class ProxyNCALoss(ProxyLoss):
         temperature: positive. Default 1/9: published implementations scale both vectors to norm 3, which
             makes the squared distances 9 times as large. 1 is the formula of the paper.
         reduction: "mean", "sum", "sum_over_batch_size" or None, see `ProxyLoss`.
+        ignore_label: label of rows without a class, see `ProxyLoss`. Default None: there are none.
         name: name of the loss.
 
-    Shapes: labels `[batch]` or `[batch, 1]` integers, cosines `[batch, classes]` floats, from the layer
-    that `proxies()` makes.
+    Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats from the layer that
+    `proxies()` makes. Without such a layer: cosines `[batch, classes]`.
 
     Every row counts, even one without another row of its class in the batch. With one class there is no
     other proxy: the loss is 0, without gradient.
@@ -68,7 +69,15 @@ class ProxyNCALoss(ProxyLoss):
         *,
         temperature: float = 1 / 9,
         reduction: str | None = "mean",
+        ignore_label: int | None = None,
         name: str = "proxy_nca",
     ):
         hyper_parameters = {"temperature": checks.number("temperature", temperature, above=0)}
-        super().__init__(proxy_nca_loss, hyper_parameters, labels, reduction=reduction, name=name)
+        super().__init__(
+            proxy_nca_loss,
+            hyper_parameters,
+            labels,
+            reduction=reduction,
+            ignore_label=ignore_label,
+            name=name,
+        )

@@ -38,10 +38,11 @@ class ProxyNCAPlusPlusLoss(ProxyLoss):
         labels: the training labels, see `ProxyLoss`.
         temperature: positive. Default 1/9.
         reduction: "mean", "sum", "sum_over_batch_size" or None, see `ProxyLoss`.
+        ignore_label: label of rows without a class, see `ProxyLoss`. Default None: there are none.
         name: name of the loss.
 
-    Shapes: labels `[batch]` or `[batch, 1]` integers, cosines `[batch, classes]` floats, from the layer
-    that `proxies()` makes.
+    Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats from the layer that
+    `proxies()` makes. Without such a layer: cosines `[batch, classes]`.
 
     Every row counts, even one without another row of its class in the batch. With one class the loss is 0.
 
@@ -61,7 +62,15 @@ class ProxyNCAPlusPlusLoss(ProxyLoss):
         *,
         temperature: float = 1 / 9,
         reduction: str | None = "mean",
+        ignore_label: int | None = None,
         name: str = "proxy_nca_pp",
     ):
         hyper_parameters = {"temperature": checks.number("temperature", temperature, above=0)}
-        super().__init__(proxy_nca_pp_loss, hyper_parameters, labels, reduction=reduction, name=name)
+        super().__init__(
+            proxy_nca_pp_loss,
+            hyper_parameters,
+            labels,
+            reduction=reduction,
+            ignore_label=ignore_label,
+            name=name,
+        )

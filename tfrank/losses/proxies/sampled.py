@@ -6,30 +6,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfrank.common import checks, distributed
-from tfrank.common.normalize import l2_normalize
-from tfrank.losses.core.dense_gather import gather
+from tfrank.common import checks, distributed, loss_layers
 from tfrank.losses.core.known_labels import required
 from tfrank.losses.core.loss import Loss
-from tfrank.losses.core.ranking_loss import checked_batch, global_mean
+from tfrank.losses.core.ranking_loss import checked_batch, global_mean, keras_builds
 from tfrank.losses.proxies.layer import Proxies
 from tfrank.losses.proxies.proxy_loss import ProxyLoss
-
-
-@keras.saving.register_keras_serializable("tfrank")
-class SampledProxies(Proxies):
-    """Holds the proxies of a `SampledProxyLoss`; returns its input, `[batch, dim]` embeddings, as it is."""
-
-    def call(self, embeddings: tf.Tensor) -> tf.Tensor:
-        """Returns the embeddings."""
-        return tf.identity(embeddings)
-
-    def cosines(self, embeddings: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
-        """Maps `[batch, dim]` embeddings to their cosines with some proxies, `[batch, columns]`."""
-        dtype = tf.float64 if embeddings.dtype == tf.float64 else tf.float32
-        some = gather(tf.convert_to_tensor(self.proxies), columns)
-        rows, proxies = (l2_normalize(tf.cast(x, dtype)) for x in (embeddings, some))
-        return tf.matmul(rows, proxies, transpose_b=True)
 
 
 @keras.saving.register_keras_serializable("tfrank")
@@ -47,8 +29,8 @@ class SampledProxyLoss(Loss):
         seed: seed of the draws, at least 0.
         name: name of the loss.
 
-    `proxies()` returns the layer that holds the proxies, to follow the embedding model in training. Set
-    `iteration`, such as `loss.iteration = optimizer.iterations`, so that the draws differ between steps.
+    `proxies()` returns the layer that holds the proxies, to follow the embedding model in training.
+    `fit` tells the step, by which the draws differ; elsewhere set `loss.iteration = optimizer.iterations`.
 
     Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats, the output of that
     layer.
@@ -75,34 +57,40 @@ class SampledProxyLoss(Loss):
             loss = keras.losses.deserialize(loss)
         if not isinstance(loss, ProxyLoss):
             raise checks.invalid("loss", "a loss with proxies, such as ArcFaceLoss(labels)", loss)
-        super().__init__(reduction=loss.reduction, name=name)
+        super().__init__(reduction=loss.reduction, ignore_label=loss.ignore_label, name=name)
         self.loss, self.seed = loss, checks.integer("seed", seed, at_least=0)
         self.share = checks.number("share", share, above=0, at_most=1)
-        self._layer: SampledProxies | None = None
 
-    def proxies(self, *, seed: int = 0, **options: Any) -> SampledProxies:
+    def proxies(self, *, seed: int = 0, **options: Any) -> Proxies:
         """A new layer of proxies for this loss, to follow the embedding model in training."""
-        regularizer = self.loss.regularizer
-        self._layer = SampledProxies(self.loss.num_proxies, regularizer=regularizer, seed=seed, **options)
-        return self._layer
+        return self.loss.proxies(seed=seed, **options)
 
     # See `ProxyLoss.__call__`.
     @tf.autograph.experimental.do_not_convert
     def __call__(self, y_true, y_pred, sample_weight=None):
-        if self._layer is None:
+        if keras_builds() and not loss_layers.passed(y_pred):
+            return tf.zeros([])
+        with tf.name_scope(self.name):
+            return global_mean(*self.rows(y_true, y_pred, sample_weight), self.reduction)
+
+    def rows(
+        self, labels: tf.Tensor, embeddings: tf.Tensor, sample_weight: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """L_q and w_q of the rows of this replica, by the proxies of this step; see `RankingLoss.rows`."""
+        layer = self.loss.layer_of(embeddings)
+        if layer is None:
             raise checks.InputError(
                 f"The loss {self.name!r} has no proxies yet. Add loss.proxies() as the last layer of the"
                 " training model."
             )
-        with tf.name_scope(self.name):
-            labels, embeddings, weights = checked_batch(y_true, y_pred, sample_weight)
-            class_index, known = self.loss.class_index(labels)
-            chosen = self._chosen(class_index)
-            each = tf.range(self.loss.proxies_per_class)
-            columns = tf.reshape(chosen[:, None] * self.loss.proxies_per_class + each, [-1])
-            cosines = self._layer.cosines(embeddings, columns)
-            losses = self.loss.of_cosines(cosines, tf.searchsorted(chosen, class_index), known)
-            return global_mean(losses, tf.where(known, weights, tf.zeros_like(weights)), self.reduction)
+        labels, embeddings, weights = checked_batch(labels, embeddings, sample_weight)
+        class_index, known = self.loss.class_index(labels)
+        chosen = self._chosen(class_index)
+        each = tf.range(self.loss.proxies_per_class)
+        columns = tf.reshape(chosen[:, None] * self.loss.proxies_per_class + each, [-1])
+        cosines = layer.cosines(embeddings, columns)
+        losses = self.loss.of_cosines(cosines, tf.searchsorted(chosen, class_index), known)
+        return losses, tf.where(known, weights, tf.zeros_like(weights))
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor."""

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfrank.common import checks
 from tfrank.common.normalize import l2_normalize
+from tfrank.losses.core.tails import class_entropy
 from tfrank.losses.proxies.proxy_loss import ProxyLoss
 
 
@@ -37,7 +38,7 @@ def soft_triple_loss(
     by_class = tf.reshape(cosines, [-1, classes, proxies_per_class])
     similarities = _soft_maximum(by_class, gamma)
     own_margins = tf.one_hot(class_index, classes, tf.constant(margin, cosines.dtype), dtype=cosines.dtype)
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(class_index, scale * (similarities - own_margins))
+    return class_entropy(scale * (similarities - own_margins), class_index)
 
 
 def _soft_maximum(x, gamma):
@@ -123,10 +124,11 @@ class SoftTripleLoss(ProxyLoss):
         margin: at least 0; the paper's delta. Default 0.01.
         tau: weight of the regulariser, at least 0. Default 0.2.
         reduction: "mean", "sum", "sum_over_batch_size" or None, see `ProxyLoss`.
+        ignore_label: label of rows without a class, see `ProxyLoss`. Default None: there are none.
         name: name of the loss.
 
-    Shapes: labels `[batch]` or `[batch, 1]` integers, cosines `[batch, classes x proxies_per_class]`
-    floats, from the layer that `proxies()` makes.
+    Shapes: labels `[batch]` or `[batch, 1]` integers, embeddings `[batch, dim]` floats from the layer that
+    `proxies()` makes. Without such a layer: cosines `[batch, classes x proxies_per_class]`.
 
     Every row counts, even one without another row of its class in the batch. With one class the loss is 0.
 
@@ -149,6 +151,7 @@ class SoftTripleLoss(ProxyLoss):
         margin: float = 0.01,
         tau: float = 0.2,
         reduction: str | None = "mean",
+        ignore_label: int | None = None,
         name: str = "soft_triple",
     ):
         hyper_parameters = {
@@ -157,7 +160,14 @@ class SoftTripleLoss(ProxyLoss):
             "gamma": checks.number("gamma", gamma, above=0),
             "margin": checks.number("margin", margin, at_least=0),
         }
-        super().__init__(soft_triple_loss, hyper_parameters, labels, reduction=reduction, name=name)
+        super().__init__(
+            soft_triple_loss,
+            hyper_parameters,
+            labels,
+            reduction=reduction,
+            ignore_label=ignore_label,
+            name=name,
+        )
         self.proxies_per_class = int(hyper_parameters["proxies_per_class"])
         self.tau = checks.number("tau", tau, at_least=0)
         if self.tau and self.proxies_per_class > 1:

@@ -4,30 +4,32 @@ import contextlib
 import hashlib
 import hmac
 import json
-import re
-from collections.abc import AsyncIterator, Callable
+import urllib.parse
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, File, Form, Header, Query, Request, Response, UploadFile
+from fastapi import Depends, FastAPI, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, ValidationError
 from starlette.datastructures import UploadFile as Uploaded
 
 import tfrank
 from tfrank.search.server import models, pages, service
 from tfrank.search.server.errors import RequestError, add_handlers, first_of
 from tfrank.search.server.guard import VERSION, Guard
-from tfrank.search.server.models import SearchRequest, WithBox
+from tfrank.search.server.models import AddRequest, SearchRequest, WithBox
 from tfrank.search.server.service import Service
 from tfrank.search.server.settings import Settings
 from tfrank.search.server.versions import Opened
 
 # Below this nearly all images would be near copies of each other.
 LEAST_DUPLICATE = 0.8
-# Text of a form that is no file.
-MOST_FIELD_BYTES = 2**20
-# No control characters, and none that UTF-8 cannot write.
-_ID = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,500}")
+# After so long without a look at the index that succeeded, the server says that it is behind.
+LATE_SECONDS = 30
+# Text of a form that is no file, and JSON.
+MOST_FIELD_BYTES, MOST_JSON_BYTES = 2**20, 2**21
+# The path comes as it was sent.
+ImageId = Annotated[str, AfterValidator(urllib.parse.unquote)]
 _REFUSED = {code: {"model": models.Error} for code in (400, 403, 408, 413, 415, 421, 422, 500, 503)}
 _UNKNOWN = {**_REFUSED, 404: {"model": models.Error}}
 _CHANGES = {**_UNKNOWN, 401: {"model": models.Error}, 409: {"model": models.Error}}
@@ -62,6 +64,7 @@ def create_app(folder: str, settings: Settings | None = None) -> FastAPI:
         # Redirects would repeat a name that the client chose.
         redirect_slashes=False,
     )
+    app.state.service = running
     add_handlers(app)
     app.add_middleware(
         Guard,
@@ -109,15 +112,10 @@ async def _read(request: Request, model: type[BaseModel]) -> tuple[Any, bytes | 
     """
     kind, data = request.headers.get("content-type", "").split(";")[0].strip().lower(), None
     if kind == "application/json":
-        try:
-            fields = json.loads(await request.body())
-        except (ValueError, RecursionError):
-            raise RequestError(400, "The body is not JSON.") from None
-        if not isinstance(fields, dict):
-            raise RequestError(422, "The body has to be a JSON object.")
+        fields = _parsed(await request.body())
     elif kind in ("multipart/form-data", "application/x-www-form-urlencoded"):
         async with request.form(max_files=1, max_fields=20, max_part_size=MOST_FIELD_BYTES) as form:
-            fields = dict(form)
+            fields = models.once(form.multi_items())
             file = fields.pop("file", None)
             if isinstance(file, Uploaded):
                 data = await file.read() if file.filename or file.size else None
@@ -131,8 +129,22 @@ async def _read(request: Request, model: type[BaseModel]) -> tuple[Any, bytes | 
         raise first_of(error) from None
 
 
+def _parsed(body: bytes) -> dict[str, Any]:
+    """Returns the fields of a JSON object. Raises RequestError if it is none, or too large."""
+    if len(body) > MOST_JSON_BYTES:
+        raise RequestError(413, f"JSON may have at most {MOST_JSON_BYTES:,} bytes.")
+    try:
+        fields = json.loads(body, object_pairs_hook=models.once)
+    except (ValueError, RecursionError):
+        raise RequestError(400, "The body is not JSON.") from None
+    if not isinstance(fields, dict):
+        raise RequestError(422, "The body has to be a JSON object.")
+    return fields
+
+
 def _add_searches(app: FastAPI, running: Service) -> None:
     """Adds search and embedding."""
+    threads = running.threads
 
     @app.post(
         "/v1/search",
@@ -153,9 +165,9 @@ def _add_searches(app: FastAPI, running: Service) -> None:
                 for key, similarity, match, row in rows
             ]
             text = None if vector is None else models.as_text(vector)
-            return _answer(opened, {"results": results, "vector": text})
+            return _answer(opened, {"results": results, "promise": found.promise, "vector": text})
 
-        return await running.in_thread(answer)
+        return await threads.run(threads.answers, answer)
 
     @app.post(
         "/v1/embed",
@@ -175,26 +187,28 @@ def _add_searches(app: FastAPI, running: Service) -> None:
 
 def _add_items(app: FastAPI, running: Service) -> None:
     """Adds what is known of single images."""
+    threads = running.threads
 
-    def picture(path: str, find: Callable[[Opened, str], tuple[bytes, str]], summary: str) -> None:
+    def picture(path: str, find: Callable[[Opened, str], Awaitable[tuple[bytes, str]]], summary: str) -> None:
         @app.get(
             path, responses={**_JPEG, **_UNKNOWN}, response_class=Response, summary=summary, tags=["images"]
         )
-        async def send(request: Request, image_id: str) -> Response:
+        async def send(request: Request, image_id: ImageId) -> Response:
             opened = running.versions.current
             service.known(opened, image_id)
-            data, kind = await running.in_thread(find, opened, image_id)
+            data, kind = await find(opened, image_id)
             tag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
             headers = {"ETag": tag, "Cache-Control": "private, no-cache", VERSION: str(opened.number)}
             if request.headers.get("if-none-match") == tag:
                 return Response(status_code=304, headers=headers)
             return Response(data, media_type=kind, headers=headers)
 
-    def thumbnail(opened, image_id):
-        return service.thumbnail(opened, image_id), "image/jpeg"
+    async def thumbnail(opened, image_id):
+        return await threads.run(threads.files, service.thumbnail, opened, image_id), "image/jpeg"
 
-    def image(opened, image_id):
-        return service.shown(service.listed_file(opened, image_id))
+    async def image(opened, image_id):
+        data = await threads.run(threads.files, service.listed_file, opened, image_id)
+        return await threads.run(threads.images, service.shown, data)
 
     # Ids contain slashes, so that the longer addresses come first.
     picture("/v1/items/{image_id:path}/thumbnail", thumbnail, "A small JPEG of an image")
@@ -210,12 +224,12 @@ def _add_items(app: FastAPI, running: Service) -> None:
             results = [{"id": row["id"], "metadata": opened.metadata(row)} for row in rows]
             return _answer(opened, {"images": len(opened.index), "results": results})
 
-        return await running.in_thread(answer)
+        return await threads.run(threads.answers, answer)
 
     @app.get(
         "/v1/items/{image_id:path}", responses={200: {"model": models.Item}, **_UNKNOWN}, tags=["images"]
     )
-    async def item(image_id: str) -> Response:
+    async def item(image_id: ImageId) -> Response:
         """Returns the columns of an image."""
         opened = running.versions.current
         service.known(opened, image_id)
@@ -240,23 +254,17 @@ def _add_changes(app: FastAPI, running: Service) -> None:
         "/v1/items",
         status_code=201,
         dependencies=[Depends(authorized)],
+        openapi_extra=_body(AddRequest, json_too=False),
         responses={201: {"model": models.Changed}, **_CHANGES},
         tags=["changes"],
     )
-    async def add(
-        file: Annotated[UploadFile, File(description="An image file.")],
-        id: Annotated[str, Form(description="A new id; made from the content if absent.")] = "",
-        label: Annotated[str, Form(max_length=200)] = "",
-    ) -> Response:
+    async def add(request: Request) -> Response:
         """Adds an image. Once it is answered, searches find the image."""
-        data = await file.read()
-        image_id = id or f"uploads/{hashlib.sha256(data).hexdigest()[:16]}"
-        if not _ID.fullmatch(image_id) or image_id.endswith(("/thumbnail", "/image")):
-            message = "up to 500 characters that can be printed, not ending in /thumbnail or /image"
-            raise RequestError(422, f"id: Expected {message}.")
-        if not _ID.fullmatch(label or "-"):
-            raise RequestError(422, "label: Expected characters that can be printed.")
-        version = await running.add(data, image_id, label)
+        asked, data = await _read(request, AddRequest)
+        if data is None:
+            raise RequestError(422, "file: Send an image.")
+        image_id = asked.id or f"uploads/{hashlib.sha256(data).hexdigest()[:16]}"
+        version = await running.add(data, image_id, asked.label)
         return _json({"version": version, "id": image_id}, 201, version)
 
     @app.delete(
@@ -265,7 +273,7 @@ def _add_changes(app: FastAPI, running: Service) -> None:
         responses={200: {"model": models.Changed}, **_CHANGES},
         tags=["changes"],
     )
-    async def delete(image_id: str) -> Response:
+    async def delete(image_id: ImageId) -> Response:
         """Deletes an image. Once it is answered, no search finds the image."""
         version = await running.delete(image_id)
         return _json({"version": version, "id": image_id}, 200, version)
@@ -278,7 +286,7 @@ def _add_facts(app: FastAPI, running: Service) -> None:
     async def columns() -> Response:
         """Lists the columns, which conditions may name, with the values of text that has few."""
         opened = running.versions.current
-        described = await running.in_thread(lambda: opened.columns)
+        described = await running.threads.run(running.threads.answers, lambda: opened.columns)
         return _answer(opened, {"images": len(opened.index), "columns": described})
 
     @app.get("/v1/duplicates", responses={200: {"model": models.Duplicates}, **_REFUSED}, tags=["index"])
@@ -288,14 +296,15 @@ def _add_facts(app: FastAPI, running: Service) -> None:
     ) -> Response:
         """Lists groups of images that are nearly the same, the largest first."""
         opened = running.versions.current
-        groups = await running.in_thread(opened.duplicates, min_similarity, slow=True)
+        groups = await running.threads.run_long(opened.duplicates, min_similarity)
         return _answer(opened, {"total": len(groups), "groups": groups[:limit]})
 
     @app.get("/healthz", responses={200: {"model": models.Health}, **_REFUSED}, tags=["server"])
     async def healthz() -> Response:
-        """Answers if the server is well."""
-        opened = running.versions.current
-        return _answer(opened, {"status": "ok", "images": len(opened.index)})
+        """Answers if the server is well, and whether it knows the current version of the index."""
+        opened, age = running.versions.current, running.versions.age()
+        status = "behind" if running.versions.problem or age > LATE_SECONDS else "ok"
+        return _answer(opened, {"status": status, "images": len(opened.index), "look_seconds": round(age, 1)})
 
     @app.get("/metrics", responses=_REFUSED, response_class=Response, tags=["server"])
     async def metrics() -> Response:
@@ -303,4 +312,5 @@ def _add_facts(app: FastAPI, running: Service) -> None:
         opened = running.versions.current
         running.metrics.version.set(opened.number)
         running.metrics.images.set(len(opened.index))
+        running.metrics.look.set(running.versions.age())
         return Response(running.metrics.text(), media_type="text/plain; version=0.0.4")

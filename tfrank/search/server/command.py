@@ -15,8 +15,9 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from tfrank.common import commands
+from tfrank.common import checks, commands
 from tfrank.common.checks import InputError
+from tfrank.search.server.settings import Settings
 
 _INDEX = flags.DEFINE_string("index_dir", None, "Folder of the index.")
 _DEMO = flags.DEFINE_bool("demo", False, "Make an index of handwritten digits if there is none.")
@@ -29,51 +30,36 @@ _TOKEN = flags.DEFINE_string(
 _MEGABYTES = flags.DEFINE_float("max_megabytes", 20, "Largest request, in millions of bytes.", 0.001)
 _MEGAPIXELS = flags.DEFINE_float("max_megapixels", 50, "Largest image, in millions of pixels.", 0.001)
 _WAITING = flags.DEFINE_integer("max_waiting", 64, "Requests answered at a time; others get status 503.", 1)
+_CONNECTIONS = flags.DEFINE_integer(
+    "max_connections", 256, "Connections at a time; one more closes the one that has been idle longest.", 1
+)
 _TRUST = flags.DEFINE_bool("trust_model", False, "Use the model even if it may read and write files.")
 _LOG = flags.DEFINE_bool("log_requests", True, "Print a line for each request.")
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 DEMO_FOLDER = "runs/demo"
-STOP_SECONDS = 30
 
 
 def main(_: Sequence[str]) -> None:
     """Serves until it is told to stop; then answers what it took."""
     try:
-        import uvicorn
-
-        from tfrank.search.server import app, demo
-        from tfrank.search.server.settings import Settings
+        from tfrank.search.server import app, demo, protocol
     except ImportError as error:
         raise InputError(
             f"The server needs the extra `serve` ({error}). Install it: pip install 'tfrank[serve]'"
         ) from None
+    if not _HOST.value.strip():
+        raise InputError("--host is empty. Give the address to listen at, such as --host=127.0.0.1")
     folder = _INDEX.value or (DEMO_FOLDER if _DEMO.value else None)
     if not folder:
         raise InputError("Give the folder of the index: --index_dir=index. Or try --demo.")
+    settings = _settings()
     if _DEMO.value:
         demo.make_index(folder)
     _start_log(_LOG.value)
-    loopback = _HOST.value in ("localhost", "127.0.0.1", "::1")
-    hosts = (*LOOPBACK, *(name.lower() for name in _HOSTS.value)) if loopback or _HOSTS.value else ()
-    settings = Settings(
-        token=_TOKEN.value or os.environ.get("TFRANK_TOKEN", ""),
-        max_megabytes=_MEGABYTES.value,
-        max_megapixels=_MEGAPIXELS.value,
-        max_waiting=_WAITING.value,
-        hosts=hosts,
-        trusted=_TRUST.value,
-    )
     application = app.create_app(folder, settings)
     with _listening(_HOST.value, _PORT.value) as listener:
-        config = uvicorn.Config(
-            application,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=STOP_SECONDS,
-        )
-        server = uvicorn.Server(config)
+        server = protocol.server_of(application, settings)
 
         def stop(*_):
             server.should_exit = True
@@ -84,6 +70,20 @@ def main(_: Sequence[str]) -> None:
         name = f"[{_HOST.value}]" if ":" in _HOST.value else _HOST.value
         print(f"Serving {folder} at http://{name}:{listener.getsockname()[1]} - stop with Ctrl-C", flush=True)
         server.run(sockets=[listener])
+
+
+def _settings():
+    """Returns the settings that the flags say."""
+    loopback = _HOST.value in ("localhost", "127.0.0.1", "::1")
+    hosts = (*LOOPBACK, *(name.lower() for name in _HOSTS.value)) if loopback or _HOSTS.value else ()
+    limits = {flag.name: flag.value for flag in (_MEGABYTES, _MEGAPIXELS, _WAITING, _CONNECTIONS)}
+    with checks.called({name: f"--{name}" for name in limits}):
+        return Settings(
+            token=_TOKEN.value or os.environ.get("TFRANK_TOKEN", ""),
+            hosts=hosts,
+            trusted=_TRUST.value,
+            **limits,
+        )
 
 
 def _start_log(requests: bool) -> None:
@@ -103,11 +103,13 @@ def _listening(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
         listener.listen(128)
         return listener
-    except OSError as error:
+    # The last two: a name that is none.
+    except (OSError, ValueError, TypeError) as error:
         listener.close()
+        reason = getattr(error, "strerror", None) or error
         raise InputError(
-            f"Cannot listen at {host}, port {port} ({error.strerror}). Choose another port with --port, or 0"
-            " for any that is free."
+            f"Cannot listen at {host}, port {port} ({reason}). Choose another port with --port, or 0 for any"
+            " that is free."
         ) from None
 
 

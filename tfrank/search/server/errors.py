@@ -11,6 +11,9 @@ from starlette.exceptions import HTTPException
 from tfrank.common.checks import InputError
 from tfrank.common.files import Locked
 
+# Characters of a request that an answer repeats.
+MOST_SHOWN = 600
+
 
 class RequestError(Exception):
     """A request that is refused.
@@ -38,7 +41,12 @@ def first_of(error: ValidationError | RequestValidationError) -> RequestError:
     first = error.errors()[0]
     names = [str(part) for part in first["loc"] if part not in ("body", "query", "path", "header")]
     message = first["msg"].removeprefix("Value error, ").rstrip(".")
-    return RequestError(422, f"{'.'.join(names) or 'The request'}: {message}.")
+    return RequestError(422, f"{shortened('.'.join(names)) or 'The request'}: {message}.")
+
+
+def shortened(text: str) -> str:
+    """Returns the first characters of a text that a client may have made as long as it liked."""
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 def add_handlers(app: FastAPI) -> None:

@@ -1,6 +1,8 @@
 """What every request passes: limits, checks of its origin, headers of its answer, counts and the log."""
 
 import asyncio
+import contextlib
+import errno
 import logging
 import time
 import urllib.parse
@@ -9,11 +11,17 @@ from collections.abc import Callable
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tfrank.search.server import models
+from tfrank.search.server.bodies import Body, ClientLeft, too_large
 from tfrank.search.server.errors import RequestError
 from tfrank.search.server.metrics import Metrics
 from tfrank.search.server.settings import Settings
 
 VERSION = "index-version"
+LONG = "/v1/duplicates"
+# What the log and the metrics say of a request whose client closed the connection, as nginx does.
+LEFT = 499
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _HEADERS = {
     "content-security-policy": "default-src 'none'; img-src 'self' blob:; style-src 'self';"
     " script-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -45,6 +53,7 @@ class Guard:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         start, status = time.monotonic(), 0
+        _take_raw_path(scope)
 
         async def send_marked(message: Message) -> None:
             nonlocal status
@@ -54,37 +63,57 @@ class Guard:
                     headers.setdefault(name, value)
             await send(message)
 
-        body = _Body(receive, self._settings)
-        try:
-            await self._answer(scope, body, send_marked)
-        # The log has the reason; the client learns that it is not to blame.
-        except Exception:
-            _LOG.exception("%s %s failed", scope["method"], ascii(scope["path"]))
-            if not status:
-                error = RequestError(500, "The server failed. Its log says why.")
-                await error.response()(scope, receive, send_marked)
+        with contextlib.closing(Body(receive, self._settings)) as body:
+            try:
+                await self._answer(scope, body, send_marked)
+            except ClientLeft:
+                status = LEFT
+            # What was cancelled at the stop of the server ends here.
+            except asyncio.CancelledError:
+                if not status:
+                    await RequestError(503, "The server stops.").response()(scope, receive, send_marked)
+            # The log has the reason; the client learns that it is not to blame.
+            except Exception as error:
+                _LOG.exception("%s %s failed", scope["method"], scope["path"])
+                if not status:
+                    await _failure(error).response()(scope, receive, send_marked)
         endpoint = getattr(scope.get("route"), "path", "none")
         self._metrics.answered(endpoint, status, start)
         milliseconds = 1e3 * (time.monotonic() - start)
-        _LOG.info("%s %s %d %.0f ms", scope["method"], ascii(scope["path"])[1:-1], status, milliseconds)
+        _LOG.info("%s %s %d %.0f ms", scope["method"], scope["path"], status, milliseconds)
 
     async def _answer(self, scope, body, send):
-        """Lets a request pass that may, while there is room."""
-        headers, works = Headers(scope=scope), _works(scope)
+        """Lets a request pass that may, once it has arrived, while there is room."""
+        # Long work has a queue of its own.
+        headers, place = Headers(scope=scope), int(works(scope) and scope["path"] != LONG)
         try:
             self._check(scope, headers)
-            if works and self._working >= self._settings.max_waiting:
+            await body.arrive()
+            if place and self._working >= self._settings.max_waiting:
                 raise RequestError(503, "The server is busy. Try again in a second.", 1)
         except RequestError as error:
             await body.drain()
             return await error.response()(scope, body, send)
-        self._working += works
-        self._metrics.waiting.set(self._working)
+
+        def leave():
+            nonlocal place
+            self._work(-place)
+            place = 0
+
+        async def send_and_leave(message: Message) -> None:
+            # The work is done. A client who reads its answer slowly takes no place.
+            leave()
+            await send(message)
+
+        self._work(place)
         try:
-            await self._app(scope, body, send)
+            await self._app(scope, body, send_and_leave)
         finally:
-            self._working -= works
-            self._metrics.waiting.set(self._working)
+            leave()
+
+    def _work(self, places):
+        self._working += places
+        self._metrics.waiting.set(self._working)
 
     def _check(self, scope, headers):
         """Raises RequestError for a request that nobody should send."""
@@ -92,59 +121,50 @@ class Guard:
         if self._settings.hosts and _name(host) not in self._settings.hosts:
             raise RequestError(421, "The server does not go by this name. Its flag --hosts allows names.")
         length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > self._settings.max_bytes:
-            raise _too_large(self._settings)
-        origin = headers.get("origin")
+        if not (length.isascii() and length.isdigit()) or int(length) > self._settings.max_bytes:
+            raise too_large(self._settings)
+        models.once(urllib.parse.parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
         own = headers.get("sec-fetch-site", "none") in ("same-origin", "none")
-        if origin is not None:
-            own = own and urllib.parse.urlsplit(origin).netloc.lower() == host.lower()
-        if not own and scope["method"] not in ("GET", "HEAD", "OPTIONS"):
+        senders = [headers[name] for name in ("origin", "referer") if name in headers]
+        own = own and all(_server(sender) == host.lower() for sender in senders)
+        if not own and (works(scope) or scope["method"] not in ("GET", "HEAD", "OPTIONS")):
             raise RequestError(403, "Pages of other servers may not send this request.")
 
 
-class _Body:
-    """Receives the body of a request, up to the limits of size and time."""
-
-    def __init__(self, receive: Receive, settings: Settings):
-        self._receive, self._settings, self._bytes = receive, settings, 0
-        self._until = time.monotonic() + settings.body_seconds
-        self._complete = False
-
-    async def __call__(self) -> Message:
-        if self._complete:
-            return await self._receive()
-        try:
-            async with asyncio.timeout(max(0, self._until - time.monotonic())):
-                message = await self._receive()
-        except TimeoutError:
-            raise RequestError(408, "The request took too long to arrive.") from None
-        self._bytes += len(message.get("body", b""))
-        self._complete = not message.get("more_body", False)
-        if self._bytes > self._settings.max_bytes:
-            await self.drain()
-            raise _too_large(self._settings)
-        return message
-
-    async def drain(self) -> None:
-        """Reads on, to twice the limit and for a second, since clients rarely read before they have sent."""
-        until, most = time.monotonic() + 1, self._bytes + 2 * self._settings.max_bytes
-        while not self._complete and self._bytes < most:
-            try:
-                async with asyncio.timeout(max(0, until - time.monotonic())):
-                    message = await self._receive()
-            except TimeoutError:
-                return
-            self._bytes += len(message.get("body", b""))
-            self._complete = not message.get("more_body", False)
+def works(scope: Scope) -> bool:
+    """Returns whether a request takes more than a look-up: it changes, embeds, searches or decodes."""
+    path = scope["path"]
+    return (
+        scope["method"] in ("POST", "DELETE")
+        or path == LONG
+        or (path.startswith("/v1/items/") and path.endswith("/image"))
+    )
 
 
-def _too_large(settings):
-    return RequestError(413, f"A request has at most {settings.max_megabytes:g} megabytes. Send less.")
+def _take_raw_path(scope):
+    """Takes the path as it was sent, so that an encoded slash of an id is no slash of the address."""
+    raw = scope.get("raw_path") or urllib.parse.quote(scope["path"]).encode()
+    # Whatever else was sent, no character can break a line of the log.
+    scope["path"] = urllib.parse.quote(raw, safe="%/:?#[]@!$&'()*+,;=~")
 
 
-def _works(scope) -> bool:
-    """Returns whether a request takes more than a look-up."""
-    return scope["method"] in ("POST", "DELETE") or scope["path"] == "/v1/duplicates"
+def _failure(error: Exception) -> RequestError:
+    """Returns the answer to an error that no client is to blame for."""
+    if isinstance(error, OSError) and error.errno in DISK_FULL:
+        return RequestError(507, "The server's disk is full. Nothing was changed.")
+    return RequestError(500, "The server failed. Its log says why.")
+
+
+def _server(address):
+    """Returns the server and port of an address; None if it has none.
+
+    >>> _server("http://Search.example.org:80/page"), _server("null"), _server("http://[")
+    ('search.example.org:80', None, None)
+    """
+    try:
+        return urllib.parse.urlsplit(address).netloc.lower() or None
+    except ValueError:
+        return None
 
 
 def _name(host: str) -> str:

@@ -16,6 +16,7 @@ class Metrics:
         waiting: searches, embeddings and changes that are being answered.
         batches: numbers of images that the model embedded at a time.
         version, images: number of the version of the index, and of its images.
+        look: seconds since the last look for a new version that succeeded.
     """
 
     def __init__(self):
@@ -41,6 +42,9 @@ class Metrics:
         )
         self.version = prometheus.Gauge("tfrank_index_version", "Version served.", registry=self.registry)
         self.images = prometheus.Gauge("tfrank_index_images", "Images in the index.", registry=self.registry)
+        self.look = prometheus.Gauge(
+            "tfrank_index_look_seconds", "Seconds since the last look at the index.", registry=self.registry
+        )
 
     def answered(self, endpoint: str, status: int, start: float) -> None:
         """Counts a request that began at `start` of the monotonic clock."""

@@ -3,12 +3,28 @@
 import base64
 import binascii
 import json
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
+from tfrank.search.server.errors import RequestError, shortened
 from tfrank.search.server.uploads import Box
+
+# Most images of an answer, so that one request takes little memory and time.
+MOST_RESULTS = 1000
+_PRINTED = r"^[^\x00-\x1f\x7f]*$"
+
+
+def once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns pairs as a dict. Raises RequestError if a name comes twice, of which one would be lost."""
+    fields = {}
+    for name, value in pairs:
+        if name in fields:
+            raise RequestError(422, f"{shortened(name)}: It came twice. Send it once.")
+        fields[name] = value
+    return fields
 
 
 def _from_json(value: Any) -> Any:
@@ -16,7 +32,7 @@ def _from_json(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value) if value else {}
+        return json.loads(value, object_pairs_hook=once) if value else {}
     except (ValueError, RecursionError):
         raise ValueError("expected JSON") from None
 
@@ -66,7 +82,7 @@ class WithBox(BaseModel):
     def _check_box(cls, box):
         if box is not None:
             left, top, width, height = box
-            inside = min(left, top) >= 0 and max(left + width, top + height) <= 1 + 1e-6
+            inside = left >= 0 and top >= 0 and left + width <= 1 + 1e-6 and top + height <= 1 + 1e-6
             if not (inside and width > 0 and height > 0):
                 raise ValueError("expected left, top, width and height in shares of the image, 0 to 1")
         return box
@@ -79,7 +95,11 @@ class SearchRequest(WithBox):
     vector: Annotated[list[float] | None, BeforeValidator(_vector)] = Field(
         None, description="An embedding: numbers, or little-endian float16 in base64.", max_length=65_536
     )
-    k: int = Field(20, ge=1, description="Number of images to find; more than the index has means all.")
+    k: int = Field(
+        20,
+        ge=1,
+        description=f"Number of images to find, up to {MOST_RESULTS:,}; more than the index has means all.",
+    )
     where: Annotated[dict[str, Any], BeforeValidator(_from_json)] = Field(
         {},
         description="Conditions by column: a value, a list of values, or comparisons such as {'ge': 400}.",
@@ -87,6 +107,24 @@ class SearchRequest(WithBox):
     )
     min_similarity: float | None = Field(None, ge=-1, le=1, description="Least cosine.")
     exclude_duplicates: bool = Field(False, description="Leave out near copies of the query.")
+
+
+class AddRequest(BaseModel):
+    """An image to add."""
+
+    model_config = ConfigDict(extra="forbid")
+    # No control characters, and none that UTF-8 cannot write.
+    id: str = Field(
+        "", description="A new id; made from the content if absent.", max_length=500, pattern=_PRINTED
+    )
+    label: str = Field("", description="Its class.", max_length=200, pattern=_PRINTED)
+
+    @field_validator("id")
+    @classmethod
+    def _check_id(cls, image_id):
+        if image_id.endswith(("/thumbnail", "/image")):
+            raise ValueError("an id may not end in /thumbnail or /image, as addresses of pictures do")
+        return image_id
 
 
 class Versioned(BaseModel):
@@ -100,7 +138,7 @@ class Result(BaseModel):
 
     id: str
     similarity: float
-    match: str = Field(description="match, perhaps or no, by the model's thresholds; empty if it has none.")
+    match: str = Field(description="match, perhaps or no, as promised; empty if nothing can be promised.")
     metadata: dict[str, Any]
 
 
@@ -108,6 +146,9 @@ class SearchAnswer(Versioned):
     """What was found, the most similar first."""
 
     results: list[Result]
+    promise: str = Field(
+        description="What a match promises in an index of this size, or why no result is called one."
+    )
     vector: str | None = Field(
         description="The embedding of an image that was sent, to search by again: float16 in base64."
     )
@@ -155,10 +196,13 @@ class Duplicates(Versioned):
 
 
 class Health(Versioned):
-    """The server is well."""
+    """The server answers."""
 
-    status: str
+    status: str = Field(
+        description="ok; or behind, if the current version of the index cannot be read, as the log says."
+    )
     images: int
+    look_seconds: float = Field(description="Seconds since the last look for a new version that succeeded.")
 
 
 class Error(BaseModel):

@@ -2,32 +2,38 @@
 
 import asyncio
 import contextlib
-import functools
+import hashlib
 import json
+import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator
+from typing import NamedTuple
 
 import numpy as np
 
+from tfrank.common import files
+from tfrank.common.checks import InputError
 from tfrank.data.prepare.image_files import BadImage, checked_image
 from tfrank.evaluation.evaluate_arrays import unit_rows
 from tfrank.search import building
 from tfrank.search.embedder import Embedder
 from tfrank.search.images import Listed
-from tfrank.search.index import Found
+from tfrank.search.index import Found, SearchIndex
 from tfrank.search.server.batching import Batcher
-from tfrank.search.server.errors import RequestError
+from tfrank.search.server.errors import RequestError, shortened
 from tfrank.search.server.metrics import Metrics
-from tfrank.search.server.models import SearchRequest
+from tfrank.search.server.models import MOST_RESULTS, SearchRequest
 from tfrank.search.server.settings import Settings
+from tfrank.search.server.threads import Threads
 from tfrank.search.server.uploads import Box, check_pixels, ready
 from tfrank.search.server.versions import Opened, Versions
 
 # Changes that arrive within this time become one version.
 CHANGES_SECONDS, CHANGES = 0.05, 256
+# Seconds between looks for a new version while looks fail.
+LONGEST_WAIT = 30
+_LOG = logging.getLogger("tfrank.search.server")
 
 
 class _Options(NamedTuple):
@@ -50,21 +56,19 @@ class Service:
 
     Attributes:
         settings, metrics, versions: the settings, the counters, and the current version.
+        threads: do all that takes longer than a look-up.
     """
 
     def __init__(self, folder: str, settings: Settings):
-        self.settings, self.metrics = settings, Metrics()
+        self.settings, self.metrics, self.threads = settings, Metrics(), Threads()
         self.versions = Versions(folder, trusted=settings.trusted)
-        self._pool: ThreadPoolExecutor
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Starts the threads, and ends them when what they took is done."""
         wait = self.settings.wait_seconds
         with (
-            ThreadPoolExecutor(os.cpu_count()) as self._pool,
-            # Long work, which must not keep searches waiting.
-            ThreadPoolExecutor(1) as self._slow,
+            self.threads,
             contextlib.closing(Batcher(self._embedded, wait_seconds=wait)) as self._embed,
             contextlib.closing(Batcher(_searched, wait_seconds=0)) as self._search,
             contextlib.closing(
@@ -77,15 +81,17 @@ class Service:
             finally:
                 polling.cancel()
 
-    async def _poll(self):
+    async def _poll(self) -> None:
+        """Looks for new versions until it is cancelled; less often while that fails."""
+        wait = self.settings.poll_seconds
         while True:
-            await self.in_thread(self.versions.refresh, slow=True)
-            await asyncio.sleep(self.settings.poll_seconds)
-
-    async def in_thread(self, function: Callable, *arguments: Any, slow: bool = False) -> Any:
-        """Returns `function(*arguments)`, computed by a thread; a slow one does not keep others waiting."""
-        pool = self._slow if slow else self._pool
-        return await asyncio.get_running_loop().run_in_executor(pool, functools.partial(function, *arguments))
+            try:
+                await self.threads.run(self.threads.looks, self.versions.refresh)
+            # Whatever it is, the next look has to come.
+            except Exception:
+                _LOG.exception("The look for a new version failed")
+            wait = min(2 * wait, LONGEST_WAIT) if self.versions.problem else self.settings.poll_seconds
+            await asyncio.sleep(wait)
 
     async def search(
         self, opened: Opened, request: SearchRequest, data: bytes | None
@@ -103,13 +109,15 @@ class Service:
             raise RequestError(422, "A box marks a part of an image, and a vector is none. Send the image.")
         opened.check_columns(request.where)
         k = min(request.k, len(opened.index))
+        if k > MOST_RESULTS:
+            raise RequestError(422, f"k: An answer has at most {MOST_RESULTS:,} images. Ask for fewer.")
         query, vector = request.id, None
         if request.vector is not None:
             query = _unit(request.vector, opened.index.version.dim)
         elif request.id is not None:
             known(opened, request.id)
             if request.box:
-                data = await self.in_thread(original, opened, request.id)
+                data = await self.threads.run(self.threads.files, original, opened, request.id)
         if data is not None:
             query = vector = await self.embed(opened, data, request.box)
         options = _Options(
@@ -124,7 +132,7 @@ class Service:
 
     async def embed(self, opened: Opened, data: bytes, box: Box | None) -> np.ndarray:
         """Returns the embedding of an image file, or of a part of it, `[dim]`."""
-        image = await self.in_thread(ready, data, box, self.settings.max_pixels)
+        image = await self.threads.run(self.threads.images, ready, data, box, self.settings.max_pixels)
         return await self._embed(opened.index.embedder, image)
 
     def _embedded(self, embedder: Embedder, images: list[bytes]) -> np.ndarray:
@@ -133,7 +141,7 @@ class Service:
 
     async def add(self, data: bytes, image_id: str, label: str) -> int:
         """Adds an image to the index; returns the version that has it."""
-        await self.in_thread(_check_upload, data, self.settings.max_pixels)
+        await self.threads.run(self.threads.images, _check_upload, data, self.settings.max_pixels)
         listed = Listed(image_id, "", label, {}, lambda: data, len(data), time.time_ns())
         return await self._change("add", listed)
 
@@ -156,18 +164,26 @@ class Service:
         if kind == "delete" and len(taken) == len(index):
             error = RequestError(409, "The index would have no image left.")
             return [errors.get(place, error) for place in range(len(values))]
-        number = index.version.number
-        if taken and kind == "add":
-            root = index.version.root
-            images = list(taken.values())
-            done = building.update(
-                index.store.folder, index.embedder, images, root=root, remove_others=False, quiet=True
-            )
-            number = done.version.number
-        elif taken:
-            number = building.remove(index.store.folder, taken).number
+        number = self._change_index(index, kind, taken) if taken else index.version.number
         self.versions.refresh()
         return [errors.get(place, number) for place in range(len(values))]
+
+    def _change_index(self, index: SearchIndex, kind: str, taken: dict) -> int:
+        """Adds or deletes images; returns the number of the new version."""
+        try:
+            if kind == "delete":
+                return building.remove(index.store.folder, taken).number
+            images, options = list(taken.values()), {"remove_others": False, "quiet": True}
+            root = index.version.root
+            return building.update(
+                index.store.folder, index.embedder, images, root=root, **options
+            ).version.number
+        except files.Locked:
+            raise
+        # The request is good: it is the index that is damaged, or may not be written.
+        except InputError as error:
+            _LOG.error("The index cannot be changed: %s", error)
+            raise RequestError(500, "The index cannot be changed. The server's log says why.") from None
 
 
 def _searched(options: _Options, queries: list) -> list[Found]:
@@ -198,34 +214,41 @@ def known(opened: Opened, image_id: str) -> None:
 
 
 def _unknown(image_id):
-    return RequestError(404, f"The index has no image {image_id!r}.")
+    return RequestError(404, f"The index has no image {shortened(image_id)!r}.")
 
 
 def original(opened: Opened, image_id: str) -> bytes:
-    """Returns the file of an image as it was indexed, or its thumbnail where there is no file any more.
-
-    The path is that of the index, never one of a request.
-    """
+    """Returns the file of an image as it was indexed, or its thumbnail where that is not there any more."""
     with contextlib.suppress(RequestError):
         return listed_file(opened, image_id)
+    with contextlib.suppress(OSError):
+        return opened.index.store.read_original(image_id)
     return thumbnail(opened, image_id)
 
 
 def listed_file(opened: Opened, image_id: str) -> bytes:
-    """Returns the file that the index lists for an image. Raises RequestError if it is not there any more."""
-    path = opened.index.metadata(image_id)["path"]
-    with contextlib.suppress(OSError):
-        if path:
-            with open(path, "rb") as file:
-                return file.read()
-    raise RequestError(404, "The file of this image is not at its place. Its thumbnail is.")
+    """Returns the file of an image. Raises RequestError if it is not at its place, as it was indexed.
+
+    The path is that of the index, which somebody else may have made, and leads anywhere. So what is read is
+    sent only if it is, byte for byte, what was indexed.
+    """
+    row = opened.index.metadata(image_id)
+    with contextlib.suppress(OSError, ValueError):
+        if row["path"] and row.get("file_sha256"):
+            with files.open_regular(files.path_of(row["path"])) as file:
+                if os.fstat(file.fileno()).st_size == row["bytes"]:
+                    data = file.read()
+                    if hashlib.sha256(data).hexdigest() == row["file_sha256"]:
+                        return data
+    raise RequestError(
+        404, "The file of this image is not at its place, as it was indexed. Its thumbnail is."
+    )
 
 
 def thumbnail(opened: Opened, image_id: str) -> bytes:
     """Returns the thumbnail of an image, a JPEG. Raises RequestError if it is missing."""
     try:
-        with open(opened.index.thumbnail(image_id), "rb") as file:
-            return file.read()
+        return opened.index.store.read_thumbnail(image_id)
     except OSError:
         raise RequestError(404, "The thumbnail of this image is missing.") from None
 

@@ -1,6 +1,10 @@
 """What the server may be told."""
 
 import dataclasses
+import re
+
+from tfrank.common import checks
+from tfrank.common.checks import InputError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -12,23 +16,46 @@ class Settings:
         max_megabytes: largest request, in 10^6 bytes.
         max_megapixels: largest image, in 10^6 pixels.
         max_waiting: number of searches, embeddings and changes at a time; further ones get status 503.
+        max_connections: number of connections at a time. One more closes the one that has waited longest for
+            its client.
         hosts: names that the server may be called by, without a port; (): any. A name list protects a server
             on the loopback address from web pages whose own name leads to that address.
         trusted: whether the model of the index may run any operation.
         poll_seconds: how often to look for a new version of the index.
         wait_seconds: how long an image waits for others, so that the model embeds them together.
-        body_seconds: how long a request may take to arrive.
+        max_header_bytes: largest header of a request, its address included.
+        header_seconds, body_seconds: how long the header and the body of a request may take to arrive.
+
+    Raises:
+        InputError: a setting is out of range.
     """
 
     token: str = ""
     max_megabytes: float = 20
     max_megapixels: float = 50
     max_waiting: int = 64
+    max_connections: int = 256
     hosts: tuple[str, ...] = ()
     trusted: bool = False
     poll_seconds: float = 0.5
     wait_seconds: float = 0.002
+    max_header_bytes: int = 32_768
+    header_seconds: float = 10
     body_seconds: float = 60
+
+    def __post_init__(self):
+        for name in ("max_megabytes", "max_megapixels"):
+            # At most a terabyte, and a terapixel.
+            checks.number(name, getattr(self, name), at_least=0.001, at_most=1e6)
+        for name in ("max_waiting", "max_connections"):
+            checks.integer(name, getattr(self, name), at_least=1)
+        if not re.fullmatch(r"|[!-~]([ -~]*[!-~])?", self.token):
+            raise InputError(
+                "The token cannot be sent in a header. Choose one of ASCII letters, digits and signs, without"
+                " spaces or newlines at its ends."
+            )
+        if not all(re.fullmatch(r"[!-~]+", name) for name in self.hosts):
+            raise InputError("A name of --hosts is empty or is not ASCII. Write --hosts=a.example,b.example")
 
     @property
     def max_bytes(self) -> int:

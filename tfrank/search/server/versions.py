@@ -6,6 +6,8 @@ import functools
 import logging
 import math
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,11 +17,13 @@ import pyarrow.types as types
 
 from tfrank.common.checks import InputError, did_you_mean
 from tfrank.search.index import SearchIndex
+from tfrank.search.server.errors import shortened
+from tfrank.search.store import Store
 
 # Text columns with at most so many values are listed with them.
 FEW_VALUES = 100
 # Where the images lie is the server's own affair.
-PRIVATE = ("path",)
+PRIVATE = ("path", "file_sha256")
 # A PNG of one grey pixel.
 _PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg=="
@@ -54,20 +58,22 @@ class Opened:
         for name in where:
             if name not in self.names:
                 hint = did_you_mean(name, self.names)
-                raise InputError(f"There is no column {name!r}.{hint} Columns are: {', '.join(self.names)}.")
+                raise InputError(
+                    f"There is no column {shortened(name)!r}.{hint} Columns are: {', '.join(self.names)}."
+                )
 
     @functools.cached_property
     def columns(self) -> list[dict[str, Any]]:
         """Names and types of the columns; of text with few values the values, of numbers the range."""
         return [_described(name, self.index.table.column(name)) for name in self.names]
 
-    def duplicates(self, min_similarity: float) -> list[list[str]]:
-        """Returns groups of images that are nearly the same, the largest first."""
+    def duplicates(self, min_similarity: float, check: Callable[[], None]) -> list[list[str]]:
+        """Returns groups of images that are nearly the same, the largest first. `check` may end the work."""
         with self._lock:
             if min_similarity not in self._duplicates:
                 if len(self._duplicates) >= 4:
                     self._duplicates.clear()
-                self._duplicates[min_similarity] = self.index.duplicates(min_similarity)
+                self._duplicates[min_similarity] = self.index.duplicates(min_similarity, check)
             return self._duplicates[min_similarity]
 
     def spread(self, k: int) -> list[str]:
@@ -85,39 +91,44 @@ class Versions:
         folder: the index folder.
         trusted: whether its models may run any operation.
 
+    Attributes:
+        current: the version that is served.
+        problem: why the last look failed; "" if it did not.
+
     Raises:
         InputError: the folder is no index, or its model is refused.
     """
 
     def __init__(self, folder: str, *, trusted: bool = False):
         self.folder, self._trusted, self._lock = folder, trusted, threading.Lock()
-        self._failed = None
+        self.problem = ""
         self.current = Opened(folder, trusted=trusted)
+        self._looked = time.monotonic()
 
     def refresh(self) -> None:
         """Opens the current version if it is another than the one that is served.
 
-        A version that cannot be opened is logged once, and the one before stays.
+        If that fails, whatever the reason, the version before stays, and the reason is logged once.
         """
         with self._lock:
-            published = self._published()
-            if published in (None, self.current.number, self._failed):
-                return
             try:
-                self.current = Opened(self.folder, trusted=self._trusted, before=self.current)
-                self._failed = None
-                _LOG.info("version %d: %d images", self.current.number, len(self.current.index))
+                # Not by the number, which a folder that was made anew has again.
+                if Store(self.folder).current() != self.current.index.version:
+                    self.current = Opened(self.folder, trusted=self._trusted, before=self.current)
+                    _LOG.info("version %d: %d images", self.current.number, len(self.current.index))
+                self._looked, problem = time.monotonic(), ""
             except InputError as error:
-                self._failed = published
-                _LOG.error("version %s is not served: %s", published, error)
+                problem = str(error)
+            # Whatever it is, the next look may find it mended.
+            except Exception as error:
+                problem = f"{type(error).__name__}: {error}"
+            if problem and problem != self.problem:
+                _LOG.error("The index is not looked at, version %d stays: %s", self.current.number, problem)
+            self.problem = problem
 
-    def _published(self):
-        """Returns the number in the file CURRENT; None if there is none."""
-        try:
-            with open(self.current.index.store.path("CURRENT")) as file:
-                return int(file.read())
-        except (OSError, ValueError):
-            return None
+    def age(self) -> float:
+        """Returns the seconds since the last look that found the current version served."""
+        return time.monotonic() - self._looked
 
 
 def plain(value: Any) -> Any:

@@ -3,25 +3,36 @@
 // in it. The server never gets what stands after the #.
 import { address, conditions, setConditions, showColumns, showGroups, showImages } from "./results.js";
 
-const STEP = 24, LEAST_PART = 0.02;
+// MOST: images of an answer, as the server allows.
+const STEP = 24, MOST = 1000, LEAST_PART = 0.02;
 const at = Object.fromEntries([...document.querySelectorAll("[id]")].map(element => [element.id, element]));
 // Pictures of this visit, by their embedding, so that the button Back shows them.
 const pictures = new Map();
 let asked = {}, request = new AbortController(), timer = 0, part = null;
 
-// The address.
+// The address. What someone cut short or made up in it counts as absent.
 
 function read() {
-  const fields = new URLSearchParams(location.hash.slice(1)), numbers = text => text && text.split(",").map(Number);
-  let where = {};
-  try { where = JSON.parse(fields.get("where") || "{}"); } catch { /* An address that someone cut short. */ }
-  const vector = fields.get("vector") || undefined;
+  const fields = new URLSearchParams(location.hash.slice(1)), vector = fields.get("vector") || undefined;
+  const k = Number(fields.get("k")), least = Number(fields.get("min"));
   return {
     id: fields.get("id") || undefined, vector, ...pictures.get(vector),
-    box: numbers(fields.get("box")) || pictures.get(vector)?.box,
-    k: Number(fields.get("k")) || STEP, least: Number(fields.get("min")) || 0,
-    distinct: fields.has("distinct"), where, copies: fields.has("copies"),
+    box: readBox(fields.get("box")) || pictures.get(vector)?.box,
+    k: Number.isInteger(k) && k >= 1 && k <= MOST ? k : STEP, least: least > 0 && least <= 1 ? least : 0,
+    distinct: fields.has("distinct"), where: readWhere(fields.get("where")), copies: fields.has("copies"),
   };
+}
+
+function readBox(text) {
+  const box = text ? text.split(",").map(Number) : [], [left, top, width, height] = box;
+  const good = box.length === 4 && left >= 0 && top >= 0 && width > 0 && height > 0 && left + width <= 1.001 && top + height <= 1.001;
+  return good ? [left, top, Math.min(width, 1 - left), Math.min(height, 1 - top)] : undefined;
+}
+
+function readWhere(text) {
+  let where;
+  try { where = JSON.parse(text); } catch { return {}; }
+  return where && typeof where === "object" && !Array.isArray(where) ? where : {};
 }
 
 function written(state) {
@@ -49,7 +60,13 @@ async function ask(path, options = {}) {
     if (error.name === "AbortError") throw error;
     throw new Error("The server does not answer. Is it running?");
   }
-  const answer = await response.json();
+  let answer;
+  try {
+    answer = await response.json();
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Error(`The server's answer cannot be read (status ${response.status}). Try again.`);
+  }
   if (!response.ok) throw new Error(answer.error);
   return answer;
 }
@@ -83,12 +100,16 @@ async function go(changes, { replace = false, focus = false } = {}) {
   } catch (error) {
     if (error.name === "AbortError") return;
     for (const place of [at.results, at.groups]) place.replaceChildren();
-    at.status.textContent = "";
     at.more.hidden = true;
-    at.error.textContent = error.message;
-    at.error.hidden = false;
+    say(error.message);
   }
   busy(false);
+}
+
+function say(error) {
+  at.status.textContent = "";
+  at.error.textContent = error;
+  at.error.hidden = false;
 }
 
 async function find(state) {
@@ -100,9 +121,9 @@ async function find(state) {
   showImages(at.results, answer.results, choose);
   const count = answer.results.length, nearest = answer.results[0]?.similarity;
   at.status.textContent = count
-    ? `${count} image${count > 1 ? "s" : ""}, the most similar first. The nearest has a similarity of ${nearest.toFixed(2)}.`
+    ? `${count} image${count > 1 ? "s" : ""}, the most similar first. The nearest has a similarity of ${nearest.toFixed(2)}. ${answer.promise}`
     : "Nothing is similar enough. Lower the least similarity, or change the filter.";
-  at.more.hidden = count < state.k;
+  at.more.hidden = count < state.k || state.k >= MOST;
   return state.box ? "Similar to this part" : "Similar pictures";
 }
 
@@ -181,7 +202,8 @@ function choose(id) {
 }
 
 function take(files) {
-  if (files[0]) go({ ...NOTHING, file: files[0] }, { focus: true });
+  if (files.length > 1) say(`${files.length} files came. Choose one picture at a time.`);
+  else if (files[0]) go({ ...NOTHING, file: files[0] }, { focus: true });
 }
 
 function searchPart(box) {
@@ -207,7 +229,7 @@ at.home.addEventListener("click", event => { event.preventDefault(); go({ ...NOT
 at.copies.addEventListener("click", () => go({ ...NOTHING, copies: true }, { focus: true }));
 at.more.addEventListener("click", async () => {
   const first = at.results.children.length;
-  await go({ k: asked.k + STEP }, { replace: true });
+  await go({ k: Math.min(asked.k + STEP, MOST) }, { replace: true });
   at.results.children[first]?.querySelector("button").focus();
 });
 at.share.addEventListener("click", async () => {
@@ -277,9 +299,15 @@ wide.addEventListener("change", fit);
 fit();
 
 asked = read();
-const columns = await fetch("v1/columns").then(response => response.json());
-at.facts.textContent = `${columns.images.toLocaleString("en")} images`;
-showColumns(at.columns, columns.columns, () => later({ where: conditions(at.columns), k: STEP }));
-at.filter.hidden = !at.columns.children.length;
-at.filter.open = Object.keys(asked.where).length > 0;
-go({}, { replace: true });
+at.filter.hidden = true;
+try {
+  const columns = await ask("v1/columns");
+  at.facts.textContent = `${columns.images.toLocaleString("en")} images`;
+  showColumns(at.columns, columns.columns, () => later({ where: conditions(at.columns), k: STEP }));
+  at.filter.hidden = !at.columns.children.length;
+  at.filter.open = Object.keys(asked.where).length > 0;
+  await go({}, { replace: true });
+} catch (error) {
+  // A search that was begun meanwhile goes on.
+  if (error.name !== "AbortError") say(error.message);
+}
