@@ -51,13 +51,24 @@ print(json.dumps({"seconds": seconds, "bytes": resident() - before}))
 
 SAMPLING = """
 sampler = ClassBalancedSampler(index.label, classes_per_batch=96, examples_per_class=4)
-seconds = []
-for step in range(60):
+
+
+def shuffles(step):
+    for c in range(96):
+        np.random.Generator(np.random.Philox([step, c])).permutation(33)
+
+
+def seconds(work, step):
     begin = process_time()
-    batch = sampler.batch(step)
-    seconds.append(process_time() - begin)
-assert len(set(index.label[batch])) == 96
-result = {"records": len(index), "load_seconds": loaded, "batch_milliseconds": 1e3 * sorted(seconds)[30]}
+    work(step)
+    return process_time() - begin
+
+
+# In turn, so that a core which is slow for a while is slow for both.
+times = np.array([[seconds(shuffles, step), seconds(sampler.batch, step)] for step in range(100)])
+assert len(set(index.label[sampler.batch(100)])) == 96
+result = {"records": len(index), "load_seconds": loaded}
+result["batch_by_shuffles"] = np.median(times[:, 1] / times[:, 0])
 print(json.dumps({**result, "bytes": resident() - before}))
 """
 
@@ -77,9 +88,9 @@ def test_training_on_many_classes_starts_at_once_and_does_not_grow(tmp_path):
 
 @pytest.mark.slow
 def test_an_index_of_millions_loads_at_once_and_batches_are_drawn_from_many_classes(tmp_path):
-    """VGGFace2, 3.3 million records: loaded in 3 s and 200 MB; a batch of 384 from 100,000 classes in 2 ms.
+    """VGGFace2, 3.3 million records: loaded in 6 s and 200 MB; a batch of 384 from 100,000 classes.
 
-    Twice the seconds are allowed: CI is noisy.
+    A batch takes at most 1.5 times NumPy's own shuffles of its 96 classes: no limit for a slow machine.
     """
     with open(tmp_path / "a.tfrecord", "wb") as shard:
         shard.truncate(7_000_000)  # Sparse; all offsets and lengths lie within.
@@ -98,4 +109,4 @@ def test_an_index_of_millions_loads_at_once_and_batches_are_drawn_from_many_clas
     assert result["records"] == len(numbers)
     # With the sampler, which has read the labels.
     assert result["load_seconds"] < 6 and result["bytes"] < 200e6
-    assert result["batch_milliseconds"] < 4
+    assert result["batch_by_shuffles"] < 1.5
