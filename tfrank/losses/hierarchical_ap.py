@@ -12,6 +12,7 @@ import tensorflow as tf
 from tfrank.common import checks
 from tfrank.common.categories import categories_of_classes, checked_categories, levels_of
 from tfrank.losses.core import scalars
+from tfrank.losses.core.bound_ranks import BoundRanks, bound_where_it_pays
 from tfrank.losses.core.known_labels import checked_labels, class_index
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.ranks import hard_step
@@ -21,12 +22,52 @@ from tfrank.losses.sup_ap import upper_bound_step
 
 
 def _kernel(levels, block: Block, finer, temperature, rho, delta, alpha):
-    step = upper_bound_step(temperature, rho, delta)
-    zero, level = tf.zeros_like(block.s), tf.cast(block.positive_mask, block.s.dtype)
+    level = tf.cast(block.positive_mask, block.s.dtype)
     for place in range(levels - 1):
         same = (block.finer[:, place, None] == finer[place]) & block.positive_mask
         level += tf.cast(same, block.s.dtype)
-    relevance, total = _relevance(level, levels, alpha)
+    relevances = _relevances(level, levels, alpha)
+
+    lower = [(level < place) & block.candidate_mask for place in range(1, levels + 1)]
+
+    def at_once(grids, columns, exists):
+        of_ranks = temperature, rho, delta
+        return _at_once(block, zip(grids, lower), of_ranks, level, relevances, columns, exists)
+
+    def by_walks():
+        return _by_walks(block, temperature, rho, delta, level, relevances)
+
+    return bound_where_it_pays(block, temperature, delta, lower, at_once, by_walks)
+
+
+def _at_once(block: Block, counted, of_ranks, level, relevances, columns, exists):
+    """Ranks of all positives of a level at once, by `BoundRanks`, one level after the other."""
+    total, losses, slopes = _total(level, relevances), tf.zeros_like(block.s[:, 0]), tf.zeros_like(block.s)
+    masks = [(level == place) & block.candidate_mask for place in range(len(relevances))]
+    rates = []
+    for place, (grid, lower) in enumerate(counted, start=1):
+        here = exists & (tf.gather(level, columns, axis=1, batch_dims=1) == place)
+        ranks = BoundRanks(block, grid, *of_ranks, lower, columns, here)
+        above, of_i = [ranks.number_above(mask) for mask in masks], relevances[place]
+        lesser = [tf.minimum(of_i, of_level) for of_level in relevances]
+        gain = of_i + sum(number * of_both for number, of_both in zip(above, lesser))
+        rank = 1 + ranks.counts + sum(above[place:])
+        # rel_i - gain / rank, as a sum of terms of at least 0: the difference would cancel near 0.
+        missed = of_i * (ranks.counts - sum(above[:place]))
+        missed += sum(number * (of_i - of_both) for number, of_both in zip(above, lesser))
+        none = tf.zeros_like(rank)
+        losses += tf.reduce_sum(tf.where(here, missed / (rank * total), none), axis=1)
+        more, of_grid = ranks.slopes(tf.where(here, gain / (rank**2 * total), none))
+        slopes += more
+        rates.append(of_grid)
+    return losses, slopes, rates
+
+
+def _by_walks(block: Block, temperature, rho, delta, level, relevances):
+    """Ranks one positive after the other."""
+    step = upper_bound_step(temperature, rho, delta)
+    zero, total = tf.zeros_like(block.s), _total(level, relevances)[:, 0]
+    relevance = sum(tf.where(level == place, of_level, zero) for place, of_level in enumerate(relevances))
 
     def visit(i, exists, losses, slopes):
         of_i, level_i = block.at(i, relevance), block.at(i, level)
@@ -47,7 +88,7 @@ def _kernel(levels, block: Block, finer, temperature, rho, delta, alpha):
         slopes = block.add_at(slopes + slope, i, -tf.reduce_sum(slope, axis=1))
         return losses + loss, slopes
 
-    return block.loop_over_positives(visit, (tf.zeros_like(total), zero))
+    return tuple(block.loop_over_positives(visit, (tf.zeros_like(total), zero)))
 
 
 @functools.cache
@@ -56,16 +97,21 @@ def _kernel_of(levels):
     return functools.partial(_kernel, levels)
 
 
-def _relevance(level, levels, alpha):
-    """rel of every entry, `[rows, gallery]`, and its sum over each row, `[rows]`; 1 if that is 0."""
-    relevance, total = tf.zeros_like(level), tf.zeros_like(level[:, 0])
-    for place in range(1, levels + 1):
-        here = tf.cast(level == place, level.dtype)
-        number = tf.reduce_sum(here, axis=1)
-        weight = (place / levels) ** alpha
-        relevance += here * (weight / tf.maximum(number, 1))[:, None]
-        total += tf.where(number > 0, weight, tf.zeros_like(total))
-    return relevance, tf.where(total > 0, total, tf.ones_like(total))
+def _relevances(level, levels, alpha):
+    """rel of the images of each level from 0 on, each `[rows, 1]`."""
+    return [tf.zeros_like(level[:, :1])] + [
+        (place / levels) ** alpha / tf.maximum(_number(level, place), 1) for place in range(1, levels + 1)
+    ]
+
+
+def _total(level, relevances):
+    """The sum of rel over each row, `[rows, 1]`; 1 if that is 0."""
+    total = sum(of_level * _number(level, place) for place, of_level in enumerate(relevances))
+    return tf.where(total > 0, total, tf.ones_like(total))
+
+
+def _number(level, place):
+    return tf.reduce_sum(tf.cast(level == place, level.dtype), axis=1, keepdims=True)
 
 
 def hierarchical_ap_loss(

@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from tfrank.common import checks
 from tfrank.losses.core import scalars
+from tfrank.losses.core.bound_ranks import BoundRanks, bound_where_it_pays
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.ranks import Step, hard_step, penalty_kernel, sigmoid_step
 from tfrank.losses.core.rows import Block, score_rows
@@ -45,7 +46,21 @@ def calibration_kernel(
 
 
 def _ranking_kernel(block: Block, temperature, rho, delta):
-    return penalty_kernel(penalty, upper_bound_step(temperature, rho, delta), hard_step)(block)
+    exact = penalty_kernel(penalty, upper_bound_step(temperature, rho, delta), hard_step)
+
+    def at_once(grids, columns, exists):
+        ranks = BoundRanks(block, *grids, temperature, rho, delta, block.negative_mask, columns, exists)
+        others = ranks.number_above(block.positive_mask)
+        with tf.GradientTape() as tape:
+            tape.watch(ranks.counts)
+            losses = penalty(ranks.counts, others) / block.positives[:, None]
+            losses = tf.where(exists, losses, tf.zeros_like(losses))
+        slopes, rates = ranks.slopes(tape.gradient(losses, ranks.counts))
+        return tf.reduce_sum(losses, axis=1), slopes, [rates]
+
+    return bound_where_it_pays(
+        block, temperature, delta, [block.negative_mask], at_once, lambda: exact(block)
+    )
 
 
 def _kernel(block: Block, temperature, rho, delta, calibration_weight, positive_margin, negative_margin):

@@ -64,8 +64,18 @@ def sigmoid_kernel(penalty: Callable[..., tf.Tensor], temperature: tf.Tensor, *,
     return kernel
 
 
-def where_it_pays(block: Block, temperature: tf.Tensor, on_grid: Callable, exact: Callable):
-    """The result of `on_grid()` if the block is one for the grid, see `sigmoid_kernel`, else of `exact()`."""
+def where_it_pays(
+    block: Block,
+    temperature: tf.Tensor,
+    on_grid: Callable,
+    exact: Callable,
+    *,
+    possible: bool | tf.Tensor = True,
+):
+    """The result of `on_grid()` if the block is one for the grid, see `sigmoid_kernel`, else of `exact()`.
+
+    Never that of `on_grid()` where it is not `possible`.
+    """
     gallery = block.s.shape[1] or tf.shape(block.s)[1]
     # A GPU is quick at sigmoids and slow at sharing entries among nodes.
     never = isinstance(gallery, int) and not pays(gallery, gallery)
@@ -73,7 +83,7 @@ def where_it_pays(block: Block, temperature: tf.Tensor, on_grid: Callable, exact
         return exact()
     # XLA knows the size of the gallery, and leaves out the grid where it never pays.
     ever = pays(gallery, gallery)
-    use = ever & pays(block.most_positives, gallery) & (temperature >= LEAST_TEMPERATURE)
+    use = ever & possible & pays(block.most_positives, gallery) & (temperature >= LEAST_TEMPERATURE)
     return tf.cond(use, on_grid, exact)
 
 
