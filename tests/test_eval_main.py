@@ -95,6 +95,9 @@ def test_a_saved_model_by_scann_compared_with_the_run(run, trained):
     found, expected = ranking(folder), ranking(trained)
     assert found.pop("scann_recall") > 0.999
     assert {"recall_at_1", "precision_at_100"} <= set(found) < set(expected)
+    # The SavedModel rounds otherwise, which may swap two images around the hundredth place.
+    swap = 1 / (100 * IMAGES)
+    assert found.pop("precision_at_100") == pytest.approx(expected["precision_at_100"], abs=2.1 * swap)
     assert found == pytest.approx({name: expected[name] for name in found}, abs=1e-6)
     page = (folder / "report.html").read_text()
     assert '<section id="comparison">' in page and str(trained) in page

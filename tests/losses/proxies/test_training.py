@@ -101,8 +101,9 @@ def test_the_batch_in_stages_gives_the_weights_of_the_batch_at_once(recipe, name
         own_steps(recipe, size, build_optimizer(name, learning_rate=0.01)) for size in (0, 5)
     )
     np.testing.assert_allclose(in_stages[0], at_once[0], rtol=1e-5)
-    # CosFace multiplies cosines, and so their rounding, by 64.
-    assert_same(in_stages[1].get_weights(), at_once[1].get_weights(), 2e-6)
+    # CosFace multiplies cosines, and so their rounding, by 64: 2.7e-6 on some processors.
+    tolerance = 5e-6 if recipe.name == "cos_face" else 2e-6
+    assert_same(in_stages[1].get_weights(), at_once[1].get_weights(), tolerance)
     assert in_stages[1].optimizer.iterations == at_once[1].optimizer.iterations == 3
 
 
