@@ -183,7 +183,8 @@ def test_what_is_stored_is_stored_again_without_a_change():
     not (pictures.CHROMIUM and pictures.MAGICK), reason="no Chromium or ImageMagick to compare with"
 )
 def test_all_files_are_stored_as_chromium_or_imagemagick_shows_them():
-    shown = pictures.references(FILES)
+    # Where no run reaches, versions of Chromium show black or nothing, and ImageMagick the palette's first.
+    shown = pictures.references({name: FILES[name] for name in FILES if name != "BMP of short run lengths"})
     assert len(shown) >= 300
     differ = {name: pictures.difference(stored(name), picture) for name, (_, picture) in shown.items()}
     assert {name: value for name, value in differ.items() if value >= pictures.MOST} == {}

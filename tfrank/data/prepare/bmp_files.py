@@ -89,7 +89,7 @@ def _of_fields(data, header):
 
 
 def _of_runs(data, header):
-    """`[height, width, 3]` of pixels by run lengths; those that no run reaches are black, as in browsers."""
+    """`[height, width, 3]` of pixels by run lengths; those that no run reaches are black."""
     start = _FILE_HEADER + header.size
     count = min(header.colors or 256, 256, max(0, header.pixels - start) // 4)
     palette = np.zeros([256, 3], np.uint8)
