@@ -50,6 +50,7 @@ MAKERS = {name: functools.partial(losses.get, name) for name in losses.LOSSES} |
 MAKERS["triplet"] = functools.partial(losses.get, "triplet", margin=1.0)
 # With the training step.
 CHANGING = ["rll, dynamic", "recall_at_k, simix", "memory", "weighted sum", "margin", "margin, sampled"]
+ALSO_FOR_SETTINGS = ["ordinary", "a replica without valid queries", "uneven replicas"]
 WHOLE_MATRICES = ["histogram, few bins", "lifted_structure, unit"]
 ROWS = np.random.default_rng(0).normal(size=(8, 6)).astype("float32")
 KERNEL = np.random.default_rng(1).normal(size=(6, 4)).astype("float32")
@@ -74,7 +75,7 @@ def _cases():
     in_fit = SETTINGS.keys() & {*CHANGING, *WHOLE_MATRICES}
     for loss, batch in itertools.product(MAKERS, BATCHES):
         in_full = loss == "pnp"
-        if in_full or loss in SETTINGS or batch == "unequal sample weights":
+        if in_full or batch in ALSO_FOR_SETTINGS * (loss in SETTINGS) or batch == "unequal sample weights":
             yield Case(loss, "step", "float32", batch)
         if in_full or loss == "map_q, class weights":
             yield Case(loss, "step without reduction", "float32", batch)

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.cases import slow_but
+from tests.cases import slow, slow_but
 from tests.models import recorded
 from tfrank.common.checks import InputError
 from tfrank.models import applications, weights
@@ -182,7 +182,7 @@ def randomize(model):
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
+    "name", [*QUICK, *map(slow, ("ConvNeXtTiny", "EfficientNetB0", "InceptionV3", "ResNet50V2"))]
 )
 def test_a_network_of_keras_gives_what_it_gives_by_itself(name, monkeypatch, tmp_path):
     """Keras' weights arrive in the right layers, by download and by file, after the right preprocessing."""

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from tests.cases import slow
-from tests.losses import KINDS, LABELS, ONE_OF_EACH_KIND, SOFT_RECIPES, every_soft_loss, value_and_gradient
+from tests.losses import KINDS, LABELS, ONE_OF_EACH_KIND, SOFT_RECIPES, value_and_gradient
 from tests.losses.core.cores import CORES, assert_same, fresh_functions, values_and_gradients
 from tests.losses.core.memory_run import batch_of
 from tfrank import losses
@@ -55,7 +55,7 @@ def test_padding_changes_neither_value_nor_gradient(monkeypatch, recipe, case):
 
 
 @pytest.mark.slow
-@every_soft_loss
+@pytest.mark.parametrize("recipe", ONE_OF_EACH_KIND, ids=str)
 def test_what_xla_compiles_around_a_loss_may_leave_the_batch_size_open(recipe):
     loss = recipe.loss()
     signature = [tf.TensorSpec([None], tf.int64), tf.TensorSpec([None, 3], tf.float64)]
