@@ -2,7 +2,7 @@
 
     python -m benchmarks.serving --index_dir=FOLDER --images=FOLDER [--seconds=300] [--clients=64]
 
-Starts `tfrank-serve` with a copy of the index on this machine. Threads of a process of their own search by
+Starts `tfrank serve` with a copy of the index on this machine. Threads of a process of their own search by
 files, ids and vectors, with and without conditions, send text, cut images and bad requests, and add and
 delete images meanwhile. Nine of ten requests are searches by files.
 

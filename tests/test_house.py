@@ -27,7 +27,7 @@ PRINTING = (
         "data/sources/",
         "losses/figures.py",
     ),
-    *("common/commands.py", "common/progress.py"),
+    *("__main__.py", "common/commands.py", "common/progress.py"),
 )
 # Some define flags of the same names, so that a process imports one of them.
 PROGRAMS = {
@@ -101,7 +101,7 @@ def test_texts_name_only_flags_that_the_commands_they_come_from_have(path):
         known |= set.intersection(*map(flags_of, LOADING))
     for text in texts_of(path):
         named = set(re.findall(r"--([a-z_]+)(?![a-z_-])", text))
-        if "tfrank-export" in text:
+        if "tfrank export" in text:
             named -= flags_of("tfrank.export.__main__")
         # A text that begins with a flag is an argument of another program.
         if not text.startswith("--") and "tensorboard --logdir" not in text:

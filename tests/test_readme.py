@@ -90,9 +90,9 @@ def test_the_blocks_run_one_after_another(tmp_path):
                 arguments = ["-c", command]
             else:
                 program, script, *flags = command.split()
-                assert program == "python"
-                arguments = [script, *flags]
-                if script != "-m":
+                assert program in ("python", "tfrank")
+                arguments = ["-m", "tfrank", script, *flags] if program == "tfrank" else [script, *flags]
+                if script.endswith("_main.py"):
                     arguments = [str(ROOT / script), *flags, "--config.train.steps=3"]
                 # Flags name configs relative to the repository.
                 arguments = [a.replace("--config=configs", f"--config={ROOT}/configs") for a in arguments]

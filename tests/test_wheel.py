@@ -71,11 +71,11 @@ def test_the_three_commands_work_in_another_folder(bin_folder, tmp_path):
             pixels = draw.integers(32 * label, 32 * label + 32, size=(40, 50, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(folder / f"{number}.jpg")
     records = "--output_dir=records --processes=1"
-    ran(bin_folder, f"tfrank-prepare --source=folder --source_dir=photos {records}", tmp_path)
+    ran(bin_folder, f"tfrank prepare --source=folder --source_dir=photos {records}", tmp_path)
     small = "--config.data.records=records --config.model.weights=random --config.train.steps=6"
     options = f"{small} --config.train.evaluate_every=3 --workdir=run"
-    ran(bin_folder, f"tfrank-train --config=configs/own_images.py {options}", tmp_path)
-    printed = ran(bin_folder, "tfrank-eval --workdir=run --output_dir=again", tmp_path)
+    ran(bin_folder, f"tfrank train --config=configs/own_images.py {options}", tmp_path)
+    printed = ran(bin_folder, "tfrank eval --workdir=run --output_dir=again", tmp_path)
     assert "Recall@1" in printed
     assert (tmp_path / "run" / "evaluation" / "test" / "report.html").exists() and (
         tmp_path / "again" / "report.html"

@@ -8,7 +8,9 @@ import pytest
 
 from tests.command_lines import ROOT, run, run_alone
 from tests.search import write_photos
+from tfrank.__main__ import VERBS
 
+INSTALLED = os.path.join(os.path.dirname(sys.executable), "tfrank")
 # Ctrl-C that comes while an object is destroyed, or while a weak reference to it tells so.
 CTRL_C = """
 import signal, time, weakref
@@ -76,8 +78,8 @@ def test_an_environment_without_utf_8_is_refused_in_one_line():
     ("arguments", "message"),
     [
         (("tfrank.search.command", "duplicates", "--index_dir=x", "--ids=a"), "duplicates takes no --ids."),
-        (("tfrank.search.command", "--index_dir=x", "--images=y", "--ids=a"), "tfrank-index takes no --ids."),
-        (("tfrank.scale.entry_points", "embed", "--shards=3"), "tfrank-scale embed takes no --shards."),
+        (("tfrank.search.command", "--index_dir=x", "--images=y", "--ids=a"), "tfrank index takes no --ids."),
+        (("tfrank.scale.entry_points", "embed", "--shards=3"), "tfrank scale embed takes no --shards."),
         (
             ("tfrank.scale.entry_points", "export", "--neighbors=3"),
             "export takes no --neighbors.",
@@ -97,15 +99,13 @@ def test_a_flag_that_an_action_does_not_take_is_refused(arguments, message):
         ["eval_main.py"],
         ["-m", "tfrank.data.prepare"],
         ["-m", "tfrank.export"],
-        *(
-            [os.path.join(os.path.dirname(sys.executable), f"tfrank-{name}")]
-            for name in ("train", "eval", "prepare", "export", "index", "serve", "scale")
-        ),
+        ["-m", "tfrank", "index"],
+        *([INSTALLED, verb] for verb in VERBS),
     ],
     ids=lambda command: os.path.basename(command[-1]),
 )
 def test_ctrl_c_while_a_command_starts_ends_it_in_one_line(command):
-    if not os.path.exists(command[-1]) and len(command) == 1 and "main" not in command[0]:
+    if command[0] == INSTALLED and not os.path.exists(INSTALLED):
         pytest.skip("tfrank is not installed here")
     for seconds in (0.3, 1, 2.2):
         process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The command tfrank-scale as users run it: in one process, and in two, one of which is killed."""
+"""The command tfrank scale as users run it: in one process, and in two, one of which is killed."""
 
 import os
 import pathlib
@@ -36,7 +36,7 @@ def contents(folder):
     [
         ([], "Give one of prepare, embed, evaluate, index, search, export"),
         (["evalute"], "Unknown command 'evalute'"),
-        (["evaluate", "--output_dir=x"], "tfrank-scale evaluate needs --embeddings"),
+        (["evaluate", "--output_dir=x"], "tfrank scale evaluate needs --embeddings"),
         (["evaluate", "--embeddings=x", "--output_dir=x", "--runer=DirectRunner"], "no flag --runer"),
         (["evaluate", "--embeddings=x", "--output_dir=x", "--ks=one"], "expected whole numbers"),
         (["evaluate", "--embeddings=gs://nowhere/x", "--output_dir=x"], "Cannot reach gs://nowhere"),

@@ -229,7 +229,7 @@ def test_duplicates_of_the_query_are_left_out_if_asked(index, monkeypatch):
 
 
 def test_a_folder_that_is_no_index_or_a_damaged_one_is_named(folder, tmp_path):
-    with pytest.raises(InputError, match=r"is not an index folder. Make one with tfrank-index"):
+    with pytest.raises(InputError, match=r"is not an index folder. Make one with tfrank index"):
         search.open(tmp_path)
     damaged = tmp_path / "damaged"
     shutil.copytree(folder, damaged)

@@ -209,7 +209,7 @@ def parse_flags(argv: list[str], values: flags.FlagValues = flags.FLAGS, *, word
     Args:
         argv: the command line.
         values: the flags to set.
-        words: whether there may be words, as in `tfrank-index duplicates`.
+        words: whether there may be words, as in `tfrank index duplicates`.
 
     Raises:
         InputError: a flag is unknown or has a bad value, or there is a word and may be none.

@@ -27,9 +27,9 @@ def _is_command() -> bool:
     folder, name = os.path.split(os.path.abspath(sys.argv[0] if sys.argv else ""))
     if name == "-m":
         module = sys.orig_argv[sys.orig_argv.index("-m") + 1 :] if "-m" in sys.orig_argv else []
-        return bool(module) and module[0].startswith("tfrank.")
+        return module[:1] == ["tfrank"] or (bool(module) and module[0].startswith("tfrank."))
     checkout = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    return name.startswith("tfrank-") or (name in PROGRAMS and folder == checkout)
+    return name == "tfrank" or (name in PROGRAMS and folder == checkout)
 
 
 def _end(*_) -> None:

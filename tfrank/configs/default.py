@@ -109,7 +109,7 @@ def get_config(loss: str = "") -> ConfigDict:
     # Path of the data set's folder or archive. "" for data that comes with a package, or for records that
     # are prepared already.
     config.data.source = ""
-    # Folder of records written by `python -m tfrank.data.prepare` or made elsewhere. "" for `records` in the
+    # Folder of records written by `tfrank prepare` or made elsewhere. "" for `records` in the
     # workdir, which the first run writes from the source.
     config.data.records = ""
     # Folder of the test records, if they belong to another data set; "" for the same data set.

@@ -1,8 +1,8 @@
 """Training on Landmarks-clean, 42,410 images of 586 landmarks; tests on ROxford5k and RParis6k.
 
-    python -m tfrank.data.prepare --source=landmarks_clean --source_dir=landmarks_clean \
+    tfrank prepare --source=landmarks_clean --source_dir=landmarks_clean \
         --output_dir=records/landmarks --max_skipped=0.36
-    python -m tfrank.data.prepare --source=roxford5k --source_dir=roxford5k --output_dir=records/roxford5k
+    tfrank prepare --source=roxford5k --source_dir=roxford5k --output_dir=records/roxford5k
     python train_main.py --config=configs/landmarks.py --config.data.records=records/landmarks \
         --config.data.test_records=records/roxford5k
 

@@ -4,7 +4,7 @@
 
 `features.npz` has `embeddings`, `[rows, dim]` floats of any norm, and `labels`, `[rows]` words or integers.
 They may be of images, texts, sounds or anything else. A parquet file, or a folder of them such as an index
-that `tfrank-index` has written, works too; see `tfrank.data.sources.embeddings`. Half of the classes, drawn
+that `tfrank index` has written, works too; see `tfrank.data.sources.embeddings`. Half of the classes, drawn
 at random, become the test set, unless the file has a `split`.
 
 The head starts as a PCA of the vectors, so that nothing is lost at the start. A fifth of the training classes
@@ -15,7 +15,7 @@ themselves, the start and the trained head.
 - To change the length of the embedding: --config.model.embedding_dim=64. With --config.model.head=none and an
   MLP it is that of the vectors.
 - The SavedModel maps vectors to embeddings. To join it with the SavedModel that computed the vectors:
-  tfrank-export --model=RUN --after=SAVED_MODEL
+  tfrank export --model=RUN --after=SAVED_MODEL
 """
 
 from tfrank.configs import default

@@ -1,6 +1,6 @@
 """PKU VehicleID: trains on the images of the training list, tests on three growing sets of other vehicles.
 
-    python -m tfrank.data.prepare --source=vehicle_id --source_dir=VehicleID_V1.0 \
+    tfrank prepare --source=vehicle_id --source_dir=VehicleID_V1.0 \
         --output_dir=records/vehicle_id
     python train_main.py --config=configs/vehicle_id.py --config.data.records=records/vehicle_id
 

@@ -1,6 +1,6 @@
 """VGGFace2: 3.31 million training faces of 8,631 people, 169,396 test faces of 500 others.
 
-    python -m tfrank.data.prepare --source=vgg_face2 --source_dir=VGG-Face2 --output_dir=records/vgg_face2
+    tfrank prepare --source=vgg_face2 --source_dir=VGG-Face2 --output_dir=records/vgg_face2
     python train_main.py --config=configs/vgg_face2.py:smooth_ap --config.data.records=records/vgg_face2
 
 Needs the folder with its lists and bb_landmark/, se_resnet50-ce0d4300.pth, see `tfrank.configs.papers`, and a
@@ -10,7 +10,7 @@ these settings: RLL publishes nothing on faces.
 To test the same run on IJB-C; the results go to runs/vgg_face2_smooth_ap/evaluation/ijb_c_test. The
 embeddings of a video's frames are averaged to one instance, as in the paper:
 
-    python -m tfrank.data.prepare --source=ijb_c --source_dir=IJB-C --output_dir=records/ijb_c
+    tfrank prepare --source=ijb_c --source_dir=IJB-C --output_dir=records/ijb_c
     python eval_main.py --workdir=runs/vgg_face2_smooth_ap --config.data.test_records=records/ijb_c
 
 This measures retrieval, with every image as a query, and verification: ROC-AUC, and TAR at FAR of ten million
@@ -20,7 +20,7 @@ The list of template pairs comes with InsightFace's layout of IJB-C (loose_crop/
 boxes and no classes. To verify its 15.7 million pairs, TAR at FAR 1e-1 to 1e-6, on faces aligned by five
 points:
 
-    python -m tfrank.data.prepare --source=ijb_c --source_dir=IJBC --output_dir=records/ijbc
+    tfrank prepare --source=ijb_c --source_dir=IJBC --output_dir=records/ijbc
     python eval_main.py --workdir=runs/vgg_face2_smooth_ap --config.data.test_records=records/ijbc \
         --config.data.test_region=face
 

@@ -56,7 +56,7 @@ def open_split(folder: str, split: str) -> RecordIndex:
     if split not in splits:
         known = sorted(splits)
         counts = ", ".join(f"{name} ({splits[name]['images']:,} images)" for name in known)
-        remedy = f"It has {counts}." if known else "Prepare it: python -m tfrank.data.prepare --help"
+        remedy = f"It has {counts}." if known else "Prepare it: tfrank prepare --help"
         hint = checks.did_you_mean(str(split), known)
         raise InputError(f"{folder} has no records of a split {split!r}.{hint} {remedy}")
     path = index_path(folder, split)

@@ -1,12 +1,12 @@
 """Writes a SavedModel in other formats, each checked against it, and a model card.
 
-    python -m tfrank.export --model=runs/digits_pnp --formats=tflite,onnx
+    tfrank export --model=runs/digits_pnp --formats=tflite,onnx
 
 The formats are tflite (TensorFlow Lite), tflite_int8 (the same with weights of eight bits, a quarter of the
 size) and onnx (extra `onnx`). They are compared with the SavedModel on the images of a folder, --images, or
 else on random ones.
 
-    tfrank-export --model=runs/own_embeddings_features_pnp --after=runs/own_images_photos_pnp/saved_model
+    tfrank export --model=runs/own_embeddings_features_pnp --after=runs/own_images_photos_pnp/saved_model
 
 joins the head of a run on embeddings with the SavedModel that computed them, and exports both as one model.
 """
@@ -68,7 +68,7 @@ def main(_: Sequence[str]) -> None:
 
 
 def command() -> None:
-    """The command tfrank-export."""
+    """The command tfrank export."""
     commands.run(main)
 
 

@@ -31,8 +31,8 @@ def _kernel(levels, block: Block, finer, temperature, rho, delta, alpha):
     lower = [(level < place) & block.candidate_mask for place in range(1, levels + 1)]
 
     def at_once(grids, columns, exists):
-        of_ranks = temperature, rho, delta
-        return _at_once(block, zip(grids, lower), of_ranks, level, relevances, columns, exists)
+        counted = zip(grids, lower)
+        return _at_once(block, counted, temperature, rho, delta, level, relevances, columns, exists)
 
     def by_walks():
         return _by_walks(block, temperature, rho, delta, level, relevances)
@@ -40,14 +40,14 @@ def _kernel(levels, block: Block, finer, temperature, rho, delta, alpha):
     return bound_where_it_pays(block, temperature, delta, lower, at_once, by_walks)
 
 
-def _at_once(block: Block, counted, of_ranks, level, relevances, columns, exists):
+def _at_once(block: Block, counted, temperature, rho, delta, level, relevances, columns, exists):
     """Ranks of all positives of a level at once, by `BoundRanks`, one level after the other."""
     total, losses, slopes = _total(level, relevances), tf.zeros_like(block.s[:, 0]), tf.zeros_like(block.s)
     masks = [(level == place) & block.candidate_mask for place in range(len(relevances))]
     rates = []
     for place, (grid, lower) in enumerate(counted, start=1):
         here = exists & (tf.gather(level, columns, axis=1, batch_dims=1) == place)
-        ranks = BoundRanks(block, grid, *of_ranks, lower, columns, here)
+        ranks = BoundRanks(block, grid, temperature, rho, delta, lower, columns, here)
         above, of_i = [ranks.number_above(mask) for mask in masks], relevances[place]
         lesser = [tf.minimum(of_i, of_level) for of_level in relevances]
         gain = of_i + sum(number * of_both for number, of_both in zip(above, lesser))

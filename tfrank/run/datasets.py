@@ -186,7 +186,7 @@ def _prepare(data, folder, options):
         raise InputError(
             f"The config names no images of {data.name!r}. Give their folder or archive,"
             " --config.data.source=PATH, or records that"
-            " `python -m tfrank.data.prepare` has written, --config.data.records=PATH."
+            " `tfrank prepare` has written, --config.data.records=PATH."
         )
     prepare(data.name, data.source, folder, options=options, num_shards=data.shards)
 

@@ -1,4 +1,4 @@
-"""The commands tfrank-train and tfrank-eval."""
+"""The commands tfrank train and tfrank eval."""
 
 from absl import flags
 
@@ -9,14 +9,14 @@ from tfrank.run import config_flag, trained
 
 
 def train() -> None:
-    """Runs tfrank-train with the command line of this process."""
+    """Runs tfrank train with the command line of this process."""
     from tfrank.run import train as program
 
     config_flag.run(program.main, lambda: digits.__file__)
 
 
 def evaluate() -> None:
-    """Runs tfrank-eval with the command line of this process."""
+    """Runs tfrank eval with the command line of this process."""
     from tfrank.run import evaluate as program
 
     values = flags.FLAGS

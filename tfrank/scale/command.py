@@ -1,11 +1,11 @@
 """Prepares, embeds, evaluates and searches more images than one machine holds, on Apache Beam.
 
-    tfrank-scale prepare --images=gs://bucket/list.csv --output_dir=gs://bucket/records
-    tfrank-scale embed --model=runs/sop/saved_model --images=gs://bucket/list.csv --output_dir=gs://bucket/vectors
-    tfrank-scale evaluate --embeddings=gs://bucket/vectors --output_dir=gs://bucket/metrics
-    tfrank-scale index --embeddings=gs://bucket/vectors --output_dir=gs://bucket/index
-    tfrank-scale search --index_dir=gs://bucket/index --queries=gs://bucket/queries --output_dir=gs://bucket/near
-    tfrank-scale export --engine=qdrant --embeddings=gs://bucket/vectors --output_dir=gs://bucket/qdrant
+    tfrank scale prepare --images=gs://bucket/list.csv --output_dir=gs://bucket/records
+    tfrank scale embed --model=runs/sop/saved_model --images=gs://bucket/list.csv --output_dir=gs://bucket/vectors
+    tfrank scale evaluate --embeddings=gs://bucket/vectors --output_dir=gs://bucket/metrics
+    tfrank scale index --embeddings=gs://bucket/vectors --output_dir=gs://bucket/index
+    tfrank scale search --index_dir=gs://bucket/index --queries=gs://bucket/queries --output_dir=gs://bucket/near
+    tfrank scale export --engine=qdrant --embeddings=gs://bucket/vectors --output_dir=gs://bucket/qdrant
 
 Everything runs on this machine unless --runner names another runner: DataflowRunner, FlinkRunner and so on.
 All options of Beam and of its runners may be given too. A stopped command of prepare or embed continues with
@@ -40,7 +40,7 @@ _NEIGHBORS = flags.DEFINE_integer("neighbors", 10, "Number of nearest images tha
 _SHARDS = flags.DEFINE_integer(
     "shards",
     0,
-    "Shards of an index, default 8 or one a file; or of a split of records, see tfrank-prepare.",
+    "Shards of an index, default 8 or one a file; or of a split of records, see tfrank prepare.",
 )
 _ROWS = flags.DEFINE_integer("rows", embed.ROWS, "Images of a file of embeddings.", lower_bound=1)
 _BATCH = flags.DEFINE_integer("batch", BATCH, "Most images that the model embeds at a time.")
@@ -61,10 +61,10 @@ def main(argv: Sequence[str]) -> None:
     needed, function = _ACTIONS[action]
     own = [flag.name for flag in flags.FLAGS.flags_by_module_dict()[main.__module__]]
     options = pipelines.beam_options(beam_flags, own)
-    commands.check_flags(main.__module__, f"tfrank-scale {action}", (*needed, *_FURTHER[action]))
+    commands.check_flags(main.__module__, f"tfrank scale {action}", (*needed, *_FURTHER[action]))
     for name in needed:
         if not flags.FLAGS[name].value:
-            raise InputError(f"tfrank-scale {action} needs --{name}. --help explains it.")
+            raise InputError(f"tfrank scale {action} needs --{name}. --help explains it.")
     with checks.called({argument: f"--{flag}" for argument, flag in _FLAGS.items()}):
         function(options)
 
@@ -191,7 +191,7 @@ def _parse(argv: list[str]) -> list[str]:
 
 
 def command() -> None:
-    """The command tfrank-scale."""
+    """The command tfrank scale."""
     commands.run(main, parse=_parse)
 
 

@@ -1,4 +1,4 @@
-"""The command tfrank-scale, which says what to install if the extra `beam` is missing."""
+"""The command tfrank scale, which says what to install if the extra `beam` is missing."""
 
 import importlib
 import logging
@@ -6,7 +6,7 @@ import sys
 
 
 def scale() -> None:
-    """Runs tfrank-scale with the command line of this process."""
+    """Runs tfrank scale with the command line of this process."""
     # Beam warns of each store that it has no client for.
     logging.getLogger().setLevel(logging.ERROR)
     try:

@@ -74,7 +74,7 @@ def parts_of(folder: str, most_rows: int = 0) -> list[Part]:
     names = _names(folder)
     if not names:
         raise InputError(
-            f"{folder} has no files {PATTERN}. `tfrank-scale embed` and `tfrank-index` make them."
+            f"{folder} has no files {PATTERN}. `tfrank scale embed` and `tfrank index` make them."
         )
     paths = [storage.join(folder, name) for name in names]
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:

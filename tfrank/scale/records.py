@@ -1,4 +1,4 @@
-"""Writes records on many machines: byte for byte those of `tfrank-prepare`."""
+"""Writes records on many machines: byte for byte those of `tfrank prepare`."""
 
 import collections
 import concurrent.futures

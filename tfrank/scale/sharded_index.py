@@ -118,7 +118,7 @@ def _manifest(folder: str) -> dict[str, Any]:
     path = storage.join(folder, MANIFEST)
     if not storage.exists(path):
         raise InputError(
-            f"{folder} is no index in shards: it has no {MANIFEST}. Make one: tfrank-scale index"
+            f"{folder} is no index in shards: it has no {MANIFEST}. Make one: tfrank scale index"
         )
     manifest = json_files.parse(storage.read(path), _MANIFEST, path, AGAIN)
     first = 0

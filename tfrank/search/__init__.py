@@ -5,7 +5,7 @@ It needs the extra `serve`: `pip install 'tfrank[serve]'`.
 >>> from tfrank import search
 >>> search.open("no_such_folder")
 Traceback (most recent call last):
-tfrank.common.checks.InputError: no_such_folder is not an index folder. Make one with tfrank-index.
+tfrank.common.checks.InputError: no_such_folder is not an index folder. Make one with tfrank index.
 """
 
 import importlib

@@ -170,7 +170,7 @@ def remove(folder: str, ids: Iterable[str], *, target_recall: float = 0.99) -> V
         index.check_folders()
         old = index.current()
         if old is None:
-            raise InputError(f"{folder} is not an index folder. Make one with tfrank-index.")
+            raise InputError(f"{folder} is not an index folder. Make one with tfrank index.")
         rows, ids = _rows_of(index, old.parts), set(ids)
         if unknown := sorted(ids - set(rows)):
             raise InputError(f"The index has no image {unknown[0]!r}.")

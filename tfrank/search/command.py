@@ -1,9 +1,9 @@
 """Makes an index of images that a model embeds, or brings it up to date.
 
-    tfrank-index --model=runs/own_images_photos_pnp --images=photos --index_dir=index
-    tfrank-index duplicates --index_dir=index
-    tfrank-index remove --index_dir=index --ids=robin/1.jpg,robin/2.jpg
-    tfrank-index projector --index_dir=index
+    tfrank index --model=runs/own_images_photos_pnp --images=photos --index_dir=index
+    tfrank index duplicates --index_dir=index
+    tfrank index remove --index_dir=index --ids=robin/1.jpg,robin/2.jpg
+    tfrank index projector --index_dir=index
 
 The model is the folder of a run, or a SavedModel. Images are those of a folder, with all folders inside it,
 of a CSV file with the column path and any others, or of records. Images that are unchanged since the last
@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> None:
     if not _INDEX.value:
         raise InputError("Give the folder of the index: --index_dir=index")
     taken = ("index_dir", *_TAKEN[action])
-    commands.check_flags(main.__module__, f"tfrank-index {action}".removesuffix(" update"), taken)
+    commands.check_flags(main.__module__, f"tfrank index {action}".removesuffix(" update"), taken)
     actions[action]()
 
 
@@ -89,7 +89,7 @@ def _update():
     if done.unread:
         print(
             f"{done.unread:,} images of the version before cannot be read now and stay as they were. Another"
-            " model embeds their thumbnails until they can be read. To remove them: tfrank-index remove"
+            " model embeds their thumbnails until they can be read. To remove them: tfrank index remove"
         )
     if done.skipped:
         image, reason = done.skipped[0]
@@ -124,7 +124,7 @@ def _projector():
 
 
 def command() -> None:
-    """The command tfrank-index."""
+    """The command tfrank index."""
     parse = functools.partial(commands.parse_with_help, main.__module__, words=True)
     commands.run(main, parse=parse)
 

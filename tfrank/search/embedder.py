@@ -40,7 +40,7 @@ class Embedder:
             if "encoded" not in self._model.signatures:
                 raise ValueError(
                     "it does not take image files; a head on the embeddings of another model does so once it"
-                    " is joined with that model, tfrank-export --model=RUN --after=SAVED_MODEL"
+                    " is joined with that model, tfrank export --model=RUN --after=SAVED_MODEL"
                 )
             self._signature = self._model.signatures["encoded"]
             self.dim = int(self._signature.structured_outputs["embedding"].shape[-1])
@@ -77,7 +77,7 @@ def check_model(folder: str, expected: str) -> None:
     if found != expected:
         raise InputError(
             f"{folder} is damaged, or is another model than the one that made the embeddings. Put that one"
-            " back, or make the index again with tfrank-index, in another folder."
+            " back, or make the index again with tfrank index, in another folder."
         )
 
 

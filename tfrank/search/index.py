@@ -239,7 +239,7 @@ def open_index(folder: str | os.PathLike, *, trusted: bool = False) -> SearchInd
     """Opens the current version of an index folder for search.
 
     Args:
-        folder: path of a folder that `tfrank-index` made.
+        folder: path of a folder that `tfrank index` made.
         trusted: whether the model of the index may run any operation.
 
     Raises:
@@ -253,7 +253,7 @@ def _read(store: Store, before: Contents | None) -> tuple[Version, Contents]:
     while True:
         version = store.current()
         if version is None:
-            raise InputError(f"{store.folder} is not an index folder. Make one with tfrank-index.")
+            raise InputError(f"{store.folder} is not an index folder. Make one with tfrank index.")
         try:
             return version, store.read(version, before=before)
         except InputError:

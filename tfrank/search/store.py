@@ -326,7 +326,7 @@ def _digest(image_id):
     return hashlib.sha256(image_id.encode()).hexdigest()[:32]
 
 
-_AGAIN = "Make the index again with tfrank-index, in another folder."
+_AGAIN = "Make the index again with tfrank index, in another folder."
 
 
 def matrix(table: pa.Table) -> np.ndarray:

@@ -145,7 +145,7 @@ def _kind(folder: str) -> type[FaissIndex] | type[ScannIndex] | None:
 def _problem(folder: str, kind: type[FaissIndex] | type[ScannIndex] | None) -> str:
     """Returns why the search structure of a folder cannot be used, and what to do; "" if it can be used."""
     if kind is None:
-        return f"{folder} is of another version of tfrank. tfrank-index makes it again."
+        return f"{folder} is of another version of tfrank. tfrank index makes it again."
     return faiss_problem() if kind is FaissIndex else scann_problem()
 
 

@@ -53,7 +53,7 @@ def test_the_table_has_queries_and_gallery_and_no_classes_where_there_are_none(i
 def test_the_next_command_is_of_the_source(source, splits, wanted):
     summary = {"splits": {split: {"classes": 4} for split in splits}}
     assert next_command(source, "my p", summary, installed=False) == f"python {wanted}"
-    installed = re.sub(r"^(\w+)_main\.py", r"tfrank-\1", wanted)
+    installed = re.sub(r"^(\w+)_main\.py", r"tfrank \1", wanted)
     assert next_command(source, "my p", summary, installed=True) == installed
     config = re.search(r"configs/\w+\.py", wanted)
     assert not config or (pathlib.Path(ROOT) / config[0]).exists()

@@ -6,17 +6,16 @@ import socket
 import numpy as np
 import pytest
 
-from tests.command_lines import ROOT, run
+from tests.command_lines import run
 from tests.search.server import servers
-from tfrank.search import entry_points
 
 # Each starts a process, which takes seconds to import TensorFlow.
 pytestmark = pytest.mark.slow
 WITHOUT = """
 import sys
 sys.modules[sys.argv.pop(1)] = None
-from tfrank.search.entry_points import {name}
-{name}()
+from tfrank.__main__ import main
+main()
 """
 
 
@@ -37,14 +36,14 @@ def test_a_port_in_use_is_named(index_folder):
 
 def test_a_missing_index_and_no_index_are_named(tmp_path):
     status, said = ended(*servers.COMMAND, f"--index_dir={tmp_path / 'none'}")
-    assert status == 1 and said.endswith("none is not an index folder. Make one with tfrank-index.")
+    assert status == 1 and said.endswith("none is not an index folder. Make one with tfrank index.")
     assert len(said.splitlines()) == 1
 
 
 @pytest.mark.parametrize("name, module", [("serve", "fastapi"), ("serve", "pyarrow"), ("index", "pyarrow")])
 def test_a_missing_extra_is_one_line(name, module):
     flags = ["--index_dir=x"]
-    status, said = ended("-c", WITHOUT.format(name=name), module, *flags)
+    status, said = ended("-c", WITHOUT, module, name, *flags)
     assert status == 1 and len(said.splitlines()) == 1
     assert module in said and "pip install 'tfrank[serve]'" in said
 
@@ -69,13 +68,6 @@ def test_a_token_that_no_header_can_carry_is_refused_at_the_start(index_folder, 
     status, _, said = run(*servers.COMMAND, f"--index_dir={index_folder}", env=environment)
     assert status == 1 and len(said.strip().splitlines()) == 1
     assert "token cannot be sent in a header" in said and token.strip() not in said
-
-
-def test_the_entry_points_are_those_of_the_package():
-    text = (ROOT / "setup.cfg").read_text()
-    for name, function in (("tfrank-index", "index"), ("tfrank-serve", "serve")):
-        assert f"{name} = tfrank.search.entry_points:{function}\n" in text
-        assert isinstance(getattr(entry_points, function), type(lambda: 0))
 
 
 def test_the_demo_trains_indexes_and_serves_once(tmp_path):

@@ -1,6 +1,6 @@
 """Writes a data set to TFRecords: shards, their index, and a list of images that were left out.
 
-    python -m tfrank.data.prepare --source=sop --source_dir=Stanford_Online_Products --output_dir=records/sop
+    tfrank prepare --source=sop --source_dir=Stanford_Online_Products --output_dir=records/sop
 
 If it was stopped, the same command resumes with the shards that are missing.
 """
@@ -48,12 +48,12 @@ def next_command(source: str, folder: str, summary: Mapping[str, Any], *, instal
 
     >>> summary = {"splits": {"train": {"classes": 11_318}, "test": {}}}
     >>> next_command("sop", "records/sop", summary, installed=True)
-    'tfrank-train --config=configs/sop.py --config.data.records=records/sop'
+    'tfrank train --config=configs/sop.py --config.data.records=records/sop'
     >>> next_command("sop", "records/sop", summary, installed=False)
     'python train_main.py --config=configs/sop.py --config.data.records=records/sop'
     """
     train, evaluate = (
-        ("tfrank-train", "tfrank-eval") if installed else ("python train_main.py", "python eval_main.py")
+        ("tfrank train", "tfrank eval") if installed else ("python train_main.py", "python eval_main.py")
     )
     folder, splits = shlex.quote(folder), summary["splits"]
     if "train" not in splits:

@@ -187,7 +187,7 @@ def check_disjoint(listings: dict[str, Listing]) -> None:
             raise InputError(
                 f"Classes in both train and {split}: {len(common):,} ({some}). A retrieval model is tested on"
                 " classes that it was not trained on. To allow common classes, give"
-                " `python -m tfrank.data.prepare` --allow_common_classes."
+                " `tfrank prepare` --allow_common_classes."
             )
 
 

@@ -2,7 +2,7 @@
 
 - An .npz file has the arrays `embeddings`, `[rows, dim]` numbers, and `labels`, `[rows]` words or integers.
 - A parquet file (which needs pyarrow) has the columns `embedding`, a list of numbers in each row, and
-  `label`. A folder of such files is read as one, for example an index of images that `tfrank-index` has
+  `label`. A folder of such files is read as one, for example an index of images that `tfrank index` has
   written.
 
 Further arrays or columns may be `ids`, `split`, `role` and `category`, with the meaning of the columns of a

@@ -40,7 +40,7 @@ def create_app(folder: str, settings: Settings | None = None) -> FastAPI:
     """Returns the application that serves an index folder.
 
     Args:
-        folder: the index folder, as `tfrank-index` makes it.
+        folder: the index folder, as `tfrank index` makes it.
         settings: limits and the token; None: the defaults, which allow no changes.
 
     Raises:

@@ -1,7 +1,7 @@
 """Serves an index of images: a page to search by pictures, and HTTP endpoints.
 
-    tfrank-serve --index_dir=index
-    tfrank-serve --demo
+    tfrank serve --index_dir=index
+    tfrank serve --demo
 
 `--demo` trains on handwritten digits for a minute if there is no index, and serves those. The server answers
 on this machine only, unless --host says otherwise. Nobody may change the index, unless --token is set.
@@ -114,7 +114,7 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def command() -> None:
-    """The command tfrank-serve."""
+    """The command tfrank serve."""
     commands.run(main)
 
 

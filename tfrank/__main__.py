@@ -1,0 +1,70 @@
+"""The command `tfrank`: a verb for each thing to do.
+
+tfrank VERB --help
+"""
+
+import importlib
+import sys
+from typing import NamedTuple
+
+from tfrank.common.checks import did_you_mean
+
+HELP = ("-h", "--help", "-help", "--helpshort", "help")
+
+
+class Verb(NamedTuple):
+    """What a verb does, in a few words; the function that runs it, and the extra that it needs."""
+
+    does: str
+    module: str
+    function: str
+    extra: str = ""
+
+
+# In the order in which a person needs them.
+VERBS = {
+    "prepare": Verb("check a data set and write records", "tfrank.data.prepare.__main__", "command"),
+    "train": Verb("train a model, measure it and export it", "tfrank.run.entry_points", "train"),
+    "eval": Verb("measure a run, a SavedModel or embeddings", "tfrank.run.entry_points", "evaluate"),
+    "index": Verb("make or change an index of images", "tfrank.search.command", "command", "serve"),
+    "serve": Verb("open a page that searches an index", "tfrank.search.server.command", "command", "serve"),
+    "export": Verb("write TensorFlow Lite or ONNX, and a model card", "tfrank.export.__main__", "command"),
+    "scale": Verb("do all that on many machines", "tfrank.scale.entry_points", "scale"),
+}
+
+
+def usage() -> str:
+    """Returns what there is to do.
+
+    >>> print(usage().splitlines()[3])
+      tfrank prepare  check a data set and write records
+    """
+    width = max(map(len, VERBS))
+    lines = (f"  tfrank {name.ljust(width)}  {verb.does}" for name, verb in VERBS.items())
+    verbs = "\n".join(lines)
+    return f"Image retrieval by optimising the ranking.\n\nVerbs:\n{verbs}\n\ntfrank VERB --help: its flags."
+
+
+def main() -> None:
+    """Runs a verb with the rest of the command line of this process."""
+    program, *words = sys.argv
+    name = words[0] if words else "help"
+    if name in HELP:
+        print(usage())
+        return
+    if name not in VERBS:
+        known = f"Verbs are {', '.join(VERBS)}."
+        sys.exit(f"Error: There is no `tfrank {name}`. {known}{did_you_mean(name, VERBS)}")
+    verb = VERBS[name]
+    sys.argv = [program, *words[1:]]
+    try:
+        function = getattr(importlib.import_module(verb.module), verb.function)
+    except ImportError as error:
+        if not verb.extra:
+            raise
+        sys.exit(f"Error: {error}. Install the extra: pip install 'tfrank[{verb.extra}]'")
+    function()
+
+
+if __name__ == "__main__":
+    main()
