@@ -83,7 +83,7 @@ def test_it_survives_saving():
 
 def test_what_is_missing_is_said():
     for arguments in ({"learn_boundary": True}, {"labels": [1, 2]}):
-        with pytest.raises(InputError, match="Learned boundaries need the labels of training"):
+        with pytest.raises(InputError, match="Give `labels`, those of the training images"):
             MarginLoss(**arguments)
     with pytest.raises(InputError, match=r"has no boundaries yet. Add loss\.boundaries\(\)"):
         learned()(LABELS, ROWS)

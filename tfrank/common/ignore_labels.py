@@ -6,6 +6,9 @@ import numpy as np
 
 from tfrank.common import checks
 
+# The label of images without a class in records, lists and arrays of evaluation.
+UNKNOWN = -1
+
 
 def checked(ignore_label: int | None) -> int | None:
     """Returns the label as an int, or None if every label is a class.

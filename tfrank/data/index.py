@@ -22,7 +22,8 @@ import tensorflow as tf
 
 from tfrank.common import files, json_files
 from tfrank.common.checks import InputError
-from tfrank.data.sources.image import ROLES, UNKNOWN
+from tfrank.common.ignore_labels import UNKNOWN
+from tfrank.data.sources.image import ROLES
 
 COLUMN_TYPES = {
     "shard": np.int32,

@@ -18,7 +18,8 @@ import tensorflow as tf
 
 from tfrank.common import files
 from tfrank.common.checks import InputError
-from tfrank.data.index import COLUMN_TYPES, COLUMNS, UNKNOWN, RecordIndex, check_name
+from tfrank.common.ignore_labels import UNKNOWN
+from tfrank.data.index import COLUMN_TYPES, COLUMNS, RecordIndex, check_name
 from tfrank.data.sources.image import ROLES
 
 BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")

@@ -8,8 +8,8 @@ import numpy as np
 from tfrank.common import checks
 from tfrank.common.categories import categories_of_classes
 from tfrank.common.checks import InputError
+from tfrank.common.ignore_labels import UNKNOWN
 from tfrank.data.draws import CLASSES, CLASSES_OF_CATEGORY, category_pairs, draw
-from tfrank.data.index import UNKNOWN
 
 SHORT_CLASSES = ("repeat", "drop")
 

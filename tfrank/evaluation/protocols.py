@@ -8,6 +8,7 @@ import numpy as np
 
 from tfrank.common import checks
 from tfrank.common.checks import InputError
+from tfrank.common.ignore_labels import UNKNOWN
 from tfrank.common.normalize import l2_normalize
 from tfrank.evaluation.relevance import Relevance, relevance_by_label, relevance_by_list
 from tfrank.evaluation.template_verification import TemplatePairs
@@ -23,8 +24,6 @@ PROTOCOLS = {
 }
 # This protocol compares pairs and ranks nothing, so it has no `RetrievalTask`.
 TEMPLATE_PAIRS = "template_pairs"
-# The label of images without a class.
-UNKNOWN = -1
 # Number of draws of `random_gallery` (Liu et al., CVPR 2016).
 DRAWS = 10
 GRADES = ("easy", "hard", "junk")

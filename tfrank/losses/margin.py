@@ -293,7 +293,9 @@ class MarginLoss(RankingLoss):
         self.learn_boundary = checks.boolean("learn_boundary", learn_boundary)
         self.nu = checks.number("nu", nu, at_least=0)
         if self.learn_boundary != (labels is not None):
-            raise checks.InputError("Learned boundaries need the labels of training; a fixed one has none.")
+            raise checks.InputError(
+                "Give `labels`, those of the training images, with learn_boundary=True and only then."
+            )
         self.labels = None if labels is None else np.unique(checked_labels(labels))
         self._layer: Boundaries | None = None
 

@@ -161,7 +161,7 @@ def _read(network, family, arguments, folder):
         if preset.intermediate_activation != activation:
             raise InputError(
                 f"{folder} has the activation {preset.intermediate_activation!r}, and the backbone"
-                f" {activation!r}. Take hub/clip_... or hub/openclip_..., whichever it is."
+                f" {activation!r}. Take the other of hub/clip_... and hub/openclip_..."
             )
     return preset.weights, [weight.numpy() for weight in preset.weights]
 

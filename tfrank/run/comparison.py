@@ -10,8 +10,9 @@ import numpy as np
 
 import tfrank
 from tfrank.common.checks import InputError
+from tfrank.common.ignore_labels import UNKNOWN
 from tfrank.evaluation.model_summaries import summarize_models
-from tfrank.evaluation.protocols import UNKNOWN, text_of
+from tfrank.evaluation.protocols import text_of
 from tfrank.evaluation.report.bootstrap import paired_bootstrap
 from tfrank.evaluation.report.charts import line_charts
 from tfrank.evaluation.report.html_page import Grid, ModelTable, RunComparison
@@ -207,8 +208,8 @@ def _earlier(before, name, setup, gallery):
     if gallery != setup.gallery:
         sizes = " and ".join(f"{one['images']:,}" for one in (gallery or {"images": 0}, setup.gallery))
         raise InputError(
-            f"{before} searched another gallery at {name} ({sizes} images), so its metrics do not compare."
-            " Evaluate it again on this one."
+            f"{before} searched another gallery at {name} ({sizes} images), so its metrics cannot be"
+            " compared with these. Evaluate it again on this one."
         )
     return EarlierRanking(other, rows, places)
 

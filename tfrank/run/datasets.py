@@ -12,9 +12,10 @@ from ml_collections import ConfigDict
 
 from tfrank.common import checks, files
 from tfrank.common.checks import InputError
+from tfrank.common.ignore_labels import UNKNOWN
 from tfrank.data import pipeline, vectors
 from tfrank.data.images import ImageLoader
-from tfrank.data.index import UNKNOWN, RecordIndex, concatenate, select
+from tfrank.data.index import RecordIndex, concatenate, select
 from tfrank.data.prepare.builder import prepare
 from tfrank.data.prepare.scan import Features, open_foreign_records
 from tfrank.data.record_folder import GROUND_TRUTH, SUMMARY, load_ground_truth, load_summary, open_split

@@ -9,6 +9,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from tfrank.common.checks import InputError
+from tfrank.common.ignore_labels import UNKNOWN
 from tfrank.data.index import RecordIndex
 from tfrank.data.sources.image import ROLES
 from tfrank.data.templates import TEMPLATES, Templates
@@ -18,7 +19,6 @@ from tfrank.evaluation.postprocessing import steps
 from tfrank.evaluation.protocols import (
     PROTOCOLS,
     TEMPLATE_PAIRS,
-    UNKNOWN,
     RetrievalTask,
     TestSet,
     average_groups,

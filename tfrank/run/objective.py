@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from tfrank import losses
 from tfrank.common import checks
 from tfrank.common.checks import InputError, did_you_mean
-from tfrank.data.index import UNKNOWN
+from tfrank.common.ignore_labels import UNKNOWN
 from tfrank.losses import ADDONS
 from tfrank.losses.proxies import PROXY_LOSSES, ProxyLoss, SampledProxyLoss
 from tfrank.run import settings

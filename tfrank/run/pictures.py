@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
+from tfrank.common.ignore_labels import UNKNOWN
 from tfrank.data import records
 from tfrank.data.images import ImageLoader
 from tfrank.data.index import RecordIndex
 from tfrank.evaluation.metric_names import metric_title
-from tfrank.evaluation.protocols import UNKNOWN, text_of
+from tfrank.evaluation.protocols import text_of
 from tfrank.evaluation.ranking_results import rows_of
 from tfrank.evaluation.report import curves
 from tfrank.evaluation.report.html_page import Grid, GridRow, ShownImage, shown_image

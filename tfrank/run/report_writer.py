@@ -13,11 +13,11 @@ from ml_collections import ConfigDict
 
 import tfrank
 from tfrank.common import files
+from tfrank.common.ignore_labels import UNKNOWN
 from tfrank.data.index import RecordIndex
 from tfrank.evaluation.class_means import dominant_classes
 from tfrank.evaluation.metric_names import BY_CLASS
 from tfrank.evaluation.postprocessing.steps import ranking_steps
-from tfrank.evaluation.protocols import UNKNOWN
 from tfrank.evaluation.ranking_results import rows_of
 from tfrank.evaluation.report import charts, curves
 from tfrank.evaluation.report.html_page import Report, render

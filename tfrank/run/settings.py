@@ -166,7 +166,7 @@ def fitted(config: ConfigDict, labels: np.ndarray) -> ConfigDict:
         most = min(MOST_CLASSES, classes)
         if most < 2:
             raise InputError(f"Training needs at least 2 classes. The training images have {classes}.")
-        # Devices can share a power of two equally.
+        # A power of two can be divided equally among devices.
         data.classes_per_batch = 1 << (most.bit_length() - 1)
         data.examples_per_class = 4 if data.classes_per_batch == MOST_CLASSES else 8
         print(

@@ -19,10 +19,10 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from tfrank.common import checks, files, json_files, parquet_files
 from tfrank.common.checks import InputError
-from tfrank.data.prepare.image_files import BadImage, checked_image
+from tfrank.data.prepare.image_files import SHORTER_SIDE, BadImage, checked_image
 from tfrank.scale import image_lists, pipelines, storage
 from tfrank.scale.parts import AGAIN, PATTERN
-from tfrank.search.building import SHORTER_SIDE, blocks
+from tfrank.search.building import blocks
 from tfrank.search.embedder import BATCH, Embedder
 from tfrank.search.store import COLUMNS, MODEL_KEY, table_of
 

@@ -16,9 +16,9 @@ from apache_beam.pvalue import AsList, AsMultiMap
 
 from tfrank.common import checks, json_files, parquet_files
 from tfrank.common.checks import InputError
+from tfrank.common.ignore_labels import UNKNOWN
 from tfrank.evaluation.class_means import REPORTED
 from tfrank.evaluation.metric_names import BY_CLASS, COUNTS
-from tfrank.evaluation.protocols import UNKNOWN
 from tfrank.evaluation.retrieval_metrics import main_metric, mean_name, per_query, usable_ks
 from tfrank.scale import pipelines, storage
 from tfrank.scale.parts import (
@@ -191,7 +191,7 @@ def _check_ids(group):
 
 
 def _matches(part: Part, sought, leave_one_out: bool):
-    """Yields (block, rows) for each block that has a label or an id of rows of this part."""
+    """Yields (block, rows) for each block of queries that shares a label or an id with rows of this part."""
     gallery = rows_of(part)
     columns = [(1, gallery.label)] if leave_one_out else [(1, gallery.label), (2, gallery.id)]
     found: dict[int, list[np.ndarray]] = {}

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from tfrank.common import json_files, parquet_files
 from tfrank.common.checks import InputError
+from tfrank.common.ignore_labels import UNKNOWN
 from tfrank.evaluation.evaluate_arrays import unit_rows
-from tfrank.evaluation.protocols import UNKNOWN
 from tfrank.scale import storage
 from tfrank.search.store import MODEL_KEY, PARTS, matrix
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tfrank.common.ignore_labels import UNKNOWN
 from tfrank.evaluation.parallel import even, in_parallel, similarities
-from tfrank.evaluation.protocols import UNKNOWN
 from tfrank.evaluation.retrieval_ranks import Ranks, counts_no_less, ranks_behind, ranks_of_queries
 from tfrank.evaluation.search import top_k
 from tfrank.evaluation.search.exhaustive import merge_neighbors

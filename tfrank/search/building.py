@@ -16,15 +16,14 @@ from PIL import Image
 from tfrank.common import files
 from tfrank.common.checks import InputError
 from tfrank.common.progress import Progress
-from tfrank.data.prepare.image_files import BadImage, checked_image
+from tfrank.data.prepare.image_files import SHORTER_SIDE, BadImage, checked_image
 from tfrank.search import earlier, structure
 from tfrank.search.embedder import BATCH, Embedder, copy_model
 from tfrank.search.images import Listed
 from tfrank.search.store import COLUMNS, MOST_SMALL, PART_ROWS, SMALL_SHARE, Store, Version, table_of
 
-# Images are shrunk to this shorter side before they are embedded, as `prepare` does, and to this longer side
-# for thumbnails.
-SHORTER_SIDE, THUMBNAIL_SIDE = 512, 256
+# Longer side in pixels of thumbnails.
+THUMBNAIL_SIDE = 256
 # The file of an image that is sent to a server is kept as it is up to this size, and shrunk beyond.
 ORIGINAL_BYTES = 8 * 2**20
 # Number of images that are read and checked ahead of the model.
@@ -359,7 +358,7 @@ def _relabelled(table: pa.Table, wanted: Mapping[str, Listed]) -> pa.Table:
 
 
 def _relisted(row: dict[str, Any], image: Listed) -> dict[str, Any]:
-    """Returns the columns of an image with the path, label and further columns of now."""
+    """Returns the columns of an image, those with which it is listed as they are now."""
     fixed = {name: row.get(name) for name in COLUMNS}
     return {**fixed, "path": image.path, "label": image.label, **image.others}
 

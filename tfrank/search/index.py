@@ -9,12 +9,11 @@ import pyarrow as pa
 
 from tfrank.common import checks, files
 from tfrank.common.checks import InputError
-from tfrank.data.prepare.image_files import BadImage, checked_image
+from tfrank.data.prepare.image_files import SHORTER_SIDE, BadImage, checked_image
 from tfrank.evaluation.evaluate_arrays import unit_rows
 from tfrank.evaluation.search.exhaustive import exact
 from tfrank.evaluation.search.neighbors import Neighbors
 from tfrank.search import duplicates, structure
-from tfrank.search.building import SHORTER_SIDE
 from tfrank.search.embedder import Embedder, check_model
 from tfrank.search.filters import rows_where
 from tfrank.search.matches import matches_of, stated_by

@@ -306,8 +306,8 @@ class Trainer:
     def _warn_of_flat_loss(self, slope, progress):
         if slope < FLAT_SLOPE:
             progress.say(
-                f"Warning: the loss is flat (slope {slope:.1e}): it pulls hardly any positive, so"
-                " next to nothing is learnt. Try a temperature nearer to the paper's, a warm-up"
+                f"Warning: the loss is flat (slope {slope:.1e}): hardly any pair has a"
+                " gradient, so next to nothing is learnt. Try a temperature nearer to the paper's, a warm-up"
                 " (--config.loss.warmup_steps=500 for PNP), or --config=FILE.py:multi_similarity."
             )
 

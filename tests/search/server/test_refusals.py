@@ -77,7 +77,7 @@ BAD_REQUESTS = [
     ({"vector": [1, 2]}, 422, "16 finite numbers"),
     ({"vector": [0] * 16}, 422, "not all 0"),
     ({"vector": "no base64!"}, 422, "base64"),
-    ({"vector": [1] * 16, "box": [0, 0, 1, 1]}, 422, "vector is none"),
+    ({"vector": [1] * 16, "box": [0, 0, 1, 1]}, 422, "a vector was sent"),
     ([], 422, "object"),
 ]
 

@@ -26,11 +26,12 @@ import tfrank
 from tfrank.common import checks, files
 from tfrank.common.checks import InputError
 from tfrank.common.files import locked
-from tfrank.data.index import UNKNOWN, index_path
+from tfrank.common.ignore_labels import UNKNOWN
+from tfrank.data.index import index_path
 from tfrank.data.prepare import shards
 from tfrank.data.prepare.archives import is_archive, unpack
 from tfrank.data.prepare.duplicates import find_duplicates, report_duplicates
-from tfrank.data.prepare.image_files import JPEG_QUALITY
+from tfrank.data.prepare.image_files import JPEG_QUALITY, SHORTER_SIDE
 from tfrank.data.prepare.listing import check_disjoint, check_enough, check_images_apart, list_images
 from tfrank.data.prepare.processes import Processes, Writer
 from tfrank.data.prepare.shards import Skipped
@@ -41,8 +42,6 @@ from tfrank.data.sources.image import ROLES
 from tfrank.data.templates import save_templates
 
 UNFINISHED = ".unfinished"
-# Shorter side in pixels to which users' own photos are shrunk: twice the usual input size of networks.
-SHORTER_SIDE = 512
 IMAGES_PER_SHARD = 10_000
 MIN_SHARDS = 4
 

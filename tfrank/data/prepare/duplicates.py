@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from tfrank.common import files
-from tfrank.data.index import UNKNOWN, RecordIndex
+from tfrank.common.ignore_labels import UNKNOWN
+from tfrank.data.index import RecordIndex
 
 
 class Duplicate(NamedTuple):

@@ -57,6 +57,8 @@ MAX_BYTES = 3 * MAX_PIXELS
 MAX_SIDE = 65_500
 # Quality of a JPEG that is written again.
 JPEG_QUALITY = 95
+# Shorter side in pixels to which users' own photos are shrunk: twice the usual input size of networks.
+SHORTER_SIDE = 512
 # Brands of ISO files that contain HEIC.
 _HEIC = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 _JPEG_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")

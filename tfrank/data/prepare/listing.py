@@ -15,7 +15,8 @@ import numpy as np
 
 from tfrank.common import files
 from tfrank.common.checks import InputError
-from tfrank.data.index import UNKNOWN, check_name
+from tfrank.common.ignore_labels import UNKNOWN
+from tfrank.data.index import check_name
 from tfrank.data.sources.image import Count, SourceImage
 
 # Two to train on and two to test on, so that there are negatives.

@@ -16,8 +16,9 @@ from google.protobuf.message import DecodeError
 
 from tfrank.common import files
 from tfrank.common.checks import InputError
+from tfrank.common.ignore_labels import UNKNOWN
 from tfrank.common.progress import Progress
-from tfrank.data.index import UNKNOWN, RecordIndex, check_name, concatenate, load_index
+from tfrank.data.index import RecordIndex, check_name, concatenate, load_index
 from tfrank.data.prepare.workers import Counts, run_tasks
 from tfrank.data.records import (
     BOX_FEATURES,

@@ -23,9 +23,10 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from tfrank.common.checks import InputError, did_you_mean
+from tfrank.common.ignore_labels import UNKNOWN
 from tfrank.data.sources import oml
 from tfrank.data.sources.classes import divide
-from tfrank.data.sources.image import ROLES, UNKNOWN, SourceImage
+from tfrank.data.sources.image import ROLES, SourceImage
 from tfrank.data.sources.lists import Line, coordinate, size
 from tfrank.data.sources.tables import header_of, read_table
 

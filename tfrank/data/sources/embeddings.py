@@ -21,8 +21,9 @@ import numpy as np
 
 from tfrank.common import checks, files, json_files
 from tfrank.common.checks import InputError
+from tfrank.common.ignore_labels import UNKNOWN
 from tfrank.data.sources.classes import divide
-from tfrank.data.sources.image import ROLES, UNKNOWN, SourceImage
+from tfrank.data.sources.image import ROLES, SourceImage
 from tfrank.data.vectors import FORMAT, encode
 
 COLUMNS = ("embedding", "label", "id", "split", "role", "category")

@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 ROLES = ("", "query", "gallery", "distractor")
-# Value in an index column, such as the class, for records that lack it.
-UNKNOWN = -1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

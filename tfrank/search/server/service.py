@@ -14,7 +14,7 @@ import numpy as np
 
 from tfrank.common import files
 from tfrank.common.checks import InputError
-from tfrank.data.prepare.image_files import BadImage, checked_image
+from tfrank.data.prepare.image_files import SHORTER_SIDE, BadImage, checked_image
 from tfrank.evaluation.evaluate_arrays import unit_rows
 from tfrank.search import building
 from tfrank.search.embedder import Embedder
@@ -106,7 +106,7 @@ class Service:
         if given != 1:
             raise RequestError(422, f"Send one of file, id and vector; {given or 'none'} came.")
         if request.vector is not None and request.box:
-            raise RequestError(422, "A box marks a part of an image, and a vector is none. Send the image.")
+            raise RequestError(422, "A box marks a part of an image, but a vector was sent. Send the image.")
         opened.check_columns(request.where)
         k = min(request.k, len(opened.index))
         if k > MOST_RESULTS:
@@ -265,6 +265,6 @@ def shown(data: bytes) -> tuple[bytes, str]:
 def _check_upload(data: bytes, max_pixels: int) -> None:
     check_pixels(data, max_pixels)
     try:
-        checked_image(data, shorter_side=building.SHORTER_SIDE)
+        checked_image(data, shorter_side=SHORTER_SIDE)
     except BadImage as error:
         raise RequestError(415, f"The image cannot be read: {error}.") from None

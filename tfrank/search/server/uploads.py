@@ -4,8 +4,7 @@ import io
 
 from PIL import Image
 
-from tfrank.data.prepare.image_files import BadImage, TooLarge, checked_image, size_of
-from tfrank.search.building import SHORTER_SIDE
+from tfrank.data.prepare.image_files import SHORTER_SIDE, BadImage, TooLarge, checked_image, size_of
 from tfrank.search.server.errors import RequestError
 
 # Left, top, width and height in shares of the upright image.

@@ -22,7 +22,7 @@ from tfrank.search.store import Store
 
 # Text columns with at most so many values are listed with them.
 FEW_VALUES = 100
-# Where the images lie is the server's own affair.
+# Clients are not told where the images lie.
 PRIVATE = ("path", "file_sha256")
 # A PNG of one grey pixel.
 _PIXEL = base64.b64decode(
