@@ -1,20 +1,23 @@
 """Makes an index of images that a model embeds, or brings it up to date.
 
+    tfrank index --images=photos --index_dir=index
     tfrank index --model=runs/own_images_photos_pnp --images=photos --index_dir=index
     tfrank index duplicates --index_dir=index
     tfrank index remove --index_dir=index --ids=robin/1.jpg,robin/2.jpg
     tfrank index projector --index_dir=index
 
-The model is the folder of a run, or a SavedModel. Images are those of a folder, with all folders inside it,
-of a CSV file with the column path and any others, or of records. Images that are unchanged since the last
-time are not embedded again. A stopped command resumes. Readers see the old index until the new one is
-complete.
+The model is the folder of a run, or a SavedModel. Without one, a new index takes EfficientNet-Lite0 with
+ImageNet weights, which came with tfrank, and needs neither labels nor training. Images are those of a folder,
+with all folders inside it, of a CSV file with the column path and any others, or of records. Images that are
+unchanged since the last time are not embedded again. A stopped command resumes. Readers see the old index
+until the new one is complete.
 """
 
 import csv
 import functools
 import os
 import shlex
+import tempfile
 from collections.abc import Sequence
 
 from absl import flags
@@ -25,10 +28,15 @@ from tfrank.search import building, projector
 from tfrank.search.embedder import Embedder, saved_model_of
 from tfrank.search.images import listed_images
 from tfrank.search.index import DUPLICATE, open_index
+from tfrank.search.start import export_start
 from tfrank.search.store import Store
 
 _INDEX = flags.DEFINE_string("index_dir", None, "Folder of the index.")
-_MODEL = flags.DEFINE_string("model", "", "Folder of a run or of a SavedModel. Default: that of the index.")
+_MODEL = flags.DEFINE_string(
+    "model",
+    "",
+    "Folder of a run or of a SavedModel. Default: the model of the index, or at first EfficientNet-Lite0.",
+)
 _IMAGES = flags.DEFINE_string("images", "", "Folder of images or of records, or CSV file.")
 _RECALL = flags.DEFINE_float(
     "target_recall", 0.99, "Share of the nearest to find, above 0, up to 1.", lower_bound=0, upper_bound=1
@@ -68,18 +76,14 @@ _TAKEN = {
 def _update():
     if not _IMAGES.value:
         raise InputError("Give the images: --images=FOLDER or --images=FILE.csv")
-    index = Store(_INDEX.value)
-    old = index.current()
-    if not _MODEL.value and old is None:
-        raise InputError("Give the model: --model=FOLDER of a run or of a SavedModel")
-    model = saved_model_of(_MODEL.value) if _MODEL.value else index.path("models", old.model)
-    images = listed_images(_IMAGES.value)
+    index, images = Store(_INDEX.value), listed_images(_IMAGES.value)
     found = sum(not image.is_folder for image in images)
     print(f"{found:,} images in {_IMAGES.value}", flush=True)
-    embedder = Embedder(model, trusted=_TRUST.value)
     # A reader may be in another folder.
     root = files.text_of(os.path.abspath(_IMAGES.value))
-    done = building.update(_INDEX.value, embedder, images, root=root, target_recall=_RECALL.value)
+    with tempfile.TemporaryDirectory() as folder:
+        embedder = Embedder(_model(index, os.path.join(folder, "start")), trusted=_TRUST.value)
+        done = building.update(_INDEX.value, embedder, images, root=root, target_recall=_RECALL.value)
     sent = f" ({done.uploads:,} of them from uploads)" if done.uploads else ""
     print(
         f"Version {done.version.number} of {_INDEX.value} has {done.version.rows:,} images:"
@@ -97,6 +101,17 @@ def _update():
             f"{len(done.skipped):,} images or folders cannot be read and are listed in"
             f" {index.path('skipped.csv')}; the first: {image}: {reason}."
         )
+
+
+def _model(index, start):
+    """The SavedModel that is given, or that of the index, or else one that is written to `start`."""
+    if _MODEL.value:
+        return saved_model_of(_MODEL.value)
+    if old := index.current():
+        return index.path("models", old.model)
+    print("Without --model, EfficientNet-Lite0 with ImageNet weights embeds the images.", flush=True)
+    export_start(start)
+    return start
 
 
 def _duplicates():
