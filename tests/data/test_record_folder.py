@@ -50,7 +50,7 @@ def test_a_split_that_is_not_there_is_refused_with_those_that_are(images, output
 
 
 def test_a_folder_without_records_says_how_to_make_some(tmp_path):
-    with pytest.raises(InputError, match=r"no records of a split 'train'.*python -m tfrank\.data\.prepare"):
+    with pytest.raises(InputError, match=r"no records of a split 'train'.*tfrank prepare"):
         open_split(str(tmp_path), "train")
 
 
