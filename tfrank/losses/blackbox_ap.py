@@ -58,9 +58,7 @@ def _by_sorting(block: Block, s, interpolation, width):
     new_negatives, new_others, new_not_above = ranked(scores + interpolation * g)
     of_negatives = tf.where(block.negative_mask, not_above - new_not_above, tf.zeros_like(s))
     of_positives = tf.where(exists, new_negatives - negatives + new_others - others, tf.zeros_like(rank))
-    rows = tf.zeros_like(columns) + tf.range(tf.shape(columns)[0])[:, None]
-    changes = tf.tensor_scatter_nd_add(of_negatives, tf.stack([rows, columns], axis=2), of_positives)
-    return losses, changes / (interpolation * size)
+    return losses, block.add_at(of_negatives, columns, of_positives) / (interpolation * size)
 
 
 def _by_walks(block: Block, s, interpolation):

@@ -25,6 +25,16 @@ def fresh_functions():
         cache.cache_clear()
 
 
+@contextlib.contextmanager
+def eagerly():
+    """Runs functions of TensorFlow as Python inside, so that what is patched and recorded is called."""
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(False)
+
+
 def cores():
     """By name: query labels, queries, gallery labels, gallery, self_index; float64 rows of any norm."""
     batch, more = embeddings(), embeddings(seed=1)

@@ -5,6 +5,7 @@ import tensorflow as tf
 import tfrank
 from tests.cases import slow
 from tests.losses import value_and_gradient
+from tests.losses.core.cores import eagerly
 from tests.losses.core.test_grid_ranks import LABELS, ROWS, embeddings
 from tfrank.losses.core.bound_ranks import LEAST_DELTA, BoundRanks
 from tfrank.losses.core.grid_ranks import GridRanks
@@ -44,11 +45,8 @@ def test_counts_at_each_positive_are_those_of_a_plain_loop(temperature, rho, del
 
     rows = tf.math.l2_normalize(embeddings(0.3, "float32"), axis=1)
     core = tf.constant(LABELS, tf.int64), rows
-    tf.config.run_functions_eagerly(True)
-    try:
+    with eagerly():
         score_rows(kernel, *core, *core, tf.range(ROWS), temperature, rho, delta)
-    finally:
-        tf.config.run_functions_eagerly(False)
     s, negative, columns, exists, counts = (part.numpy() for part in found[0])
     for row in range(0, len(s), 100):
         for i in np.flatnonzero(exists[row])[::20]:
@@ -112,9 +110,6 @@ def test_positives_are_counted_at_once_where_the_series_ends_in_time(monkeypatch
     loss = sup_ap(0.02, delta=0.02 * temperatures)
     calls, slopes = [], BoundRanks.slopes
     monkeypatch.setattr(BoundRanks, "slopes", lambda *arguments: calls.append(1) or slopes(*arguments))
-    tf.config.run_functions_eagerly(True)
-    try:
+    with eagerly():
         value_and_gradient(loss, LABELS, embeddings(0.3, "float32"))
-    finally:
-        tf.config.run_functions_eagerly(False)
     assert bool(calls) == at_once

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from tests.cases import slow
 from tests.losses import KINDS, LABELS, ONE_OF_EACH_KIND, SOFT_RECIPES, value_and_gradient
-from tests.losses.core.cores import CORES, assert_same, fresh_functions, values_and_gradients
+from tests.losses.core.cores import CORES, assert_same, eagerly, fresh_functions, values_and_gradients
 from tests.losses.core.memory_run import batch_of
 from tfrank import losses
 from tfrank.losses.core import padding, rows
@@ -24,9 +24,8 @@ def counted_shapes(monkeypatch):
         return score
 
     monkeypatch.setattr(rows, "_compiled", recording)
-    tf.config.run_functions_eagerly(True)
-    yield shapes
-    tf.config.run_functions_eagerly(False)
+    with eagerly():
+        yield shapes
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from tfrank.losses.core.grid_ranks import GridRanks, where_it_pays
-from tfrank.losses.core.hard_ranks import FROM_POSITIVES, SortedScores, number_above
+from tfrank.losses.core.hard_ranks import FROM_POSITIVES, SortedScores, number_above, sums_by_place
 from tfrank.losses.core.rows import Block
 
 # In temperatures.
@@ -82,8 +82,9 @@ class BoundRanks:
         exists: tf.Tensor,
     ):
         s = block.s
-        self._dtype, self._mask, self._exists, self._columns = s.dtype, mask, exists, columns
-        self._size, self._rows = tf.shape(columns)[1] + 1, tf.range(tf.shape(columns)[0])[:, None]
+        self._block, self._mask, self._exists, self._columns = block, mask, exists, columns
+        # Below all positives, or above one of them.
+        self._size = tf.shape(columns)[1] + 1
         scores = tf.gather(s, columns, axis=1, batch_dims=1)
         ordered = SortedScores(scores, exists)
         # How many positives are below each positive, each entry, and each entry lowered by delta.
@@ -96,9 +97,8 @@ class BoundRanks:
         self._terms = tf.concat([tf.ones_like(entry), entry, tf.exp(-k * scale * entry)], axis=2)
         of_value = tf.concat([-rho * score - tf.sigmoid(-delta * scale) * one, of_line, series], axis=2)
         self._of_slope = tf.concat([of_line, 0 * one, -k * scale * series], axis=2)
-        sums = tf.cumsum(
-            self._by_place(self._terms, self._beyond, mask), axis=1, reverse=True, exclusive=True
-        )
+        sums = sums_by_place(self._terms, self._beyond, mask, self._size)
+        sums = tf.cumsum(sums, axis=1, reverse=True, exclusive=True)
         sums = tf.gather(sums, self._places, axis=1, batch_dims=1)
         more = tf.reduce_sum(of_value * sums, axis=2)
         self._fall = tf.reduce_sum(self._of_slope * sums, axis=2)
@@ -108,7 +108,7 @@ class BoundRanks:
     def number_above(self, mask: tf.Tensor) -> tf.Tensor:
         """`[rows, width]`: how many entries of a mask, `[rows, gallery]`, are above each positive."""
         numbers = number_above(self._below, mask, self._size)
-        return tf.cast(tf.gather(numbers, self._places, axis=1, batch_dims=1), self._dtype)
+        return tf.cast(tf.gather(numbers, self._places, axis=1, batch_dims=1), self._block.s.dtype)
 
     def slopes(self, rates: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """dL/ds, `[rows, gallery]`, without what the grid adds to it; and the rates that the grid takes.
@@ -117,21 +117,15 @@ class BoundRanks:
             rates: dL/dcount, `[rows, width]`, 0 for positives that do not exist.
         """
         of_scores = tf.cast(rates, tf.float64)
-        below = self._by_place(of_scores[..., None] * self._of_slope, self._places, self._exists)
+        below = of_scores[..., None] * self._of_slope
+        below = sums_by_place(below, self._places, self._exists, self._size)
         below = tf.gather(tf.cumsum(below, axis=1, exclusive=True), self._beyond, axis=1, batch_dims=1)
         of_entries = tf.cast(tf.reduce_sum(below * self._terms, axis=2), rates.dtype)
         of_entries = tf.where(self._mask, of_entries, tf.zeros_like(of_entries))
         falls = tf.cast(of_scores * self._fall, rates.dtype)
         return of_entries - self._at_columns(falls), self._at_columns(rates)
 
-    def _by_place(self, values, places, mask):
-        """`[rows, width + 1, terms]`: the sums of the masked values at each place."""
-        flat = tf.where(mask, places + self._size * self._rows, -1)
-        sums = tf.math.unsorted_segment_sum(values, flat, self._size * tf.size(self._rows))
-        return tf.reshape(sums, [-1, self._size, 2 + len(POWERS)])
-
     def _at_columns(self, values):
         """`[rows, gallery]`: `values`, `[rows, width]`, of the positives that exist, at their columns."""
-        index = tf.stack([self._columns + 0 * self._rows, 0 * self._columns + self._rows], axis=2)[..., ::-1]
         values = tf.where(self._exists, values, tf.zeros_like(values))
-        return tf.tensor_scatter_nd_add(tf.zeros(tf.shape(self._mask), values.dtype), index, values)
+        return self._block.add_at(tf.zeros_like(self._block.s), self._columns, values)

@@ -80,8 +80,18 @@ def number_above(places: tf.Tensor, mask: tf.Tensor, size: tf.Tensor | int) -> t
 
     Of places that are the number of sorted scores below an entry, this is how many entries are above a score.
     """
-    rows = tf.shape(places)[0]
-    flat = tf.where(mask, places + (size + 1) * tf.range(rows)[:, None], -1)
-    counts = tf.math.unsorted_segment_sum(tf.ones_like(places), flat, (size + 1) * rows)
-    counts = tf.reshape(counts, [rows, size + 1])
+    counts = sums_by_place(tf.ones_like(places), places, mask, size + 1)
     return tf.cumsum(counts, axis=1, reverse=True, exclusive=True)[:, :-1]
+
+
+def sums_by_place(values: tf.Tensor, places: tf.Tensor, mask: tf.Tensor, size: tf.Tensor | int) -> tf.Tensor:
+    """`[rows, size, ...]`: the sums of the masked `values`, `[rows, n, ...]`, at the places 0, 1, 2, ...
+
+    >>> places, mask = tf.constant([[1, 1, 0]]), tf.constant([[True, True, False]])
+    >>> sums_by_place(tf.constant([[3.0, 4.0, 5.0]]), places, mask, 3).numpy().tolist()
+    [[0.0, 7.0, 0.0]]
+    """
+    rows = tf.shape(places)[0]
+    flat = tf.where(mask, places + size * tf.range(rows)[:, None], -1)
+    sums = tf.math.unsorted_segment_sum(values, flat, size * rows)
+    return tf.reshape(sums, tf.concat([[rows, size], tf.shape(values)[2:]], axis=0))

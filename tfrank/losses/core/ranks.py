@@ -92,12 +92,11 @@ def penalty_kernel(penalty: Callable[..., tf.Tensor], negative: Step, positive: 
                 positive_slope = tf.where(others, rates[1][:, None] * positive_slope, no_slope)
                 own -= tf.reduce_sum(positive_slope, axis=1)
                 of_positives += positive_slope
-            of_positives = tf.tensor_scatter_nd_add(of_positives, tf.stack([rows, 0 * rows + p], axis=1), own)
+            of_positives = block.add_at(of_positives, 0 * rows + p, own)
             return p + 1, losses + loss, slopes + slope, of_positives
 
         state = tf.while_loop(lambda p, *_: p < block.most_positives, visit, [0, zero[:, 0], zero, no_slope])
         _, losses, slopes, of_positives = state
-        entries = tf.stack([tf.zeros_like(columns) + rows[:, None], columns], axis=2)
-        return losses, tf.tensor_scatter_nd_add(slopes, entries, of_positives)
+        return losses, block.add_at(slopes, columns, of_positives)
 
     return kernel

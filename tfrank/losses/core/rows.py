@@ -114,9 +114,13 @@ class Block:
         return tf.gather(self.s if matrix is None else matrix, i, axis=1, batch_dims=1)[:, None]
 
     def add_at(self, matrix: tf.Tensor, i: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-        """`matrix` with `values`, `[rows]`, added to each row's entry in column i."""
-        index = tf.stack([tf.range(tf.size(i)), i], axis=1)
-        return tf.tensor_scatter_nd_add(matrix, index, values)
+        """`matrix` with `values`, `[rows]`, added to each row's entry in column i.
+
+        Or with `values`, `[rows, width]`, added in the columns i, `[rows, width]`.
+        """
+        rows = tf.range(tf.shape(i)[0])
+        rows = rows if i.shape.rank == 1 else rows[:, None] + tf.zeros_like(i)
+        return tf.tensor_scatter_nd_add(matrix, tf.stack([rows, i], axis=-1), values)
 
 
 def score_rows(
