@@ -8,8 +8,7 @@ import sys
 from typing import NamedTuple
 
 from tfrank.common.checks import did_you_mean
-
-HELP = ("-h", "--help", "-help", "--helpshort", "help")
+from tfrank.common.commands import HELP
 
 
 class Verb(NamedTuple):
@@ -23,10 +22,10 @@ class Verb(NamedTuple):
 
 # In the order in which a person needs them.
 VERBS = {
-    "prepare": Verb("check a data set and write records", "tfrank.data.prepare.__main__", "command"),
+    "prepare": Verb("check photos and write records", "tfrank.data.prepare.__main__", "command"),
     "train": Verb("train a model, measure it and export it", "tfrank.run.entry_points", "train"),
     "eval": Verb("measure a run, a SavedModel or embeddings", "tfrank.run.entry_points", "evaluate"),
-    "index": Verb("make or change an index of images", "tfrank.search.command", "command", "serve"),
+    "index": Verb("put photos into an index", "tfrank.search.command", "command", "serve"),
     "serve": Verb("open a page that searches an index", "tfrank.search.server.command", "command", "serve"),
     "export": Verb("write TensorFlow Lite or ONNX, and a model card", "tfrank.export.__main__", "command"),
     "scale": Verb("do all that on many machines", "tfrank.scale.entry_points", "scale"),
@@ -37,7 +36,7 @@ def usage() -> str:
     """Returns what there is to do.
 
     >>> print(usage().splitlines()[3])
-      tfrank prepare  check a data set and write records
+      tfrank prepare  check photos and write records
     """
     width = max(map(len, VERBS))
     lines = (f"  tfrank {name.ljust(width)}  {verb.does}" for name, verb in VERBS.items())
@@ -49,7 +48,7 @@ def main() -> None:
     """Runs a verb with the rest of the command line of this process."""
     program, *words = sys.argv
     name = words[0] if words else "help"
-    if name in HELP:
+    if name in HELP | {"help"}:
         print(usage())
         return
     if name not in VERBS:
@@ -58,12 +57,12 @@ def main() -> None:
     verb = VERBS[name]
     sys.argv = [program, *words[1:]]
     try:
-        function = getattr(importlib.import_module(verb.module), verb.function)
+        module = importlib.import_module(verb.module)
     except ImportError as error:
         if not verb.extra:
             raise
         sys.exit(f"Error: {error}. Install the extra: pip install 'tfrank[{verb.extra}]'")
-    function()
+    getattr(module, verb.function)()
 
 
 if __name__ == "__main__":

@@ -32,7 +32,8 @@ def test_most_photos_are_found_beside_one_of_their_kind_without_labels_or_traini
             if name.endswith(".jpg") and taken[kind := name.split("/")[-2]] < 8:
                 taken[kind] += 1
                 (photos / f"{kind} {taken[kind]}.jpg").write_bytes(archive.read(name))
-    assert "EfficientNet-Lite0" in index(photos, tmp_path / "index")
+    printed = index(photos, tmp_path / "index")
+    assert "EfficientNet-Lite0" in printed and f"tfrank serve --index_dir={tmp_path / 'index'}" in printed
     ids = [path.name for path in photos.iterdir()]
     nearest = [found.ids[0] for found in open_index(str(tmp_path / "index")).search(ids, k=1)]
     right = [one.rsplit(" ", 1)[0] == other.rsplit(" ", 1)[0] for one, other in zip(ids, nearest)]

@@ -90,6 +90,7 @@ def _update():
         f" {done.embedded:,} embedded{sent}, {done.kept:,} unchanged, {done.removed:,} removed."
     )
     print(open_index(_INDEX.value, trusted=_TRUST.value).matches.sentence)
+    print(f"To search: tfrank serve --index_dir={shlex.quote(_INDEX.value)}")
     if done.unread:
         print(
             f"{done.unread:,} images of the version before cannot be read now and stay as they were. Another"

@@ -93,8 +93,9 @@ def matches_of(
     used = old or (from_json(stated["curve"]) if stated else None)
     if used is None:
         text = (
-            "No result is called a match: the model states nothing, and the index has too few labels to"
-            f" measure it: images of {FEWEST_CLASSES} classes that the model was not trained on."
+            "No result is called a match: the index has too few labels to find out from which similarity on"
+            f" results are right. It takes images of {FEWEST_CLASSES} classes, a folder for each, that the"
+            " model was not trained on."
         )
         return Matches(math.inf, math.inf, size, text, None)
     match, perhaps = (threshold(used, share, size) for share in (precision, min(precision, PERHAPS)))
