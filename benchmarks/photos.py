@@ -95,7 +95,7 @@ def config_of(name: str, seed: int, changes: dict):
     config = own_images.get_config()
     config.data.source = divided(name)
     config.seed = seed
-    config.update_from_flattened_dict(changes)
+    config.assign(changes)
     return settings.resolved(config)
 
 
@@ -116,7 +116,7 @@ def trained(name: str, method: str, seed: int, folder: str) -> dict:
 def pretrained(name: str, folder: str):
     """The config, the data and the function of the pooled features of the pretrained network."""
     config = config_of(name, 0, {**PRETRAINED, "model.head": "none", "data.validation_classes": 0})
-    data = datasets.build_data(config, folder)
+    data = datasets.build_data(config.data, folder, seed=config.seed)
     model = experiment.build_model(config)
     experiment.load_backbone_weights(model, config.model.weights)
     return config, data, inference.embed_fn(model)
@@ -134,7 +134,10 @@ def stored_features(name: str) -> str:
     if not os.path.exists(path):
         config, data, function = pretrained(name, os.path.join(_FOLDER.value, f"{name}-features"))
         parts = {"train": data.train, "test": data.test}
-        embedded = {split: inference.embed_all(config, function, index) for split, index in parts.items()}
+        embedded = {
+            split: inference.embed_all(config.data, config.evaluation, function, index)
+            for split, index in parts.items()
+        }
         columns = {
             "embeddings": [embeddings for embeddings, _ in embedded.values()],
             "labels": [labels for _, labels in embedded.values()],
@@ -150,17 +153,17 @@ def peer(name: str, _: str, seed: int, folder: str) -> dict:
     from benchmarks.peer_photos import train_peer
 
     config = config_of(name, seed, PRETRAINED)
-    data = datasets.build_data(config, folder)
+    data = datasets.build_data(config.data, folder, seed=config.seed)
     config = settings.fitted(config, data.train.label)
     start = time.monotonic()
-    batches, _ = datasets.build_batches(config, data.train, config.train.steps)
+    batches, _ = datasets.build_batches(config.data, data.train, config.train.steps, seed=config.seed)
     embed = train_peer(batches(0), config)
     return {"trained": tested(config, embed, data), "seconds": time.monotonic() - start}
 
 
 def tested(config, function, data) -> dict[str, float]:
     """Recall@1 and mAP of an embedding function on the test set."""
-    embeddings, labels = inference.embed_all(config, function, data.test)
+    embeddings, labels = inference.embed_all(config.data, config.evaluation, function, data.test)
     metrics = evaluate(embeddings, labels).metrics
     return {metric: float(metrics[metric]) for metric in METRICS}
 

@@ -117,21 +117,23 @@ def time_loop(name: str, source: str, loop: str, steps: int) -> float:
     config = importlib.import_module(f"tfrank.configs.{name}").get_config()
     config.data.source, config.train.l2 = source, 0.0
     with tempfile.TemporaryDirectory() as workdir:
-        data = datasets.build_data(config, workdir)
+        data = datasets.build_data(config.data, workdir, seed=config.seed)
         if loop == "trainer":
-            strategy = experiment.build_strategy(config)
+            strategy = experiment.build_strategy(config.train, config.data.batch_size)
             trainer = experiment.build_training(config, workdir, strategy, 2 * steps, data.train).trainer
             every = dict(checkpoint_every=config.train.checkpoint_every, log_every=config.train.log_every)
 
             def train(start):
-                batches, explain = datasets.build_batches(config, data.train, start + steps)
+                batches, explain = datasets.build_batches(
+                    config.data, data.train, start + steps, seed=config.seed
+                )
                 trainer.fit(batches, steps=start + steps, explain=explain, **every)
         else:
-            model, loss = experiment.build_model(config), build_loss(config, data.train.label)
+            model, loss = experiment.build_model(config), build_loss(config.loss, data.train.label)
             model.compile(keras.optimizers.Adam(1e-3, epsilon=1e-8), loss=loss)
 
             def train(start):
-                batches, _ = datasets.build_batches(config, data.train, start + steps)
+                batches, _ = datasets.build_batches(config.data, data.train, start + steps, seed=config.seed)
                 pairs = batches(start).map(
                     lambda batch: (tf.cast(batch["image"], tf.float32), batch["label"])
                 )

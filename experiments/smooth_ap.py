@@ -8,6 +8,7 @@ batch size at temperature 0.01, and measures each batch before its step. Classes
 Writes smooth_ap.csv, means of the last quarter of the steps, and smooth_ap.png.
 """
 
+import copy
 import os
 import tempfile
 from typing import NamedTuple
@@ -42,10 +43,10 @@ class Curves(NamedTuple):
 
 def train(config, folder: str, temperature: float, classes: int) -> Curves:
     """Trains with Smooth-AP and measures the embeddings of each batch."""
-    config = config.copy_and_resolve_references()
+    config = copy.deepcopy(config)
     config.data.classes_per_batch, config.train.steps = classes, _STEPS.value
     config = settings.resolved(config)
-    data = datasets.build_data(config, folder)
+    data = datasets.build_data(config.data, folder, seed=config.seed)
     batches, _ = datasets.build_batches(config, data.train, _STEPS.value)
     model = experiment.build_model(config)
     loss = tfrank.SmoothAPLoss(temperature)

@@ -16,7 +16,7 @@ from tfrank.data.records import write_shard
 CONFIGS = {
     "none": "def get_config(loss=''):\n    pass\n",
     "cut_off": "def get_config(\n",
-    "unknown_field": "from configs import default\n\n\ndef get_config(loss=''):\n"
+    "unknown_field": "from tfrank.configs import default\n\n\ndef get_config(loss=''):\n"
     "    config = default.get_config(loss)\n    config.train.stepps = 3\n    return config\n",
     "no_function": "x = 1\n",
     "missing_module": "import no_such_module\n",

@@ -123,7 +123,9 @@ def test_the_numbers_are_bit_for_bit_those_of_the_mains():
     config = digits.get_config()
     config.evaluation.recall_at = (1, 10)
     metrics = (
-        evaluation_results.evaluate_embeddings(config, embeddings, test).rankings["leave_one_out"].metrics
+        evaluation_results.evaluate_embeddings(config.evaluation, embeddings, test)
+        .rankings["leave_one_out"]
+        .metrics
     )
     assert last(history) == {key: metrics[key[4:]] for key in last(history)}
 

@@ -44,11 +44,11 @@ def measured(name, records, **data):
     config.data.update(test_records=str(records), **data)
     if config.evaluation.recall_at:
         config.evaluation.recall_at = (1, 2)
-    index, relevance = datasets.build_test_set(config, "nowhere")
+    index, relevance = datasets.build_test_set(config.data, "nowhere")
     test = evaluation_results.test_set_of(index, relevance)
-    evaluation_results.check_evaluation(config, test)
-    embeddings, _ = inference.embed_all(config, mean_color, index)
-    return evaluation_results.evaluate_embeddings(config, embeddings, test)
+    evaluation_results.check_evaluation(config.evaluation, test)
+    embeddings, _ = inference.embed_all(config.data, config.evaluation, mean_color, index)
+    return evaluation_results.evaluate_embeddings(config.evaluation, embeddings, test)
 
 
 def prepared(source, folder, **options):

@@ -1,6 +1,5 @@
 """train_main, end to end, as a user runs it. See test_eval_main.py too; errors: run/test_refusals.py."""
 
-import inspect
 import json
 import os
 import re
@@ -10,11 +9,12 @@ import pytest
 
 from tests.data import write_records
 from tests.training.runs import event_hashes, finish, logged_steps, start, state_hashes
-from tfrank.configs import default, digits
+from tfrank import losses
+from tfrank.configs import digits
+from tfrank.configs.fields import flatten, tree
 from tfrank.data.record_folder import open_split
 from tfrank.data.records import ImageRecord
 from tfrank.run import config_help
-from tfrank.run.workdir import flatten
 
 pytestmark = pytest.mark.slow
 
@@ -134,9 +134,9 @@ def test_help_lists_flags_losses_and_every_field_with_its_value(main, tmp_path):
     assert process.returncode == 0, errors
     assert not (tmp_path / "run").exists()
     assert "--workdir: Folder of the run." in output
-    for name in default.LOSS_RECIPES:
+    for name in losses.NAMES:
         assert f"\n  {name} " in output or f"\n  {name}\n" in output
-    fields = flatten(digits.get_config("smooth_ap").to_dict())
+    fields = flatten(tree(digits.get_config("smooth_ap")))
     listed = dict(re.findall(r"^--config\.([\w.]+)=(.*)$", output, re.MULTILINE))
     empty = {name for name, value in listed.items() if value == "{}"}
     assert empty == {"train.learning_rate_multipliers", "evaluation.published"}
@@ -146,7 +146,7 @@ def test_help_lists_flags_losses_and_every_field_with_its_value(main, tmp_path):
 
 
 def test_what_help_lists_is_what_a_run_takes(tmp_path):
-    fields = config_help.fields_text(digits.get_config().to_dict(), inspect.getsource(default.get_config))
+    fields = config_help.fields_text(digits.get_config())
     listed = [line for line in fields.splitlines() if line.startswith("--")]
     status, output, errors = finish(tmp_path / "run", *listed, "--config.dry_run=True")
     assert status == 0, errors

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.command_lines import ROOT, CommandLine
+from tests.command_lines import CommandLine
 from tests.search import write_model
 from tests.training.runs import state_hashes
 from tfrank.common.checks import InputError
@@ -15,7 +15,7 @@ from tfrank.configs import own_embeddings
 from tfrank.export import formats, joined
 from tfrank.run import experiment, settings
 
-CONFIG = f"--config={ROOT}/configs/own_embeddings.py"
+CONFIG = "--config=configs/own_embeddings.py"
 SMALL = ("--config.train.steps=12", "--config.train.evaluate_every=4", "--config.train.checkpoint_every=3")
 DIM = 16
 
@@ -113,15 +113,13 @@ def test_head_and_network_are_exported_as_one_model_that_embeds_as_both(run, tmp
 )
 def test_what_only_images_have_is_refused(field, value, message):
     config = own_embeddings.get_config()
-    config.update_from_flattened_dict({field: value})
+    config.assign({field: value})
     with pytest.raises(InputError, match=message):
         experiment.check_config(settings.resolved(config))
 
 
 def test_hidden_layers_are_for_vectors_alone():
     config = own_embeddings.get_config()
-    config.update_from_flattened_dict(
-        {"model.backbone": "convnet", "data.name": "folder", "model.hidden": (8,)}
-    )
+    config.assign({"model.backbone": "convnet", "data.name": "folder", "model.hidden": (8,)})
     with pytest.raises(InputError, match=r"config\.model\.hidden"):
         experiment.check_config(settings.resolved(config))

@@ -46,7 +46,7 @@ def test_what_is_given_stays():
     config.data.classes_per_batch, config.data.examples_per_class, config.train.steps = 7, 3, 11
     found = settings.fitted(settings.resolved(config), labels_of(30, 10))
     assert (found.model.backbone, found.data.image_size, found.train.learning_rate) == ("resnet50", 224, 1e-5)
-    assert (settings.batch_size(found), found.train.steps) == (21, 11)
+    assert (found.data.batch_size, found.train.steps) == (21, 11)
 
 
 @pytest.mark.parametrize(
@@ -86,19 +86,19 @@ def test_one_class_is_too_few_to_train_on():
 
 @pytest.mark.parametrize("classes, held_out", [(11, 0), (12, 4), (25, 5), (100, 20)])
 def test_a_fifth_of_the_classes_is_held_out_where_there_are_enough(classes, held_out, capsys):
-    assert settings.held_out_classes(own_images.get_config(), labels_of(classes, 3)) == held_out
+    assert settings.held_out_classes(own_images.get_config().data, labels_of(classes, 3)) == held_out
     assert f"{classes} training classes" in capsys.readouterr().out
 
 
 def test_published_settings_hold_out_none():
-    assert settings.held_out_classes(default.get_config(), labels_of(100, 3)) == 0
+    assert settings.held_out_classes(default.get_config().data, labels_of(100, 3)) == 0
 
 
 def test_a_patience_on_several_machines_is_refused():
     config = default.get_config()
     config.train.update(steps=1, patience=1, strategy="multi_worker")
     with pytest.raises(InputError, match=r"config\.train\.patience=0"):
-        settings.check_ranges(config)
+        settings.check_fields(config)
 
 
 def test_a_head_that_begins_as_pca_keeps_what_the_features_say():
@@ -201,7 +201,7 @@ def test_a_mean_over_violators_need_not_fall(loss, average, judged, tmp_path):
     config = default.get_config(loss)
     if average:
         config.loss.average = average
-    assert experiment.losses_to_judge(config, str(tmp_path)) == ([0.9, 0.9] if judged else [])
+    assert experiment.losses_to_judge(config.loss, str(tmp_path)) == ([0.9, 0.9] if judged else [])
 
 
 @pytest.fixture(scope="module")
@@ -274,6 +274,6 @@ def test_what_does_not_go_with_a_frozen_backbone_is_refused(changes, message):
 
     config = own_images.get_config()
     config.train.frozen_backbone = True
-    config.update_from_flattened_dict(changes)
+    config.assign(changes)
     with pytest.raises(InputError, match=message):
-        check_frozen(config)
+        check_frozen(config.train, config.model, dry_run=config.dry_run)

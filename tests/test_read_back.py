@@ -8,6 +8,7 @@ import pytest
 from tests.data import image_records, write_records
 from tfrank.common.checks import InputError
 from tfrank.configs import default, of_run
+from tfrank.configs.fields import tree
 from tfrank.data.index import HEADER, load_index
 from tfrank.data.record_folder import GROUND_TRUTH, SUMMARY, load_ground_truth, load_summary
 from tfrank.data.sources.embeddings import read_embeddings
@@ -16,7 +17,7 @@ from tfrank.export import model_card
 from tfrank.export.saved_model import CONTENTS, exported_contents
 from tfrank.run import workdir
 
-CONFIG = json.loads(default.get_config("pnp").to_json())
+CONFIG = tree(default.get_config("pnp"))
 RESULTS = {"schema": 2, "about": {}, "rankings": {"one": {"map": 0.5}}, "galleries": {}, "models": {}}
 # A file's path in its folder, what it holds, and what reads it from the folder.
 FILES = {

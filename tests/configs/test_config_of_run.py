@@ -6,6 +6,7 @@ import pytest
 
 from tests.configs.test_configs import CLASSES, CONFIGS, config_of
 from tfrank.configs import default, of_run, sop
+from tfrank.configs.fields import tree
 from tfrank.losses import ADDONS
 from tfrank.run import experiment, settings
 from tfrank.run.objective import build_loss
@@ -22,7 +23,7 @@ def saved(config, folder):
 def test_a_run_has_its_config_again(name, tmp_path):
     config = config_of(name)
     again = of_run.get_config(saved(config, tmp_path))
-    assert again.to_dict() == config.to_dict()
+    assert again == config
     experiment.check_config(settings.resolved(again))
 
 
@@ -30,9 +31,9 @@ def test_a_run_has_its_config_again(name, tmp_path):
 def test_every_loss_has_its_fields_again(loss, tmp_path):
     config = default.get_config(loss)
     again = of_run.get_config(saved(config, tmp_path))
-    assert again.loss.to_dict() == config.loss.to_dict()
+    assert again.loss == config.loss
     if loss in CLASSES:
-        build_loss(again, labels=[0, 1])
+        build_loss(again.loss, labels=[0, 1])
 
 
 def test_what_was_changed_on_the_command_line_is_there_again(tmp_path):
@@ -43,10 +44,10 @@ def test_what_was_changed_on_the_command_line_is_there_again(tmp_path):
     config.train.no_decay = ("bias", "gamma")
     config.train.learning_rate_multipliers = {"embedding": 10.0, "embedding/bias": 0.5}
     again = of_run.get_config(saved(config, tmp_path))
-    assert again.to_dict() == config.to_dict()
+    assert again == config
     assert isinstance(again.loss.ks, tuple) and isinstance(again.evaluation.scales, tuple)
     # A lossless round trip: what is saved again is the same file.
-    assert json.loads(again.to_json()) == json.loads(config.to_json())
+    assert tree(again) == tree(config)
 
 
 def changed(config, folder, change):
@@ -68,7 +69,7 @@ def test_a_field_that_is_newer_than_the_run_has_its_default(tmp_path):
         del tree["evaluation"]["nmi"], tree["evaluation"]["published"], tree["data"]["features"]["text"]
         del tree["train"]["clip_norm"], tree["loss"]["simix"]
 
-    assert of_run.get_config(changed(config, tmp_path, drop)).to_dict() == config.to_dict()
+    assert of_run.get_config(changed(config, tmp_path, drop)) == config
 
 
 def test_a_field_that_is_no_more_is_left_out(tmp_path):
@@ -79,7 +80,7 @@ def test_a_field_that_is_no_more_is_left_out(tmp_path):
         tree["train"]["gone"] = 2
         tree["loss"]["gone"] = 3
 
-    assert of_run.get_config(changed(config, tmp_path, add)).to_dict() == config.to_dict()
+    assert of_run.get_config(changed(config, tmp_path, add)) == config
 
 
 def clear(tree):

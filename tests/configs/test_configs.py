@@ -1,29 +1,30 @@
-"""Configs: every field is used, every loss has its recipe."""
+"""Configs: every field is declared and used, every loss has its own."""
 
-import dataclasses
 import importlib
 import inspect
+import math
 import pathlib
 import re
+import typing
 
 import pytest
 
 from tfrank import LOSSES
 from tfrank.common.checks import InputError
 from tfrank.configs import default
-from tfrank.data.prepare.scan import Features
+from tfrank.configs.fields import OPEN, fields_of, flatten, tree
 from tfrank.evaluation.postprocessing.steps import STEPS
 from tfrank.losses import ADDONS
 from tfrank.losses.proxies import PROXY_LOSSES
 from tfrank.models.weights import PUBLISHED
-from tfrank.run import experiment, settings
-from tfrank.run.objective import build_loss, loss_fields
-from tfrank.run.workdir import flatten
+from tfrank.run import config_help, experiment, settings
+from tfrank.run.config_flag import load
+from tfrank.run.objective import build_loss
 
 CLASSES = LOSSES | PROXY_LOSSES
 ROOT = pathlib.Path(default.__file__).parents[2]
 # `of_run` is the config of a run, whose tests are in test_config_of_run.py.
-HELPERS = {"__init__", "papers", "of_run"}
+HELPERS = {"__init__", "fields", "papers", "of_run"}
 CONFIGS = sorted({path.stem for path in (ROOT / "tfrank" / "configs").glob("*.py")} - HELPERS)
 
 
@@ -31,14 +32,16 @@ def config_of(name, loss=""):
     return importlib.import_module(f"tfrank.configs.{name}").get_config(loss)
 
 
-def test_every_loss_has_a_recipe_of_exactly_its_fields_and_defaults():
-    wanted = {name: dict(addon.defaults) for name, addon in ADDONS.items()}
-    for name, loss in CLASSES.items():
-        fields = inspect.signature(loss).parameters
-        wanted[name] = {key: fields[key].default for key in loss_fields(name)}
-        others = {"labels", "categories", "reduction", "ignore_label", "name"}
-        assert set(fields) - set(wanted[name]) <= others
-    assert wanted == default.LOSS_RECIPES
+@pytest.mark.parametrize("name", [*CLASSES, *ADDONS])
+def test_the_fields_of_a_loss_are_its_name_and_what_its_constructor_takes_with_the_defaults_there(name):
+    section = default.get_config(name).loss.as_dict()
+    assert section.pop("name") == name
+    if name in ADDONS:
+        assert section == dict(ADDONS[name].defaults)
+        return
+    others = {"labels", "categories", "reduction", "ignore_label", "name"}
+    parameters = inspect.signature(CLASSES[name]).parameters
+    assert section == {key: one.default for key, one in parameters.items() if key not in others}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -46,13 +49,12 @@ def test_every_loss_has_a_recipe_of_exactly_its_fields_and_defaults():
 def test_every_config_takes_every_loss_recipe_and_builds_it(name, loss):
     own = "map_q" if name == "landmarks" else "recall_at_k" if name.startswith("vit_") else "pnp"
     config = settings.resolved(config_of(name, loss))
-    assert isinstance(build_loss(config, labels=[0, 1]), CLASSES[loss or own])
+    assert isinstance(build_loss(config.loss, labels=[0, 1]), CLASSES[loss or own])
 
 
 def test_a_memory_is_put_around_any_loss_that_ranks_a_gallery():
     config = default.get_config("rll")
-    config.train.update(memory_size=100, memory_warm_up=7)
-    loss = build_loss(config, labels=[0])
+    loss = build_loss(config.loss, labels=[0], memory_size=100, memory_warm_up=7)
     assert (loss.size, loss.warm_up, loss.loss.name) == (100, 7, "rll")
 
 
@@ -61,27 +63,16 @@ def test_a_run_that_ends_before_its_memory_joins_is_refused(size, warm_up, joins
     """In batches of 128."""
     config = default.get_config()
     config.train.update(memory_size=size, memory_warm_up=warm_up)
-    settings.check_memory(config, steps=joins)
+    settings.check_memory(config.train, config.data.batch_size, steps=joins)
     with pytest.raises(InputError, match=rf"ends after {joins - 1} steps, and .* only join in step {joins}:"):
-        settings.check_memory(config, steps=joins - 1)
+        settings.check_memory(config.train, config.data.batch_size, steps=joins - 1)
 
 
 @pytest.mark.parametrize("name", ["proxy_nca", "addons/triplet_hard"])
 def test_a_memory_is_refused_where_the_loss_has_no_gallery(name):
     config = default.get_config(name)
-    config.train.memory_size = 100
     with pytest.raises(InputError, match=r"ranks no gallery, .*memory_size=0, or take one of pnp"):
-        build_loss(config, labels=[0])
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_a_config_adds_no_field_to_the_defaults(name):
-    def fields(tree):
-        return {key: fields(value) if hasattr(value, "items") else None for key, value in tree.items()}
-
-    config = config_of(name)
-    config.evaluation.published, config.train.learning_rate_multipliers = {}, {}
-    assert fields(config) == fields(default.get_config(config.loss.name))
+        build_loss(config.loss, labels=[0], memory_size=100)
 
 
 def test_every_field_is_read_somewhere():
@@ -89,22 +80,33 @@ def test_every_field_is_read_somewhere():
     config = default.get_config()
     options = {option for step in STEPS for option in step.options}
     for group in ("data", "train", "evaluation"):
-        for field in config[group]:
+        for field in getattr(config, group).as_dict():
             passed_on = field in (("train", "test") if group == "data" else options)
-            short = r"|\boptions" if group == "evaluation" else ""
-            assert passed_on or re.search(rf"(\b{group}{short})\.{field}\b", source), field
+            assert passed_on or re.search(rf"\b({group}|options|self)\.{field}\b", source), field
     # The fields of the model are passed on as keywords.
     from tfrank.models.embedding import embedding_model
     from tfrank.models.vector_model import vector_model
 
     taken = inspect.signature(embedding_model).parameters | inspect.signature(vector_model).parameters
-    assert {"image_size", "input_dim", *config.model} - {"weights"} == set(taken)
+    assert {"image_size", "input_dim", *config.model.as_dict()} - {"weights"} == set(taken)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("loss", ["", "rll"])
 def test_a_config_is_within_its_own_ranges(name, loss):
     experiment.check_config(settings.resolved(config_of(name, loss)))
+
+
+@pytest.mark.parametrize("loss", ["", "proxy_anchor"])
+def test_the_config_to_copy_is_within_its_ranges(loss):
+    config = load(f"{ROOT}/configs/example.py:{loss}")
+    assert (config.name, config.train.epochs) == ("example", 30.0)
+    experiment.check_config(settings.resolved(config))
+
+
+def test_the_page_of_fields_is_what_is_declared():
+    """`python -m tfrank.run.config_help > docs/config.md` writes it anew."""
+    assert (ROOT / "docs" / "config.md").read_text() == config_help.page() + "\n"
 
 
 @pytest.mark.parametrize("name", sorted({*CONFIGS} - {"default", "digits"}))
@@ -149,7 +151,7 @@ MAP_Q = ("adam", 1e-4, 1e-6, "resnet101", 2048, 0, 800, 0.0)
 def test_a_config_has_the_settings_that_its_paper_prints(name, loss, batch, of_class, expected):
     config = config_of(name, loss)
     train, model, data = config.train, config.model, config.data
-    assert (settings.batch_size(config), data.examples_per_class) == (batch, of_class)
+    assert (config.data.batch_size, data.examples_per_class) == (batch, of_class)
     network = (model.backbone, model.embedding_dim, data.resize, data.image_size, data.flip)
     assert (train.optimizer, train.learning_rate, train.l2, *network) == expected
     assert train.momentum == 0.9
@@ -178,9 +180,9 @@ def test_a_config_of_vision_transformers_has_the_settings_of_the_code(
     train, model = config.train, config.model
     found = (model.backbone, model.embedding_dim, train.optimizer, train.decoupled)
     assert (*found, config.data.examples_per_class) == expected
-    assert settings.batch_size(config) == batch
+    assert config.data.batch_size == batch
     assert (train.learning_rate, train.epochs, train.schedule_steps) == (rate, epochs, schedule_steps)
-    assert config.loss.get("simix") == simix
+    assert getattr(config.loss, "simix", None) == simix
     assert (config.data.image_size, model.preprocessing) == (224, "imagenet_rgb")
 
 
@@ -249,7 +251,8 @@ def test_a_config_measures_the_ks_of_the_papers_tables(name):
     ],
 )
 def test_a_config_has_what_its_paper_says_of_that_data_set_or_loss_alone(name, loss, field, expected):
-    assert flatten(config_of(name, loss).to_dict())[field] == expected
+    found = flatten(tree(config_of(name, loss)))[field]
+    assert found == (list(expected) if isinstance(expected, tuple) else expected)
 
 
 @pytest.mark.parametrize("name", ["sop", "in_shop", "landmarks", "vgg_face2"])
@@ -291,7 +294,7 @@ def test_the_first_runs_see_whole_images_that_are_only_shifted(name, size):
 )
 def test_a_value_out_of_its_range_is_refused_by_the_name_of_its_field(field, value, message):
     config = config_of("sop")
-    config.data[field] = value
+    setattr(config.data, field, value)
     with pytest.raises(InputError, match=message) as error:
         experiment.check_config(config)
     assert f"`config.data.{field}`" in str(error.value)
@@ -300,33 +303,59 @@ def test_a_value_out_of_its_range_is_refused_by_the_name_of_its_field(field, val
 @pytest.mark.parametrize("field, value", [("merge_classes", 3), ("label_noise", 0.1)])
 def test_pairs_of_categories_are_refused_where_classes_span_them(field, value):
     config = config_of("sop", "smooth_ap")
-    config.data[field] = value
+    setattr(config.data, field, value)
     with pytest.raises(InputError, match=r"span categories.* Set --config\.data\.sampler=class_balanced"):
-        settings.check_ranges(config)
+        settings.check_fields(config)
     config.data.sampler = "class_balanced"
-    settings.check_ranges(config)
+    settings.check_fields(config)
 
 
 def test_the_same_split_of_another_data_set_may_be_tested_on():
     config = config_of("sop")
     config.data.test = ("train",)
     with pytest.raises(InputError, match=r"have \['train'\] in common"):
-        settings.check_ranges(config)
+        settings.check_fields(config)
     config.data.test_records = "elsewhere"
-    settings.check_ranges(config)
+    settings.check_fields(config)
 
 
-def test_every_whole_number_but_those_of_the_view_has_a_least_value():
-    flat = flatten(default.get_config().to_dict())
-    whole = {k for k, v in flat.items() if isinstance(v, int) and not isinstance(v, bool)}
-    whole -= {name for name in whole if name.startswith("loss.")}  # The loss checks its own.
-    # A step after the model checks its own.
-    whole -= {f"evaluation.{option}" for step in STEPS for option in step.options}
-    assert whole == {*settings.LEAST, "data.image_size", "data.resize"}
+# Of the fields that are declared with bounds or choices: values that none of them allows.
+DECLARED = [field for field in fields_of(default.get_config()) if field.declaration.allowed()]
 
 
-def test_the_features_of_records_made_elsewhere_are_those_that_a_scan_asks_for():
-    assert default.get_config().data.features.to_dict() == dataclasses.asdict(Features())
+def outside(field):
+    """Values that are not allowed: just beyond each bound, what is no number, and what is no choice."""
+    bounds, several = field.declaration.bounds(), isinstance(field.value, tuple)
+    whole = int in (field.kind, *typing.get_args(field.kind))
+    bad = ["no such choice"] if field.declaration.choices else [math.nan, math.inf]
+    if whole:
+        bad = [2**63, 1.5]
+    for name, bound in bounds.items():
+        step = {"at_least": -1 if whole else -1e-6, "at_most": 1e-6}.get(name, 0)
+        bad.append(bound + step)
+    return [(value,) if several else value for value in bad if value != OPEN or not field.declaration.by_data]
+
+
+@pytest.mark.parametrize("field", DECLARED, ids=lambda field: field.path)
+def test_what_is_beyond_the_declared_bounds_is_refused_by_the_name_of_the_field(field):
+    for value in outside(field):
+        with pytest.raises(InputError, match=rf"`config\.{field.path}`"):
+            field.declaration.check(f"config.{field.path}", value, field.kind)
+
+
+@pytest.mark.parametrize("field", DECLARED, ids=lambda field: field.path)
+def test_a_default_is_within_its_declared_bounds(field):
+    field.declaration.check(f"config.{field.path}", field.value, field.kind)
+
+
+def test_every_number_has_declared_bounds():
+    without = {
+        field.path
+        for field in fields_of(default.get_config())
+        if isinstance(field.value, int | float) and not isinstance(field.value, bool)
+        if not field.declaration.allowed() and not field.path.startswith("loss.")
+    }
+    assert without == {"data.resize"}  # Its bounds are those of `image_size`.
 
 
 def test_an_unknown_loss_names_the_known_ones():
@@ -339,14 +368,14 @@ def test_a_field_of_another_loss_is_refused_with_the_fields_of_this_one():
     config.loss.name = "smooth_ap"
     message = r"Loss 'smooth_ap' has no field '(alpha|b|variant)'.* Its fields are temperature, include_self"
     with pytest.raises(InputError, match=message):
-        build_loss(config, labels=[0, 1])
+        build_loss(config.loss, labels=[0, 1])
 
 
 @pytest.mark.parametrize("steps, epochs, expected", [(600, 0.0, 600), (0, 2.0, 28), (0, 0.01, 1)])
 def test_steps_and_epochs_are_both_accepted(steps, epochs, expected, capsys):
     config = default.get_config()
     config.train.steps, config.train.epochs = steps, epochs
-    assert settings.total_steps(config, num_images=1800) == expected
+    assert settings.total_steps(config.train, config.data.batch_size, 1800) == expected
     assert f"{expected} steps of 128 images" in capsys.readouterr().out
 
 
@@ -355,4 +384,4 @@ def test_one_of_steps_and_epochs_is_wanted(steps, epochs):
     config = default.get_config()
     config.train.steps, config.train.epochs = steps, epochs
     with pytest.raises(InputError, match="Give one of"):
-        settings.total_steps(config, num_images=1800)
+        settings.total_steps(config.train, config.data.batch_size, 1800)

@@ -1,5 +1,6 @@
 """Templates and their pairs, from IJB-C's lists as InsightFace has them to what lies beside the records."""
 
+import copy
 import dataclasses
 import os
 
@@ -65,21 +66,21 @@ def test_other_records_have_no_templates(tmp_path):
 def test_the_records_are_a_test_set_of_templates_for_a_config_that_verifies_faces(ijbc):
     config = vgg_face2.get_config()
     config.data.update(test_records=prepare_ijbc(ijbc)[0], test_region="face")
-    index, relevance = datasets.build_test_set(config, "nowhere")
+    index, relevance = datasets.build_test_set(config.data, "nowhere")
     test = evaluation_results.test_set_of(index, relevance)
     assert test.grades is None and set(test.labels) == {-1}
     assert test.templates.template.tolist() == [int(name.split(b".")[0]) // 2 for name in index.id]
-    evaluation_results.check_evaluation(config, test)
+    evaluation_results.check_evaluation(config.evaluation, test)
     for changes, message in (
         ({"query_expansion": 2}, "Pairs of templates are compared and not ranked"),
         ({"rerank": True}, "so there is nothing to post-process. Set config.evaluation.rerank=False"),
         ({"nmi": True}, r"no class \(label -1\), but NMI"),
         ({"protocols": ("leave_one_out",), "verification": False}, "but leave_one_out needs classes"),
     ):
-        other = config.copy_and_resolve_references()
+        other = copy.deepcopy(config)
         other.evaluation.update(changes)
         with pytest.raises(InputError, match=message):
-            evaluation_results.check_evaluation(other, test)
+            evaluation_results.check_evaluation(other.evaluation, test)
 
 
 def test_a_test_set_without_templates_cannot_be_measured_by_them():
@@ -87,7 +88,7 @@ def test_a_test_set_without_templates_cannot_be_measured_by_them():
     config.evaluation.protocols = ("template_pairs",)
     test = evaluation_results.TestSet(np.arange(4) // 2, np.arange(4), np.full(4, ""), np.full(4, -1))
     with pytest.raises(InputError, match=r"has no templates \(templates\.npz beside its records\)"):
-        evaluation_results.check_evaluation(config, test)
+        evaluation_results.check_evaluation(config.evaluation, test)
 
 
 def test_a_template_of_which_one_image_is_left_is_compared_and_one_without_any_is_refused(ijbc):

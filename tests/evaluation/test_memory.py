@@ -37,7 +37,8 @@ def with_categories(rows, labels):
 
 def report(rows, labels):
     names, none = np.arange(len(labels)).astype(str), np.full(len(labels), "")
-    evaluate_embeddings(digits.get_config(), rows, TestSet(labels, names, none, np.full(len(labels), -1)))
+    test = TestSet(labels, names, none, np.full(len(labels), -1))
+    evaluate_embeddings(digits.get_config().evaluation, rows, test)
 
 def peak(measure):
     measure(*case(1000))

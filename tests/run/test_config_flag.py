@@ -1,6 +1,6 @@
 """The flag `--config`: which file it names, how a file that fails is reported, which fields can be set."""
 
-import inspect
+import re
 import shlex
 
 import pytest
@@ -8,7 +8,8 @@ import pytest
 from tests import bad_inputs
 from tfrank.common.checks import InputError
 from tfrank.configs import default, digits, sop
-from tfrank.run.config_flag import PACKAGE, found, load, set_fields
+from tfrank.configs.fields import fields_of
+from tfrank.run.config_flag import PACKAGE, found, load, with_fields
 
 
 def test_a_config_of_tfrank_is_found_from_any_folder(tmp_path, monkeypatch):
@@ -34,8 +35,8 @@ def test_what_follows_the_colon_is_given_to_get_config(tmp_path):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("none", "none.py has no function .* that returns a ConfigDict"),
-        ("no_function", "no_function.py has no function .* that returns a ConfigDict"),
+        ("none", "none.py has no function .* that returns a config"),
+        ("no_function", "no_function.py has no function .* that returns a config"),
         (
             "cut_off",
             r"cut_off.py cannot be loaded: SyntaxError: .* \(cut_off.py, line 1\)",
@@ -54,25 +55,20 @@ def test_a_config_that_fails_is_reported_with_its_line_and_its_error(tmp_path, n
 def test_fields_are_set_with_their_types():
     config = digits.get_config()
     words = ["--config.train.steps=7", "--config.seed", "3", "--noconfig.train.tf32"]
-    set_fields(config, ["program", *words, "--config.data.train=8", "--config.data.train=9"])
+    config = with_fields(config, ["program", *words, "--config.data.train=8", "--config.data.train=9"])
     assert (config.train.steps, config.seed, config.train.tf32) == (7, 3, False)
     assert config.data.train == (8, 9)
 
 
 def test_the_examples_in_the_default_config_set_tuples_and_entries_of_dicts():
-    source = inspect.getsource(default.get_config)
-    examples = [
-        argument
-        for line in source.splitlines()
-        if "--config.train.no_decay=" in line or "--config.train.learning_rate_multipliers" in line
-        for argument in shlex.split(line.strip().removeprefix("# ").removeprefix("flag for several: "))
-    ]
+    meanings = " ".join(field.declaration.meaning for field in fields_of(default.get_config().train))
+    examples = shlex.split(" ".join(re.findall(r"--config\.train\.(?:\w|\.)+=(?:'.*?'|\w+)", meanings)))
     assert len(examples) == 4
     config = default.get_config()
-    set_fields(config, ["program", *(e for e in examples if "{" not in e)])
+    config = with_fields(config, ["program", *(e for e in examples if "{" not in e)])
     assert config.train.no_decay == ("bias", "gamma")
     assert config.train.learning_rate_multipliers.to_dict() == {"embedding": 10}
-    set_fields(config, ["program", *(e for e in examples if "{" in e)])
+    config = with_fields(config, ["program", *(e for e in examples if "{" in e)])
     assert config.train.learning_rate_multipliers.to_dict() == {"embedding": 10, "embedding/bias": 20}
 
 
@@ -95,4 +91,4 @@ def test_the_examples_in_the_default_config_set_tuples_and_entries_of_dicts():
 )
 def test_what_is_no_field_is_refused(argument, words):
     with pytest.raises(InputError, match=words):
-        set_fields(sop.get_config(), ["program", argument])
+        with_fields(sop.get_config(), ["program", argument])

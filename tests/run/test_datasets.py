@@ -15,6 +15,7 @@ from tests.command_lines import run
 from tests.data.prepare import picture, write_images
 from tfrank.common.checks import InputError
 from tfrank.configs import default, digits
+from tfrank.configs.sections.data import SAMPLERS
 from tfrank.data.prepare.builder import prepare
 from tfrank.data.records import RecordReader
 from tfrank.data.sources import SOURCES
@@ -44,8 +45,8 @@ def config():
 
 
 def build(config, tmp_path):
-    settings.check_ranges(config)
-    return datasets.build_data(config, str(tmp_path / "run"))
+    settings.check_fields(config)
+    return datasets.build_data(config.data, str(tmp_path / "run"), seed=config.seed)
 
 
 def test_records_prepared_before_are_used_where_they_are(config, records, tmp_path):
@@ -61,7 +62,8 @@ def test_a_source_is_prepared_into_the_workdir(config, images, records, tmp_path
     assert all(shard.startswith(str(tmp_path)) for shard in data.train.shards)
     config.data.records = records
     assert (
-        datasets.build_data(config, str(tmp_path / "other")).train.fingerprint() == data.train.fingerprint()
+        datasets.build_data(config.data, str(tmp_path / "other"), seed=config.seed).train.fingerprint()
+        == data.train.fingerprint()
     )
 
 
@@ -203,14 +205,14 @@ def test_a_handful_of_own_images_can_be_measured_and_an_impossible_k_is_refused(
     config.data.update(records=str(tmp_path / "records"), train=(train,), test=(test,))
     data = build(config, tmp_path)
     test_set = evaluation_results.test_set_of(data.test, data.relevance)
-    evaluation_results.check_evaluation(config, test_set)
+    evaluation_results.check_evaluation(config.evaluation, test_set)
     others = len(data.test) - 1
     assert others in (9, 10)
     config.evaluation.recall_at = (1, others)
-    evaluation_results.check_evaluation(config, test_set)
+    evaluation_results.check_evaluation(config.evaluation, test_set)
     config.evaluation.recall_at = (1, others + 1)
     with pytest.raises(InputError, match=rf"K={others + 1} is too large: .* against {others} images"):
-        evaluation_results.check_evaluation(config, test_set)
+        evaluation_results.check_evaluation(config.evaluation, test_set)
 
 
 @pytest.mark.parametrize("name", ["digits", "omniglot", "own_images", "own_records"])
@@ -226,10 +228,10 @@ def test_records_in_the_workdir_that_are_divided_in_another_way_are_not_measured
     with pytest.raises(
         InputError, match=r"has records of digits with \{'train': \[0\], 'test': \[8, 9\]\}, not"
     ):
-        datasets.build_test_set(config, str(tmp_path / "run"))
+        datasets.build_test_set(config.data, str(tmp_path / "run"))
     config.data.update(name="cub", test=("test",))
     with pytest.raises(InputError, match=r"has records of digits .*, not of cub"):
-        datasets.build_test_set(config, str(tmp_path / "run"))
+        datasets.build_test_set(config.data, str(tmp_path / "run"))
 
 
 def test_named_records_that_are_divided_in_another_way_are_not_measured(tmp_path):
@@ -237,13 +239,13 @@ def test_named_records_that_are_divided_in_another_way_are_not_measured(tmp_path
     config.data.update(train=(0,), test=(8, 9))
     build(config, tmp_path)
     config.data.records = str(tmp_path / "run" / "records")
-    assert len(datasets.build_test_set(config, str(tmp_path / "other"))[0])
+    assert len(datasets.build_test_set(config.data, str(tmp_path / "other"))[0])
     config.data.test = (7,)
     with pytest.raises(InputError, match="has records of digits with"):
-        datasets.build_test_set(config, str(tmp_path / "other"))
+        datasets.build_test_set(config.data, str(tmp_path / "other"))
     config.data.update(test=(8,), test_records=config.data.records)
     with pytest.raises(InputError, match="has no records of a split 8"):
-        datasets.build_test_set(config, str(tmp_path / "other"))
+        datasets.build_test_set(config.data, str(tmp_path / "other"))
 
 
 @pytest.mark.parametrize("classes", [1, 2])
@@ -254,7 +256,7 @@ def test_a_validation_part_that_cannot_be_measured_is_refused_before_training(tm
     labels = [0, 0, 1, 1, 2, 2, 3, 3, 4] if classes == 1 else [0, 0, 1, 2, 3, 4, 5, 6, 6]
     lines = [f"{n}.png,{label},{'test' if n > 5 else 'train'}" for n, label in enumerate(labels)]
     (tmp_path / "x.csv").write_text("\n".join(["path,label,split", *lines]))
-    config = settings.resolved(importlib.import_module("configs.own_images").get_config())
+    config = settings.resolved(importlib.import_module("tfrank.configs.own_images").get_config())
     config.data.update(name="csv", source=str(tmp_path / "x.csv"), validation_classes=classes)
     with pytest.raises(InputError, match=rf"The validation part has \d+ images? of {classes} class"):
         build(config, tmp_path)
@@ -274,16 +276,16 @@ def test_a_validation_part_that_cannot_be_measured_is_refused_before_training(tm
 )
 def test_a_test_set_has_a_name_for_a_path(config, test, test_records, name):
     config.data.update(test=test, test_records=test_records)
-    assert datasets.test_name(config) == name
+    assert datasets.test_name(config.data) == name
 
 
 def first_batch(config, index):
-    batches, _ = datasets.build_batches(config, index, stop=1)
+    batches, _ = datasets.build_batches(config.data, index, stop=1, seed=config.seed)
     (batch,) = batches(0).as_numpy_iterator()
     return batch
 
 
-@pytest.mark.parametrize("sampler", settings.SAMPLERS)
+@pytest.mark.parametrize("sampler", SAMPLERS)
 def test_each_sampler_of_the_config_is_built(config, records, tmp_path, sampler):
     config.data.update(records=records, sampler=sampler, classes_per_batch=4, examples_per_class=3)
     index = build(config, tmp_path).train
@@ -303,7 +305,9 @@ def test_records_made_elsewhere_give_the_batches_of_prepared_ones(config, record
     config.data.records = records
     wanted = first_batch(config, build(config, tmp_path).train)
     config.data.update(name="tfrecords", records=str(tmp_path), train=("train-*",), test=("test-*",))
-    got = first_batch(config, datasets.build_data(config, str(tmp_path / "foreign")).train)
+    got = first_batch(
+        config, datasets.build_data(config.data, str(tmp_path / "foreign"), seed=config.seed).train
+    )
     for name, values in wanted.items():
         np.testing.assert_array_equal(got[name], values)
 
@@ -312,7 +316,7 @@ def test_labels_in_both_parts_of_foreign_records_are_noted(config, records, tmp_
     config.data.update(
         name="tfrecords", records=records, train=("train-*",), test=("t*-00000-of-00004.tfrecord",)
     )
-    datasets.build_data(config, str(tmp_path / "foreign"))
+    datasets.build_data(config.data, str(tmp_path / "foreign"), seed=config.seed)
     assert "6 labels are both in train and in test" in capsys.readouterr().out
 
 
@@ -324,10 +328,10 @@ def test_embedding_again_and_again_keeps_no_file_open(config, records, tmp_path)
     config.data.records = records
     index = build(config, tmp_path).test
     flat = lambda images: tf.reshape(images, [len(images), -1])  # noqa: E731
-    inference.embed_all(config, flat, index)
+    inference.embed_all(config.data, config.evaluation, flat, index)
     before = open_files()
     for _ in range(3):
-        inference.embed_all(config, flat, index)
+        inference.embed_all(config.data, config.evaluation, flat, index)
     assert open_files() <= before
 
 

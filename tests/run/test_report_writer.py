@@ -69,8 +69,9 @@ def graded(index):
 def write(folder, test, index, *, quality=1.0, search="exact", compare_with="", more=None, **options):
     """An evaluation in a folder: its results, what it has written, and the page."""
     config = config_of(**options)
-    results = evaluate_embeddings(config, rows_of(quality)[: len(test.labels)], test, search=search)
-    facts = about(config, test, model="a <model>", search=search)
+    rows = rows_of(quality)[: len(test.labels)]
+    results = evaluate_embeddings(config.evaluation, rows, test, search=search)
+    facts = about(config.evaluation, test, model="a <model>", search=search)
     paths = write_evaluation(
         *(str(folder), config, results, index),
         about=facts,
@@ -153,7 +154,9 @@ def set_of_six(labels=SIX):
 
 
 def results_of(test, quality, **options):
-    return evaluate_embeddings(config_of(**options), rows_of(quality, test.labels), test).without_embeddings()
+    return evaluate_embeddings(
+        config_of(**options).evaluation, rows_of(quality, test.labels), test
+    ).without_embeddings()
 
 
 def write_six(folder, test=None, *, baselines=(), **options):
@@ -162,10 +165,10 @@ def write_six(folder, test=None, *, baselines=(), **options):
     embeddings = np.random.default_rng(7).normal(size=[len(test.labels), 8]).astype(np.float32)
     embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
     config = config_of(baselines=True, **options)
-    results = evaluate_embeddings(config, embeddings, test)
+    results = evaluate_embeddings(config.evaluation, embeddings, test)
     write_evaluation(
         *(str(folder), config, results, None),
-        about=about(config, test, model="a model", search="exact"),
+        about=about(config.evaluation, test, model="a model", search="exact"),
         title="The title",
         baselines=dict(baselines),
     )
@@ -289,7 +292,7 @@ def test_photos_are_whole_in_their_own_proportions_with_the_names_of_their_files
     for region, size in (("image", (300, 200)), ("box", (150, 200))):
         config = config_of()
         config.data.region = region
-        results = evaluate_embeddings(config, rows_of(1.0, index.label), set_of(index, None))
+        results = evaluate_embeddings(config.evaluation, rows_of(1.0, index.label), set_of(index, None))
         write_evaluation(str(tmp_path / region), config, results, index, about={}, title="Photos")
         page = (tmp_path / region / "report.html").read_text()
         encoded = re.findall('base64,(.*?)"', page)
@@ -388,7 +391,7 @@ def test_pairs_of_templates_are_numbers_without_queries_also_beside_baselines(tm
     assert load_metrics(str(tmp_path / "out" / "baselines" / "start"))["rankings"]["template_pairs"] == row
     with pytest.raises(InputError, match=r"pairs of templates have no queries\. Leave out --compare_with"):
         comparison.earlier_rankings(
-            str(tmp_path / "start"), str(tmp_path / "out"), ranking_setups(config_of(), test)
+            str(tmp_path / "start"), str(tmp_path / "out"), ranking_setups(config_of().evaluation, test)
         )
 
 

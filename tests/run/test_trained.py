@@ -257,7 +257,7 @@ def test_embeddings_are_made_anew_where_what_they_depend_on_changed(run, index, 
 
     def with_field(group, name, value):
         other = small_config()
-        other[group][name] = value
+        setattr(getattr(other, group), name, value)
         return dataclasses.replace(model, config=other)
 
     assert images_embedded(model, index) == 11 and counts == [4, 4, 3]
@@ -346,7 +346,9 @@ def test_what_is_exported_is_what_is_measured(any_size_run, index, tmp_path, sca
     features = [tf.train.Example.FromString(record).features.feature for record in records]
     encoded = [one["image/encoded"].bytes_list.value[0] for one in features]
     np.save(tmp_path / "encoded.npy", encoded)
-    np.save(tmp_path / "images.npy", np.float32([build_loader(model.config).serve(one) for one in encoded]))
+    np.save(
+        tmp_path / "images.npy", np.float32([build_loader(model.config.data).serve(one) for one in encoded])
+    )
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     subprocess.run([sys.executable, "-c", USER], cwd=tmp_path, env=environment, check=True)
     for name in ("of_images", "of_bytes"):
@@ -364,9 +366,9 @@ def test_a_model_of_one_size_is_not_exported_at_other_scales(run, tmp_path):
     with pytest.raises(
         InputError, match=r"of images of \(8, 8\) pixels cannot be exported at scales \(1, 0.5\)"
     ):
-        inference.export(config, model, str(tmp_path / "model"), scales=[1, 0.5])
+        inference.export(config.data, config.evaluation, model, str(tmp_path / "model"), scales=[1, 0.5])
     assert not os.listdir(tmp_path)
-    inference.export(config, model, str(tmp_path / "model"), scales=[1])
+    inference.export(config.data, config.evaluation, model, str(tmp_path / "model"), scales=[1])
 
 
 def test_a_saved_model_of_images_of_another_size_is_refused(run):
@@ -383,17 +385,17 @@ def test_a_saved_model_of_images_of_another_size_is_refused(run):
 )
 def test_what_an_exported_model_does_itself_is_not_done_twice(tmp_path, field, value, nothing):
     config = small_config()
-    config.evaluation[field] = value
+    setattr(config.evaluation, field, value)
     contents = {"whitening": 0.0, "scales": [1.0]} | {field: list(value) if field == "scales" else value}
     (tmp_path / "tfrank.json").write_text(json.dumps(contents))
     with pytest.raises(InputError, match=f"done twice. Set config.evaluation.{field} to {nothing}"):
-        trained.check_contents(str(tmp_path), config)
-    trained.check_contents(str(tmp_path), small_config())
+        trained.check_contents(str(tmp_path), config.evaluation)
+    trained.check_contents(str(tmp_path), small_config().evaluation)
     (tmp_path / "tfrank.json").write_text("{")
     with pytest.raises(InputError, match=r"tfrank\.json is damaged"):
-        trained.check_contents(str(tmp_path), config)
+        trained.check_contents(str(tmp_path), config.evaluation)
     (tmp_path / "tfrank.json").unlink()
-    trained.check_contents(str(tmp_path), config)
+    trained.check_contents(str(tmp_path), config.evaluation)
 
 
 def saved_module(folder, function):

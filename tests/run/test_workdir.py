@@ -53,12 +53,12 @@ def test_a_field_that_the_saved_config_lacks_was_added_later_and_had_its_default
     del saved["train"]["layer_decay"], saved["model"]["drop_path"]
     (tmp_path / "config.json").write_text(json.dumps(saved))
     check_config_of(str(tmp_path), config)
-    workdir.check_model_of(str(tmp_path), config)
+    workdir.check_model_of(str(tmp_path), config.model)
     config.train.layer_decay, config.model.drop_path = 0.5, 0.1
     with pytest.raises(InputError, match=r"train\.layer_decay: 1\.0 before, 0\.5 now"):
         check_config_of(str(tmp_path), config)
     with pytest.raises(InputError, match=r"model\.drop_path: 0\.0 before, 0\.1 now"):
-        workdir.check_model_of(str(tmp_path), config)
+        workdir.check_model_of(str(tmp_path), config.model)
 
 
 def test_a_resume_may_change_how_long_it_goes_on_and_how_it_is_measured(tmp_path):
@@ -109,14 +109,14 @@ def test_a_folder_of_any_other_name_is_not(tmp_path, name):
 def test_a_model_is_evaluated_by_any_config_of_the_same_model(tmp_path):
     config = digits.get_config()
     with pytest.raises(InputError, match=r"There is no run in .* --saved_model or --embeddings"):
-        check_model_of(str(tmp_path), config)
+        check_model_of(str(tmp_path), config.model)
     check_config_of(str(tmp_path), config)
     config.train.learning_rate, config.data.test, config.loss.alpha = 9.0, (7,), 1.0
     config.evaluation.rerank = True
-    check_model_of(str(tmp_path), config)
+    check_model_of(str(tmp_path), config.model)
     config.model.embedding_dim = 7
     with pytest.raises(InputError, match=r"another config \(model\.embedding_dim: 256 before, 7 now\)"):
-        check_model_of(str(tmp_path), config)
+        check_model_of(str(tmp_path), config.model)
 
 
 def test_machines_of_a_run_agree_on_everything_but_paths(tmp_path):
@@ -135,7 +135,7 @@ def test_machines_of_a_run_agree_on_everything_but_paths(tmp_path):
 def test_a_damaged_config_is_said(tmp_path, content):
     (tmp_path / "config.json").write_text(content)
     with pytest.raises(InputError, match=r"config\.json is damaged .*Choose another --workdir"):
-        check_model_of(str(tmp_path), digits.get_config())
+        check_model_of(str(tmp_path), digits.get_config().model)
 
 
 def test_records_that_changed_stop_a_run(tmp_path):

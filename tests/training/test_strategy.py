@@ -37,7 +37,7 @@ def train(strategy_name, loss, folder):
     config.data.update(train=(0, 1), test=(8, 9), image_size=8, classes_per_batch=6, max_shift=1)
     config.model.update(filters=8, embedding_dim=8)
     config.train.update(strategy=strategy_name, optimizer="sgd", checkpoint_every=STEPS, log_every=2)
-    strategy = experiment.build_strategy(config)
+    strategy = experiment.build_strategy(config.train, config.data.batch_size)
     assert strategy.num_replicas_in_sync == (DEVICES if strategy_name == "mirrored" else 1)
     plain, experiment.build_model = experiment.build_model, lambda *args, **size: frozen(plain(*args, **size))
     weights = {}
@@ -45,7 +45,7 @@ def train(strategy_name, loss, folder):
         keras.utils.clear_session()  # So that variables get the same names again.
         config.train.micro_batch_size = micro_batch_size
         workdir = os.path.join(folder, f"{strategy_name}_{micro_batch_size}")
-        data = datasets.build_data(config, workdir)
+        data = datasets.build_data(config.data, workdir, seed=config.seed)
         training = experiment.build_training(config, workdir, strategy, STEPS, data.train)
         variables = training.model.trainable_variables
         weights |= {f"{micro_batch_size}/before/{v.path}": v.numpy() for v in variables}

@@ -6,7 +6,7 @@
 defaults. Fields that no longer exist are ignored.
 """
 
-from ml_collections import ConfigDict
+import dataclasses
 
 from tfrank.common import json_files
 from tfrank.common.checks import InputError
@@ -32,12 +32,11 @@ def get_config(path: str = ""):
     return config
 
 
-def _update(config, saved):
-    """Copies the saved values into the config. A tuple field turns a saved list into a tuple."""
+def _update(section, saved):
+    """Copies the saved values into a section."""
+    known = {field.name for field in dataclasses.fields(section)}
     for name, value in saved.items():
-        if name not in config and config.is_locked:
-            continue
-        if isinstance(config.get(name), ConfigDict) and config[name].is_locked:
-            _update(config[name], value)
-        else:
-            config[name] = value
+        if name in known and dataclasses.is_dataclass(inner := getattr(section, name)):
+            _update(inner, value)
+        elif name in known:
+            setattr(section, name, value)

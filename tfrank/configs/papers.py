@@ -13,8 +13,6 @@ looks for the file in the current folder, or at --config.model.weights=PATH, and
 
 from collections.abc import Mapping, Sequence
 
-from ml_collections import ConfigDict
-
 from tfrank.configs import default
 
 
@@ -28,7 +26,7 @@ def get_config(loss: str = ""):
     return config
 
 
-def publish(config: ConfigDict, rows: Mapping[str, Sequence[float]], metrics: Sequence[str] = ()) -> None:
+def publish(config: default.Config, rows: Mapping[str, Sequence[float]], metrics: Sequence[str] = ()) -> None:
     """Adds rows of a paper's table to the report, beside our results.
 
     Args:

@@ -14,6 +14,7 @@ from tfrank.common.checks import InputError
 from tfrank.data.images import ImageLoader, shift_images
 from tfrank.data.records import RecordReader
 from tfrank.data.samplers import Sampler
+from tfrank.data.vectors import VectorLoader
 
 AUTOTUNE = tf.data.AUTOTUNE
 # Largest batch in which each place has its own random numbers at each step.
@@ -25,7 +26,7 @@ _SEARCHED = 20_000
 def train_batches(
     reader: RecordReader,
     sampler: Sampler,
-    loader: ImageLoader,
+    loader: ImageLoader | VectorLoader,
     *,
     max_shift: int = 0,
     start: int = 0,
@@ -73,7 +74,9 @@ def train_batches(
     return batches.prefetch(2)
 
 
-def evaluation_batches(reader: RecordReader, loader: ImageLoader, *, batch_size: int) -> tf.data.Dataset:
+def evaluation_batches(
+    reader: RecordReader, loader: ImageLoader | VectorLoader, *, batch_size: int
+) -> tf.data.Dataset:
     """Returns every record once, in order; the last batch may be smaller. Elements are as in `train_batches`.
 
     At full size each image is a batch of its own.
@@ -89,7 +92,13 @@ def evaluation_batches(reader: RecordReader, loader: ImageLoader, *, batch_size:
 
 
 def augmented_passes(
-    reader: RecordReader, loader: ImageLoader, *, passes: int, seed: int, batch_size: int, start: int = 0
+    reader: RecordReader,
+    loader: ImageLoader | VectorLoader,
+    *,
+    passes: int,
+    seed: int,
+    batch_size: int,
+    start: int = 0,
 ) -> tf.data.Dataset:
     """Returns `passes` passes over all records, in order, from image number `start` of the whole sequence on.
 
@@ -116,7 +125,7 @@ def augmented_passes(
     return images.batch(batch_size).prefetch(2)
 
 
-def check_batch(reader: RecordReader, numbers: np.ndarray, loader: ImageLoader) -> None:
+def check_batch(reader: RecordReader, numbers: np.ndarray, loader: ImageLoader | VectorLoader) -> None:
     """Reads and decodes records one by one; raises InputError that names the first one that fails.
 
     Call it when a pipeline has failed: TensorFlow's own message does not name the image.
@@ -134,7 +143,9 @@ def check_batch(reader: RecordReader, numbers: np.ndarray, loader: ImageLoader) 
             ) from None
 
 
-def naming_bad_images(reader: RecordReader, batches: tf.data.Dataset, loader: ImageLoader) -> Iterator[dict]:
+def naming_bad_images(
+    reader: RecordReader, batches: tf.data.Dataset, loader: ImageLoader | VectorLoader
+) -> Iterator[dict]:
     """Yields the batches of `evaluation_batches`; raises InputError that names a damaged record or image."""
     done = 0
     try:

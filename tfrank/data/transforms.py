@@ -56,7 +56,7 @@ class Transform:
     crop_area: tuple[float, float] = (0.5, 1.0)
     crop_ratio: tuple[float, float] = (0.75, 4 / 3)
     flip: float = 0.0
-    color_jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    color_jitter: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
     rotation: float = 0.0
     scale: tuple[float, float] = (1.0, 1.0)
 

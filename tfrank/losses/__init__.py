@@ -1,5 +1,6 @@
 """Ranking losses. A row in `LOSSES` makes a loss available by name and includes it in the tests."""
 
+import inspect
 from typing import Any
 
 from tfrank.common import checks
@@ -51,6 +52,22 @@ LOSSES: dict[str, type[RankingLoss]] = {
     "margin": MarginLoss,
     "histogram": HistogramLoss,
 }
+
+NAMES = (*LOSSES, *PROXY_LOSSES, *ADDONS)
+# Arguments of constructors that are no hyper-parameters: what Keras' losses take, and what the data says.
+_OTHERS = ("labels", "categories", "reduction", "ignore_label", "name")
+
+
+def hyper_parameters(name: str) -> dict[str, Any]:
+    """Returns the hyper-parameters of the loss with this name, with the defaults of its constructor.
+
+    >>> hyper_parameters("smooth_ap")
+    {'temperature': 0.01, 'include_self': False}
+    """
+    if name in ADDONS:
+        return dict(ADDONS[name].defaults)
+    signature = inspect.signature((LOSSES | PROXY_LOSSES)[name])
+    return {key: one.default for key, one in signature.parameters.items() if key not in _OTHERS}
 
 
 def get(name: str, **hyper_parameters: Any) -> RankingLoss | ProxyLoss | AddonsLoss:

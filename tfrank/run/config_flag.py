@@ -1,12 +1,13 @@
 """The flag `--config`: loads a config file, sets its fields from the command line, shows them by `--help`."""
 
+import dataclasses
 import functools
 import importlib.machinery
-import importlib.util
-import inspect
 import os
 import sys
+import textwrap
 import traceback
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,16 +18,16 @@ from tfrank.common import commands
 from tfrank.common.checks import InputError, did_you_mean
 from tfrank.common.commands import HELP, flag_errors, parse_flags, usage
 from tfrank.configs import default
+from tfrank.configs.default import Config
 from tfrank.run import config_help
 
-# Characters that are shown of the beginning and of the end of a long error. That of ml_collections for an
-# unknown field begins with the field, has all others with their values, and ends with a suggestion.
-SHOWN = 150
+# Characters that are shown of a long error.
+SHOWN = 300
 # The folder that tfrank's own configs are below.
 PACKAGE = os.path.dirname(os.path.dirname(default.__file__))
 
 
-def run(main: Callable[[ConfigDict], Any], default_config: Callable[[], str]) -> None:
+def run(main: Callable[[Config], Any], default_config: Callable[[], str]) -> None:
     """Runs a command that has the flag `--config`; see `commands.run`.
 
     Args:
@@ -50,8 +51,7 @@ def _parse(default_config, program, argv):
     if HELP & set(argv):
         _print_help(path, config, program)
         sys.exit(0)
-    set_fields(config, rest)
-    return config
+    return with_fields(config, rest)
 
 
 def found(path: str) -> str:
@@ -64,7 +64,7 @@ def found(path: str) -> str:
     return own if is_own else path
 
 
-def load(path: str) -> ConfigDict:
+def load(path: str) -> Config:
     """Loads the config at a path, `FILE.py` or `FILE.py:LOSS`: returns the result of its `get_config`.
 
     Raises:
@@ -74,7 +74,8 @@ def load(path: str) -> ConfigDict:
     if not os.path.isfile(file):
         raise InputError(f"There is no config file {file!r}. Give one, as in --config=configs/digits.py")
     loader = importlib.machinery.SourceFileLoader("config_file", file)
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    module = types.ModuleType(loader.name)
+    module.__file__ = file
     # The file is the user's own code, which can raise any error.
     try:
         loader.exec_module(module)
@@ -84,22 +85,20 @@ def load(path: str) -> ConfigDict:
     except Exception as error:
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
         where = f"line {lines[-1]}, " if lines else ""
-        words = " ".join(str(error).split())
-        if len(words) > 2 * SHOWN:
-            words = f"{words[:SHOWN]} ... {words[-SHOWN:]}"
+        words = textwrap.shorten(str(error), SHOWN, placeholder=" ...")
         raise InputError(
             f"The config {_shown(path)} cannot be loaded: {where}{type(error).__name__}: {words}"
         ) from None
-    if not isinstance(config, ConfigDict):
+    if not isinstance(config, Config):
         raise InputError(
-            f"The config {_shown(path)} has no function get_config(loss) that returns a ConfigDict. See"
+            f"The config {_shown(path)} has no function get_config(loss) that returns a config. See"
             " tfrank.configs.digits for an example."
         )
     return config
 
 
-def set_fields(config: ConfigDict, argv: Sequence[str]) -> None:
-    """Sets fields of a config from a command line, the name of the program and `--config.field=value`.
+def with_fields(config: Config, argv: Sequence[str]) -> Config:
+    """Returns a config with fields from a command line, the name of the program and `--config.field=value`.
 
     Raises:
         InputError: an argument is none of these, there is no such field, or the value has another type.
@@ -111,30 +110,33 @@ def set_fields(config: ConfigDict, argv: Sequence[str]) -> None:
     fields = flags.FlagValues()
     fields.set_gnu_getopt()
     # Reads from the command line which fields to define flags for. `_check_field` has refused new ones.
-    define = functools.partial(config_flags.DEFINE_config_dict, lock_config=False, accept_new_attributes=True)
+    define = functools.partial(config_flags.DEFINE_config_dataclass, accept_new_attributes=True)
     with flag_errors(fields):
-        define("config", config, flag_values=fields, sys_argv=list(argv))
+        changed = define("config", config, flag_values=fields, sys_argv=list(argv))
     parse_flags(list(argv), fields)
+    return changed.value
 
 
 def _check_field(config, field):
-    """Raises InputError if a config has no such field. A group that is not locked may get new ones."""
+    """Raises InputError if a config has no such field. A dict may get any entry."""
     done, node = "config", config
     for name in field.split("."):
-        if not isinstance(node, ConfigDict):
-            raise InputError(f"`{done}` is one value and has no fields. Write --{done}=VALUE")
-        if name not in node and not node.is_locked:
+        known = sorted(one.name for one in dataclasses.fields(node)) if dataclasses.is_dataclass(node) else []
+        if isinstance(node, ConfigDict):
             if not name.isidentifier():
                 quoted = f"--{done}='{{\"{name}\": VALUE}}'"
                 raise InputError(f"`{name}` is no Python name. Write it in quotes: {quoted}")
-        elif name not in node:
-            known = list(node.keys())
-            of = f"loss {node.name!r}" if done == "config.loss" and "name" in known else done
+        elif not known:
+            raise InputError(f"`{done}` is one value and has no fields. Write --{done}=VALUE")
+        elif name not in known:
+            of = f"loss {node.name!r}" if done == "config.loss" else done
             raise InputError(
                 f"Unknown config field `config.{field}`.{did_you_mean(name, known)}"
                 f" The fields of {of} are: {', '.join(known)}."
             )
-        done, node = f"{done}.{name}", node.get(name)
+        done, node = f"{done}.{name}", getattr(node, name, None)
+    if dataclasses.is_dataclass(node):
+        raise InputError(f"`{done}` has fields of its own. Write --{done}.FIELD=VALUE")
 
 
 def _check_loss(path, argv):
@@ -151,9 +153,9 @@ def _check_loss(path, argv):
 def _print_help(path, config, program):
     """Prints what the command does, its flags, the losses and all fields of the config."""
     print(usage(program))
-    print(f"\n{config_help.losses_text(default.LOSS_RECIPES, _shown(path))}")
+    print(f"\n{config_help.losses_text(_shown(path))}")
     print(f"\nFields of {_shown(path)}, for any of which another value may be given:\n")
-    print(config_help.fields_text(config.to_dict(), inspect.getsource(default.get_config)))
+    print(config_help.fields_text(config))
 
 
 def _file_of(path):
@@ -162,6 +164,7 @@ def _file_of(path):
 
 
 def _shown(path):
-    """Returns the path of a config without the loss, relative if it lies below the current folder."""
-    relative = os.path.relpath(_file_of(path))
+    """Returns the path of a config without the loss; a relative one of tfrank's own and in this folder."""
+    file = os.path.abspath(_file_of(path))
+    relative = os.path.relpath(file, PACKAGE if file.startswith(PACKAGE + os.sep) else None)
     return _file_of(path) if relative.startswith("..") else relative

@@ -1,83 +1,112 @@
-"""Text of a config for `--help`: its losses, and every field with its value and the comment above it."""
+"""The fields of a config in words: for `--help`, and as the page docs/config.md.
 
-import re
+    python -m tfrank.run.config_help > docs/config.md
+
+writes the page anew.
+"""
+
 import textwrap
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-_FIELD = re.compile(r"    config\.([\w.]+) = ")
-_GROUP = re.compile(r"    config\.\w+ = ConfigDict\(\)")
+from ml_collections import ConfigDict
+
+from tfrank import losses
+from tfrank.configs import default
+from tfrank.configs.fields import Declaration, Field, fields_of, written
+
 _WIDTH = 100
 
 
-def losses_text(recipes: Mapping[str, Mapping[str, Any]], path: str) -> str:
-    """Lists the losses that may follow the colon of `--config`, each with its fields and their defaults.
-
-    >>> print(losses_text({"fast_ap": {"num_bins": 10}}, "configs/digits.py"))
-    Losses, after the colon, and their fields: --config=configs/digits.py:fast_ap --config.loss.num_bins=10
-    <BLANKLINE>
-      fast_ap                     num_bins=10
-    """
-    name, fields = next((name, fields) for name, fields in recipes.items() if fields)
-    field = next(f"{key}={_plain(value)}" for key, value in fields.items())
-    example = f"--config={path}:{name} --config.loss.{field}"
+def losses_text(path: str) -> str:
+    """Lists the losses that may follow the colon of `--config`, each with its fields and their defaults."""
+    example = f"--config={path}:fast_ap --config.loss.num_bins=10"
     lines = [f"Losses, after the colon, and their fields: {example}", ""]
-    for name, fields in recipes.items():
-        words = " ".join(f"{key}={_plain(value)}" for key, value in fields.items())
-        lines += textwrap.wrap(f"{name:26}  {words}", _WIDTH, initial_indent="  ", subsequent_indent=" " * 30)
+    for name in losses.NAMES:
+        words = f"{name:26}  {_parameters(name)}".rstrip()
+        lines += textwrap.wrap(words, _WIDTH, initial_indent="  ", subsequent_indent=" " * 30)
     return "\n".join(lines)
 
 
-def fields_text(config: Mapping[str, Any], source: str) -> str:
-    """Lists the fields of a config as flags with their values, each below the comment in the source code.
-
-    Args:
-        config: fields and their values; groups are mappings.
-        source: code with lines `    config.group.field = ...`, each below a comment, which may cover several
-            fields. Fields that the code does not set are left out.
-
-    >>> print(fields_text({"data": {"size": (8, 9)}}, "    # Pixels.\\n    config.data.size = (28,)"))
-    # Pixels.
-    --config.data.size=8,9
-    >>> print(fields_text({"data": {"test": ("a", "b"), "top": {}}}, "    config.data.test = ()"))
-    --config.data.test=a
-    --config.data.test=b
-    """
-    blocks, comment = [], []
-    for line in source.splitlines():
-        if line.startswith("    # "):
-            comment.append(line.removeprefix("    # "))
-        elif (field := _FIELD.match(line)) and not _GROUP.match(line):
-            words = " ".join(comment)
+def fields_text(config: default.Config) -> str:
+    """Lists the fields of a config as flags with their values, each below what it means."""
+    blocks: list[str] = []
+    section = ""
+    for field in fields_of(config):
+        group = field.path.rpartition(".")[0]
+        if group != section:
+            blocks, section = [*blocks, ""], group
+        if words := _said(field.declaration):
             blocks += textwrap.wrap(words, _WIDTH, initial_indent="# ", subsequent_indent="# ")
-            blocks += _flags(f"config.{field[1]}", _value_of(config, field[1]))
-            comment = []
-        elif not line.strip():
-            blocks, comment = [*blocks, ""], []
+        blocks += _flags(field)
     return "\n".join(blocks).strip()
 
 
-def _value_of(config, field):
-    for name in field.split("."):
-        config = config[name]
-    return config
+def page() -> str:
+    """Returns the page of all fields, as Markdown."""
+    lines = [
+        "# Fields of a config",
+        "",
+        "A run is defined by the fields below, which a config file sets and the command line may change:",
+        "`--config.train.steps=100`. Each is declared once, in `tfrank/configs/sections`, and this page is",
+        "made from there by `python -m tfrank.run.config_help`. A resumed run may change the fields marked",
+        "with ↻.",
+    ]
+    section = None
+    for field in fields_of(default.get_config()):
+        group, _, name = field.path.rpartition(".")
+        if group in ("loss", "data.features"):
+            continue
+        if group != section:
+            section = group
+            title = f"config.{group}" if group else "config"
+            lines += ["", f"## `{title}`", "", "| field | default | meaning |", "|---|---|---|"]
+        mark = " ↻" if field.declaration.may_change or field.declaration.path else ""
+        default_value = f"`{written(field.value)}`" if field.value != "" else ""
+        meaning = _said(field.declaration).replace("|", "\\|")
+        lines.append(f"| `{name}`{mark} | {default_value} | {meaning} |")
+    lines += [
+        "",
+        "## `config.loss`",
+        "",
+        "The loss follows the colon of `--config`, as in `--config=configs/digits.py:smooth_ap`. Its fields",
+        "are the hyper-parameters of its class, with these defaults; [losses.md](losses.md) explains them.",
+        "",
+        "| loss | fields |",
+        "|---|---|",
+        *(f"| `{name}` | {_parameters(name)} |" for name in losses.NAMES),
+        "",
+        "`warmup_steps=-1` of `pnp` leaves it open: half of the run from random weights, else 0.",
+    ]
+    return "\n".join(lines)
 
 
-def _flags(name, value) -> Iterator[str]:
-    if isinstance(value, Mapping) and not all(map(str.isidentifier, value)):
+def _parameters(name):
+    return " ".join(f"{key}={written(value)}" for key, value in losses.hyper_parameters(name).items())
+
+
+def _said(declaration: Declaration) -> str:
+    """Returns what is declared of a field as sentences."""
+    named = all(f'"{choice}"' in declaration.meaning for choice in declaration.choices)
+    allowed = "" if declaration.choices and named else declaration.allowed()
+    added = "; ".join(filter(None, [allowed, declaration.followed()]))
+    return f"{declaration.meaning} {added[:1].upper()}{added[1:]}." if added else declaration.meaning
+
+
+def _flags(field: Field) -> Iterator[str]:
+    name, value = f"--config.{field.path}", field.value
+    if isinstance(value, ConfigDict) and not all(map(str.isidentifier, value)):
         # Names that a flag cannot have, as those of published results.
-        yield f"--{name}={{...}}"
-    elif value and isinstance(value, Mapping):
-        for key, of_key in value.items():
-            yield from _flags(f"{name}.{key}", of_key)
+        yield f"{name}={{...}}"
+    elif isinstance(value, ConfigDict) and value:
+        for key, entry in value.items():
+            yield f"{name}.{key}={written(entry)}"
     elif isinstance(value, tuple) and any(isinstance(item, str) for item in value):
         # One flag an item: ml_collections reads texts with commas between them as one text.
         for item in value:
-            yield f"--{name}={item}"
+            yield f"{name}={item}"
     else:
-        yield f"--{name}={_plain(value)}"
+        yield f"{name}={written(value)}"
 
 
-def _plain(value):
-    """Returns a value as it is written on a command line."""
-    return ",".join(map(str, value)) or "()" if isinstance(value, tuple) else str(value)
+if __name__ == "__main__":
+    print(page())

@@ -8,16 +8,18 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from ml_collections import ConfigDict
 
 from tfrank.common import checks, files
 from tfrank.common.checks import InputError
 from tfrank.common.ignore_labels import UNKNOWN
+from tfrank.configs import sections
+from tfrank.configs.fields import OPEN
+from tfrank.configs.sections.data import EMBEDDINGS, FOREIGN, SAMPLERS
 from tfrank.data import pipeline, vectors
 from tfrank.data.images import ImageLoader
 from tfrank.data.index import RecordIndex, concatenate, select
 from tfrank.data.prepare.builder import prepare
-from tfrank.data.prepare.scan import Features, open_foreign_records
+from tfrank.data.prepare.scan import open_foreign_records
 from tfrank.data.record_folder import GROUND_TRUTH, SUMMARY, load_ground_truth, load_summary, open_split
 from tfrank.data.records import RecordReader, encoded_image
 from tfrank.data.relabel import add_label_noise, hold_out, merge_classes
@@ -35,8 +37,6 @@ from tfrank.data.vectors import VectorLoader
 from tfrank.run import settings
 from tfrank.run.workdir import check_records_of
 
-# Name of a data set whose records were made elsewhere, by no source of ours.
-FOREIGN = "tfrecords"
 # Sources whose classes the config divides into train and test.
 DIVIDED_BY_CONFIG = ("digits", "omniglot")
 
@@ -59,20 +59,23 @@ class Data:
     relevance: dict | Templates | None
 
 
-def build_data(config: ConfigDict, workdir: str) -> Data:
-    """Opens the records of the config's data set; writes them to `workdir/records` if it names none."""
+def build_data(data: sections.Data, workdir: str, *, seed: int) -> Data:
+    """Opens the records of a data set; writes them to `workdir/records` if it names none.
+
+    Classes that are held out or merged, and false labels, are drawn by the seed.
+    """
     files.make_folder(workdir)
-    train, (test, relevance) = _open_train(config.data, workdir), build_test_set(config, workdir)
-    _check_boxes(config.data, "region", train, "train")
+    train, (test, relevance) = build_train_set(data, workdir), build_test_set(data, workdir)
+    _check_boxes(data, "region", train, "train")
     if (train.label == UNKNOWN).any():
         raise InputError(
             "The training records have no classes. Give others, --config.data.records=PATH, and those to test"
             " on by --config.data.test_records=PATH."
         )
-    if config.data.name == FOREIGN and not config.data.test_records:
+    if data.name == FOREIGN and not data.test_records:
         _note_common_labels(train, test)
     check_records_of(workdir, {"train": train.fingerprint(), "test": test.fingerprint()})
-    train, validation = _relabelled(config, train)
+    train, validation = _relabelled(data, train, seed)
     for name, index in (("train", train), ("validation", validation), ("test", test)):
         if index:
             classes = f" of {index.num_classes:,} classes" if index.num_classes else ""
@@ -80,10 +83,12 @@ def build_data(config: ConfigDict, workdir: str) -> Data:
     return Data(train, validation, test, relevance)
 
 
-def build_test_set(config: ConfigDict, workdir: str) -> tuple[RecordIndex, dict | Templates | None]:
+def build_test_set(
+    data: sections.Data, workdir: str
+) -> tuple[RecordIndex, dict[str, Any] | Templates | None]:
     """Opens the test records, with their graded relevance or templates if they have any; see `Data`."""
-    test, relevance = _open_test(config.data, workdir)
-    _check_boxes(config.data, "test_region" if config.data.test_region else "region", test, "test")
+    test, relevance = _open_test(data, workdir)
+    _check_boxes(data, "test_region" if data.test_region else "region", test, "test")
     return test, relevance
 
 
@@ -110,7 +115,7 @@ def _check_boxes(data, field, index, use):
     """
     looked_for = (index.role == ROLES.index("")) | (index.role == ROLES.index("query"))
     missing = int((looked_for & ~index.has_box).sum())
-    if data[field] == "box" and missing:
+    if getattr(data, field) == "box" and missing:
         raise InputError(
             f"config.data.{field} is box, and {missing:,} of {int(looked_for.sum()):,} images to {use} on"
             " have no box. Prepare the records anew, from a source with a box for each image; or take whole"
@@ -118,29 +123,24 @@ def _check_boxes(data, field, index, use):
         )
 
 
-def test_name(config: ConfigDict) -> str:
+def test_name(data: sections.Data) -> str:
     """Returns the name of the test set for use in paths.
 
-    >>> test_name(ConfigDict({"data": {"test": ("test_800",), "test_records": "records/vehicle_id"}}))
+    >>> test_name(sections.Data(test=("test_800",), test_records="records/vehicle_id"))
     'vehicle_id_test_800'
     """
-    data = config.data
     splits = [split for split in data.test if isinstance(split, str)] or ["test"]
     names = [os.path.basename(data.test_records.rstrip("/")), *splits]
     return re.sub(r"[^\w-]+", "", "_".join(name for name in names if name)) or "test"
 
 
-def build_train_set(config: ConfigDict, workdir: str) -> RecordIndex:
-    """Opens the training records of the config, before any relabelling."""
-    return _open_train(config.data, workdir)
-
-
-def _open_train(data, workdir):
+def build_train_set(data: sections.Data, workdir: str) -> RecordIndex:
+    """Opens the training records, before any relabelling."""
     if data.name == FOREIGN:
         return _open_foreign(data, data.records, data.train, workdir)
     splits = ("train",) if data.name in DIVIDED_BY_CONFIG else data.train
     folder = _records_folder(data, workdir)
-    return concatenate([open_split(folder, split) for split in splits])
+    return concatenate([open_split(folder, str(split)) for split in splits])
 
 
 def _records_folder(data, workdir):
@@ -179,7 +179,7 @@ def _of_another_source(summary, data, folder):
     if there != here:
         return os.path.exists(there)
     written = os.path.getmtime(os.path.join(folder, SUMMARY))
-    return data.name == settings.EMBEDDINGS and os.path.isfile(here) and os.path.getmtime(here) > written
+    return data.name == EMBEDDINGS and os.path.isfile(here) and os.path.getmtime(here) > written
 
 
 def _prepare(data, folder, options):
@@ -198,13 +198,13 @@ def _open_foreign(data, folder, patterns, workdir):
             "The config names no records. Give the folder of the shards, --config.data.records=PATH."
         )
     for field in ("train", "test"):
-        if not all(isinstance(pattern, str) for pattern in data[field]):
-            raise checks.invalid(
-                f"config.data.{field}", "patterns of shard files, such as train-*", data[field]
-            )
+        found = getattr(data, field)
+        if not all(isinstance(pattern, str) for pattern in found):
+            raise checks.invalid(f"config.data.{field}", "patterns of shard files, such as train-*", found)
     cache = files.make_folder(os.path.join(workdir, "records"))
-    features = Features(**data.features)
-    return open_foreign_records(patterns, folder, features=features, cache=cache, processes=os.cpu_count())
+    return open_foreign_records(
+        patterns, folder, features=data.features, cache=cache, processes=os.cpu_count() or 1
+    )
 
 
 def _note_common_labels(train, test):
@@ -216,11 +216,11 @@ def _note_common_labels(train, test):
         )
 
 
-def _relabelled(config: ConfigDict, train: RecordIndex) -> tuple[RecordIndex, RecordIndex | None]:
+def _relabelled(data: sections.Data, train: RecordIndex, seed: int) -> tuple[RecordIndex, RecordIndex | None]:
     """Returns the training part, with merged classes and label noise if configured, and the held-out part."""
-    data, validation = config.data, None
-    if held_out_classes := settings.held_out_classes(config, train.label):
-        rows, held_out = hold_out(train.label, held_out_classes, seed=config.seed)
+    validation = None
+    if held_out_classes := settings.held_out_classes(data, train.label):
+        rows, held_out = hold_out(train.label, held_out_classes, seed=seed)
         train, validation = select(train, rows), select(train, held_out)
         _, sizes = np.unique(validation.label, return_counts=True)
         if len(sizes) < 2 or sizes.max() < 2:
@@ -232,28 +232,30 @@ def _relabelled(config: ConfigDict, train: RecordIndex) -> tuple[RecordIndex, Re
             )
     labels = train.label
     if data.merge_classes > 1:
-        labels = merge_classes(labels, data.merge_classes, seed=config.seed)
+        labels = merge_classes(labels, data.merge_classes, seed=seed)
         print(f"{train.num_classes:,} training classes merged by {data.merge_classes}")
     if data.label_noise:
-        before, labels = labels, add_label_noise(labels, data.label_noise, seed=config.seed)
+        before, labels = labels, add_label_noise(labels, data.label_noise, seed=seed)
         print(f"{(labels != before).sum():,} of {len(labels):,} training labels are another class's")
     return dataclasses.replace(train, label=labels), validation
 
 
-def with_dim(config: ConfigDict, workdir: str) -> ConfigDict:
-    """Returns the config with the dimensions of the vectors of the test set, if the images are vectors."""
-    if not settings.takes_vectors(config) or config.data.dim != settings.OPEN:
-        return config
-    config = config.copy_and_resolve_references()
-    with RecordReader(build_test_set(config, workdir)[0]) as reader:
-        config.data.dim = len(vectors.decode(encoded_image(reader.read([0])[0])))
-    return config
+def vector_dim(data: sections.Data, workdir: str) -> int:
+    """Returns the dimensions of the vectors of a data set, read from its test set if they are left open."""
+    if not data.of_vectors or data.dim != OPEN:
+        return data.dim
+    with RecordReader(build_test_set(data, workdir)[0]) as reader:
+        return len(vectors.decode(encoded_image(reader.read([0])[0])))
 
 
-def build_loader(config: ConfigDict) -> ImageLoader | VectorLoader:
-    """Builds the loader, which turns a record into the image or the vector that the model sees."""
-    data = config.data
-    if settings.takes_vectors(config):
+def build_loader(data: sections.Data, *, full_size: bool = False) -> ImageLoader | VectorLoader:
+    """Builds the loader, which turns a record into the image or the vector that the model sees.
+
+    Args:
+        data: the fields of the images.
+        full_size: whether tests take images at their own size.
+    """
+    if data.of_vectors:
         return VectorLoader(data.dim, data.features.encoded)
     transform = Transform(
         size=data.image_size,
@@ -272,36 +274,35 @@ def build_loader(config: ConfigDict) -> ImageLoader | VectorLoader:
         test_region=data.test_region or data.region,
         box_margin=data.box_margin,
         box_min_aspect=data.box_min_aspect,
-        full_size=config.evaluation.full_size,
+        full_size=full_size,
         encoded=data.features.encoded,
     )
 
 
-def build_sampler(config: ConfigDict, index: RecordIndex) -> Sampler:
+def build_sampler(data: sections.Data, index: RecordIndex, *, seed: int) -> Sampler:
     """Builds the sampler, which chooses the images of batch t."""
-    data, seed = config.data, config.seed
-    grouped = {
+    grouped: dict[str, Any] = {
         "classes_per_batch": data.classes_per_batch,
         "examples_per_class": data.examples_per_class,
         "short_classes": data.short_classes,
     }
     # The batch size of some samplers is the product of two fields: errors should name both.
     batch = {"batch_size": "classes_per_batch x config.data.examples_per_class"}
-    with checks.as_fields("data", data, **batch):
+    with checks.as_fields("data", data.as_dict(), **batch):
         match data.sampler:
             case "class_balanced":
                 return ClassBalancedSampler(index.label, seed=seed, **grouped)
             case "category_pairs":
                 return CategoryPairsSampler(index.label, index.category, seed=seed, **grouped)
             case "all_classes":
-                return AllClassesSampler(index.label, batch_size=settings.batch_size(config), seed=seed)
+                return AllClassesSampler(index.label, batch_size=data.batch_size, seed=seed)
             case "uniform":
-                return UniformSampler(len(index), batch_size=settings.batch_size(config), seed=seed)
-    raise checks.invalid("config.data.sampler", f"one of {settings.SAMPLERS}", data.sampler)
+                return UniformSampler(len(index), batch_size=data.batch_size, seed=seed)
+    raise checks.invalid("config.data.sampler", f"one of {SAMPLERS}", data.sampler)
 
 
 def build_batches(
-    config: ConfigDict, index: RecordIndex, stop: int
+    data: sections.Data, index: RecordIndex, stop: int, *, seed: int
 ) -> tuple[Callable[..., tf.data.Dataset], Callable[[int], None]]:
     """Builds the training batches of a run on these records, until step `stop`.
 
@@ -309,14 +310,14 @@ def build_batches(
         `batches(step, context)`, the batches from that step on; `context` is that of the machine that reads,
         None if it is the only one. And `explain(step)`, which names the bad record of a failed batch.
     """
-    reader, sampler, loader = RecordReader(index), build_sampler(config, index), build_loader(config)
+    reader, sampler, loader = RecordReader(index), build_sampler(data, index, seed=seed), build_loader(data)
 
     def batches(start, context=None):
         return pipeline.train_batches(
             reader,
             sampler,
             loader,
-            max_shift=config.data.max_shift,
+            max_shift=data.max_shift,
             start=start,
             stop=stop,
             context=context,

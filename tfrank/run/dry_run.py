@@ -4,17 +4,17 @@ import contextlib
 import time
 
 import tensorflow as tf
-from ml_collections import ConfigDict
 
+from tfrank.configs.default import Config
 from tfrank.run import inference, settings
 from tfrank.run.datasets import Data, build_batches
 from tfrank.run.experiment import Training
 from tfrank.training.estimate import memory_estimate
 
 
-def dry_run(config: ConfigDict, training: Training, data: Data, steps: int) -> None:
+def dry_run(config: Config, training: Training, data: Data, steps: int) -> None:
     """Builds everything, takes two steps and embeds one batch; prints what the whole run would take."""
-    batch_size = settings.batch_size(config)
+    batch_size = config.data.batch_size
     bytes_of = memory_estimate(
         training.model,
         training.optimizer,
@@ -23,16 +23,16 @@ def dry_run(config: ConfigDict, training: Training, data: Data, steps: int) -> N
         micro_batch_size=config.train.micro_batch_size,
     )
     print(f"{training.model.count_params():,} parameters; memory of a device, estimated:")
-    for what, number in {**bytes_of, "in all": sum(bytes_of.values())}.items():
-        print(f"{what:>16} {number / 2**20:10,.1f} MiB")
-    batches, explain = build_batches(config, data.train, stop=2)
+    for what, size in {**bytes_of, "in all": sum(bytes_of.values())}.items():
+        print(f"{what:>16} {size / 2**20:10,.1f} MiB")
+    batches, explain = build_batches(config.data, data.train, stop=2, seed=config.seed)
     first, second = training.trainer.time_steps(lambda context: batches(0, context), explain)
     started = time.monotonic()
-    with contextlib.closing(inference.image_batches(config, data.test)) as images:
+    with contextlib.closing(inference.image_batches(config.data, config.evaluation, data.test)) as images:
         batch = next(images)
     inference.embed_fn(training.serving)(tf.cast(batch["image"], tf.float32))
     per_image = (time.monotonic() - started) / len(batch["label"])
-    evaluations = 1 + -(-steps // settings.evaluate_every(config, steps)) if data.validation else 0
+    evaluations = 1 + -(-steps // settings.evaluate_every(config.train, steps)) if data.validation else 0
     seconds = {
         "the first step": first,
         "a step": second,

@@ -9,12 +9,17 @@ An interrupted evaluation resumes. Without --config, the run's own config is use
 
 import os
 
+import numpy as np
 from absl import flags
 
 from tfrank.common import files
 from tfrank.common.checks import InputError
+from tfrank.configs.default import Config
+from tfrank.configs.sections import Evaluation
+from tfrank.data.index import RecordIndex
 from tfrank.evaluation.postprocessing.steps import without_model_steps
 from tfrank.evaluation.postprocessing.whitening import save_whitening, whiten
+from tfrank.evaluation.protocols import TestSet
 from tfrank.evaluation.report import text
 from tfrank.evaluation.search import by_name
 from tfrank.run import comparison, datasets, evaluation_results, experiment, report_writer, settings, trained
@@ -35,32 +40,32 @@ _EXPORT = flags.DEFINE_bool(
 )
 
 
-def main(config):
+def main(config: Config) -> None:
     """Measures what the flags name, by a config."""
     config = settings.resolved(config)
     experiment.check_config(config)
     if _EMBEDDINGS.value:
-        if needed_by := [*without_model_steps(config.evaluation), *["export"] * _EXPORT.value]:
+        if needed_by := [*without_model_steps(config.evaluation.as_dict()), *["export"] * _EXPORT.value]:
             advice = f"Give --workdir, or leave out {' and '.join(needed_by)}."
             raise InputError(f"Embeddings come without a model. {advice}")
         embeddings, test = trained.load_embeddings(_EMBEDDINGS.value)
         output_dir = _OUTPUT_DIR.value or f"{os.path.splitext(_EMBEDDINGS.value)[0]}_evaluation"
-        check(config, test, output_dir)
+        check(config.evaluation, test, output_dir)
         with files.locked(output_dir):
             return measure(config, embeddings, test, None, output_dir, _EMBEDDINGS.value, "")
     workdir = _WORKDIR.value or trained.run_of(_SAVED_MODEL.value) or default_workdir(config)
-    config = datasets.with_dim(config, workdir)
+    config.data.dim = datasets.vector_dim(config.data, workdir)
     model = trained.open_model(config, workdir, _SAVED_MODEL.value, trusted=_TRUST.value)
-    output_dir = _OUTPUT_DIR.value or os.path.join(model.evaluations, datasets.test_name(config))
+    output_dir = _OUTPUT_DIR.value or os.path.join(model.evaluations, datasets.test_name(config.data))
     if _EXPORT.value:
         model.check_exportable(output_dir)
-    index, relevance = datasets.build_test_set(config, workdir)
+    index, relevance = datasets.build_test_set(config.data, workdir)
     test = evaluation_results.test_set_of(index, relevance)
-    check(config, test, output_dir)
+    check(config.evaluation, test, output_dir)
     with files.locked(output_dir):
         embeddings, whitening = model.embed(index, os.path.join(output_dir, "embeddings")), None
         if config.evaluation.whitening:
-            train = datasets.build_train_set(config, workdir)
+            train = datasets.build_train_set(config.data, workdir)
             whitening = model.learn_whitening(train, os.path.join(output_dir, "whitening"))
             save_whitening(os.path.join(output_dir, "whitening.npz"), whitening)
             embeddings = whiten(embeddings, whitening)
@@ -73,22 +78,32 @@ def main(config):
             print(model.export(os.path.join(output_dir, "saved_model"), whitening))
 
 
-def check(config, test, output_dir):
+def check(evaluation: Evaluation, test: TestSet, output_dir: str) -> None:
     """Raises InputError, before anything is embedded, if something cannot be measured or compared."""
-    evaluation_results.check_evaluation(config, test, search=by_name.usable(_NEIGHBORS.value)[0])
+    evaluation_results.check_evaluation(evaluation, test, search=by_name.usable(_NEIGHBORS.value)[0])
     if _COMPARE_WITH.value:
-        setups = evaluation_results.ranking_setups(config, test)
+        setups = evaluation_results.ranking_setups(evaluation, test)
         comparison.earlier_rankings(_COMPARE_WITH.value, output_dir, setups)
 
 
-def measure(config, embeddings, test, index, output_dir, name, run):
+def measure(
+    config: Config,
+    embeddings: np.ndarray,
+    test: TestSet,
+    index: RecordIndex | None,
+    output_dir: str,
+    name: str,
+    run: str,
+) -> None:
     """Measures embeddings; prints the metrics and writes them with a report."""
     search, why = by_name.usable(_NEIGHBORS.value)
-    results = evaluation_results.evaluate_embeddings(config, embeddings, test, search=search)
+    results = evaluation_results.evaluate_embeddings(
+        config.evaluation, embeddings, test, search=search, loss=config.loss
+    )
     print(text.listing(results.metrics()))
     for note in filter(None, [why, *results.notes]):
         print(note)
-    about = evaluation_results.about(config, test, model=name, search=why or search)
+    about = evaluation_results.about(config.evaluation, test, model=name, search=why or search)
     paths = report_writer.write_evaluation(
         *(output_dir, config, results, index),
         about=about,

@@ -2,14 +2,14 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-from ml_collections import ConfigDict
 
 from tfrank.common.checks import InputError
 from tfrank.common.ignore_labels import UNKNOWN
+from tfrank.configs.sections import Evaluation
 from tfrank.data.index import RecordIndex
 from tfrank.data.sources.image import ROLES
 from tfrank.data.templates import TEMPLATES, Templates
@@ -116,30 +116,31 @@ def test_set_of(index: RecordIndex, relevance: Mapping | Templates | None) -> Te
         )
     templates, category = None, np.asarray(index.category)
     if isinstance(relevance, Templates):
-        templates = TemplatePairs(*relevance.of(np.asarray(index.id)).T, relevance.pairs)
+        template, media = relevance.of(np.asarray(index.id)).T
+        templates = TemplatePairs(template, media, relevance.pairs)
     return TestSet(
         labels=np.asarray(index.label),
         ids=ids,
         role=np.array(ROLES)[index.role],
         group=np.asarray(index.group),
-        grades=relevance if templates is None else None,
+        grades=None if isinstance(relevance, Templates) else relevance,
         templates=templates,
         category=category if np.any(category != UNKNOWN) else None,
     )
 
 
-def check_evaluation(config: ConfigDict, test: TestSet, *, search: str = "exact") -> None:
+def check_evaluation(evaluation: Evaluation, test: TestSet, *, search: str = "exact") -> None:
     """Raises InputError if the config does not fit the test set. Called before training."""
-    options = config.evaluation
-    if TEMPLATE_PAIRS in _protocols(config, test):
-        _check_template_pairs(config, test)
-    test, protocols = _all_tasks(config, test)
+    options = evaluation.as_dict()
+    if TEMPLATE_PAIRS in _protocols(evaluation, test):
+        _check_template_pairs(options, test)
+    test, protocols = _all_tasks(evaluation, test)
     for tasks in protocols.values():
         check_search(search, tasks, options)
-        _ks(config, tasks)
+        _ks(evaluation, tasks)
         for task in tasks:
             answerable(task, options)
-            if options.hierarchical:
+            if evaluation.hierarchical:
                 _check_categories(task)
     for field in ("cutoffs", "hierarchical"):
         if search != "exact" and options[field]:
@@ -147,8 +148,8 @@ def check_evaluation(config: ConfigDict, test: TestSet, *, search: str = "exact"
                 f"config.evaluation.{field} needs exact search, not {search}. Leave out --neighbors, or set"
                 " the field to False."
             )
-    verifies = _verifies_images(config, test)
-    if (options.nmi or verifies) and np.any(test.labels == UNKNOWN):
+    verifies = _verifies_images(evaluation, test)
+    if (evaluation.nmi or verifies) and np.any(test.labels == UNKNOWN):
         raise InputError(
             "Images of the test set have no class (label -1), but NMI and verification need classes. Set"
             " config.evaluation.nmi and config.evaluation.verification to False."
@@ -157,9 +158,9 @@ def check_evaluation(config: ConfigDict, test: TestSet, *, search: str = "exact"
         check_pairs(test.labels)
 
 
-def ranking_setups(config: ConfigDict, test: TestSet) -> dict[str, RankingSetup]:
+def ranking_setups(evaluation: Evaluation, test: TestSet) -> dict[str, RankingSetup]:
     """Returns the queries and the gallery of each ranking. Needs no embeddings."""
-    test, protocols = _all_tasks(config, test)
+    test, protocols = _all_tasks(evaluation, test)
     found = {}
     for tasks in protocols.values():
         rows = np.unique(np.concatenate([task.queries for task in tasks]))
@@ -170,32 +171,43 @@ def ranking_setups(config: ConfigDict, test: TestSet) -> dict[str, RankingSetup]
 
 
 def evaluate_embeddings(
-    config: ConfigDict, embeddings: np.ndarray, test: TestSet, *, search: str = "exact"
+    evaluation: Evaluation,
+    embeddings: np.ndarray,
+    test: TestSet,
+    *,
+    search: str = "exact",
+    loss: Any = None,
 ) -> EvaluationResults:
-    """Computes all metrics that the config asks for, of unit-norm embeddings `[images, dim]` of a test set.
+    """Computes all metrics that a config asks for, of unit-norm embeddings `[images, dim]` of a test set.
 
     Random draws, such as random galleries, are the same for every config, so that runs are comparable.
+
+    Args:
+        evaluation: the fields of `config.evaluation`.
+        embeddings: the embeddings.
+        test: their test set.
+        search: "exact" or "scann".
+        loss: the fields of `config.loss` of the model, for a note on its distance; None if it is unknown.
     """
-    options = config.evaluation
-    notes = [_note_on_roles(config, test), _note_on_distance(config)]
+    notes = [_note_on_roles(evaluation, test), _note_on_distance(loss)]
     embeddings, test, images = average_groups(embeddings, test)
     rankings, galleries = {}, {}
-    for name in _protocols(config, test):
+    for name in _protocols(evaluation, test):
         if name == TEMPLATE_PAIRS:
             rankings[name], galleries[name], note_on_pairs = _evaluate_template_pairs(embeddings, test)
             notes.append(note_on_pairs)
             continue
         tasks = tasks_of(test, name)
-        ks, note_on_ks = _ks(config, tasks)
+        ks, note_on_ks = _ks(evaluation, tasks)
         found = evaluate_tasks(
             embeddings,
             tasks,
             ks,
             search=search,
-            target_recall=options.target_recall,
-            options=options,
-            cutoffs=options.cutoffs,
-            hierarchical=options.hierarchical,
+            target_recall=evaluation.target_recall,
+            options=evaluation.as_dict(),
+            cutoffs=evaluation.cutoffs,
+            hierarchical=evaluation.hierarchical,
             with_curves=True,
         )
         searched = _galleries(test, tasks)
@@ -204,60 +216,59 @@ def evaluate_embeddings(
         notes += [note_on_ks, *(f"Left out: {one}. None of its queries has a positive." for one in empty)]
         rankings |= found
     extras = clusters.class_distances(embeddings, test.labels) if np.all(test.labels != UNKNOWN) else {}
-    if options.nmi:
+    if evaluation.nmi:
         extras |= clusters.cluster_agreement(embeddings, test.labels)
-    if _verifies_images(config, test):
-        found = verification(embeddings, test.labels)
-        notes.append(note(found))
-        extras |= found
-    zeros = len(embeddings) - np.count_nonzero(np.any(embeddings, axis=1))
+    if _verifies_images(evaluation, test):
+        verified = verification(embeddings, test.labels)
+        notes.append(note(verified))
+        extras |= verified
+    zeros = len(embeddings) - int(np.count_nonzero(np.any(embeddings, axis=1)))
     notes += [_note_on_one_class(test), zero_note(zeros)]
     unique = tuple(dict.fromkeys(filter(None, notes)))
     main, *_ = rankings
     return EvaluationResults(rankings, main, galleries, extras, unique, embeddings, test, images)
 
 
-def about(config: ConfigDict, test: TestSet, *, model: str, search: str) -> dict[str, str | int]:
+def about(evaluation: Evaluation, test: TestSet, *, model: str, search: str) -> dict[str, str | int]:
     """Returns facts on an evaluation for a reader of its metrics: data, model, protocols, search, options.
 
     Args:
-        config: config of the evaluation.
+        evaluation: the fields of `config.evaluation`.
         test: the test set.
         model: name of the model.
         search: "exact", "scann", or a description of the search.
     """
-    options = config.evaluation
-    facts = {
+    facts: dict[str, str | int] = {
         "model": model,
         "images": len(test.labels),
         "classes": len(np.unique(test.labels[test.labels != UNKNOWN])),
-        "protocols": "; ".join(f"{name}: {PROTOCOLS[name]}" for name in _protocols(config, test)),
-        "search": f"scann, to a recall of {options.target_recall:g}" if search == "scann" else search,
+        "protocols": "; ".join(f"{name}: {PROTOCOLS[name]}" for name in _protocols(evaluation, test)),
+        "search": f"scann, to a recall of {evaluation.target_recall:g}" if search == "scann" else search,
     }
-    size = {"images' size": "their own"} if options.full_size else {}
-    return facts | size | steps.described(options)
+    size = {"images' size": "their own"} if evaluation.full_size else {}
+    return facts | size | steps.described(evaluation.as_dict())
 
 
-def _protocols(config, test):
-    return tuple(config.evaluation.protocols) or (usual_protocol(test),)
+def _protocols(evaluation: Evaluation, test: TestSet) -> tuple[str, ...]:
+    return evaluation.protocols or (usual_protocol(test),)
 
 
-def _all_tasks(config, test) -> tuple[TestSet, dict[str, list[RetrievalTask]]]:
+def _all_tasks(evaluation: Evaluation, test: TestSet) -> tuple[TestSet, dict[str, list[RetrievalTask]]]:
     """Returns the test set of the instances, and the tasks of each protocol that ranks."""
     _, test, _ = average_groups(np.zeros([len(test.labels), 1], np.float32), test)
-    ranked = [name for name in _protocols(config, test) if name != TEMPLATE_PAIRS]
+    ranked = [name for name in _protocols(evaluation, test) if name != TEMPLATE_PAIRS]
     return test, {name: tasks_of(test, name) for name in ranked}
 
 
-def _verifies_images(config, test):
+def _verifies_images(evaluation: Evaluation, test: TestSet) -> bool:
     """Whether pairs of images are verified by class; not for templates, which have pairs of their own."""
-    return config.evaluation.verification and TEMPLATE_PAIRS not in _protocols(config, test)
+    return evaluation.verification and TEMPLATE_PAIRS not in _protocols(evaluation, test)
 
 
-def _check_template_pairs(config, test):
+def _check_template_pairs(options, test):
     if test.templates is None:
         raise InputError(f"The test set has no templates ({TEMPLATES} beside its records).")
-    if found := steps.ranking_steps(config.evaluation):
+    if found := steps.ranking_steps(options):
         fields = [f"config.evaluation.{step.options[0]}={step.off}" for step in found]
         raise InputError(
             "Pairs of templates are compared and not ranked, so there is nothing to post-process. Set"
@@ -297,25 +308,25 @@ def _galleries(test, tasks):
     return {name: {"images": sizes[name], "sha256": digests[name].hexdigest()} for name in sizes}
 
 
-def _ks(config, tasks):
+def _ks(evaluation: Evaluation, tasks: list[RetrievalTask]) -> tuple[Sequence[int], str]:
     """Returns the Ks of the config, or the default Ks that the gallery is large enough for; and a note."""
     ranked = min(task.ranked for task in tasks)
-    ks = config.evaluation.recall_at or None
+    ks = evaluation.recall_at or None
     return usable_ks(ks, ranked) if tasks[0].labels is not None else ((1,), "")
 
 
-def _note_on_roles(config, test):
+def _note_on_roles(evaluation: Evaluation, test: TestSet) -> str:
     left_out = np.count_nonzero(test.role == "")
-    if left_out and {"query_gallery", "revisited"} & set(_protocols(config, test)):
+    if left_out and {"query_gallery", "revisited"} & set(_protocols(evaluation, test)):
         return f"{left_out:,} images are neither queries nor gallery. They are left out of the ranking."
     return ""
 
 
-def _note_on_distance(config):
-    if config.loss.get("normalize", True):
+def _note_on_distance(loss):
+    if getattr(loss, "normalize", True):
         return ""
     return (
-        f"Ranked by the cosine, although the loss {config.loss.name} compares embeddings that are not"
+        f"Ranked by the cosine, although the loss {loss.name} compares embeddings that are not"
         " normalised (config.loss.normalize=False)."
     )
 

@@ -3,23 +3,24 @@
 import atexit
 import dataclasses
 import functools
+import json
 import os
 import shutil
 import tempfile
 import types
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
-from ml_collections import ConfigDict
 
 from tfrank.common import checks
 from tfrank.common.checks import InputError
 from tfrank.common.normalize import side_by_side
+from tfrank.configs.default import Config
+from tfrank.configs.fields import tree
+from tfrank.configs.sections import Model, Train
 from tfrank.data.index import RecordIndex, select
-from tfrank.data.samplers import SHORT_CLASSES
-from tfrank.data.sources import SOURCES
-from tfrank.evaluation.protocols import PROTOCOLS
 from tfrank.evaluation.ranking_results import leave_one_out
 from tfrank.evaluation.retrieval_metrics import DEFAULT_KS
 from tfrank.losses.core.batch_statistics import batch_statistics, loss_slope
@@ -36,7 +37,7 @@ from tfrank.models.hub_sizes import PREFIX
 from tfrank.models.vector_model import vector_model
 from tfrank.models.weights import check_exists, load_backbone_weights
 from tfrank.run import frozen_backbone, inference, settings
-from tfrank.run.datasets import FOREIGN, Data, build_batches, build_loader
+from tfrank.run.datasets import Data, build_batches, build_loader
 from tfrank.run.objective import build_loss, build_objective
 from tfrank.run.workdir import check_model_of, check_path
 from tfrank.training import strategy as strategies
@@ -91,47 +92,44 @@ class Training:
             to.assign(next(averages) if averaged else source.value)
 
 
-def check_config(config: ConfigDict) -> None:
+def check_config(config: Config) -> None:
     """Raises InputError for the first field out of its range, before anything is written."""
-    settings.check_ranges(config)
-    data = config.data
-    checks.one_of("config.data.name", data.name, (*SOURCES, FOREIGN))
-    checks.one_of("config.data.short_classes", data.short_classes, SHORT_CLASSES)
-    for protocol in config.evaluation.protocols:
-        checks.one_of("config.evaluation.protocols", protocol, PROTOCOLS)
-    with checks.as_fields("data", data, size="image_size"):
-        build_loader(config)
+    settings.check_fields(config)
+    data, model, train = config.data, config.model, config.train
+    with checks.as_fields("data", data.as_dict(), size="image_size"):
+        build_loader(data)
     options = ("backbone", "preprocessing", "pooling", "levels", "batch_norm")
-    if not settings.takes_vectors(config):
+    if not model.takes_vectors:
         with checks.as_fields("model", options):
-            resolve_options(**{name: config.model[name] for name in options})
-    build_loss(config, labels=[0])
-    frozen_backbone.check_frozen(config)
-    _build_optimizer(config, max(1, config.train.steps, config.train.warmup_steps))
+            resolve_options(**{name: getattr(model, name) for name in options})
+    build_loss(config.loss, labels=[0], memory_size=train.memory_size)
+    frozen_backbone.check_frozen(train, model, dry_run=config.dry_run)
+    multipliers = _own_multipliers(train, config.loss.name)
+    _build_optimizer(train, max(1, train.steps, train.warmup_steps), multipliers)
 
 
-def check_start(config: ConfigDict, workdir: str) -> None:
+def check_start(model: Model, workdir: str, *, baselines: bool) -> None:
     """Raises InputError if the workdir is unusable or the pretrained weights to load do not exist.
 
     Called before any data is read.
     """
     check_path(workdir)
-    if not saved_checkpoints(os.path.join(workdir, "checkpoints")) or config.evaluation.baselines:
+    if not saved_checkpoints(os.path.join(workdir, "checkpoints")) or baselines:
         with checks.as_fields("model", ["weights"]):
-            check_exists(config.model.weights, config.model.backbone)
+            check_exists(model.weights, model.backbone)
 
 
-def build_model(config: ConfigDict, *, any_size: bool = False) -> keras.Model:
-    """Builds the embedding model, with random weights by the seed, for the config's image size or for any."""
+def build_model(config: Config, *, any_size: bool = False) -> keras.Model:
+    """Builds the embedding model, with random weights by the seed, for the data's image size or for any."""
     keras.utils.set_random_seed(config.seed)
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(config.train.precision)
     try:
-        if settings.takes_vectors(config):
-            options = {name: config.model[name] for name in ("hidden", "head", "embedding_dim")}
+        fields = config.model.as_dict()
+        if config.model.takes_vectors:
+            options = {name: fields[name] for name in ("hidden", "head", "embedding_dim")}
             with checks.as_fields("model", options):
                 return vector_model(input_dim=config.data.dim, **options)
-        fields = dict(config.model)
         del fields["hidden"]
         if fields.pop("weights") == "random" and fields["batch_norm"] == "auto":
             # Random weights have no useful batch-norm statistics, so they must be trained.
@@ -142,28 +140,26 @@ def build_model(config: ConfigDict, *, any_size: bool = False) -> keras.Model:
         keras.config.set_dtype_policy(before)
 
 
-def build_strategy(config: ConfigDict) -> tf.distribute.Strategy:
+def build_strategy(train: Train, batch_size: int) -> tf.distribute.Strategy:
     """Builds the strategy of the training devices and sets determinism and TF32.
 
     Call it before anything else makes TensorFlow use a device.
     """
-    settings.check_ranges(config)
-    if config.train.deterministic:
+    if train.deterministic:
         tf.config.experimental.enable_op_determinism()
-    tf.config.experimental.enable_tensor_float_32_execution(config.train.tf32)
+    tf.config.experimental.enable_tensor_float_32_execution(train.tf32)
     with checks.as_fields("train", ["strategy"]):
-        return strategies.build_strategy(config.train.strategy, settings.batch_size(config))
+        return strategies.build_strategy(train.strategy, batch_size)
 
 
-def build_evaluation_strategy(config: ConfigDict) -> tf.distribute.Strategy:
+def build_evaluation_strategy(train: Train) -> tf.distribute.Strategy:
     """Builds the strategy of the devices that embed: the training devices of this machine."""
-    name = "mirrored" if config.train.strategy == "multi_worker" else config.train.strategy
+    name = "mirrored" if train.strategy == "multi_worker" else train.strategy
     return strategies.build_strategy(name, batch_size=0)
 
 
-def _build_optimizer(config, steps, model=None):
-    train = config.train
-    with checks.as_fields("train", train, **OPTIMIZER_FIELDS):
+def _build_optimizer(train: Train, steps: int, multipliers: dict[str, float]) -> keras.optimizers.Optimizer:
+    with checks.as_fields("train", train.as_dict(), **OPTIMIZER_FIELDS):
         schedule = build_schedule(
             train.schedule,
             train.learning_rate,
@@ -181,52 +177,50 @@ def _build_optimizer(config, steps, model=None):
             epsilon=train.epsilon,
             decoupled=train.decoupled,
             no_decay=train.no_decay,
-            multipliers=_multipliers(config, model),
+            multipliers=multipliers,
         )
     return keras.optimizers.LossScaleOptimizer(optimizer) if train.precision == "mixed_float16" else optimizer
 
 
-def _multipliers(config, model):
-    """Returns the learning-rate multipliers of parts of paths; without a model, those that need none."""
-    decay, by_layer = config.train.layer_decay, {}
-    if decay < 1 and model:
-        by_layer = layer_multipliers(_backbone_of(config, model), decay)
-    has_proxies = config.loss.name in PROXY_LOSSES or config.train.class_loss_weight
-    own = {"proxies": config.train.proxy_multiplier} if has_proxies else {}
-    return by_layer | own | dict(config.train.learning_rate_multipliers)
+def _own_multipliers(train: Train, loss: str) -> dict[str, float]:
+    """Returns the learning-rate multipliers of parts of paths, but for those of the blocks of a model."""
+    has_proxies = loss in PROXY_LOSSES or train.class_loss_weight
+    of_proxies = {"proxies": train.proxy_multiplier} if has_proxies else {}
+    return of_proxies | train.learning_rate_multipliers.to_dict()
 
 
-def _build_trained_model(config):
-    model = build_model(config)
-    if config.train.recompute:
-        recompute_blocks(_backbone_of(config, model))
-    return model
+def _multipliers(config: Config, model: keras.Model) -> dict[str, float]:
+    """Returns the learning-rate multipliers of parts of paths, and of the blocks of a vision transformer."""
+    own, decay = _own_multipliers(config.train, config.loss.name), config.train.layer_decay
+    return (layer_multipliers(_backbone_of(model, config.model.backbone), decay) if decay < 1 else {}) | own
 
 
-def _backbone_of(config, model):
+def _backbone_of(model: keras.Model, backbone: str) -> keras.Layer:
     """Returns the vision transformer in a model."""
-    return model.get_layer(config.model.backbone.removeprefix(PREFIX))
+    return model.get_layer(backbone.removeprefix(PREFIX))
 
 
 def build_training(
-    config: ConfigDict,
+    config: Config,
     workdir: str,
     strategy: tf.distribute.Strategy,
     steps: int,
     images: RecordIndex,
 ) -> Training:
     """Builds model, loss, optimizer, checkpoints and trainer of a run of `steps` steps on `images`."""
-    settings.check_memory(config, steps)
-    train, batch_size = config.train, settings.batch_size(config)
+    train, batch_size = config.train, config.data.batch_size
+    settings.check_memory(train, batch_size, steps)
     strategies.check_divides(batch_size, strategy)
     folder = os.path.join(workdir, "checkpoints")
-    copy = build_model(config, any_size=settings.any_size(config))
+    copy = build_model(config, any_size=config.evaluation.any_size)
     # A resumed run needs the initial weights too if they are measured as a baseline.
     if not saved_checkpoints(folder) or config.evaluation.baselines:
         _load_start(config, copy, images)
     with strategy.scope():
-        model = _build_trained_model(config)
-        optimizer = _build_optimizer(config, steps, model)
+        model = build_model(config)
+        if train.recompute:
+            recompute_blocks(_backbone_of(model, config.model.backbone))
+        optimizer = _build_optimizer(train, steps, _multipliers(config, model))
         for to, source in zip(model.variables, copy.variables):
             to.assign(source.numpy())
         part = split_at_head(model)[1] if train.frozen_backbone else model
@@ -261,7 +255,7 @@ def build_training(
         model=objective.model,
         step=step,
         summary=lambda labels, outputs: BatchStatistics(**batch_statistics(labels, side_by_side(outputs[0]))),
-        slope=_build_slope(config, objective),
+        slope=_build_slope(objective) if _has_slope(train, config.loss.name) else None,
         checkpoints=checkpoints,
         strategy=strategy,
         batch_size=batch_size,
@@ -279,11 +273,14 @@ def _temporary_folder():
     return folder
 
 
-def _build_slope(config, objective):
-    """Returns a function from labels and outputs to the slope of the loss, or None if there is none."""
+def _has_slope(train: Train, loss: str) -> bool:
+    """Whether the slope of the loss can be measured."""
     # A memory would add the batch a second time. The outputs of proxies are not embeddings.
-    if config.train.memory_size or config.loss.name in PROXY_LOSSES:
-        return None
+    return not train.memory_size and loss not in PROXY_LOSSES
+
+
+def _build_slope(objective):
+    """Returns a function from labels and outputs to the slope of the loss."""
     return lambda labels, outputs: loss_slope(
         lambda labels, asked: objective.loss(labels, (None, asked)), labels, outputs[1]
     )
@@ -302,7 +299,7 @@ def _build_average(train, model, optimizer, strategy):
     )
 
 
-def _load_start(config, model, images):
+def _load_start(config: Config, model: keras.Model, images: RecordIndex) -> None:
     """Loads the initial weights of training into a model."""
     with checks.as_fields("model", ["weights"]):
         load_backbone_weights(model, config.model.weights)
@@ -311,19 +308,20 @@ def _load_start(config, model, images):
     rows = np.sort(np.random.default_rng(config.seed).permutation(len(images))[:PCA_IMAGES])
     print(f"The head begins as the PCA of the features of {len(rows):,} training images.", flush=True)
     function = inference.embed_fn(split_at_head(model)[0])
-    initialize_head_with_pca(model, inference.embed_all(config, function, select(images, rows))[0])
+    features, _ = inference.embed_all(config.data, config.evaluation, function, select(images, rows))
+    initialize_head_with_pca(model, features)
 
 
-def losses_to_judge(config: ConfigDict, workdir: str) -> list[float]:
+def losses_to_judge(loss: Any, workdir: str) -> list[float]:
     """The losses of a run's steps, by which it is judged whether the model learnt; none for some losses.
 
     A mean over pairs or triplets that violate a margin need not fall: those that still do stay as bad.
     """
-    over_violators = config.loss.name == "tcm" or config.loss.get("average") == "nonzero"
+    over_violators = loss.name == "tcm" or getattr(loss, "average", "") == "nonzero"
     return [] if over_violators else read_losses(workdir)
 
 
-def train(config: ConfigDict, training: Training, data: Data, steps: int) -> None:
+def train(config: Config, training: Training, data: Data, steps: int) -> None:
     """Trains to the end, from the latest checkpoint if any; `training.serving` is then the result."""
     start = training.checkpoints.restore()
     if start:
@@ -334,7 +332,7 @@ def train(config: ConfigDict, training: Training, data: Data, steps: int) -> Non
         training.update_copy()
         embeddings, labels = embed_validation()
         metrics = leave_one_out(embeddings, labels, sorted({1, *(config.evaluation.recall_at or DEFAULT_KS)}))
-        picture = inference.draw_neighbors(config, embeddings, labels, data.validation)
+        picture = inference.draw_neighbors(config.data, embeddings, labels, data.validation, seed=config.seed)
         return ValidationResult(metrics, picture)
 
     training.trainer.fit(
@@ -344,10 +342,10 @@ def train(config: ConfigDict, training: Training, data: Data, steps: int) -> Non
         log_every=config.train.log_every,
         explain=explain,
         evaluate=validate if is_chief(training.strategy) else None,
-        evaluate_every=settings.evaluate_every(config, steps) if data.validation else 0,
+        evaluate_every=settings.evaluate_every(config.train, steps) if data.validation else 0,
         patience=config.train.patience,
         save_best=training.copy.save_weights,
-        config=str(config),
+        config=json.dumps(tree(config), indent=2),
     )
     print(training.trainer.report())
     training.update_copy()
@@ -355,40 +353,46 @@ def train(config: ConfigDict, training: Training, data: Data, steps: int) -> Non
         inference.load_best(training.copy, training.trainer.best_weights)
 
 
-def _inputs(config, training, data, steps):
+def _inputs(config: Config, training: Training, data: Data, steps: int):
     """Returns `batches`, `explain` and a function that embeds the validation part.
 
     They read images, or stored features if the backbone is frozen.
     """
     if not config.train.frozen_backbone:
-        batches, explain = build_batches(config, data.train, steps)
-        function = inference.embed_fn(training.serving)
-        return batches, explain, lambda: inference.embed_all(config, function, data.validation)
+        batches, explain = build_batches(config.data, data.train, steps, seed=config.seed)
+        function, held_out = inference.embed_fn(training.serving), data.validation or data.train
+        embed = functools.partial(inference.embed_all, config.data, config.evaluation, function, held_out)
+        return batches, explain, embed
     # Copies the frozen weights exactly: in a resumed run their averages could differ in the last bit.
     for to, source in zip(training.copy.variables, training.model.variables):
         to.assign(source.value)
     features_of, head = split_at_head(training.copy)
     function, weights = inference.embed_fn(features_of), inference.fingerprint_of_weights(features_of)
 
+    loader = build_loader(config.data, full_size=config.evaluation.full_size)
+    drawn, size = {"seed": config.seed}, {"batch_size": config.evaluation.batch_size}
+
     def store(index, part, views):
         folder = os.path.join(training.workdir, "features", part)
-        return frozen_backbone.store_features(config, function, index, folder, views=views, weights=weights)
+        return frozen_backbone.store_features(
+            loader, function, index, folder, views=views, weights=weights, **drawn, **size
+        )
 
     train = store(data.train, "train", config.train.feature_views)
-    validation = store(data.validation, "validation", 1) if data.validation else None
-    batches = frozen_backbone.feature_batches(config, train, data.train, steps)
-    return (
-        batches,
-        lambda step: None,
-        lambda: frozen_backbone.embed_features(config, head, validation, data.validation),
-    )
+    batches = frozen_backbone.feature_batches(config.data, train, data.train, steps, **drawn)
+    if data.validation is None:
+        return batches, lambda step: None, None
+    held_out = store(data.validation, "validation", 1)
+    embed = functools.partial(frozen_backbone.embed_features, head, held_out, data.validation, **size)
+    return batches, lambda step: None, embed
 
 
-def load_trained(config: ConfigDict, workdir: str) -> keras.Model:
+def load_trained(config: Config, workdir: str) -> keras.Model:
     """Loads the best weights of a run, or its latest checkpoint if it had no validation set."""
-    check_model_of(workdir, config)
-    model = build_model(config, any_size=settings.any_size(config))
-    averaged = config.train.weight_average or config.train.start_share
+    train = config.train
+    check_model_of(workdir, config.model)
+    model = build_model(config, any_size=config.evaluation.any_size)
+    averaged = train.weight_average or train.start_share
     averages = averaged_variables(model) if averaged else []
     step = restore_model(os.path.join(workdir, "checkpoints"), model, averages)
     if not step:

@@ -6,59 +6,64 @@ from collections.abc import Callable
 import keras
 import numpy as np
 import tensorflow as tf
-from ml_collections import ConfigDict
 
 from tfrank.common.checks import InputError
+from tfrank.configs.sections import Data, Model, Train
 from tfrank.data import pipeline, records
+from tfrank.data.images import ImageLoader
 from tfrank.data.index import RecordIndex
+from tfrank.data.vectors import VectorLoader
 from tfrank.evaluation.embed import embed, embed_into
-from tfrank.run.datasets import build_loader, build_sampler
+from tfrank.run.datasets import build_sampler
 
 
-def check_frozen(config: ConfigDict) -> None:
+def check_frozen(train: Train, model: Model, *, dry_run: bool) -> None:
     """Raises InputError if a setting is incompatible with a frozen backbone."""
-    if not config.train.frozen_backbone:
+    if not train.frozen_backbone:
         return
-    if config.model.head != "pca":
+    if model.head != "pca":
         raise InputError(
             "config.train.frozen_backbone trains a head without bias. Set config.model.head=pca; received"
-            f" {config.model.head!r}."
+            f" {model.head!r}."
         )
-    if config.model.weights == "random":
+    if model.weights == "random":
         raise InputError(
             "config.train.frozen_backbone keeps the backbone as it is. Give it pretrained weights,"
             " --config.model.weights=PATH or imagenet."
         )
-    if config.train.strategy == "multi_worker":
+    if train.strategy == "multi_worker":
         raise InputError("config.train.frozen_backbone trains on one machine. Set config.train.strategy.")
-    if config.dry_run:
+    if dry_run:
         raise InputError("config.dry_run cannot be combined with config.train.frozen_backbone.")
 
 
 def store_features(
-    config: ConfigDict,
+    loader: ImageLoader | VectorLoader,
     function: Callable[[tf.Tensor], tf.Tensor],
     index: RecordIndex,
     folder: str,
     *,
     views: int,
+    seed: int,
+    batch_size: int,
     weights: str,
 ) -> np.ndarray:
     """Computes the unit-norm features of all images of an index and stores them; resumes if interrupted.
 
     Args:
-        config: config of the run.
+        loader: loads the images.
         function: computes features of images.
         index: the records.
         folder: folder of the stored features.
         views: number of transforms of each image: the test transform, then random training augmentations.
+        seed: seed of the augmentations.
+        batch_size: images embedded at once.
         weights: fingerprint of the backbone's weights.
 
     Returns:
         `[views, images, features]` float32, memory-mapped.
     """
-    loader = build_loader(config)
-    what = repr((weights, index.fingerprint(), loader, config.seed, views))
+    what = repr((weights, index.fingerprint(), loader, seed, views))
     ids = np.tile(index.id, views)
 
     def batches_from(start):
@@ -67,8 +72,8 @@ def store_features(
                 reader,
                 loader,
                 passes=views,
-                seed=config.seed,
-                batch_size=config.evaluation.batch_size,
+                seed=seed,
+                batch_size=batch_size,
                 start=start,
             )
             try:
@@ -83,17 +88,17 @@ def store_features(
 
 
 def feature_batches(
-    config: ConfigDict, features: np.ndarray, index: RecordIndex, stop: int
+    data: Data, features: np.ndarray, index: RecordIndex, stop: int, *, seed: int
 ) -> Callable[..., tf.data.Dataset]:
     """Returns `batches(step, context)` as `datasets.build_batches` does, but of stored features.
 
     Batch t has the same images as there. The augmentation of each is drawn by (seed, t).
     """
-    sampler = build_sampler(config, index)
+    sampler = build_sampler(data, index, seed=seed)
 
     def batch(step):
         numbers = sampler.batch(int(step))
-        views = np.random.default_rng([config.seed, int(step)]).integers(len(features), size=len(numbers))
+        views = np.random.default_rng([seed, int(step)]).integers(len(features), size=len(numbers))
         return features[views, numbers], index.label[numbers].astype(np.int64)
 
     @tf.autograph.experimental.do_not_convert
@@ -115,16 +120,15 @@ def feature_batches(
 
 
 def embed_features(
-    config: ConfigDict, head: keras.Model, features: np.ndarray, index: RecordIndex
+    head: keras.Model, features: np.ndarray, index: RecordIndex, *, batch_size: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Computes unit-norm embeddings of images from the stored features of their test transform.
 
     Returns:
         The embeddings and the labels.
     """
-    size = config.evaluation.batch_size
     parts = (
-        {"image": features[0, first : first + size], "label": index.label[first : first + size]}
-        for first in range(0, len(index), size)
+        {"image": features[0, first : first + batch_size], "label": index.label[first : first + batch_size]}
+        for first in range(0, len(index), batch_size)
     )
     return embed(lambda rows: head(rows, training=False), parts)

@@ -1,21 +1,22 @@
 """Uses of a model: embedding images, drawing neighbours, exporting."""
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
-from ml_collections import ConfigDict
 
 from tfrank.common.checks import InputError
 from tfrank.common.normalize import l2_normalize
+from tfrank.configs import sections
+from tfrank.configs.sections import Evaluation, Model
 from tfrank.data import pipeline, records
+from tfrank.data.images import ImageLoader
 from tfrank.data.index import RecordIndex, select
 from tfrank.evaluation.embed import embed
 from tfrank.evaluation.postprocessing.multi_scale import multi_scale
@@ -34,7 +35,6 @@ from tfrank.evaluation.thresholds import (
 from tfrank.export.saved_model import CONTENTS, class_fingerprint, export_saved_model
 from tfrank.models.embedding import resolve_options
 from tfrank.models.preprocessing import preprocess
-from tfrank.run import settings
 from tfrank.run.datasets import Data, build_loader
 
 RAW_SIDE = 64
@@ -63,20 +63,19 @@ def fingerprint_of_weights(model: keras.Model) -> str:
     """Returns a SHA-256 of the weights, as hexadecimal text."""
     digest = hashlib.sha256()
     for variable in model.variables:
-        digest.update(np.ascontiguousarray(variable.value.numpy()))
+        digest.update(np.ascontiguousarray(variable.value.numpy()).data)
     return digest.hexdigest()
 
 
-def raw_input(config: ConfigDict) -> dict[str, Callable[[tf.Tensor], tf.Tensor]]:
+def raw_input(model: Model, image_size: int) -> dict[str, Callable[[tf.Tensor], tf.Tensor]]:
     """Returns the baseline embedding, by its name: the input itself.
 
     That is a vector, or a preprocessed image of at most `RAW_SIDE` pixels a side.
     """
-    if settings.takes_vectors(config):
+    if model.takes_vectors:
         return {"vectors": tf.identity}
-    model = config.model
     mode = resolve_options(backbone=model.backbone, preprocessing=model.preprocessing)["preprocessing"]
-    side = min(config.data.image_size, RAW_SIDE)
+    side = min(image_size, RAW_SIDE)
 
     def embed(batch):
         small = tf.image.resize(batch, [side, side], antialias=True) if side < batch.shape[1] else batch
@@ -86,44 +85,54 @@ def raw_input(config: ConfigDict) -> dict[str, Callable[[tf.Tensor], tf.Tensor]]
 
 
 def embed_all(
-    config: ConfigDict, function: Callable[[tf.Tensor], tf.Tensor], index: RecordIndex
+    data: sections.Data,
+    evaluation: Evaluation,
+    function: Callable[[tf.Tensor], tf.Tensor],
+    index: RecordIndex,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns unit-norm embeddings and labels of all records of an index."""
-    with contextlib.closing(image_batches(config, index)) as batches:
+    with contextlib.closing(image_batches(data, evaluation, index)) as batches:
         return embed(function, batches, total=len(index), ids=index.id)
 
 
-def image_batches(config: ConfigDict, index: RecordIndex) -> Iterator[dict]:
+def image_batches(
+    data: sections.Data, evaluation: Evaluation, index: RecordIndex
+) -> Generator[dict[str, Any], None, None]:
     """Yields batches of all images of an index, as the model sees them. Errors name the bad image."""
-    loader = build_loader(config)
+    loader = build_loader(data, full_size=evaluation.full_size)
     with records.RecordReader(index) as reader:
-        batches = pipeline.evaluation_batches(reader, loader, batch_size=config.evaluation.batch_size)
+        batches = pipeline.evaluation_batches(reader, loader, batch_size=evaluation.batch_size)
         yield from pipeline.naming_bad_images(reader, batches, loader)
 
 
 def draw_neighbors(
-    config: ConfigDict, embeddings: np.ndarray, labels: np.ndarray, index: RecordIndex
+    data: sections.Data, embeddings: np.ndarray, labels: np.ndarray, index: RecordIndex, *, seed: int
 ) -> bytes | None:
     """Draws some random images of an index and their nearest neighbours; returns a PNG, None for vectors."""
-    if settings.takes_vectors(config):
+    loader = build_loader(data)
+    if not isinstance(loader, ImageLoader):
         return None
-    queries = np.random.default_rng(config.seed).permutation(len(labels))[:GRID_QUERIES]
+    queries = np.random.default_rng(seed).permutation(len(labels))[:GRID_QUERIES]
     nearest = exhaustive.exact(embeddings[queries], embeddings, GRID_NEIGHBORS, queries).index
-    loader = dataclasses.replace(build_loader(config), full_size=False)
     with records.RecordReader(index) as reader:
 
         def image_of(number):
             return loader.test(reader.read([number])[0]).numpy()
 
         def class_of(number):
-            text = records.class_text(reader.read([number])[0], config.data.features.text)
+            text = records.class_text(reader.read([number])[0], data.features.text)
             return text or f"class {labels[number]}"
 
         return text.neighbor_grid(image_of, queries, nearest, labels, class_of)
 
 
 def learned_matches(
-    config: ConfigDict, function: Callable[[tf.Tensor], tf.Tensor], data: Data
+    section: sections.Data,
+    evaluation: Evaluation,
+    function: Callable[[tf.Tensor], tf.Tensor],
+    data: Data,
+    *,
+    seed: int,
 ) -> dict[str, Any] | None:
     """Learns from held-out classes from which similarity on results are a match; None without such classes.
 
@@ -135,30 +144,36 @@ def learned_matches(
     """
     if data.validation is None:
         return None
-    drawn = np.random.default_rng(config.seed).permutation(len(data.train))[:STRANGERS]
+    drawn = np.random.default_rng(seed).permutation(len(data.train))[:STRANGERS]
     strangers = select(data.train, np.sort(drawn))
-    rows, labels = zip(*(embed_all(config, function, part) for part in (data.validation, strangers)))
+    embedded = (embed_all(section, evaluation, function, part) for part in (data.validation, strangers))
+    rows, labels = zip(*embedded)
     held_out = np.arange(sum(map(len, labels))) < len(labels[0])
     # Classes may have the same numbers in both.
     numbers = np.unique(np.stack([np.concatenate(labels), held_out]), axis=1, return_inverse=True)[1]
     measured = curve(np.concatenate(rows), numbers, queries=held_out)
     stated = {
-        "precision": config.evaluation.match_precision,
+        "precision": evaluation.match_precision,
         "curve": as_json(measured),
-        "trained": class_fingerprints(config, data.train),
+        "trained": class_fingerprints(data.train, section.features.text),
     }
-    if config.evaluation.match_far:
-        (found,) = far_thresholds(rows[0], labels[0], fars=[config.evaluation.match_far])
+    if evaluation.match_far:
+        (found,) = far_thresholds(rows[0], labels[0], fars=[evaluation.match_far])
         similarity = found.high if np.isfinite(found.high) else None
         stated |= {"far": similarity, "sentence": far_in_words(found)}
     return stated
 
 
-def class_fingerprints(config: ConfigDict, index: RecordIndex) -> list[str]:
-    """Returns the fingerprints of the names of the classes of an index, as far as its records have names."""
+def class_fingerprints(index: RecordIndex, text: str) -> list[str]:
+    """Returns the fingerprints of the names of the classes of an index, as far as its records have names.
+
+    Args:
+        index: the records.
+        text: the name of the feature that has the names.
+    """
     firsts = np.unique(index.label, return_index=True)[1]
     with records.RecordReader(index) as reader:
-        names = [records.class_text(reader.read([row])[0], config.data.features.text) for row in firsts]
+        names = [records.class_text(reader.read([row])[0], text) for row in firsts]
     return sorted({class_fingerprint(name) for name in names if name})
 
 
@@ -170,7 +185,8 @@ def match_sentence(stated: Mapping[str, Any]) -> str:
 
 
 def export(
-    config: ConfigDict,
+    data: sections.Data,
+    evaluation: Evaluation,
     model: keras.Model,
     folder: str,
     whitening: Whitening | None = None,
@@ -185,12 +201,12 @@ def export(
     Raises:
         InputError: a scale is not 1, but the model takes images of one size only.
     """
-    function, loader = embed_fn(model), build_loader(config)
+    function, loader = embed_fn(model), build_loader(data, full_size=evaluation.full_size)
     if tuple(scales) != (1.0,):
         if None not in model.input_shape[1:3]:
             raise InputError(
                 f"A model of images of {model.input_shape[1:3]} pixels cannot be exported at scales"
-                f" {tuple(scales)}. Give one of any size: `experiment.build_model(config, any_size=True)`."
+                f" {tuple(scales)}. Give one of any size: `experiment.build_model(..., any_size=True)`."
             )
         function = multi_scale(function, scales)
 
@@ -198,9 +214,9 @@ def export(
         # Whitening was learnt on unit-norm embeddings.
         return whitening_layer(whitening)(l2_normalize(tf.cast(function(images), tf.float32)))
 
-    contents = {"whitening": config.evaluation.whitening if whitening else 0.0, "scales": list(scales)}
+    contents = {"whitening": evaluation.whitening if whitening else 0.0, "scales": list(scales)}
     contents |= {"matches": dict(matches)} if matches else {}
     served = whitened if whitening else function
     # A vector has no file that could be decoded.
-    decode = None if settings.takes_vectors(config) else loader.serve
+    decode = loader.serve if isinstance(loader, ImageLoader) else None
     export_saved_model(model, folder, decode, served, {CONTENTS: json.dumps(contents)})

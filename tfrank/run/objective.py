@@ -1,7 +1,7 @@
 """The objective of a run: the losses of each embedding, with their proxies and memories."""
 
 import dataclasses
-import inspect
+import functools
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -9,15 +9,15 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from ml_collections import ConfigDict
 
 from tfrank import losses
 from tfrank.common import checks
 from tfrank.common.checks import InputError, did_you_mean
 from tfrank.common.ignore_labels import UNKNOWN
-from tfrank.losses import ADDONS
+from tfrank.configs.default import Config
+from tfrank.configs.fields import OPEN
+from tfrank.configs.sections import Data
 from tfrank.losses.proxies import PROXY_LOSSES, ProxyLoss, SampledProxyLoss
-from tfrank.run import settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Objective:
 
 
 def build_objective(
-    config: ConfigDict,
+    config: Config,
     model: keras.Model,
     labels: Iterable[int],
     iterations: keras.Variable,
@@ -66,13 +66,16 @@ def build_objective(
         iterations: counter of the training steps.
         categories: `[images]` int64, their categories, -1 for none; only Hierarchical AP needs them.
     """
-    parts = [build_loss(config, labels, categories) for _ in model.outputs]
+    train = config.train
+    memory = {"memory_size": train.memory_size, "memory_warm_up": train.memory_warm_up}
+    parts: list[Any] = [build_loss(config.loss, labels, categories, **memory) for _ in model.outputs]
     outputs, weights = model.outputs, [1.0]
-    if weight := config.train.class_loss_weight:
+    if weight := train.class_loss_weight:
         parts += [losses.get("normalized_softmax", labels=labels) for _ in model.outputs]
         outputs, weights = outputs * 2, [1.0, weight]
-    if config.train.proxy_sample < 1:
-        parts = [_sampled(loss, config) if isinstance(loss, ProxyLoss) else loss for loss in parts]
+    if train.proxy_sample < 1:
+        sampled = functools.partial(_sampled, share=train.proxy_sample, data=config.data, seed=config.seed)
+        parts = [sampled(loss) if isinstance(loss, ProxyLoss) else loss for loss in parts]
     for loss in parts:
         loss.iteration = iterations
         loss.warns = False  # The trainer warns instead.
@@ -84,13 +87,11 @@ def build_objective(
     state += [variable.value for head in heads if head for variable in head.variables]
     weights = [weight for weight in weights for _ in model.outputs]
     training = keras.Model(model.inputs, (model.outputs, asked))
-    return Objective(training, parts, weights, state, _class_weights(config, labels))
+    return Objective(training, parts, weights, state, _class_weights(labels) if train.class_weights else None)
 
 
-def _class_weights(config, labels):
-    """Returns the classes and the weight of an image of each, on average 1; None if images weigh the same."""
-    if not config.train.class_weights:
-        return None
+def _class_weights(labels):
+    """Returns the classes and the weight of an image of each, on average 1."""
     classes, counts = np.unique(np.asarray(labels, np.int64), return_counts=True)
     return classes, (counts.sum() / (len(classes) * counts)).astype(np.float32)
 
@@ -105,58 +106,59 @@ def _head(loss, seed):
     return None
 
 
-def _sampled(loss, config):
+def _sampled(loss: ProxyLoss, share: float, data: Data, seed: int) -> SampledProxyLoss:
     """Returns the loss with a share of its proxies; raises InputError if that is less than a batch needs."""
-    classes, share = loss.labels.size, config.train.proxy_sample
-    balanced = config.data.sampler in ("class_balanced", "category_pairs")
-    needed = min(classes, config.data.classes_per_batch if balanced else settings.batch_size(config))
+    classes = loss.labels.size
+    balanced = data.sampler in ("class_balanced", "category_pairs")
+    needed = min(classes, data.classes_per_batch if balanced else data.batch_size)
     if math.ceil(share * classes) < needed:
         raise InputError(
             f"config.train.proxy_sample={share:g} of {classes:,} classes are {math.ceil(share * classes):,}"
             f" proxies, and a batch may have {needed:,} classes. Give at least {needed / classes:.2g}."
         )
-    return SampledProxyLoss(loss, share=config.train.proxy_sample, seed=config.seed)
+    return SampledProxyLoss(loss, share=share, seed=seed)
 
 
 def build_loss(
-    config: ConfigDict, labels: Iterable[int], categories: np.ndarray | None = None
+    section: Any,
+    labels: Iterable[int],
+    categories: np.ndarray | None = None,
+    *,
+    memory_size: int = 0,
+    memory_warm_up: int = 0,
 ) -> keras.losses.Loss:
     """Builds the loss of one embedding. Raises InputError for an unknown field, and lists the known ones.
 
     Args:
-        config: config of the run.
+        section: the fields of `config.loss`.
         labels: labels of the training images; losses with proxies need them.
         categories: their categories, -1 for none; only Hierarchical AP needs them.
+        memory_size: number of past embeddings that join the gallery; 0 for none.
+        memory_warm_up: number of batches before they do.
     """
-    fields = dict(config.loss)
-    if fields.get("warmup_steps") == settings.OPEN:
+    fields = section.as_dict()
+    if fields.get("warmup_steps") == OPEN:
         fields["warmup_steps"] = 0  # The steps of the run are not known yet.
-    names = [*losses.LOSSES, *PROXY_LOSSES, *ADDONS]
-    name = checks.one_of("config.loss.name", fields.pop("name"), names)
-    known = loss_fields(name)
-    for field in fields:
-        if field not in known:
-            raise InputError(
-                f"Loss {name!r} has no field {field!r}.{did_you_mean(field, known)}"
-                f" Its fields are {', '.join(known)}."
-                f" Choose a loss with its fields by --config=FILE.py:{name}"
-            )
-    size = config.train.memory_size
-    if name in losses.LOSSES:
-        if name == "hierarchical_ap" and categories is not None:
-            fields |= {"labels": labels, "categories": _known(categories)}
-        if name == "margin" and fields.get("learn_boundary"):
-            fields["labels"] = labels
-        with checks.as_fields("loss", fields):
-            loss = losses.get(name, **fields)
-        return losses.CrossBatchMemory(loss, size, warm_up=config.train.memory_warm_up) if size else loss
-    if size:
+    name = checks.one_of("config.loss.name", fields.pop("name"), losses.NAMES)
+    known = losses.hyper_parameters(name)
+    for field in sorted(fields.keys() - known.keys()):
+        raise InputError(
+            f"Loss {name!r} has no field {field!r}.{did_you_mean(field, known)}"
+            f" Its fields are {', '.join(known)}. Choose a loss with its fields by --config=FILE.py:{name}"
+        )
+    if memory_size and name not in losses.LOSSES:
         raise InputError(
             f"Loss {name!r} ranks no gallery, so it cannot use a memory. Set config.train.memory_size=0, or"
             f" take one of {', '.join(losses.LOSSES)}."
         )
+    of_data = {}
+    if name in PROXY_LOSSES or fields.get("learn_boundary"):
+        of_data = {"labels": labels}
+    if name == "hierarchical_ap" and categories is not None:
+        of_data = {"labels": labels, "categories": _known(categories)}
     with checks.as_fields("loss", fields):
-        return losses.get(name, **fields | ({"labels": labels} if name in PROXY_LOSSES else {}))
+        loss = losses.get(name, **fields, **of_data)
+    return losses.CrossBatchMemory(loss, memory_size, warm_up=memory_warm_up) if memory_size else loss
 
 
 def _known(categories):
@@ -167,19 +169,3 @@ def _known(categories):
             " hierarchical_ap grades relevance by. Prepare records with categories, or choose another loss."
         )
     return categories
-
-
-def loss_fields(name: str) -> list[str]:
-    """Lists the hyper-parameters of the loss of that name.
-
-    >>> loss_fields("smooth_ap")
-    ['temperature', 'include_self']
-    """
-    if name in ADDONS:
-        return list(ADDONS[name].defaults)
-    loss_class = (losses.LOSSES | PROXY_LOSSES)[name]
-    return [
-        key
-        for key in inspect.signature(loss_class).parameters
-        if key not in ("labels", "categories", "reduction", "ignore_label", "name")
-    ]

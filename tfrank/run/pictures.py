@@ -1,13 +1,11 @@
 """Pictures for the report: images of records, and rows of queries with their neighbours."""
 
-import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from ml_collections import ConfigDict
 
 from tfrank.common.ignore_labels import UNKNOWN
+from tfrank.configs.sections import Data
 from tfrank.data import records
 from tfrank.data.images import ImageLoader
 from tfrank.data.index import RecordIndex
@@ -32,18 +30,16 @@ class Images:
     It is false if there are no pictures: vectors have names alone.
 
     Args:
-        config: defines how images are loaded.
+        data: the fields of `config.data`, which say how images are loaded.
         results: the results.
         index: the records; None if embeddings came without images.
     """
 
-    def __init__(self, config: ConfigDict, results: EvaluationResults, index: RecordIndex | None):
-        self._results, self._text = results, config.data.features.text
+    def __init__(self, data: Data, results: EvaluationResults, index: RecordIndex | None):
+        self._results, self._text = results, data.features.text
         self._reader = records.RecordReader(index) if index is not None else None
-        loader = build_loader(config)
-        self._loader = (
-            dataclasses.replace(loader, full_size=True) if isinstance(loader, ImageLoader) else None
-        )
+        loader = build_loader(data, full_size=True)
+        self._loader = loader if isinstance(loader, ImageLoader) else None
 
     def __enter__(self) -> "Images":
         return self
@@ -57,6 +53,7 @@ class Images:
 
     def picture(self, row: int, **fields: Any) -> ShownImage:
         """Returns the picture of a row of the results, as small as a page needs it."""
+        assert self._loader, "vectors have no pictures"
         image = self._loader.test(self._record(row)).numpy()
         return shown_image(image, caption=self.name(row), file=text_of(self._results.test.ids[row]), **fields)
 
@@ -90,6 +87,7 @@ def query_grids(results: EvaluationResults, images: Images) -> list[Grid]:
         images: the pictures.
     """
     found = results.main
+    assert found.task, "a mean of several tasks has no queries to show"
     labels = found.task.labels and found.task.labels[0]
     scores = found.per_query[main_metric(found.per_query)]
     # Approximate search gives no ranks, only whether the nearest image is right.
@@ -122,9 +120,7 @@ def _of_nearest(results, task, wrong):
     return similarity
 
 
-def grid_rows(
-    results: EvaluationResults, ranking: str, queries: Sequence[int], images: Images
-) -> list[GridRow]:
+def grid_rows(results: EvaluationResults, ranking: str, queries: np.ndarray, images: Images) -> list[GridRow]:
     """Returns rows of some queries and their nearest images, ranked by the embeddings.
 
     Args:
@@ -135,6 +131,7 @@ def grid_rows(
     """
     found = results.rankings[ranking]
     task, metric = found.task, main_metric(found.per_query)
+    assert task, "a mean of several tasks has no queries to show"
     gallery = rows_of(results.embeddings, task.gallery)
     # Search for more than are shown, since ignored images among them are skipped.
     ignored = [task.relevance[ranking].ignored(query) for query in queries]

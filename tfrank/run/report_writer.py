@@ -2,6 +2,7 @@
 
 import csv
 import datetime
+import json
 import math
 import os
 import types
@@ -9,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from ml_collections import ConfigDict
 
 import tfrank
 from tfrank.common import files
 from tfrank.common.ignore_labels import UNKNOWN
+from tfrank.configs.default import Config
+from tfrank.configs.fields import tree
 from tfrank.data.index import RecordIndex
 from tfrank.evaluation.class_means import dominant_classes
 from tfrank.evaluation.metric_names import BY_CLASS
@@ -44,7 +46,7 @@ MOST_CATEGORIES = 100
 
 def write_evaluation(
     folder: str,
-    config: ConfigDict,
+    config: Config,
     results: EvaluationResults,
     index: RecordIndex | None,
     *,
@@ -73,7 +75,7 @@ def write_evaluation(
     """
     setups, per_query = setups_of_results(results), per_query_of(results)
     lines = {name: _curves_of(one) for name, one in results.rankings.items() if one.first is not None}
-    with Images(config, results, index) as images:
+    with Images(config.data, results, index) as images:
         comparisons = compare_runs(compare_with, folder, results, lines, images) if compare_with else ()
         if baselines or not config.evaluation.baselines:
             write_baselines(folder, baselines, about)
@@ -88,15 +90,15 @@ def write_evaluation(
             facts=_facts(about, title),
             model_tables=tables,
             metrics=results.metrics(),
-            published={name: dict(row) for name, row in config.evaluation.published.items()},
-            notes=[*notes, *_note_on_pictures(config)],
+            published=config.evaluation.published.to_dict(),
+            notes=[*notes, *_note_on_pictures(config.evaluation.as_dict())],
             grids=_grids(results, images),
             charts=[*_charts(results, lines, images), *_charts_of_training(training)],
             worst_classes=_worst_classes(results, images),
             categories=_categories(results, images),
             comparisons=comparisons,
             made=[("date", _now()), ("tfrank", tfrank.__version__)],
-            config=config.to_json(indent=2),
+            config=json.dumps(tree(config), indent=2),
         )
         html = render(page)
     write_results(
@@ -166,8 +168,8 @@ def _charts_of_training(folder):
     return drawn
 
 
-def _note_on_pictures(config):
-    moved = [step.name for step in ranking_steps(config.evaluation)]
+def _note_on_pictures(options):
+    moved = [step.name for step in ranking_steps(options)]
     if moved:
         return [
             "Pictures, similarities, the map and the classes that are confused are of the embeddings before"

@@ -6,11 +6,14 @@ An interrupted run resumes from its last checkpoint when the same command is sta
 """
 
 import contextlib
+import copy
 import os
 
+import tensorflow as tf
 from absl import flags
 
 from tfrank.common import files
+from tfrank.configs.default import Config
 from tfrank.evaluation.postprocessing.steps import without_model_steps
 from tfrank.evaluation.report import text
 from tfrank.run import datasets, evaluation_results, experiment, inference, report_writer, settings
@@ -22,52 +25,57 @@ flags.DEFINE_string("config", None, "The config, and its loss: configs/digits.py
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run. Default: runs/<config>_<data>_<loss>")
 
 
-def main(config):
+def main(config: Config) -> None:
     """Trains by a config, as the flags say."""
     config = settings.resolved(config)
-    strategy = experiment.build_strategy(config)
+    settings.check_fields(config)
+    strategy = experiment.build_strategy(config.train, config.data.batch_size)
     workdir = _WORKDIR.value or default_workdir(config)
     chief = cluster.is_chief(strategy)
     with cluster.together(strategy):
         experiment.check_config(config)
-        experiment.check_start(config, workdir)
+        experiment.check_start(config.model, workdir, baselines=config.evaluation.baselines)
         with files.locked(workdir) if chief else contextlib.nullcontext():
             with cluster.chief_first(strategy):
                 (check_config_of if chief else check_same_config)(workdir, config)
-                data = datasets.build_data(config, workdir)
-                fitted = settings.fitted(datasets.with_dim(config, workdir), data.train.label)
-                steps = settings.total_steps(fitted, len(data.train))
+                data = datasets.build_data(config.data, workdir, seed=config.seed)
+                fitted = settings.fitted(config, data.train.label)
+                fitted.data.dim = datasets.vector_dim(config.data, workdir)
+                steps = settings.total_steps(fitted.train, fitted.data.batch_size, len(data.train))
                 if chief and not config.dry_run:
                     save_config(workdir, config, steps)
             train_and_evaluate(fitted, workdir, strategy, data, steps)
 
 
-def train_and_evaluate(config, workdir, strategy, data, steps):
+def train_and_evaluate(
+    config: Config, workdir: str, strategy: tf.distribute.Strategy, data: datasets.Data, steps: int
+) -> None:
     """Trains for `steps` steps, exports the best weights and writes their report."""
     test = evaluation_results.test_set_of(data.test, data.relevance)
-    evaluation_results.check_evaluation(config, test)
+    evaluation_results.check_evaluation(config.evaluation, test)
     training = experiment.build_training(config, workdir, strategy, steps, data.train)
     if config.dry_run:
         return dry_run(config, training, data, steps)
     model, baselines = inference.embed_fn(training.serving), {}
 
     def measure(function):
-        return evaluation_results.evaluate_embeddings(
-            config, inference.embed_all(config, function, data.test)[0], test
-        )
+        embeddings, _ = inference.embed_all(config.data, config.evaluation, function, data.test)
+        return evaluation_results.evaluate_embeddings(config.evaluation, embeddings, test, loss=config.loss)
 
     if config.evaluation.baselines and cluster.is_chief(strategy):
-        for name, function in (inference.raw_input(config) | {"start": model}).items():
+        for name, function in (
+            inference.raw_input(config.model, config.data.image_size) | {"start": model}
+        ).items():
             baselines[name] = measure(function).without_embeddings()
     experiment.train(config, training, data, steps)
     if not cluster.is_chief(strategy):
         return
     paths = {name: os.path.join(workdir, name) for name in ("metrics.json", "saved_model")}
-    matches = inference.learned_matches(config, model, data)
-    inference.export(config, training.serving, paths["saved_model"], matches=matches)
+    matches = inference.learned_matches(config.data, config.evaluation, model, data, seed=config.seed)
+    inference.export(config.data, config.evaluation, training.serving, paths["saved_model"], matches=matches)
     results = measure(model)
-    rows = (baselines | {"trained": results}).items()
-    rows = {name: one.metrics()[one.main_ranking] for name, one in rows}
+    measured = baselines | {"trained": results}
+    rows = {name: one.metrics()[one.main_ranking] for name, one in measured.items()}
 
     print(text.table(rows))
     for note in results.notes:
@@ -76,15 +84,15 @@ def train_and_evaluate(config, workdir, strategy, data, steps):
     weights = verdict.best_sentence(best, steps) if best else f"Those of the last step, {steps:,}."
     facts = {"weights": weights} | ({"matches": inference.match_sentence(matches)} if matches else {})
     print("\n".join(facts.values()))
-    warnings = verdict.warnings_of(rows, best, experiment.losses_to_judge(config, workdir))
+    warnings = verdict.warnings_of(rows, best, experiment.losses_to_judge(config.loss, workdir))
     for warning in warnings:
         print(f"\nWARNING: {warning}")
     files.write_json(paths["metrics.json"], rows)
     # Only eval_main applies the steps that change embeddings, such as whitening.
-    done = config.copy_and_resolve_references()
-    done.evaluation.update(without_model_steps(config.evaluation))
+    done = copy.deepcopy(config.evaluation)
+    done.update(**without_model_steps(done.as_dict()))
     about = evaluation_results.about(done, test, model=workdir, search="exact")
-    folder = os.path.join(workdir, "evaluation", datasets.test_name(config))
+    folder = os.path.join(workdir, "evaluation", datasets.test_name(config.data))
     # Files of an earlier evaluation belong to other weights.
     for name in ("embeddings", "whitening", "whitening.npz", "saved_model"):
         files.remove(os.path.join(folder, name))

@@ -9,11 +9,12 @@ from collections.abc import Callable
 import keras
 import numpy as np
 import tensorflow as tf
-from ml_collections import ConfigDict
 
 from tfrank.common import checks, files
 from tfrank.common.checks import InputError
 from tfrank.configs import digits, of_run
+from tfrank.configs.default import Config
+from tfrank.configs.sections import Data, Evaluation
 from tfrank.data.index import RecordIndex, select
 from tfrank.data.sources.image import ROLES
 from tfrank.evaluation.embed import EmbedFn, embed_into, on_all_replicas
@@ -23,7 +24,7 @@ from tfrank.evaluation.postprocessing.whitening import Whitening, learn_whitenin
 from tfrank.evaluation.protocols import TestSet
 from tfrank.export.fingerprint import fingerprint as fingerprint_of
 from tfrank.export.saved_model import SIGNATURE, exported_contents, loading
-from tfrank.run import evaluation_results, experiment, inference, settings
+from tfrank.run import evaluation_results, experiment, inference
 from tfrank.run.datasets import build_loader
 from tfrank.run.workdir import check_path
 
@@ -40,7 +41,7 @@ class TrainedModel:
         model: the Keras model; None for a SavedModel.
     """
 
-    config: ConfigDict
+    config: Config
     function: EmbedFn
     fingerprint: str
     evaluations: str
@@ -48,12 +49,12 @@ class TrainedModel:
 
     def embed(self, index: RecordIndex, folder: str) -> np.ndarray:
         """Embeds all records to unit norm and stores the embeddings in a folder; resumes if interrupted."""
-        loader = build_loader(self.config)
-        scales = tuple(self.config.evaluation.scales)
-        what = repr((self.fingerprint, self.config.train.precision, index.fingerprint(), loader, scales))
+        data, evaluation = self.config.data, self.config.evaluation
+        loader, precision = build_loader(data, full_size=evaluation.full_size), self.config.train.precision
+        what = repr((self.fingerprint, precision, index.fingerprint(), loader, evaluation.scales))
 
         def batches_from(start):
-            return inference.image_batches(self.config, select(index, np.arange(start, len(index))))
+            return inference.image_batches(data, evaluation, select(index, np.arange(start, len(index))))
 
         key = hashlib.sha256(what.encode()).hexdigest()
         ids = evaluation_results.distinct_ids(index)
@@ -79,13 +80,13 @@ class TrainedModel:
     def export(self, folder: str, whitening: Whitening | None) -> str:
         """Writes a SavedModel that embeds at the config's scales and whitens if told to; returns its path."""
         self.check_exportable(folder)
-        scales = tuple(self.config.evaluation.scales)
-        inference.export(self.config, self.model, folder, whitening, scales=scales)
+        data, evaluation = self.config.data, self.config.evaluation
+        inference.export(data, evaluation, self.model, folder, whitening, scales=evaluation.scales)
         return folder
 
 
 def open_model(
-    config: ConfigDict, workdir: str, saved_model: str | None, *, trusted: bool = False
+    config: Config, workdir: str, saved_model: str | None, *, trusted: bool = False
 ) -> TrainedModel:
     """Opens the model of a run, with its best or latest weights, or a SavedModel, on the config's devices.
 
@@ -95,34 +96,35 @@ def open_model(
         saved_model: folder of a SavedModel to open instead of the run's model; None for the run's.
         trusted: whether the SavedModel may run any operation; see `load_saved_model`.
     """
-    strategy = experiment.build_evaluation_strategy(config)
+    strategy = experiment.build_evaluation_strategy(config.train)
     with strategy.scope():
         if saved_model:
-            check_contents(saved_model, config)
-            model, function = None, load_saved_model(saved_model, _input_shape(config), trusted=trusted)
+            check_contents(saved_model, config.evaluation)
+            shape = _input_shape(config.data, any_size=config.evaluation.any_size)
+            model, function = None, load_saved_model(saved_model, shape, trusted=trusted)
             fingerprint = fingerprint_of(saved_model)
             evaluations = f"{saved_model.rstrip('/')}_evaluation"
         else:
             model = experiment.load_trained(config, workdir)
             function, fingerprint = inference.embed_fn(model), inference.fingerprint_of_weights(model)
             evaluations = os.path.join(workdir, "evaluation")
-    scales = tuple(config.evaluation.scales)
+    scales = config.evaluation.scales
     if scales != (1.0,):
         function = multi_scale(function, scales)
     return TrainedModel(config, on_all_replicas(function, strategy), fingerprint, evaluations, model)
 
 
-def _input_shape(config):
-    """Returns the shape of the vector or image that the config's model takes; None for any size."""
-    if settings.takes_vectors(config):
-        return (config.data.dim,)
-    side = None if settings.any_size(config) else config.data.image_size
+def _input_shape(data: Data, *, any_size: bool) -> tuple[int | None, ...]:
+    """Returns the shape of the vectors or images of the data; None for any size."""
+    if data.of_vectors:
+        return (data.dim,)
+    side = None if any_size else data.image_size
     return side, side, 3
 
 
-def check_contents(saved_model: str, config: ConfigDict) -> None:
+def check_contents(saved_model: str, options: Evaluation) -> None:
     """Raises InputError if the config asks for whitening or scales that the SavedModel already applies."""
-    contents, options = exported_contents(saved_model), config.evaluation
+    contents = exported_contents(saved_model)
     for field, asked, nothing in (
         ("whitening", options.whitening, 0.0),
         ("scales", list(options.scales), [1.0]),

@@ -1,40 +1,24 @@
 """Config and record fingerprints in a run's folder: a resumed run must not silently be another one."""
 
-import json
 import os
 import re
-from collections.abc import Callable
-
-from ml_collections import ConfigDict
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from tfrank.common import files, json_files
 from tfrank.common.checks import InputError
 from tfrank.configs import default
+from tfrank.configs.default import Config
+from tfrank.configs.fields import Declaration, fields_of, flatten, tree
+from tfrank.configs.sections import Model
 from tfrank.training.checkpoints import saved_checkpoints
 
 # Values of `config.data.name` for a user's own data, whose path then names the run; endings cut off the path.
 OWN_DATA = ("folder", "csv", "embeddings", "tfrecords")
 ENDS = r"\.(csv|npz|parquet|zip|tgz|tar(\.\w+)?)$"
-# Paths of records and their sources may change: records are compared by content.
-PATHS = ("data.source", "data.records", "data.test_records")
-# Fields that a resumed run may change: its length, output, devices and paths, and what only evaluation reads.
-# A dot at the end stands for all fields of a group.
-CHANGEABLE = (
-    *PATHS,
-    "dry_run",
-    "train.steps",
-    "train.epochs",
-    "train.log_every",
-    "train.strategy",
-    "evaluation.",
-)
-# Fields that the records depend on. Until a step is saved, only these must stay the same.
-RECORD_FIELDS = ("data.name", "data.train", "data.test", "data.shards")
-# Fields that define which checkpoints fit.
-MODEL_FIELDS = ("model.",)
 
 
-def default_workdir(config: ConfigDict) -> str:
+def default_workdir(config: Config) -> str:
     """Returns the default folder of a run, named after its config, the path of own data, and its loss.
 
     `--config.data.records=records/photos` and `--config.data.source=photos.zip` both give
@@ -47,7 +31,7 @@ def default_workdir(config: ConfigDict) -> str:
     return os.path.join("runs", re.sub(r"[^\w.-]+", "_", "_".join(names)))
 
 
-def check_config_of(workdir: str, config: ConfigDict) -> None:
+def check_config_of(workdir: str, config: Config) -> None:
     """Saves the resolved config in a new workdir, or compares it with the saved one.
 
     A saved config is kept until `save_config` replaces it.
@@ -57,14 +41,14 @@ def check_config_of(workdir: str, config: ConfigDict) -> None:
     """
     path = os.path.join(workdir, "config.json")
     if not os.path.exists(path):
-        files.write_json(path, json.loads(config.to_json()))
+        files.write_json(path, tree(config))
     elif _steps_saved(workdir):
-        _compare(path, config, lambda field: not _among(field, CHANGEABLE))
+        _compare(path, config, lambda field: not (field.may_change or field.path))
     else:
-        _compare(path, config, lambda field: _among(field, RECORD_FIELDS))
+        _compare(path, config, lambda field: field.of_records)
 
 
-def save_config(workdir: str, config: ConfigDict, steps: int) -> None:
+def save_config(workdir: str, config: Config, steps: int) -> None:
     """Saves the config of a run of `steps` steps; raises InputError if it has taken more already."""
     taken = _steps_saved(workdir)
     if steps < taken:
@@ -72,7 +56,7 @@ def save_config(workdir: str, config: ConfigDict, steps: int) -> None:
             f"The run in {workdir} has taken {taken:,} steps already, so it cannot end at step {steps:,}."
             " Give as many steps or more, or choose another --workdir."
         )
-    files.write_json(os.path.join(workdir, "config.json"), json.loads(config.to_json()))
+    files.write_json(os.path.join(workdir, "config.json"), tree(config))
 
 
 def _steps_saved(workdir: str) -> int:
@@ -81,7 +65,7 @@ def _steps_saved(workdir: str) -> int:
     return int(paths[-1].rsplit("-", 1)[1]) if paths else 0
 
 
-def check_same_config(workdir: str, config: ConfigDict) -> None:
+def check_same_config(workdir: str, config: Config) -> None:
     """Raises InputError if the chief of a multi-worker run saved no config there, or a different one."""
     path = os.path.join(workdir, "config.json")
     if not os.path.exists(path):
@@ -89,10 +73,10 @@ def check_same_config(workdir: str, config: ConfigDict) -> None:
             f"Worker 0 has saved no config in {workdir}. With several machines, --workdir has to be on a"
             " file system that all of them share."
         )
-    _compare(path, config, lambda field: field not in PATHS)
+    _compare(path, config, lambda field: not field.path)
 
 
-def check_model_of(workdir: str, config: ConfigDict) -> None:
+def check_model_of(workdir: str, model: Model) -> None:
     """Raises InputError if the workdir has no run, or a run of another model."""
     path = os.path.join(workdir, "config.json")
     if not os.path.exists(path):
@@ -100,7 +84,11 @@ def check_model_of(workdir: str, config: ConfigDict) -> None:
             f"There is no run in {workdir}. Train one first, or give --workdir, --saved_model or"
             " --embeddings."
         )
-    _compare(path, config, lambda field: _among(field, MODEL_FIELDS))
+    saved = _load(path).get("model")
+    if saved is None:
+        raise InputError(f"{path} is damaged (it has no model). Choose another --workdir.")
+    before = flatten({"model": tree(Model()) | saved})
+    _refuse_changes(path, before, flatten({"model": tree(model)}))
 
 
 def check_path(folder: str) -> None:
@@ -123,32 +111,35 @@ def check_records_of(workdir: str, fingerprints: dict[str, str]) -> None:
         )
 
 
-def flatten(tree: dict, prefix: str = "") -> dict:
-    """Flattens a tree of dicts into one dict, its keys joined by dots.
-
-    >>> flatten({"train": {"steps": 3}})
-    {'train.steps': 3}
-    """
-    flat = {}
-    for key, value in tree.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
-
-
-def _among(field: str, fields: tuple[str, ...]) -> bool:
-    return any(field == one or (one.endswith(".") and field.startswith(one)) for one in fields)
-
-
-def _compare(path: str, config: ConfigDict, matters: Callable[[str], bool]) -> None:
-    before, now = flatten(_load(path)), flatten(json.loads(config.to_json()))
+def _compare(path: str, config: Config, matters: Callable[[Declaration], bool]) -> None:
+    """Raises InputError if fields that matter differ from the saved ones."""
+    before = _load(path)
     if not before:
         raise InputError(f"{path} is damaged (it is empty). Choose another --workdir.")
     # Fields that were added since then had their defaults.
-    before = flatten(json.loads(default.get_config(config.loss.name).to_json())) | before
+    was = flatten(tree(default.get_config(config.loss.name))) | flatten(before)
+    declared = {field.path: field.declaration for field in fields_of(config)}
+    _refuse_changes(path, was, flatten(tree(config)), lambda name: matters(_declaration_of(name, declared)))
+
+
+def _declaration_of(name: str, declared: Mapping[str, Declaration]) -> Declaration:
+    """Returns the declaration of a field, or of the field that this is an entry of."""
+    while name and name not in declared:
+        name = name.rpartition(".")[0]
+    return declared.get(name, Declaration(meaning="a field of another version"))
+
+
+def _refuse_changes(
+    path: str,
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    matters: Callable[[str], bool] = lambda name: True,
+) -> None:
+    """Raises InputError if values that matter have changed; names them all."""
     changed = [
-        f"{field}: {before.get(field)!r} before, {now.get(field)!r} now"
-        for field in sorted(before | now)
-        if before.get(field) != now.get(field) and matters(field)
+        f"{name}: {before.get(name)!r} before, {now.get(name)!r} now"
+        for name in sorted({*before, *now})
+        if before.get(name) != now.get(name) and matters(name)
     ]
     if changed:
         raise InputError(

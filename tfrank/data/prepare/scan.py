@@ -36,7 +36,7 @@ _GZIP = b"\x1f\x8b"
 _MIN_MEGABYTES_FOR_WORKERS = 300
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(kw_only=True, slots=True)
 class Features:
     """Names of the features of a record. Only `encoded` and `label` are required.
 
@@ -55,6 +55,10 @@ class Features:
     filename: str = "image/filename"
     category: str = "image/category/label"
     text: str = "image/class/text"
+
+
+# The names that most records have.
+USUAL = Features()
 
 
 def open_foreign_records(
@@ -121,7 +125,7 @@ def _current(path, shards):
     return index if same and not newer else None
 
 
-def scan(shards: Sequence[str], *, features: Features = Features(), processes: int = 1) -> RecordIndex:
+def scan(shards: Sequence[str], *, features: Features = USUAL, processes: int = 1) -> RecordIndex:
     """Indexes shards by reading and checking all their records.
 
     A label that is a word becomes 63 bits of its hash, so it is the same number in all parts of a data set.

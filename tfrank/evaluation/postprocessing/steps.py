@@ -1,7 +1,7 @@
-"""The list of the post-processing steps: their options, checks, order, and words for the report.
+"""The list of the post-processing steps: their options, order, and words for the report.
 
 A new step needs a file in this folder, an entry in `STEPS`, and its options as fields of `config.evaluation`
-in `tfrank/configs/default.py`.
+in `tfrank/configs/sections/evaluation.py`.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfrank.common import checks
 from tfrank.common.checks import InputError
 from tfrank.evaluation.postprocessing.query_expansion import augment_database, expand_queries
 from tfrank.evaluation.postprocessing.reranking import k_reciprocal_blocks
@@ -27,7 +26,6 @@ class Step(NamedTuple):
         name: the name in reports.
         options: the names of its options; the first one switches the step on.
         off: the value of the first option that switches the step off.
-        check: raises InputError if an option is out of range. It gets all options.
         describe: returns the values of the options as text for reports.
         move: maps `[queries, dim]` and `[gallery, dim]` float32 unit rows, `[queries]` the query's own
             gallery row or -1, and the options to new queries and gallery. If the queries are the gallery,
@@ -40,7 +38,6 @@ class Step(NamedTuple):
     name: str
     options: tuple[str, ...]
     off: Any
-    check: Callable[[Options], None]
     describe: Callable[[Options], str]
     move: Callable | None = None
     similarities: Callable | None = None
@@ -52,32 +49,13 @@ class Step(NamedTuple):
         return (tuple(value) if isinstance(value, list) else value) != self.off
 
 
-def _check_scales(options):
-    checks.sequence("scales", options["scales"], checks.number, above=0)
-
-
 def _describe_scales(options):
     return ", ".join(f"{scale:g}" for scale in options["scales"])
-
-
-def _check_whitening(options):
-    checks.number("whitening", options["whitening"], at_least=0, at_most=0.5)
-    checks.integer("whitening_dim", options["whitening_dim"], at_least=0)
-    checks.integer("whitening_images", options["whitening_images"], at_least=2)
 
 
 def _describe_whitening(options):
     dim = options["whitening_dim"]
     return f"power {options['whitening']:g}" + (f", to {dim} dimensions" if dim else "")
-
-
-def _check_augmentation(options):
-    checks.integer("database_augmentation", options["database_augmentation"], at_least=0)
-
-
-def _check_expansion(options):
-    checks.integer("query_expansion", options["query_expansion"], at_least=0)
-    checks.number("expansion_alpha", options["expansion_alpha"], at_least=0)
 
 
 def _describe_neighbors(name):
@@ -110,19 +88,17 @@ def _check_unexpanded(self_index, options):
 
 # In the order in which they are applied.
 STEPS = (
-    Step("scales", ("scales",), (1.0,), _check_scales, _describe_scales),
+    Step("scales", ("scales",), (1.0,), _describe_scales),
     Step(
         "whitening",
         ("whitening", "whitening_dim", "whitening_images"),
         0.0,
-        _check_whitening,
         _describe_whitening,
     ),
     Step(
         "database augmentation",
         ("database_augmentation", "expansion_alpha"),
         0,
-        _check_augmentation,
         _describe_neighbors("database_augmentation"),
         move=_augment,
     ),
@@ -130,7 +106,6 @@ STEPS = (
         "query expansion",
         ("query_expansion", "expansion_alpha"),
         0,
-        _check_expansion,
         _describe_neighbors("query_expansion"),
         move=_expand,
     ),
@@ -138,19 +113,11 @@ STEPS = (
         "re-ranking",
         ("rerank",),
         False,
-        lambda options: None,
         lambda options: "k-reciprocal",
         similarities=_rerank,
         check_queries=_check_unexpanded,
     ),
 )
-OPTIONS = tuple(dict.fromkeys(option for step in STEPS for option in step.options))
-
-
-def check_options(options: Options) -> None:
-    """Raises InputError if an option of a step is out of its range."""
-    for step in STEPS:
-        step.check(options)
 
 
 def model_steps(options: Options) -> list[Step]:

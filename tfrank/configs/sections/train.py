@@ -1,0 +1,194 @@
+"""The fields of `config.train`: devices, length, optimizer, and what is added to the loss."""
+
+import dataclasses
+
+from ml_collections import ConfigDict
+
+from tfrank.configs.fields import ByWeights, Section, field
+from tfrank.training.optimizers import OPTIMIZERS
+from tfrank.training.schedules import SCHEDULES
+from tfrank.training.strategy import STRATEGIES
+
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+
+
+@dataclasses.dataclass(slots=True)
+class Train(Section):
+    """The fields of `config.train`."""
+
+    strategy: str = field(
+        "one_device",
+        'Devices: "one_device"; "mirrored", all GPUs of this machine (all logical CPUs if it has none);'
+        ' "multi_worker", the machines listed in the environment variable TF_CONFIG.',
+        choices=STRATEGIES,
+        may_change=True,
+    )
+    steps: int = field(
+        0,
+        "Length of the run in steps (batches). Give this or `epochs`, and set the other to 0.",
+        at_least=0,
+        by_data=True,
+        may_change=True,
+    )
+    epochs: float = field(
+        0.0,
+        "Length of the run in epochs (as many images as the training part has).",
+        at_least=0,
+        may_change=True,
+    )
+    micro_batch_size: int = field(
+        0,
+        "Images that a device embeds at once. A batch of any size then needs the memory of this many; its"
+        " images stay on the host, and each is embedded twice. 0: the device's whole share of the batch.",
+        at_least=0,
+    )
+    optimizer: str = field(
+        "adam", 'Optimizer: "adam", "adamw" (decoupled weight decay), or "sgd".', choices=OPTIMIZERS
+    )
+    beta_1: float = field(
+        0.9,
+        'Only for "adam" and "adamw": decay rate of the running mean of gradients.',
+        at_least=0,
+        below=1,
+    )
+    beta_2: float = field(
+        0.999,
+        'Only for "adam" and "adamw": decay rate of the running mean of the gradients\' squares.',
+        at_least=0,
+        below=1,
+    )
+    epsilon: float = field(1e-8, 'Only for "adam" and "adamw": the number added to the denominator.', above=0)
+    momentum: float = field(0.9, 'Only for "sgd": momentum.', at_least=0, at_most=1)
+    learning_rate: float = field(
+        1e-3,
+        "Learning rate. If it is left open, 3e-4 for a head on a frozen backbone or on vectors.",
+        above=0,
+        by_weights=ByWeights(3e-5, 1e-3),
+    )
+    schedule: str = field(
+        "constant",
+        'Learning-rate schedule: "constant", "linear" (to zero at the last step), "cosine" (likewise), or'
+        ' "steps" (times `schedule_factor` at each of `schedule_steps`).',
+        choices=SCHEDULES,
+        by_weights=ByWeights("constant", "cosine"),
+    )
+    warmup_steps: int = field(0, "Steps in which the learning rate rises linearly.", at_least=0)
+    schedule_steps: tuple[int, ...] = field(
+        (), 'Only for the schedule "steps": the steps, ascending.', at_least=1
+    )
+    schedule_factor: float = field(0.1, 'Only for the schedule "steps": the factor.', above=0, at_most=1)
+    learning_rate_multipliers: ConfigDict = field(
+        ConfigDict,
+        "Learning-rate multipliers by parts of variables' paths. If several parts match a path, the longest"
+        " counts. On the command line, an entry or all of them (in place of those of the config):"
+        " --config.train.learning_rate_multipliers.embedding=10"
+        ' --config.train.learning_rate_multipliers=\'{"embedding": 10, "embedding/bias": 20}\'',
+    )
+    class_loss_weight: float = field(
+        0.0,
+        "Weight of an additional loss, a normalized softmax with a proxy of each training class; 0: none."
+        " From random weights it helps much.",
+        at_least=0,
+        by_weights=ByWeights(0.0, 1.0),
+    )
+    class_weights: bool = field(
+        False,
+        "Each training class counts the same in the loss, however many images it has: an image weighs in"
+        ' inverse proportion to them. For the samplers "uniform" and "all_classes", which draw large classes'
+        " more often.",
+    )
+    proxy_multiplier: float = field(
+        100.0,
+        "Learning-rate multiplier of the class proxies, if there are any.",
+        at_least=0,
+        by_weights=ByWeights(100.0, 1.0),
+    )
+    layer_decay: float = field(
+        1.0,
+        "Learning rates of vision transformers fall towards the input: the last block has this times the"
+        " learning rate, the one before the square, and so on. 1: the same everywhere.",
+        above=0,
+        at_most=1,
+    )
+    recompute: bool = field(
+        False,
+        "Vision transformers compute the activations of their blocks again for the gradient, which takes 40"
+        " to 57 % of the memory, and 21 to 36 % more time.",
+    )
+    proxy_sample: float = field(
+        1.0,
+        "Share of the class proxies that a step uses: those of the batch and random others. For hundreds of"
+        " thousands of classes, whose cosines take too much time and memory.",
+        above=0,
+        at_most=1,
+    )
+    memory_size: int = field(
+        0,
+        "Cross-batch memory: number of past embeddings that join the gallery of the loss; 0: none.",
+        at_least=0,
+    )
+    memory_warm_up: int = field(1000, "Number of batches before the memory joins.", at_least=0)
+    l2: float = field(
+        0.0, "Weight decay added to the gradient, as in the papers and in PyTorch's Adam.", at_least=0
+    )
+    decoupled: float = field(
+        0.0, "Decoupled weight decay (AdamW), as a fraction of the learning rate.", at_least=0
+    )
+    no_decay: tuple[str, ...] = field(
+        (),
+        "Parts of the paths of variables without weight decay of either kind. On the command line, repeat"
+        " the flag for several: --config.train.no_decay=bias --config.train.no_decay=gamma",
+    )
+    frozen_backbone: bool = field(
+        False,
+        "Keep the backbone fixed and train only the head. The features of `feature_views` transforms of each"
+        " training image are computed once. Minutes become seconds.",
+    )
+    feature_views: int = field(
+        4, "Only with `frozen_backbone`: transforms of each training image.", at_least=1
+    )
+    clip_norm: float = field(
+        0.0,
+        "Largest norm of the whole batch's gradient; a larger gradient is scaled down to it. 0: no clipping.",
+        at_least=0,
+    )
+    weight_average: float = field(
+        0.0,
+        "Momentum of a moving average of the weights, for example 0.999. The average is then evaluated and"
+        " exported. 0 for none.",
+        at_least=0,
+        below=1,
+    )
+    precision: str = field(
+        "float32",
+        "Precision of the model; mixed_float16 scales the loss. Losses always compute in float32.",
+        choices=PRECISIONS,
+    )
+    xla: bool = field(False, "Compile the model with XLA; only on one device.")
+    deterministic: bool = field(
+        False, "Use only operations that give the same bits in every run, on GPUs too; slower there."
+    )
+    tf32: bool = field(
+        True,
+        "Allow TF32 multiplication in training, on GPUs that support it. Evaluation never uses it.",
+    )
+    start_share: float = field(
+        0.0,
+        "Share of the initial weights in the weights that are evaluated and exported.",
+        at_least=0,
+        below=1,
+        by_weights=ByWeights(0.5, 0.0),
+    )
+    patience: int = field(
+        0,
+        "Stop training after this many evaluations of the validation part without improvement; 0: never.",
+        at_least=0,
+    )
+    checkpoint_every: int = field(500, "Steps between checkpoints.", at_least=1)
+    evaluate_every: int = field(
+        500,
+        "Steps between evaluations of the validation part. If it is left open, a tenth of all steps.",
+        at_least=1,
+        by_data=True,
+    )
+    log_every: int = field(50, "Steps between progress lines.", at_least=1, may_change=True)
