@@ -111,8 +111,8 @@ def blackbox_ap_loss(
     gallery_embeddings: tf.Tensor,
     self_index: tf.Tensor,
     *,
-    interpolation: Scalar = 4.0,
-    margin: Scalar = 0.02,
+    interpolation: Scalar,
+    margin: Scalar,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """1 - AP_q of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 

@@ -23,20 +23,14 @@ def _kernel(block: Block, margin, gamma):
 
 
 def circle_loss(
-    query_labels: tf.Tensor,
-    query_embeddings: tf.Tensor,
-    gallery_labels: tf.Tensor,
-    gallery_embeddings: tf.Tensor,
-    self_index: tf.Tensor,
-    *,
-    margin: Scalar = 0.4,
-    gamma: Scalar = 80.0,
+    *rows: tf.Tensor,
+    margin: Scalar,
+    gamma: Scalar,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_circle of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
     Implements the formula of `CircleLoss`. Takes the arguments of `score_rows`; embeddings have unit norm.
     """
-    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     return score_rows(_kernel, *rows, margin, gamma, needs_negatives=True)
 
 

@@ -55,22 +55,16 @@ _COUNTS = [functools.partial(_count_kernel, place) for place in (0, 2)]
 
 
 def contrastive_loss(
-    query_labels: tf.Tensor,
-    query_embeddings: tf.Tensor,
-    gallery_labels: tf.Tensor,
-    gallery_embeddings: tf.Tensor,
-    self_index: tf.Tensor,
-    *,
-    margin: Scalar = 1.0,
-    squared: bool = True,
-    average: str = "all",
+    *rows: tf.Tensor,
+    margin: Scalar,
+    squared: bool,
+    average: str,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The contrastive loss of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
     Implements the formula of `ContrastiveLoss`. Takes the arguments of `score_rows`; embeddings have unit
     norm.
     """
-    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     if average == "all":
         return score_rows(_MEAN[squared], *rows, margin)
     # A row without another of its class has negative pairs.

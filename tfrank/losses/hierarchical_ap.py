@@ -121,10 +121,10 @@ def hierarchical_ap_loss(
     gallery_embeddings: tf.Tensor,
     self_index: tf.Tensor,
     *,
-    temperature: Scalar = 0.01,
-    rho: Scalar = 100.0,
-    delta: Scalar = 0.05,
-    alpha: Scalar = 1.0,
+    temperature: Scalar,
+    rho: Scalar,
+    delta: Scalar,
+    alpha: Scalar,
     finer: tuple[tf.Tensor, tf.Tensor] | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_Sup-H-AP of each query, `[queries]`, and which queries are valid, `[queries]` bool.

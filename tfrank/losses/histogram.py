@@ -78,7 +78,7 @@ def histogram_loss(
     gallery_embeddings: tf.Tensor,
     self_index: tf.Tensor,
     *,
-    num_bins: int = 201,
+    num_bins: int,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_q of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 

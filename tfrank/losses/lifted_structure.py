@@ -42,9 +42,9 @@ def lifted_structure_loss(
     gallery_embeddings: tf.Tensor,
     self_index: tf.Tensor,
     *,
-    margin: Scalar = 1.0,
-    squared: bool = False,
-    normalize: bool = False,
+    margin: Scalar,
+    squared: bool,
+    normalize: bool,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_q of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 

@@ -17,23 +17,17 @@ _kernel = functools.cache(histogram_kernel)
 
 
 def quantized_ap_loss(
-    query_labels: tf.Tensor,
-    query_embeddings: tf.Tensor,
-    gallery_labels: tf.Tensor,
-    gallery_embeddings: tf.Tensor,
-    self_index: tf.Tensor,
-    *,
-    num_bins: int = 20,
-    tie_aware: bool = False,
-    minimum: Scalar = -1.0,
-    include_self: bool = False,
+    *rows: tf.Tensor,
+    num_bins: int,
+    tie_aware: bool,
+    minimum: Scalar,
+    include_self: bool,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """1 - AP_Q of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
     Implements the formula of `QuantizedAPLoss`. Takes the arguments of `score_rows`; embeddings have unit
     norm.
     """
-    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     return score_rows(_kernel(num_bins, tie_aware), *rows, minimum, include_self=include_self)
 
 

@@ -99,14 +99,14 @@ def margin_loss(
     gallery_embeddings: tf.Tensor,
     self_index: tf.Tensor,
     *,
-    margin: Scalar = 0.2,
-    boundary: Scalar = 1.2,
-    cutoff: Scalar = 0.5,
-    nonzero_cutoff: Scalar = 1.4,
-    average: str = "all",
+    margin: Scalar,
+    boundary: Scalar,
+    cutoff: Scalar,
+    nonzero_cutoff: Scalar,
+    average: str,
     key: tf.Tensor | None = None,
     boundaries: tf.Tensor | None = None,
-    nu: float = 0.0,
+    nu: float,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_margin of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
@@ -118,7 +118,7 @@ def margin_loss(
     rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     dtype = gallery_embeddings.dtype
     if boundaries is None:
-        boundaries = tf.fill([tf.size(query_labels)], scalars.tensor(boundary, dtype))
+        boundaries, nu = tf.fill([tf.size(query_labels)], scalars.tensor(boundary, dtype)), 0.0
     numbers = [margin, cutoff, nonzero_cutoff, tf.cast(tf.shape(gallery_embeddings)[1], dtype)]
     numbers += [] if key is None else [key]
 
@@ -164,11 +164,11 @@ class Boundaries(keras.layers.Layer):
         initial: the boundary of every class at the start.
         options: options of a Keras layer, such as its name.
 
-    >>> Boundaries(3)(tf.ones([2, 8])).shape.as_list()
+    >>> Boundaries(3, initial=1.2)(tf.ones([2, 8])).shape.as_list()
     [2, 8]
     """
 
-    def __init__(self, classes: int, *, initial: float = 1.2, **options: Any):
+    def __init__(self, classes: int, *, initial: float, **options: Any):
         super().__init__(autocast=False, **options)
         self.classes = checks.integer("classes", classes, at_least=1)
         self.initial = checks.number("initial", initial)
@@ -284,6 +284,7 @@ class MarginLoss(RankingLoss):
             "cutoff": scalars.number("cutoff", cutoff, above=0, below=2),
             "nonzero_cutoff": scalars.number("nonzero_cutoff", nonzero_cutoff, above=0),
             "average": check_average(average, reduction),
+            "nu": checks.number("nu", nu, at_least=0),
         }
         super().__init__(
             margin_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
@@ -291,7 +292,6 @@ class MarginLoss(RankingLoss):
         self.sampled = checks.boolean("sampled", sampled)
         self.seed = checks.integer("seed", seed, at_least=0)
         self.learn_boundary = checks.boolean("learn_boundary", learn_boundary)
-        self.nu = checks.number("nu", nu, at_least=0)
         if self.learn_boundary != (labels is not None):
             raise checks.InputError(
                 "Give `labels`, those of the training images, with learn_boundary=True and only then."
@@ -320,10 +320,10 @@ class MarginLoss(RankingLoss):
         """Calls the core with the hyper-parameters of this loss and the draws of this step."""
         rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
         key = self._key(gallery_labels) if self.sampled else None
-        if self.labels is None:
-            return margin_loss(*rows, **self.hyper_parameters, key=key)
-        boundaries = tf.cast(self._boundaries_of(query_labels), query_embeddings.dtype)
-        return margin_loss(*rows, **self.hyper_parameters, key=key, boundaries=boundaries, nu=self.nu)
+        boundaries = None
+        if self.labels is not None:
+            boundaries = tf.cast(self._boundaries_of(query_labels), query_embeddings.dtype)
+        return margin_loss(*rows, **self.hyper_parameters, key=key, boundaries=boundaries)
 
     def _key(self, gallery_labels):
         """The key of this step's draws."""
@@ -345,7 +345,7 @@ class MarginLoss(RankingLoss):
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor."""
         labels = None if self.labels is None else self.labels.tolist()
-        learned = {"learn_boundary": self.learn_boundary, "nu": self.nu, "labels": labels}
+        learned = {"learn_boundary": self.learn_boundary, "labels": labels}
         return {**super().get_config(), "sampled": self.sampled, "seed": self.seed, **learned}
 
     def _shown_arguments(self):

@@ -75,16 +75,16 @@ def average_precision(labels: tf.Tensor, embeddings: tf.Tensor) -> Values:
     return tf.math.divide_no_nan(tf.reduce_sum(positives * precision, axis=1), number), number > 0
 
 
-def ap_approximation_error(labels: tf.Tensor, embeddings: tf.Tensor, *, temperature: float = 0.01) -> Values:
+def ap_approximation_error(labels: tf.Tensor, embeddings: tf.Tensor, *, temperature: float) -> Values:
     """|AP of Smooth-AP - AP|, Smooth-AP eq. 8: how loose the approximation is."""
     exact, valid = average_precision(labels, embeddings)
-    rows = tf.range(tf.size(labels))
-    loss, _ = smooth_ap_loss(labels, embeddings, labels, embeddings, rows, temperature=temperature)
+    rows = labels, embeddings, labels, embeddings, tf.range(tf.size(labels))
+    loss, _ = smooth_ap_loss(*rows, temperature=temperature, include_self=False)
     return tf.abs(1 - loss - exact), valid
 
 
 def operating_region(
-    labels: tf.Tensor, embeddings: tf.Tensor, *, temperature: float = 0.01, least_slope: float = 0.005
+    labels: tf.Tensor, embeddings: tf.Tensor, *, temperature: float, least_slope: float
 ) -> Values:
     """Share of the differences s_j - s_i at which the slope of the sigmoid is above `least_slope`.
 

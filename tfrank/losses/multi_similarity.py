@@ -24,23 +24,17 @@ def _kernel(block: Block, alpha, beta, threshold, epsilon):
 
 
 def multi_similarity_loss(
-    query_labels: tf.Tensor,
-    query_embeddings: tf.Tensor,
-    gallery_labels: tf.Tensor,
-    gallery_embeddings: tf.Tensor,
-    self_index: tf.Tensor,
-    *,
-    alpha: Scalar = 2.0,
-    beta: Scalar = 50.0,
-    threshold: Scalar = 0.5,
-    epsilon: Scalar = 0.1,
+    *rows: tf.Tensor,
+    alpha: Scalar,
+    beta: Scalar,
+    threshold: Scalar,
+    epsilon: Scalar,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_MS of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
     Implements the formula of `MultiSimilarityLoss`. Takes the arguments of `score_rows`; embeddings have unit
     norm.
     """
-    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     return score_rows(_kernel, *rows, alpha, beta, threshold, epsilon, needs_negatives=True)
 
 

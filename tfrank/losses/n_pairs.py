@@ -26,18 +26,13 @@ def _kernel(block: Block):
 
 
 def n_pairs_loss(
-    query_labels: tf.Tensor,
-    query_embeddings: tf.Tensor,
-    gallery_labels: tf.Tensor,
-    gallery_embeddings: tf.Tensor,
-    self_index: tf.Tensor,
+    *rows: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_q of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
     Implements the formula of `NPairsLoss`. Takes the arguments of `score_rows`, except that embeddings may
     have any norm.
     """
-    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     return score_rows(_kernel, *rows)
 
 

@@ -47,17 +47,12 @@ def _warming_kernel(block: Block, alpha, exponent, temperature):
 
 
 def pnp_loss(
-    query_labels: tf.Tensor,
-    query_embeddings: tf.Tensor,
-    gallery_labels: tf.Tensor,
-    gallery_embeddings: tf.Tensor,
-    self_index: tf.Tensor,
-    *,
-    variant: str = "dq",
-    alpha: Scalar = 4.0,
-    b: Scalar = 4.0,
-    temperature: Scalar = 0.01,
-    include_self: bool = False,
+    *rows: tf.Tensor,
+    variant: str,
+    alpha: Scalar,
+    b: Scalar,
+    temperature: Scalar,
+    include_self: bool,
     exponent: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """PNP loss of each query, `[queries]`, and which queries are valid, `[queries]` bool.
@@ -65,7 +60,6 @@ def pnp_loss(
     Implements the formula of `PNPLoss`. Takes its arguments and those of `score_rows`; embeddings have unit
     norm. `exponent` is a of the warm-up, a scalar; None means no warm-up.
     """
-    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     if exponent is not None:
         numbers = alpha, exponent, temperature
         return score_rows(_warming_kernel, *rows, *numbers, include_self=include_self)

@@ -108,23 +108,17 @@ def _by_walks(block: Block, temperature, mask, recalls):
 
 
 def recall_at_k_loss(
-    query_labels: tf.Tensor,
-    query_embeddings: tf.Tensor,
-    gallery_labels: tf.Tensor,
-    gallery_embeddings: tf.Tensor,
-    self_index: tf.Tensor,
-    *,
-    ks: tuple[int, ...] = (1, 2, 4, 8, 16),
-    temperature: Scalar = 0.01,
-    k_temperatures: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0),
-    count_query: bool = False,
+    *rows: tf.Tensor,
+    ks: tuple[int, ...],
+    temperature: Scalar,
+    k_temperatures: tuple[float, ...],
+    count_query: bool,
     present: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """1 - smooth Recall@k of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
     Implements the formula of `RecallAtKLoss`. Takes the arguments of `score_rows`; embeddings have unit norm.
     """
-    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     return score_rows(_kernel(ks, count_query), *rows, temperature, k_temperatures, present=present)
 
 

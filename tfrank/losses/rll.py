@@ -42,25 +42,19 @@ def _mined_mean(violation, candidates, temperature):
 
 
 def ranked_list_loss(
-    query_labels: tf.Tensor,
-    query_embeddings: tf.Tensor,
-    gallery_labels: tf.Tensor,
-    gallery_embeddings: tf.Tensor,
-    self_index: tf.Tensor,
-    *,
-    margin: Scalar = 0.4,
-    alpha: Scalar = 1.2,
-    negative_temperature: float | tf.Tensor = 10.0,
-    positive_temperature: Scalar = 0.0,
-    negative_weight: Scalar = 0.5,
-    constant_gallery: bool = True,
+    *rows: tf.Tensor,
+    margin: Scalar,
+    alpha: Scalar,
+    negative_temperature: float | tf.Tensor,
+    positive_temperature: Scalar,
+    negative_weight: Scalar,
+    constant_gallery: bool,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_RLL of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
     Implements the formula of `RankedListLoss`. Takes the arguments of `score_rows`; embeddings have unit
     norm.
     """
-    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     numbers = margin, alpha, positive_temperature, negative_weight, negative_temperature
     return score_rows(_kernel, *rows, *numbers, constant_gallery=constant_gallery)
 
@@ -151,14 +145,12 @@ class RankedListLoss(RankingLoss):
         self.decay_steps = checks.integer("decay_steps", decay_steps, at_least=0)
 
     @classmethod
-    def simpler(
-        cls, margin: float = 0.4, negative_temperature: float = 10.0, **arguments: Any
-    ) -> "RankedListLoss":
+    def simpler(cls, margin: float, negative_temperature: float, **arguments: Any) -> "RankedListLoss":
         """RLL-Simpler (section 3.4): alpha = 1 + m / 2, so the boundaries are symmetric about 1, and T_p = 0.
 
         With m = 0.4, alpha is 1.2: the defaults of the full version are those of RLL-Simpler.
 
-        >>> RankedListLoss.simpler(0.6).get_config()["alpha"]
+        >>> RankedListLoss.simpler(0.6, 10.0).get_config()["alpha"]
         1.3
         """
         margin = checks.number("margin", margin, at_least=0)

@@ -21,20 +21,14 @@ def _kernel(block: Block, temperature):
 
 
 def smooth_ap_loss(
-    query_labels: tf.Tensor,
-    query_embeddings: tf.Tensor,
-    gallery_labels: tf.Tensor,
-    gallery_embeddings: tf.Tensor,
-    self_index: tf.Tensor,
-    *,
-    temperature: Scalar = 0.01,
-    include_self: bool = False,
+    *rows: tf.Tensor,
+    temperature: Scalar,
+    include_self: bool,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """1 - AP_q of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
     Implements the formula of `SmoothAPLoss`. Takes the arguments of `score_rows`; embeddings have unit norm.
     """
-    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     return score_rows(_kernel, *rows, temperature, include_self=include_self)
 
 

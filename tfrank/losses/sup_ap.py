@@ -74,25 +74,19 @@ def _weighted(ranking, calibration, calibration_weight):
 
 
 def sup_ap_loss(
-    query_labels: tf.Tensor,
-    query_embeddings: tf.Tensor,
-    gallery_labels: tf.Tensor,
-    gallery_embeddings: tf.Tensor,
-    self_index: tf.Tensor,
-    *,
-    temperature: Scalar = 0.01,
-    rho: Scalar = 100.0,
-    delta: Scalar = 0.05,
-    calibration_weight: Scalar = 0.5,
-    positive_margin: Scalar = 0.9,
-    negative_margin: Scalar = 0.6,
-    include_self: bool = False,
+    *rows: tf.Tensor,
+    temperature: Scalar,
+    rho: Scalar,
+    delta: Scalar,
+    calibration_weight: Scalar,
+    positive_margin: Scalar,
+    negative_margin: Scalar,
+    include_self: bool,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_ROADMAP of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
     Implements the formula of `SupAPLoss`. Takes the arguments of `score_rows`; embeddings have unit norm.
     """
-    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     of_ranks, of_levels = (temperature, rho, delta), (positive_margin, negative_margin)
     if not include_self:
         return score_rows(_kernel, *rows, *of_ranks, calibration_weight, *of_levels)

@@ -17,19 +17,13 @@ def _kernel(block: Block, temperature):
 
 
 def sup_con_loss(
-    query_labels: tf.Tensor,
-    query_embeddings: tf.Tensor,
-    gallery_labels: tf.Tensor,
-    gallery_embeddings: tf.Tensor,
-    self_index: tf.Tensor,
-    *,
-    temperature: Scalar = 0.1,
+    *rows: tf.Tensor,
+    temperature: Scalar,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_out of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
     Implements the formula of `SupConLoss`. Takes the arguments of `score_rows`; embeddings have unit norm.
     """
-    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     return score_rows(_kernel, *rows, temperature)
 
 

@@ -32,28 +32,22 @@ def _hard_negatives(block: Block, _, negative_margin):
 
 
 def tcm_loss(
-    query_labels: tf.Tensor,
-    query_embeddings: tf.Tensor,
-    gallery_labels: tf.Tensor,
-    gallery_embeddings: tf.Tensor,
-    self_index: tf.Tensor,
-    *,
-    positive_margin: Scalar = 0.9,
-    negative_margin: Scalar = 0.5,
-    positive_weight: Scalar = 1.0,
-    negative_weight: Scalar = 1.0,
+    *rows: tf.Tensor,
+    positive_margin: Scalar,
+    negative_margin: Scalar,
+    positive_weight: Scalar,
+    negative_weight: Scalar,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The part of each query in L_TCM, `[queries]`, and which queries are valid, `[queries]` bool.
 
     Implements the formula of `ThresholdConsistentMarginLoss`. Takes the arguments of `score_rows`; embeddings
     have unit norm.
     """
-    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     margins = positive_margin, negative_margin
     # A row without another of its class has negative pairs.
     score = functools.partial(score_rows, needs_positives=False)
     shares = [
-        scalars.tensor(weight, query_embeddings.dtype) * share_of_violator(*score(count, *rows, *margins))
+        scalars.tensor(weight, rows[1].dtype) * share_of_violator(*score(count, *rows, *margins))
         for weight, count in ((positive_weight, _hard_positives), (negative_weight, _hard_negatives))
     ]
     return score(_kernel, *rows, *margins, *shares)

@@ -137,23 +137,17 @@ _SUMMED = {
 
 
 def triplet_loss(
-    query_labels: tf.Tensor,
-    query_embeddings: tf.Tensor,
-    gallery_labels: tf.Tensor,
-    gallery_embeddings: tf.Tensor,
-    self_index: tf.Tensor,
-    *,
-    margin: Scalar = 0.2,
-    mining: str = "semi_hard",
-    squared: bool = True,
-    soft: bool = False,
-    average: str = "all",
+    *rows: tf.Tensor,
+    margin: Scalar,
+    mining: str,
+    squared: bool,
+    soft: bool,
+    average: str,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_q of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
     Implements the formula of `TripletLoss`. Takes the arguments of `score_rows`; embeddings have unit norm.
     """
-    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     score = functools.partial(score_rows, needs_negatives=True)
     if average == "all":
         return score(_COMBINED[mining, Form(squared, soft)], *rows, margin)

@@ -29,9 +29,9 @@ def arc_face_loss(
     cosines: tf.Tensor,
     class_index: tf.Tensor,
     *,
-    scale: float = 64.0,
-    margin: float = 0.5,
-    proxies_per_class: int = 1,
+    scale: float,
+    margin: float,
+    proxies_per_class: int,
 ) -> tf.Tensor:
     """The loss of each row, `[batch]`.
 

@@ -10,9 +10,7 @@ from tfrank.losses.core.tails import class_entropy
 from tfrank.losses.proxies.proxy_loss import ProxyLoss
 
 
-def cos_face_loss(
-    cosines: tf.Tensor, class_index: tf.Tensor, *, scale: float = 64.0, margin: float = 0.35
-) -> tf.Tensor:
+def cos_face_loss(cosines: tf.Tensor, class_index: tf.Tensor, *, scale: float, margin: float) -> tf.Tensor:
     """The loss of each row, `[batch]`.
 
     Implements the formula of `CosFaceLoss`.

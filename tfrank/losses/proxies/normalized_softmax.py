@@ -10,9 +10,7 @@ from tfrank.losses.core.tails import class_entropy
 from tfrank.losses.proxies.proxy_loss import ProxyLoss
 
 
-def normalized_softmax_loss(
-    cosines: tf.Tensor, class_index: tf.Tensor, *, temperature: float = 0.05
-) -> tf.Tensor:
+def normalized_softmax_loss(cosines: tf.Tensor, class_index: tf.Tensor, *, temperature: float) -> tf.Tensor:
     """The loss of each row, `[batch]`.
 
     Implements the formula of `NormalizedSoftmaxLoss`.

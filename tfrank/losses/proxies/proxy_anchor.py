@@ -11,7 +11,7 @@ from tfrank.losses.proxies.proxy_loss import ProxyLoss
 
 
 def proxy_anchor_loss(
-    cosines: tf.Tensor, class_index: tf.Tensor, known: tf.Tensor, *, alpha: float = 32.0, delta: float = 0.1
+    cosines: tf.Tensor, class_index: tf.Tensor, known: tf.Tensor, *, alpha: float, delta: float
 ) -> tf.Tensor:
     """The loss of each row, `[batch]`.
 

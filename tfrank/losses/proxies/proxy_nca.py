@@ -9,7 +9,7 @@ from tfrank.common import checks
 from tfrank.losses.proxies.proxy_loss import ProxyLoss
 
 
-def proxy_nca_loss(cosines: tf.Tensor, class_index: tf.Tensor, *, temperature: float = 1 / 9) -> tf.Tensor:
+def proxy_nca_loss(cosines: tf.Tensor, class_index: tf.Tensor, *, temperature: float) -> tf.Tensor:
     """The loss of each row, `[batch]`.
 
     Implements the formula of `ProxyNCALoss`.

@@ -10,7 +10,7 @@ from tfrank.losses.proxies.normalized_softmax import normalized_softmax_loss
 from tfrank.losses.proxies.proxy_loss import ProxyLoss
 
 
-def proxy_nca_pp_loss(cosines: tf.Tensor, class_index: tf.Tensor, *, temperature: float = 1 / 9) -> tf.Tensor:
+def proxy_nca_pp_loss(cosines: tf.Tensor, class_index: tf.Tensor, *, temperature: float) -> tf.Tensor:
     """The loss of each row, `[batch]`.
 
     Implements the formula of `ProxyNCAPlusPlusLoss`.

@@ -17,10 +17,10 @@ def soft_triple_loss(
     cosines: tf.Tensor,
     class_index: tf.Tensor,
     *,
-    proxies_per_class: int = 10,
-    scale: float = 20.0,
-    gamma: float = 0.1,
-    margin: float = 0.01,
+    proxies_per_class: int,
+    scale: float,
+    gamma: float,
+    margin: float,
 ) -> tf.Tensor:
     """The loss of each row, `[batch]`.
 
@@ -70,8 +70,8 @@ class CentersRegularizer(keras.regularizers.Regularizer):
     for unit vectors, with C classes of K proxies each. The slope at distance 0 is set to 0.
 
     Args:
-        tau: at least 0. Default 0.2.
-        proxies_per_class: K, at least 2; the proxies of a class are adjacent. Default 10.
+        tau: at least 0.
+        proxies_per_class: K, at least 2; the proxies of a class are adjacent.
 
     Called on `[C K, dim]` proxies it returns a scalar. Memory: a few times `[C, K, K]` and the proxies.
 
@@ -79,7 +79,7 @@ class CentersRegularizer(keras.regularizers.Regularizer):
     0.7071
     """
 
-    def __init__(self, tau: float = 0.2, *, proxies_per_class: int = 10):
+    def __init__(self, tau: float, *, proxies_per_class: int):
         self.tau = checks.number("tau", tau, at_least=0)
         self.proxies_per_class = checks.integer("proxies_per_class", proxies_per_class, at_least=2)
 
