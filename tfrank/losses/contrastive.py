@@ -6,12 +6,11 @@ import keras
 import tensorflow as tf
 
 from tfrank.common import checks
-from tfrank.losses.core import scalars
 from tfrank.losses.core.distances import unit_distances
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.rows import Block, score_rows
-from tfrank.losses.core.scalars import Scalar
-from tfrank.losses.core.violators import check_average, share_of_violator
+from tfrank.losses.core.scalars import NonNegative, Scalar
+from tfrank.losses.core.violators import Average, check_average, share_of_violator
 
 
 def _terms(block: Block, margin, squared):
@@ -58,7 +57,7 @@ def contrastive_loss(
     *rows: tf.Tensor,
     margin: Scalar,
     squared: bool,
-    average: str,
+    average: Average,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The contrastive loss of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
@@ -111,21 +110,18 @@ class ContrastiveLoss(RankingLoss):
     0.8572
     """
 
+    @checks.arguments
     def __init__(
         self,
-        margin: Scalar = 1.0,
+        margin: NonNegative = 1.0,
         *,
         squared: bool = True,
-        average: str = "all",
+        average: Average = "all",
         reduction: str | None = "mean",
         ignore_label: int | None = None,
         name: str = "contrastive",
     ):
-        hyper_parameters = {
-            "margin": scalars.number("margin", margin, at_least=0),
-            "squared": checks.boolean("squared", squared),
-            "average": check_average(average, reduction),
-        }
+        hyper_parameters = dict(margin=margin, squared=squared, average=check_average(average, reduction))
         super().__init__(
             contrastive_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
         )

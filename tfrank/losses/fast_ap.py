@@ -50,15 +50,15 @@ class FastAPLoss(RankingLoss):
     0.6522
     """
 
+    @checks.arguments
     def __init__(
         self,
-        num_bins: int = 10,
+        num_bins: checks.PositiveInt = 10,
         *,
         reduction: str | None = "mean",
         ignore_label: int | None = None,
         name: str = "fast_ap",
     ):
-        hyper_parameters = {"num_bins": checks.integer("num_bins", num_bins, at_least=1)}
         super().__init__(
-            fast_ap_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
+            fast_ap_loss, {"num_bins": num_bins}, reduction=reduction, ignore_label=ignore_label, name=name
         )

@@ -70,6 +70,7 @@ class NPairsLoss(RankingLoss):
     1.4495
     """
 
+    @checks.arguments
     def __init__(
         self,
         normalize: bool = False,
@@ -79,7 +80,7 @@ class NPairsLoss(RankingLoss):
         name: str = "n_pairs",
     ):
         super().__init__(n_pairs_loss, {}, reduction=reduction, ignore_label=ignore_label, name=name)
-        self.normalize = checks.boolean("normalize", normalize)
+        self.normalize = normalize
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor."""

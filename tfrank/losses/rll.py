@@ -1,6 +1,7 @@
 """Ranked List Loss (Wang et al., CVPR 2019 and TPAMI 2021, arXiv 1903.03238)."""
 
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
 
 import keras
 import tensorflow as tf
@@ -10,7 +11,7 @@ from tfrank.losses.core import scalars
 from tfrank.losses.core.distances import unit_distances
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.rows import Block, score_rows
-from tfrank.losses.core.scalars import Scalar
+from tfrank.losses.core.scalars import NonNegative, Positive, Scalar, Share
 
 
 def _kernel(block: Block, margin, alpha, positive_temperature, negative_weight, negative_temperature):
@@ -105,44 +106,37 @@ class RankedListLoss(RankingLoss):
     0.8106
     """
 
+    @checks.arguments
     def __init__(
         self,
-        margin: Scalar = 0.4,
+        margin: NonNegative = 0.4,
         *,
-        alpha: Scalar = 1.2,
-        negative_temperature: Scalar = 10.0,
-        positive_temperature: Scalar = 0.0,
-        negative_weight: Scalar = 0.5,
+        alpha: Positive = 1.2,
+        negative_temperature: Annotated[Scalar, partial(scalars.number, at_least=0, at_most=1e30)] = 10.0,
+        positive_temperature: Annotated[Scalar, partial(scalars.number, at_least=-1e30, at_most=1e30)] = 0.0,
+        negative_weight: Share = 0.5,
         constant_gallery: bool = True,
-        final_negative_temperature: float = 0.0,
-        decay_steps: int = 0,
+        final_negative_temperature: Annotated[float, partial(checks.number, at_least=0, at_most=1e30)] = 0.0,
+        decay_steps: checks.NonNegativeInt = 0,
         reduction: str | None = "mean",
         ignore_label: int | None = None,
         name: str = "rll",
     ):
-        hyper_parameters = {
-            "margin": scalars.number("margin", margin, at_least=0),
-            "alpha": scalars.number("alpha", alpha, above=0),
-            "negative_temperature": scalars.number(
-                "negative_temperature", negative_temperature, at_least=0, at_most=1e30
-            ),
-            "positive_temperature": scalars.number(
-                "positive_temperature", positive_temperature, at_least=-1e30, at_most=1e30
-            ),
-            "negative_weight": scalars.number("negative_weight", negative_weight, at_least=0, at_most=1),
-            "constant_gallery": checks.boolean("constant_gallery", constant_gallery),
-        }
+        hyper_parameters = dict(
+            margin=margin,
+            alpha=alpha,
+            negative_temperature=negative_temperature,
+            positive_temperature=positive_temperature,
+            negative_weight=negative_weight,
+            constant_gallery=constant_gallery,
+        )
         if scalars.current(margin) > scalars.current(alpha):
             expected = f"a number of at most alpha={scalars.current(alpha):g}"
             raise checks.invalid("margin", expected, scalars.current(margin))
         super().__init__(
             ranked_list_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
         )
-        final = checks.number(
-            "final_negative_temperature", final_negative_temperature, at_least=0, at_most=1e30
-        )
-        self.final_negative_temperature = final
-        self.decay_steps = checks.integer("decay_steps", decay_steps, at_least=0)
+        self.final_negative_temperature, self.decay_steps = final_negative_temperature, decay_steps
 
     @classmethod
     def simpler(cls, margin: float, negative_temperature: float, **arguments: Any) -> "RankedListLoss":

@@ -5,10 +5,11 @@ import functools
 import keras
 import tensorflow as tf
 
+from tfrank.common import checks
 from tfrank.losses.core import scalars
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.rows import Block, score_rows
-from tfrank.losses.core.scalars import Scalar
+from tfrank.losses.core.scalars import NonNegative, Number, Scalar
 from tfrank.losses.core.violators import share_of_violator
 
 
@@ -88,23 +89,24 @@ class ThresholdConsistentMarginLoss(RankingLoss):
     1.2841
     """
 
+    @checks.arguments
     def __init__(
         self,
-        positive_margin: Scalar = 0.9,
+        positive_margin: Number = 0.9,
         *,
-        negative_margin: Scalar = 0.5,
-        positive_weight: Scalar = 1.0,
-        negative_weight: Scalar = 1.0,
+        negative_margin: Number = 0.5,
+        positive_weight: NonNegative = 1.0,
+        negative_weight: NonNegative = 1.0,
         reduction: str | None = "mean",
         ignore_label: int | None = None,
         name: str = "tcm",
     ):
-        hyper_parameters = {
-            "positive_margin": scalars.number("positive_margin", positive_margin),
-            "negative_margin": scalars.number("negative_margin", negative_margin),
-            "positive_weight": scalars.number("positive_weight", positive_weight, at_least=0),
-            "negative_weight": scalars.number("negative_weight", negative_weight, at_least=0),
-        }
+        hyper_parameters = dict(
+            positive_margin=positive_margin,
+            negative_margin=negative_margin,
+            positive_weight=positive_weight,
+            negative_weight=negative_weight,
+        )
         super().__init__(
             tcm_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
         )

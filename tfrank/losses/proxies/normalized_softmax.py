@@ -52,16 +52,17 @@ class NormalizedSoftmaxLoss(ProxyLoss):
     0.1269
     """
 
+    @checks.arguments
     def __init__(
         self,
         labels: Iterable[int],
         *,
-        temperature: float = 0.05,
+        temperature: checks.PositiveFloat = 0.05,
         reduction: str | None = "mean",
         ignore_label: int | None = None,
         name: str = "normalized_softmax",
     ):
-        hyper_parameters = {"temperature": checks.number("temperature", temperature, above=0)}
+        hyper_parameters = {"temperature": temperature}
         super().__init__(
             normalized_softmax_loss,
             hyper_parameters,

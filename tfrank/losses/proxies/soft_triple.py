@@ -141,25 +141,21 @@ class SoftTripleLoss(ProxyLoss):
     0.1357
     """
 
+    @checks.arguments
     def __init__(
         self,
         labels: Iterable[int],
         *,
-        proxies_per_class: int = 10,
-        scale: float = 20.0,
-        gamma: float = 0.1,
-        margin: float = 0.01,
-        tau: float = 0.2,
+        proxies_per_class: checks.PositiveInt = 10,
+        scale: checks.PositiveFloat = 20.0,
+        gamma: checks.PositiveFloat = 0.1,
+        margin: checks.NonNegativeFloat = 0.01,
+        tau: checks.NonNegativeFloat = 0.2,
         reduction: str | None = "mean",
         ignore_label: int | None = None,
         name: str = "soft_triple",
     ):
-        hyper_parameters = {
-            "proxies_per_class": checks.integer("proxies_per_class", proxies_per_class, at_least=1),
-            "scale": checks.number("scale", scale, above=0),
-            "gamma": checks.number("gamma", gamma, above=0),
-            "margin": checks.number("margin", margin, at_least=0),
-        }
+        hyper_parameters = dict(proxies_per_class=proxies_per_class, scale=scale, gamma=gamma, margin=margin)
         super().__init__(
             soft_triple_loss,
             hyper_parameters,
@@ -169,7 +165,7 @@ class SoftTripleLoss(ProxyLoss):
             name=name,
         )
         self.proxies_per_class = int(hyper_parameters["proxies_per_class"])
-        self.tau = checks.number("tau", tau, at_least=0)
+        self.tau = tau
         if self.tau and self.proxies_per_class > 1:
             self.regularizer = CentersRegularizer(self.tau, proxies_per_class=self.proxies_per_class)
 
