@@ -18,15 +18,7 @@ FOLDERS = sorted(path.name for path in ROOT.iterdir() if (path / "__init__.py").
 TOP = ("run", "search", "scale", "callbacks.py", "__init__.py")
 # What commands show: their own words, those of the data sets that they prepare, and progress.
 PRINTING = (
-    *(
-        "run/",
-        "search/",
-        "scale/",
-        "export/__main__.py",
-        "data/prepare/",
-        "data/sources/",
-        "losses/figures.py",
-    ),
+    *("run/", "search/", "scale/", "export/__main__.py", "data/prepare/", "data/sources/"),
     *("__main__.py", "common/commands.py", "common/progress.py"),
 )
 # Some define flags of the same names, so that a process imports one of them.

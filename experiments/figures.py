@@ -1,6 +1,6 @@
 """Draws the papers' figures of the shapes of losses, using the losses themselves.
 
-    python -m tfrank.losses.figures [--output=figures]
+    python -m experiments.figures [--output=figures]
 
 writes `pnp_variants.png` (PNP Fig. 3: loss and derivative of each variant), `pnp_and_ap.png` (PNP Fig. 5:
 the derivative of AP beside that of PNP-Dq) and `steps.png` (Smooth-AP Fig. 2: relaxations of the indicator
