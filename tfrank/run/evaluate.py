@@ -15,7 +15,7 @@ from tfrank.common import files
 from tfrank.common.checks import InputError
 from tfrank.evaluation.postprocessing.steps import without_model_steps
 from tfrank.evaluation.postprocessing.whitening import save_whitening, whiten
-from tfrank.evaluation.report import text
+from tfrank.evaluation.report import terminal
 from tfrank.evaluation.search import by_name
 from tfrank.run import comparison, datasets, evaluation_results, experiment, report_writer, settings, trained
 from tfrank.run.workdir import default_workdir
@@ -85,7 +85,7 @@ def measure(config, embeddings, test, index, output_dir, name, run):
     """Measures embeddings; prints the metrics and writes them with a report."""
     search, why = by_name.usable(_NEIGHBORS.value)
     results = evaluation_results.evaluate_embeddings(config, embeddings, test, search=search)
-    print(text.listing(results.metrics()))
+    print(terminal.listing(results.metrics()))
     for note in filter(None, [why, *results.notes]):
         print(note)
     about = evaluation_results.about(config, test, model=name, search=why or search)

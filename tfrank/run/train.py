@@ -12,7 +12,7 @@ from absl import flags
 
 from tfrank.common import files
 from tfrank.evaluation.postprocessing.steps import without_model_steps
-from tfrank.evaluation.report import text
+from tfrank.evaluation.report import terminal
 from tfrank.run import datasets, evaluation_results, experiment, inference, report_writer, settings
 from tfrank.run.dry_run import dry_run
 from tfrank.run.workdir import check_config_of, check_same_config, default_workdir, save_config
@@ -69,7 +69,7 @@ def train_and_evaluate(config, workdir, strategy, data, steps):
     rows = (baselines | {"trained": results}).items()
     rows = {name: one.metrics()[one.main_ranking] for name, one in rows}
 
-    print(text.table(rows))
+    print(terminal.table(rows))
     for note in results.notes:
         print(note)
     best = training.trainer.best

@@ -16,8 +16,8 @@ from tfrank.common.checks import InputError
 from tfrank.configs import digits, of_run
 from tfrank.data.index import RecordIndex, select
 from tfrank.data.sources.image import ROLES
+from tfrank.evaluation.array_checks import check_unique, unit_rows
 from tfrank.evaluation.embed import EmbedFn, embed_into, on_all_replicas
-from tfrank.evaluation.evaluate_arrays import check_unique, unit_rows
 from tfrank.evaluation.postprocessing.multi_scale import multi_scale
 from tfrank.evaluation.postprocessing.whitening import Whitening, learn_whitening
 from tfrank.evaluation.protocols import TestSet
