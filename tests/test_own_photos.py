@@ -13,8 +13,8 @@ from tfrank.configs import default, own_images
 from tfrank.models.embedding import embedding_model, initialize_head_with_pca, split_at_head
 from tfrank.models.vector_model import vector_model
 from tfrank.run import experiment, settings
+from tfrank.run.verdict import best_sentence, warnings_of
 from tfrank.training.trainer import Best
-from tfrank.training.verdict import best_sentence, warnings_of
 
 
 def labels_of(classes, images):

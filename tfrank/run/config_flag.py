@@ -22,6 +22,10 @@ from tfrank.run import config_help
 # Characters that are shown of the beginning and of the end of a long error. That of ml_collections for an
 # unknown field begins with the field, has all others with their values, and ends with a suggestion.
 SHOWN = 150
+LESS_MEMORY = (
+    "Take smaller batches, --config.data.classes_per_batch, --config.train.micro_batch_size or"
+    " --config.evaluation.batch_size; a smaller model, or smaller images, --config.data.image_size."
+)
 # The folder that tfrank's own configs are below.
 PACKAGE = os.path.dirname(os.path.dirname(default.__file__))
 
@@ -35,7 +39,7 @@ def run(main: Callable[[ConfigDict], Any], default_config: Callable[[], str]) ->
             set.
     """
     parse = functools.partial(_parse, default_config, main.__module__)
-    commands.run(main, parse=parse, less_memory=commands.LESS_MEMORY)
+    commands.run(main, parse=parse, less_memory=LESS_MEMORY)
 
 
 def _parse(default_config, program, argv):

@@ -204,7 +204,10 @@ def _open_foreign(data, folder, patterns, workdir):
             )
     cache = files.make_folder(os.path.join(workdir, "records"))
     features = Features(**data.features)
-    return open_foreign_records(patterns, folder, features=features, cache=cache, processes=os.cpu_count())
+    with checks.as_fields("data", ["features"]):
+        return open_foreign_records(
+            patterns, folder, features=features, cache=cache, processes=os.cpu_count()
+        )
 
 
 def _note_common_labels(train, test):

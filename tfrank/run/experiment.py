@@ -38,6 +38,7 @@ from tfrank.models.weights import check_exists, load_backbone_weights
 from tfrank.run import frozen_backbone, inference, settings
 from tfrank.run.datasets import FOREIGN, Data, build_batches, build_loader
 from tfrank.run.objective import build_loss, build_objective
+from tfrank.run.verdict import read_losses
 from tfrank.run.workdir import check_model_of, check_path
 from tfrank.training import strategy as strategies
 from tfrank.training.averaging import WeightAverage, averaged_variables
@@ -48,7 +49,6 @@ from tfrank.training.optimizers import build_optimizer, check_names
 from tfrank.training.schedules import build_schedule
 from tfrank.training.step import build_step
 from tfrank.training.trainer import Trainer, ValidationResult, best_weights_of
-from tfrank.training.verdict import read_losses
 
 # Config fields of those arguments of the schedule and the optimizer that have another name.
 OPTIMIZER_FIELDS = types.MappingProxyType(
@@ -117,7 +117,7 @@ def check_start(config: ConfigDict, workdir: str) -> None:
     """
     check_path(workdir)
     if not saved_checkpoints(os.path.join(workdir, "checkpoints")) or config.evaluation.baselines:
-        with checks.as_fields("model", ["weights"]):
+        with checks.as_fields("model", ["weights", "backbone"]):
             check_exists(config.model.weights, config.model.backbone)
 
 
@@ -231,8 +231,8 @@ def build_training(
             to.assign(source.numpy())
         part = split_at_head(model)[1] if train.frozen_backbone else model
         objective = build_objective(config, part, images.label, optimizer.iterations, images.category)
-        check_names(objective.model.variables, train.no_decay, "config.train.no_decay")
-        with checks.as_fields("train", (), **OPTIMIZER_FIELDS):
+        with checks.as_fields("train", ["no_decay"], **OPTIMIZER_FIELDS):
+            check_names(objective.model.variables, train.no_decay, "no_decay")
             optimizer.build(objective.model.trainable_variables)
         average = _build_average(train, model, optimizer, strategy)
     step = build_step(
@@ -304,7 +304,7 @@ def _build_average(train, model, optimizer, strategy):
 
 def _load_start(config, model, images):
     """Loads the initial weights of training into a model."""
-    with checks.as_fields("model", ["weights"]):
+    with checks.as_fields("model", ["weights", "backbone"]):
         load_backbone_weights(model, config.model.weights)
     if config.model.head != "pca":
         return

@@ -13,10 +13,10 @@ from absl import flags
 from tfrank.common import files
 from tfrank.evaluation.postprocessing.steps import without_model_steps
 from tfrank.evaluation.report import terminal
-from tfrank.run import datasets, evaluation_results, experiment, inference, report_writer, settings
+from tfrank.run import datasets, evaluation_results, experiment, inference, report_writer, settings, verdict
 from tfrank.run.dry_run import dry_run
 from tfrank.run.workdir import check_config_of, check_same_config, default_workdir, save_config
-from tfrank.training import cluster, verdict
+from tfrank.training import cluster
 
 flags.DEFINE_string("config", None, "The config, and its loss: configs/digits.py:smooth_ap")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run. Default: runs/<config>_<data>_<loss>")
