@@ -61,7 +61,7 @@ def train(config, folder: str, temperature: float, classes: int) -> Curves:
         optimizer.apply_gradients(zip(tape.gradient(value, variables), variables))
         unit = tf.math.l2_normalize(tf.stop_gradient(embeddings), axis=1)
         error, valid = ap_approximation_error(labels, unit, temperature=temperature)
-        region, _ = operating_region(labels, unit, temperature=temperature)
+        region, _ = operating_region(labels, unit, temperature=temperature, least_slope=0.005)
         return tf.reduce_mean(error[valid]), tf.reduce_mean(region)
 
     measured = [step(batch["image"], batch["label"]) for batch in batches(0)]

@@ -12,9 +12,9 @@ from tfrank.common.checks import InputError
 from tfrank.configs import default, own_images
 from tfrank.models.embedding import embedding_model, initialize_head_with_pca, split_at_head
 from tfrank.models.vector_model import vector_model
-from tfrank.run import experiment, settings
+from tfrank.run import settings
+from tfrank.run.verdict import best_sentence, losses_to_judge, warnings_of
 from tfrank.training.trainer import Best
-from tfrank.training.verdict import best_sentence, warnings_of
 
 
 def labels_of(classes, images):
@@ -201,7 +201,7 @@ def test_a_mean_over_violators_need_not_fall(loss, average, judged, tmp_path):
     config = default.get_config(loss)
     if average:
         config.loss.average = average
-    assert experiment.losses_to_judge(config.loss, str(tmp_path)) == ([0.9, 0.9] if judged else [])
+    assert losses_to_judge(config.loss, str(tmp_path)) == ([0.9, 0.9] if judged else [])
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,10 @@ from tests import reference
 from tests.evaluation import LABELS, ROWS, on_circle
 from tests.reference import metrics as oracle
 from tfrank.common.checks import InputError
+from tfrank.evaluation import array_checks
+from tfrank.evaluation.array_checks import unit_rows
 from tfrank.evaluation.euclidean import euclidean_rows
-from tfrank.evaluation.evaluate_arrays import evaluate, unit_rows
+from tfrank.evaluation.evaluate_arrays import evaluate
 from tfrank.evaluation.ranking_results import leave_one_out
 from tfrank.evaluation.search import by_name
 from tfrank.evaluation.search.exhaustive import exact
@@ -246,7 +248,7 @@ def test_norms_whose_squares_leave_float32_do_not_matter(norm):
 
 
 def test_unit_rows_of_float32_are_not_copied_even_from_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "BLOCK", 7)
+    monkeypatch.setattr(array_checks, "BLOCK", 7)
     np.save(tmp_path / "rows.npy", DISTINCT)
     mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
     assert np.shares_memory(unit_rows(mapped)[0], mapped)
@@ -258,7 +260,7 @@ def test_unit_rows_of_float32_are_not_copied_even_from_disk(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("block", [1, 7, 60, 65536])
 def test_rows_are_normalised_alike_in_any_blocks(monkeypatch, block):
-    monkeypatch.setattr(module, "BLOCK", block)
+    monkeypatch.setattr(array_checks, "BLOCK", block)
     rows = DISTINCT.astype(np.float64) * np.arange(60)[:, None]
     got, zeros = unit_rows(rows)
     assert zeros == 1 and got.dtype == np.float32
@@ -291,7 +293,7 @@ def test_what_overflows_in_float64_is_not_finite():
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_an_embedding_that_is_not_finite_is_named(monkeypatch, value):
-    monkeypatch.setattr(module, "BLOCK", 7)
+    monkeypatch.setattr(array_checks, "BLOCK", 7)
     rows, names = DISTINCT.copy(), [f"image-{number}".encode() for number in range(60)]
     rows[40, 3] = rows[50] = value
     gallery = {"gallery_embeddings": rows, "gallery_labels": LABELS}
@@ -470,9 +472,9 @@ NO = np.zeros([4, 4], bool)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"embeddings": ROWS_OF_4[0]}, r"`embeddings`. Expected floats of shape \[images, dim\]"),
-        ({"embeddings": np.eye(4, dtype=int)}, r"`embeddings`. Expected floats .*int64 \(4, 4\)"),
-        ({"embeddings": ROWS_OF_4[:0], "labels": []}, "`embeddings`. Expected at least one image"),
+        ({"embeddings": ROWS_OF_4[0]}, r"`embeddings`. Expected `\[rows, dim\]` floats"),
+        ({"embeddings": np.eye(4, dtype=int)}, r"`embeddings`. Expected .*floats.*int64 of shape \(4, 4\)"),
+        ({"embeddings": ROWS_OF_4[:0], "labels": []}, "`embeddings`. Expected .* at least one row"),
         ({"labels": LABELS_OF_4 * 1.0}, r"`labels`. Expected 4 integers. Received: labels='float64 \(4,\)'"),
         ({"labels": LABELS_OF_4[:3]}, r"`labels`. Expected 4 integers. .*\(3,\)"),
         ({"labels": np.eye(4, dtype=int)}, r"`labels`. Expected 4 integers. .*\(4, 4\)"),
@@ -494,7 +496,7 @@ NO = np.zeros([4, 4], bool)
         ({**GALLERY, "gallery_labels": LABELS_OF_4[:2]}, "`gallery_labels`. Expected 4 integers"),
         (
             {"gallery_embeddings": ROWS_OF_4[:0], "gallery_labels": LABELS_OF_4[:0]},
-            "`gallery_embeddings`. Expected at least one image",
+            "`gallery_embeddings`. Expected .* at least one row",
         ),
         ({**GALLERY, "gallery_embeddings": np.eye(4)}, "Queries have 2 dimensions, the gallery has 4"),
         ({**GALLERY, "junk": NO[:3]}, r"`junk`. Expected bools of shape \(4, 4\). .*bool \(3, 4\)"),

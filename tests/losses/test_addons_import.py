@@ -2,7 +2,6 @@
 
 import functools
 import importlib.util
-import math
 import sys
 import warnings
 
@@ -10,9 +9,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.bad_values import bad_values
 from tests.losses import LABELS, embeddings, value_and_gradient
 from tests.reference import unit
 from tfrank import losses
+from tfrank.common import checks
 from tfrank.common.checks import InputError
 from tfrank.losses import addons
 
@@ -152,23 +153,12 @@ def test_an_unknown_hyper_parameter_is_refused_with_the_known_ones():
         losses.get("addons/triplet_hard", distance="L2")
 
 
-@pytest.mark.parametrize(
-    "name, argument, values",
-    [
-        *[
-            (name, "margin", [-0.1, math.nan, math.inf, "1", None])
-            for name in losses.ADDONS
-            if name != "addons/n_pairs"
-        ],
-        ("addons/triplet_hard", "soft", ["no", None, 2]),
-        ("addons/triplet_hard", "distance_metric", ["l2", None, 2]),
-        ("addons/triplet_semi_hard", "distance_metric", ["cosine", None, 2]),
-    ],
-)
-def test_bad_hyper_parameter_is_refused(name, argument, values):
-    for value in values:
-        with pytest.raises(InputError, match=rf"argument `{argument}`\. .*{argument}="):
-            losses.get(name, **{argument: value})
+@pytest.mark.parametrize("name", [name for name in losses.ADDONS if losses.ADDONS[name].defaults])
+def test_bad_hyper_parameter_is_refused(name):
+    for argument, check in checks.checks_of(losses.ADDONS[name].formula).items():
+        for value in bad_values(check):
+            with pytest.raises(InputError, match=rf"argument `{argument}`\. .*{argument}="):
+                losses.get(name, **{argument: value})
 
 
 @pytest.mark.skipif(

@@ -27,8 +27,9 @@ def test_the_slope_by_the_boundaries_is_the_change_of_the_value(key):
     labels, boundaries = tf.constant(LABELS, tf.int64), tf.Variable(np.linspace(0.6, 1.4, len(LABELS)))
 
     def total(values):
-        own = tf.range(len(LABELS))
-        return tf.reduce_sum(margin_loss(labels, rows, labels, rows, own, key=key, boundaries=values)[0])
+        batch = labels, rows, labels, rows, tf.range(len(LABELS))
+        settings = MarginLoss().hyper_parameters
+        return tf.reduce_sum(margin_loss(*batch, **settings, key=key, boundaries=values)[0])
 
     with tf.GradientTape() as tape:
         value = total(tf.convert_to_tensor(boundaries))

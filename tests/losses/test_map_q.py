@@ -147,7 +147,8 @@ def value_and_slope(similarity, **options):
     with tf.GradientTape() as tape:
         tape.watch(gallery)
         core = (labels[:1], query, labels, gallery, tf.constant([-1]))
-        value, _ = quantized_ap_loss(*core, num_bins=5, **options)
+        settings = QuantizedAPLoss(5, **options).hyper_parameters
+        value, _ = quantized_ap_loss(*core, **settings)
     return float(value[0]), float(tape.gradient(value, gallery)[0, 0])
 
 

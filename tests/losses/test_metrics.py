@@ -134,7 +134,8 @@ def test_value_of_each_query_is_the_oracles(recipe, labels, rows):
     function, oracle = PAIRS[recipe.metric]
     by_hand = oracle(labels, rows, **recipe.settings)
     unit = tf.constant(reference.unit(rows))
-    values, valid = function(tf.constant(labels, tf.int64), unit, **recipe.settings)
+    settings = getattr(metrics, recipe.metric)(**recipe.settings).hyper_parameters
+    values, valid = function(tf.constant(labels, tf.int64), unit, **settings)
     assert valid.numpy().tolist() == [value is not None for value in by_hand]
     assert np.all(np.isfinite(values))
     by_hand = [value for value in by_hand if value is not None]
@@ -257,8 +258,8 @@ def test_bad_argument_is_refused_by_its_name(make, argument):
 @every_name
 def test_no_tensor_has_the_size_of_batch_cubed_under_xla(name):
     """With which Keras compiles by default for a GPU: at batch 2048 it would take 34 GB."""
-    function, _ = PAIRS[name]
-    assert largest_tensor(lambda labels, rows: function(labels, rows)) <= 4 * SIZE**2
+    function, settings = PAIRS[name][0], getattr(metrics, name)().hyper_parameters
+    assert largest_tensor(lambda labels, rows: function(labels, rows, **settings)) <= 4 * SIZE**2
 
 
 # Under Keras.

@@ -29,7 +29,7 @@ def test_rll_simpler_puts_the_boundaries_about_1_and_passes_on_the_rest():
     config = RankedListLoss.simpler(0.6, 3.0, **given).get_config()
     assert config == RankedListLoss(0.6, alpha=1.3, negative_temperature=3.0, **given).get_config()
     assert config["positive_temperature"] == 0
-    assert RankedListLoss.simpler().get_config() == RankedListLoss(0.4, alpha=1.2).get_config()
+    assert RankedListLoss.simpler(0.4, 10.0).get_config() == RankedListLoss().get_config()
 
 
 # What is mined. Unit vectors, exact in every dtype, as are their distances of 0, 1 and 2.

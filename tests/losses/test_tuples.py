@@ -96,7 +96,8 @@ def test_rows_at_the_same_distance_share_the_gradient_equally(mining):
     labels = tf.constant([0, 0, 1, 1, 1], tf.int64)
     with tf.GradientTape() as tape:
         tape.watch(gallery)
-        losses, _ = triplet_loss(labels[:1], query, labels, gallery, tf.constant([-1]), mining=mining)
+        settings = TripletLoss(mining=mining).hyper_parameters
+        losses, _ = triplet_loss(labels[:1], query, labels, gallery, tf.constant([-1]), **settings)
     np.testing.assert_allclose(losses, [0.3], rtol=1e-12)
     # dd^2/dx = -2 q
     shares = np.array([1 / 2, 1 / 2, -1 / 3, -1 / 3, -1 / 3])
@@ -180,7 +181,7 @@ def test_contrastive_gradient_at_distance_0_is_0_for_a_negative():
     pairs = outside([0], [[1.0, 0.0]], [1, 0], [[1.0, 0.0], [0.0, 1.0]])
     with tf.GradientTape() as tape:
         tape.watch(pairs[3])
-        losses, valid = contrastive_loss(*pairs)
+        losses, valid = contrastive_loss(*pairs, **ContrastiveLoss().hyper_parameters)
     np.testing.assert_allclose(losses, [(1 + 2) / 2], rtol=1e-12)
     # Of the positive d^2 = 2 - 2s, of which it has half.
     np.testing.assert_allclose(tape.gradient(losses, pairs[3]), [[0, 0], [-1, 0]], atol=1e-12)
@@ -215,12 +216,14 @@ def test_dot_products_of_any_size_do_not_overflow(dtype):
         np.testing.assert_allclose(tape.gradient(losses, pairs[3]), [[slope, 0], [-slope, 0]], rtol=1e-6)
 
 
-@pytest.mark.parametrize("core_of_loss", [n_pairs_loss, lifted_structure_loss])
-def test_pairs_without_negatives_count_with_0(core_of_loss):
+@pytest.mark.parametrize(
+    "loss, core", [(NPairsLoss(), n_pairs_loss), (LiftedStructureLoss(), lifted_structure_loss)]
+)
+def test_pairs_without_negatives_count_with_0(loss, core):
     pairs = outside([5, 5], ROWS[:2], [5, 5, 5], ROWS[2:5])
     with tf.GradientTape() as tape:
         tape.watch([pairs[1], pairs[3]])
-        losses, valid = core_of_loss(*pairs)
+        losses, valid = core(*pairs, **loss.hyper_parameters)
     assert not np.any(losses) and np.all(valid)
     assert not any(np.any(gradient) for gradient in tape.gradient(losses, [pairs[1], pairs[3]]))
 
@@ -255,7 +258,8 @@ def test_lifted_structure_of_a_balanced_batch_is_eq_3(margin, squared):
 def test_a_pair_of_which_one_row_has_negatives_has_the_loss_of_those():
     """The first query has no negative, and its positive is the second query's, at distance 4."""
     pairs = outside([0, 1], [[0.0, 0.0], [3.0, 4.0]], [0], [[3.0, 0.0]])
-    losses, valid = lifted_structure_loss(*pairs, margin=3.0)
+    settings = LiftedStructureLoss(3.0).hyper_parameters
+    losses, valid = lifted_structure_loss(*pairs, **settings)
     np.testing.assert_allclose(losses, [(3 + (3 - 4)) / 2, 0], rtol=1e-12)
     assert valid.numpy().tolist() == [True, False]
 

@@ -269,6 +269,6 @@ def test_a_multiplier_that_applies_to_nothing_is_refused(multipliers, message):
 
 def test_of_many_variables_the_first_and_the_last_are_named():
     variables = [keras.Variable(0.0, name=f"w{k}") for k in range(20)]
-    check_names(variables, ["w7", "w1"], "config.train.no_decay")
-    with pytest.raises(InputError, match=r"`config.train.no_decay`.* w0, w1, w2, w3, 12 more, w16, w17,"):
-        check_names(variables, ["w7", "v"], "config.train.no_decay")
+    check_names(variables, ["w7", "w1"], "no_decay")
+    with pytest.raises(InputError, match=r"`no_decay`.* w0, w1, w2, w3, 12 more, w16, w17,"):
+        check_names(variables, ["w7", "v"], "no_decay")

@@ -2,11 +2,14 @@
 
 import contextlib
 import difflib
+import functools
 import math
 import numbers
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Longer words are no misspelt names.
 MOST_LETTERS = 100
@@ -76,6 +79,51 @@ def sequence(name: str, value: Any, check: Callable[..., Any], **bounds: Any) ->
 def boolean(name: str, value: Any) -> bool:
     """Returns `value` if it is True or False. Raises InputError otherwise."""
     return bool(one_of(name, value, [False, True]))
+
+
+PositiveFloat = Annotated[float, functools.partial(number, above=0)]
+NonNegativeFloat = Annotated[float, functools.partial(number, at_least=0)]
+PositiveInt = Annotated[int, functools.partial(integer, at_least=1)]
+NonNegativeInt = Annotated[int, functools.partial(integer, at_least=0)]
+
+
+def arguments(function: Function) -> Function:
+    """Makes a function check its arguments by `checks_of`; it gets what the checks return.
+
+    >>> @arguments
+    ... def doubled(value: PositiveFloat):
+    ...     return 2 * value
+    >>> doubled(3)  # The check makes it a float.
+    6.0
+    """
+    known, code = checks_of(function), function.__code__
+    positional = code.co_varnames[: code.co_argcount]
+
+    def passed(name, value):
+        return known[name](name, value) if name in known else value
+
+    @functools.wraps(function)
+    def checked(*args, **options):
+        options = {name: passed(name, value) for name, value in options.items()}
+        return function(*map(passed, positional, args), *args[len(positional) :], **options)
+
+    return cast(Function, checked)
+
+
+def checks_of(function: Callable[..., Any]) -> dict[str, Callable[[str, Any], Any]]:
+    """The checks of a function's arguments by their annotations, each f(name, value).
+
+    `Annotated[float, check]` names the check. A `bool` and a `Literal` of the allowed values need no name.
+    """
+    found: dict[str, Callable[[str, Any], Any]] = {}
+    for name, kind in get_type_hints(function, include_extras=True).items():
+        if kind is bool:
+            found[name] = boolean
+        elif get_origin(kind) is Literal:
+            found[name] = functools.partial(one_of, allowed=get_args(kind))
+        elif get_origin(kind) is Annotated:
+            found[name] = kind.__metadata__[0]
+    return found
 
 
 @contextlib.contextmanager

@@ -25,10 +25,6 @@ _OPERATION = re.compile(r"\{\{.*?\}\} ?| ?\[Op:.*")
 # absl's names of types in plain words. A text field accepts any text, so the "string" that fails is a
 # ConfigDict.
 _TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number", "string": "a dict of Python"}
-LESS_MEMORY = (
-    "Take smaller batches, --config.data.classes_per_batch, --config.train.micro_batch_size or"
-    " --config.evaluation.batch_size; a smaller model, or smaller images, --config.data.image_size."
-)
 
 
 # Control characters, which could move the cursor or hide text, and those that turn the direction of writing.

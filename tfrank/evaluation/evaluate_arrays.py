@@ -9,18 +9,23 @@ import numpy as np
 from tfrank.common import checks, ignore_labels
 from tfrank.common.categories import categories_of_classes, checked_categories
 from tfrank.common.checks import InputError
-from tfrank.common.normalize import l2_normalize
+from tfrank.evaluation.array_checks import (
+    BLOCK,
+    check_finite,
+    check_unique,
+    checked_embeddings,
+    unit_rows,
+    zero_note,
+)
 from tfrank.evaluation.euclidean import euclidean_rows
 from tfrank.evaluation.protocols import RetrievalTask, text_of
 from tfrank.evaluation.ranking_results import answerable, evaluate_task
 from tfrank.evaluation.relevance import Relevance, relevance_by_label, relevance_of_categories
-from tfrank.evaluation.report import text
+from tfrank.evaluation.report import terminal
 from tfrank.evaluation.retrieval_metrics import usable_ks
 from tfrank.evaluation.retrieval_ranks import Ranks
 from tfrank.evaluation.search.by_name import SEARCHES, usable
 
-# Rows checked and normalised together.
-BLOCK = 4096
 DISTANCES = ("cosine", "euclidean")
 BY_EUCLIDEAN_DISTANCE = "Ranked by the Euclidean distance of the embeddings, which are not normalised."
 ITSELF = (
@@ -47,7 +52,7 @@ class Evaluation:
     notes: tuple[str, ...]
 
     def __str__(self) -> str:
-        return "\n".join([text.listing({"": self.metrics}), *self.notes])
+        return "\n".join([terminal.listing({"": self.metrics}), *self.notes])
 
 
 def evaluate(
@@ -217,12 +222,7 @@ def _checked(prefix, is_euclidean, embeddings, labels, ids):
 
     The rows have unit norm, unless ranking is Euclidean.
     """
-    embeddings, labels = np.asarray(embeddings), np.asarray(labels)
-    if embeddings.ndim != 2 or not (embeddings.dtype.kind == "f" or embeddings.dtype == "bfloat16"):
-        expected = "floats of shape [images, dim]"
-        raise checks.invalid(f"{prefix}embeddings", expected, f"{embeddings.dtype} {embeddings.shape}")
-    if 0 in embeddings.shape:
-        raise checks.invalid(f"{prefix}embeddings", "at least one image and one dimension", embeddings.shape)
+    embeddings, labels = checked_embeddings(f"{prefix}embeddings", embeddings), np.asarray(labels)
     if labels.shape not in ((len(embeddings),), (len(embeddings), 1)) or labels.dtype.kind not in "iu":
         expected = f"{len(embeddings)} integers"
         raise checks.invalid(f"{prefix}labels", expected, f"{labels.dtype} {labels.shape}")
@@ -234,8 +234,7 @@ def _checked(prefix, is_euclidean, embeddings, labels, ids):
         check_unique(f"{prefix}ids", ids)
     labels = labels.reshape(-1).astype(np.int64)
     if is_euclidean:
-        for start in range(0, len(embeddings), BLOCK):
-            _check_finite(_float64(embeddings[start : start + BLOCK]), start, ids)
+        check_finite(embeddings, ids)
         return embeddings, labels, ids, (BY_EUCLIDEAN_DISTANCE,)
     rows, zeros = unit_rows(embeddings, ids)
     return rows, labels, ids, (zero_note(zeros),)
@@ -265,77 +264,6 @@ def _coarser(categories, gallery_categories, labels, self_index, junk) -> tuple[
             raise checks.invalid("gallery_categories", expected, gallery.shape[1])
     categories_of_classes(np.concatenate(labels), np.concatenate([queries, gallery]))
     return relevance_of_categories(queries, gallery, self_index, junk)
-
-
-def zero_note(zeros: int) -> str:
-    """A note on this number of zero embeddings; "" if there are none."""
-    return f"{zeros:,} embeddings are zero; their similarity to everything is 0." if zeros else ""
-
-
-def check_unique(name: str, ids: np.ndarray) -> None:
-    """Raises InputError, naming an id, if an id is repeated."""
-    names, counts = np.unique(ids, return_counts=True)
-    if len(names) < len(ids):
-        twice = names[np.argmax(counts > 1)]
-        repeated = len(ids) - len(names)
-        raise InputError(
-            f"`{name}` has {text_of(twice)!r} more than once ({repeated:,} repeated). Give each"
-            " image an id of its own."
-        )
-
-
-def unit_rows(embeddings: np.ndarray, ids: np.ndarray | None = None) -> tuple[np.ndarray, int]:
-    """The rows in float32 with unit norm, and the number of zero rows.
-
-    Rows that are float32 and of unit norm already keep their bits. If all are, they are not copied.
-
-    Raises:
-        InputError: a row is not finite; it is named by its id or, without ids, by its number.
-    """
-    unit, zeros = embeddings.dtype == np.float32, 0
-    for start in range(0, len(embeddings), BLOCK):
-        block = _float64(embeddings[start : start + BLOCK])
-        norms = _norms(block)
-        if not np.isfinite(norms).all():
-            _check_finite(block, start, ids)
-        # The norm of a row of tiny values may be 0 too.
-        zero = ~block.any(axis=1) if not norms.all() else np.zeros(len(block), bool)
-        zeros += int(np.sum(zero))
-        unit = unit and bool(np.all(_is_unit(norms) | zero))
-    if unit:
-        return embeddings, zeros
-    result = np.empty(embeddings.shape, np.float32)
-    for start in range(0, len(embeddings), BLOCK):
-        block = _float64(embeddings[start : start + BLOCK])
-        largest = np.abs(block).max(axis=1, keepdims=True)
-        # Divide by the largest value first, so that norms neither underflow nor overflow.
-        normalized = l2_normalize(block / np.where(largest > 0, largest, 1))
-        kept = _is_unit(_norms(block))[:, None] & (embeddings.dtype == np.float32)
-        result[start : start + BLOCK] = np.where(kept, block, normalized)
-    return result, zeros
-
-
-def _check_finite(block, start, ids):
-    """Raises InputError for a row that is not finite; the block starts at this image."""
-    bad = np.flatnonzero(~np.isfinite(block).all(axis=1))
-    if len(bad):
-        number = start + int(bad[0])
-        name = f"image {number}" if ids is None else repr(text_of(ids[number]))
-        raise InputError(f"The embedding of {name} is not finite. The model may have diverged.")
-
-
-def _norms(rows):
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.sqrt(np.einsum("nd,nd->n", rows, rows))
-
-
-def _is_unit(norms):
-    return np.abs(norms - 1) < 1e-6
-
-
-def _float64(rows):
-    with np.errstate(over="ignore"):
-        return np.asarray(rows).astype(np.float64)
 
 
 def _places(ids, gallery_ids, queries):

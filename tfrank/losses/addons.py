@@ -11,7 +11,7 @@ import importlib.util
 import sys
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -26,7 +26,7 @@ from tfrank.losses.core.ranking_loss import checked_batch
 
 PREFIX = "addons/"
 
-DISTANCES = ("L2", "squared-L2", "angular")
+Distance = Literal["L2", "squared-L2", "angular"]
 
 
 class Addon(NamedTuple):
@@ -35,8 +35,7 @@ class Addon(NamedTuple):
     Attributes:
         formula: f(package, labels, embeddings, **hyper_parameters), with the package's module `losses`,
             `[batch]` int64 labels and `[batch, dim]` float32 embeddings. Returns a scalar. Called only if the
-            batch has the pairs it needs.
-        defaults: the hyper-parameters, with the package's defaults.
+            batch has the pairs it needs. Its signature has the package's defaults and our checks.
         native: the arguments of `tfrank.losses.get` for our counterpart. If all classes have equally many
             rows it has the same value, for triplets with `distance_metric` "squared-L2". The exception is
             n_pairs: ours takes every row as an anchor.
@@ -45,18 +44,34 @@ class Addon(NamedTuple):
     """
 
     formula: Callable[..., tf.Tensor]
-    defaults: dict[str, Any]
     native: dict[str, Any]
     normalize: bool = True
     needs_negatives: bool = True
 
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The hyper-parameters, with the package's defaults."""
+        return dict(self.formula.__kwdefaults__ or {})
 
-def _package_function(function: str) -> Callable[..., tf.Tensor]:
-    """The formula that calls a function of the package on labels and embeddings."""
-    return lambda package, *batch, **hyper_parameters: getattr(package, function)(*batch, **hyper_parameters)
+
+Margin = checks.NonNegativeFloat
 
 
-def _contrastive(package, labels, embeddings, *, margin):
+def _triplet_semi_hard(package, *batch, margin: Margin = 1.0, distance_metric: Distance = "L2"):
+    return package.triplet_semihard_loss(*batch, margin=margin, distance_metric=distance_metric)
+
+
+def _triplet_hard(
+    package, *batch, margin: Margin = 1.0, soft: bool = False, distance_metric: Distance = "L2"
+):
+    return package.triplet_hard_loss(*batch, margin=margin, soft=soft, distance_metric=distance_metric)
+
+
+def _lifted_structure(package, *batch, margin: Margin = 1.0):
+    return package.lifted_struct_loss(*batch, margin=margin)
+
+
+def _contrastive(package, labels, embeddings, *, margin: Margin = 1.0):
     """The mean over all pairs; the package's function takes a list of pairs, as distances."""
     same = tf.equal(labels[:, None], labels)
     distances = package.metric_learning.pairwise_distance(embeddings)
@@ -89,32 +104,13 @@ def _n_pairs(package, labels, embeddings):
 
 
 ADDONS: dict[str, Addon] = {
-    "addons/triplet_semi_hard": Addon(
-        _package_function("triplet_semihard_loss"),
-        defaults={"margin": 1.0, "distance_metric": "L2"},
-        native={"name": "triplet", "mining": "semi_hard"},
-    ),
-    "addons/triplet_hard": Addon(
-        _package_function("triplet_hard_loss"),
-        defaults={"margin": 1.0, "soft": False, "distance_metric": "L2"},
-        native={"name": "triplet", "mining": "hard"},
-    ),
-    "addons/contrastive": Addon(
-        _contrastive, defaults={"margin": 1.0}, native={"name": "contrastive"}, needs_negatives=False
-    ),
-    "addons/n_pairs": Addon(_n_pairs, defaults={}, native={"name": "n_pairs"}, normalize=False),
+    "addons/triplet_semi_hard": Addon(_triplet_semi_hard, native={"name": "triplet", "mining": "semi_hard"}),
+    "addons/triplet_hard": Addon(_triplet_hard, native={"name": "triplet", "mining": "hard"}),
+    "addons/contrastive": Addon(_contrastive, native={"name": "contrastive"}, needs_negatives=False),
+    "addons/n_pairs": Addon(_n_pairs, native={"name": "n_pairs"}, normalize=False),
     "addons/lifted_structure": Addon(
-        _package_function("lifted_struct_loss"),
-        defaults={"margin": 1.0},
-        native={"name": "lifted_structure", "squared": True},
-        normalize=False,
+        _lifted_structure, native={"name": "lifted_structure", "squared": True}, normalize=False
     ),
-}
-
-_CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    "margin": functools.partial(checks.number, at_least=0),
-    "soft": checks.boolean,
-    "distance_metric": functools.partial(checks.one_of, allowed=DISTANCES),
 }
 
 
@@ -203,8 +199,8 @@ class AddonsLoss(Loss):
             refusal = checks.invalid("reduction", "'mean'", reduction)
             raise checks.InputError(f"{refusal}. {self._one_value()}")
         super().__init__(reduction=reduction, ignore_label=ignore_label, name=loss if name is None else name)
-        values = defaults | hyper_parameters
-        self.hyper_parameters = {field: _CHECKS[field](field, value) for field, value in values.items()}
+        known, values = checks.checks_of(ADDONS[loss].formula), defaults | hyper_parameters
+        self.hyper_parameters = {field: known[field](field, value) for field, value in values.items()}
         try:
             _package_losses()
         except ImportError as error:

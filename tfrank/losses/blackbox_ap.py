@@ -5,12 +5,13 @@ import functools
 import keras
 import tensorflow as tf
 
+from tfrank.common import checks
 from tfrank.common.devices import gpu
 from tfrank.losses.core import scalars
 from tfrank.losses.core.hard_ranks import FROM_POSITIVES, SortedScores, number_above
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.rows import Block, score_rows
-from tfrank.losses.core.scalars import Scalar
+from tfrank.losses.core.scalars import NonNegative, Positive, Scalar
 
 
 def _kernel(block: Block, interpolation, margin):
@@ -105,21 +106,16 @@ def _by_walks(block: Block, s, interpolation):
 
 
 def blackbox_ap_loss(
-    query_labels: tf.Tensor,
-    query_embeddings: tf.Tensor,
-    gallery_labels: tf.Tensor,
-    gallery_embeddings: tf.Tensor,
-    self_index: tf.Tensor,
-    *,
-    interpolation: Scalar = 4.0,
-    margin: Scalar = 0.02,
+    *rows: tf.Tensor,
+    interpolation: Scalar,
+    margin: Scalar,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """1 - AP_q of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
     Implements the formula of `BlackboxAPLoss`. Takes the arguments of `score_rows`; embeddings have unit
     norm.
     """
-    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
+    query_labels, query_embeddings, gallery_labels, _, self_index = rows
     queries = _valid_queries(query_labels, gallery_labels, self_index)
     step = scalars.tensor(interpolation, query_embeddings.dtype) / tf.cast(queries, query_embeddings.dtype)
     return score_rows(_kernel, *rows, step, margin)
@@ -174,19 +170,17 @@ class BlackboxAPLoss(RankingLoss):
     0.5833
     """
 
+    @checks.arguments
     def __init__(
         self,
-        interpolation: Scalar = 4.0,
+        interpolation: Positive = 4.0,
         *,
-        margin: Scalar = 0.02,
+        margin: NonNegative = 0.02,
         reduction: str | None = "mean",
         ignore_label: int | None = None,
         name: str = "blackbox_ap",
     ):
-        hyper_parameters = {
-            "interpolation": scalars.number("interpolation", interpolation, above=0),
-            "margin": scalars.number("margin", margin, at_least=0),
-        }
+        hyper_parameters = dict(interpolation=interpolation, margin=margin)
         super().__init__(
             blackbox_ap_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
         )

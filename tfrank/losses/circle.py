@@ -3,11 +3,11 @@
 import keras
 import tensorflow as tf
 
-from tfrank.losses.core import scalars
+from tfrank.common import checks
 from tfrank.losses.core.log_sum_exp import log_sum_exp
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.rows import Block, score_rows
-from tfrank.losses.core.scalars import Scalar
+from tfrank.losses.core.scalars import NonNegative, Scalar, Sharpness
 
 
 def _kernel(block: Block, margin, gamma):
@@ -23,20 +23,14 @@ def _kernel(block: Block, margin, gamma):
 
 
 def circle_loss(
-    query_labels: tf.Tensor,
-    query_embeddings: tf.Tensor,
-    gallery_labels: tf.Tensor,
-    gallery_embeddings: tf.Tensor,
-    self_index: tf.Tensor,
-    *,
-    margin: Scalar = 0.4,
-    gamma: Scalar = 80.0,
+    *rows: tf.Tensor,
+    margin: Scalar,
+    gamma: Scalar,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_circle of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
     Implements the formula of `CircleLoss`. Takes the arguments of `score_rows`; embeddings have unit norm.
     """
-    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     return score_rows(_kernel, *rows, margin, gamma, needs_negatives=True)
 
 
@@ -72,19 +66,17 @@ class CircleLoss(RankingLoss):
     117.7908
     """
 
+    @checks.arguments
     def __init__(
         self,
-        margin: Scalar = 0.4,
+        margin: NonNegative = 0.4,
         *,
-        gamma: Scalar = 80.0,
+        gamma: Sharpness = 80.0,
         reduction: str | None = "mean",
         ignore_label: int | None = None,
         name: str = "circle",
     ):
-        hyper_parameters = {
-            "margin": scalars.number("margin", margin, at_least=0),
-            "gamma": scalars.number("gamma", gamma, above=0, at_most=1e30),
-        }
+        hyper_parameters = dict(margin=margin, gamma=gamma)
         super().__init__(
             circle_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
         )

@@ -6,12 +6,11 @@ import keras
 import tensorflow as tf
 
 from tfrank.common import checks
-from tfrank.losses.core import scalars
 from tfrank.losses.core.distances import unit_distances
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.rows import Block, score_rows
-from tfrank.losses.core.scalars import Scalar
-from tfrank.losses.core.violators import check_average, share_of_violator
+from tfrank.losses.core.scalars import NonNegative, Scalar
+from tfrank.losses.core.violators import Average, check_average, share_of_violator
 
 
 def _terms(block: Block, margin, squared):
@@ -55,22 +54,16 @@ _COUNTS = [functools.partial(_count_kernel, place) for place in (0, 2)]
 
 
 def contrastive_loss(
-    query_labels: tf.Tensor,
-    query_embeddings: tf.Tensor,
-    gallery_labels: tf.Tensor,
-    gallery_embeddings: tf.Tensor,
-    self_index: tf.Tensor,
-    *,
-    margin: Scalar = 1.0,
-    squared: bool = True,
-    average: str = "all",
+    *rows: tf.Tensor,
+    margin: Scalar,
+    squared: bool,
+    average: Average,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The contrastive loss of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
     Implements the formula of `ContrastiveLoss`. Takes the arguments of `score_rows`; embeddings have unit
     norm.
     """
-    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     if average == "all":
         return score_rows(_MEAN[squared], *rows, margin)
     # A row without another of its class has negative pairs.
@@ -117,21 +110,18 @@ class ContrastiveLoss(RankingLoss):
     0.8572
     """
 
+    @checks.arguments
     def __init__(
         self,
-        margin: Scalar = 1.0,
+        margin: NonNegative = 1.0,
         *,
         squared: bool = True,
-        average: str = "all",
+        average: Average = "all",
         reduction: str | None = "mean",
         ignore_label: int | None = None,
         name: str = "contrastive",
     ):
-        hyper_parameters = {
-            "margin": scalars.number("margin", margin, at_least=0),
-            "squared": checks.boolean("squared", squared),
-            "average": check_average(average, reduction),
-        }
+        hyper_parameters = dict(margin=margin, squared=squared, average=check_average(average, reduction))
         super().__init__(
             contrastive_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
         )

@@ -9,13 +9,8 @@ from tfrank.losses.map_q import quantized_ap_loss
 
 
 def fast_ap_loss(
-    query_labels: tf.Tensor,
-    query_embeddings: tf.Tensor,
-    gallery_labels: tf.Tensor,
-    gallery_embeddings: tf.Tensor,
-    self_index: tf.Tensor,
-    *,
-    num_bins: int = 10,
+    *rows: tf.Tensor,
+    num_bins: int,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """1 - FastAP of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
@@ -23,8 +18,7 @@ def fast_ap_loss(
     The squared distance is 2 - 2 s, so bin centres 4 / L apart in it are 2 / L apart in s: mAP_Q with L + 1
     bins.
     """
-    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
-    return quantized_ap_loss(*rows, num_bins=num_bins + 1)
+    return quantized_ap_loss(*rows, num_bins=num_bins + 1, tie_aware=False, minimum=-1.0, include_self=False)
 
 
 @keras.saving.register_keras_serializable("tfrank")
@@ -56,15 +50,15 @@ class FastAPLoss(RankingLoss):
     0.6522
     """
 
+    @checks.arguments
     def __init__(
         self,
-        num_bins: int = 10,
+        num_bins: checks.PositiveInt = 10,
         *,
         reduction: str | None = "mean",
         ignore_label: int | None = None,
         name: str = "fast_ap",
     ):
-        hyper_parameters = {"num_bins": checks.integer("num_bins", num_bins, at_least=1)}
         super().__init__(
-            fast_ap_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
+            fast_ap_loss, {"num_bins": num_bins}, reduction=reduction, ignore_label=ignore_label, name=name
         )

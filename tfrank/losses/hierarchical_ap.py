@@ -11,13 +11,12 @@ import tensorflow as tf
 
 from tfrank.common import checks
 from tfrank.common.categories import categories_of_classes, checked_categories, levels_of
-from tfrank.losses.core import scalars
 from tfrank.losses.core.bound_ranks import BoundRanks, bound_where_it_pays
 from tfrank.losses.core.known_labels import checked_labels, class_index
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.ranks import hard_step
 from tfrank.losses.core.rows import Block, score_rows
-from tfrank.losses.core.scalars import Scalar
+from tfrank.losses.core.scalars import NonNegative, Positive, Scalar
 from tfrank.losses.sup_ap import upper_bound_step
 
 
@@ -115,16 +114,11 @@ def _number(level, place):
 
 
 def hierarchical_ap_loss(
-    query_labels: tf.Tensor,
-    query_embeddings: tf.Tensor,
-    gallery_labels: tf.Tensor,
-    gallery_embeddings: tf.Tensor,
-    self_index: tf.Tensor,
-    *,
-    temperature: Scalar = 0.01,
-    rho: Scalar = 100.0,
-    delta: Scalar = 0.05,
-    alpha: Scalar = 1.0,
+    *rows: tf.Tensor,
+    temperature: Scalar,
+    rho: Scalar,
+    delta: Scalar,
+    alpha: Scalar,
     finer: tuple[tf.Tensor, tf.Tensor] | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_Sup-H-AP of each query, `[queries]`, and which queries are valid, `[queries]` bool.
@@ -133,9 +127,8 @@ def hierarchical_ap_loss(
     coarsest level; embeddings have unit norm. `finer` are labels of the finer levels, `[queries, levels]` and
     `[gallery, levels]` int32; rows that share one also share all coarser ones. None: one level.
     """
-    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     if finer is None:
-        finer = tuple(tf.zeros([tf.size(labels), 0], tf.int32) for labels in (query_labels, gallery_labels))
+        finer = tuple(tf.zeros([tf.size(labels), 0], tf.int32) for labels in (rows[0], rows[2]))
     kernel = _kernel_of(finer[1].shape[1] + 1)
     return score_rows(kernel, *rows, temperature, rho, delta, alpha, finer=finer)
 
@@ -185,25 +178,21 @@ class HierarchicalAPLoss(RankingLoss):
     0.2428
     """
 
+    @checks.arguments
     def __init__(
         self,
-        temperature: Scalar = 0.01,
+        temperature: Positive = 0.01,
         *,
-        rho: Scalar = 100.0,
-        delta: Scalar = 0.05,
-        alpha: Scalar = 1.0,
+        rho: NonNegative = 100.0,
+        delta: NonNegative = 0.05,
+        alpha: NonNegative = 1.0,
         labels: Iterable[int] | None = None,
         categories: Iterable[int] | np.ndarray | None = None,
         reduction: str | None = "mean",
         ignore_label: int | None = None,
         name: str = "hierarchical_ap",
     ):
-        hyper_parameters = {
-            "temperature": scalars.number("temperature", temperature, above=0),
-            "rho": scalars.number("rho", rho, at_least=0),
-            "delta": scalars.number("delta", delta, at_least=0),
-            "alpha": scalars.number("alpha", alpha, at_least=0),
-        }
+        hyper_parameters = dict(temperature=temperature, rho=rho, delta=delta, alpha=alpha)
         super().__init__(
             hierarchical_ap_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
         )
@@ -215,25 +204,18 @@ class HierarchicalAPLoss(RankingLoss):
             rows = checked_categories("categories", categories, known)
             self.labels, self.categories = categories_of_classes(known, rows)
 
-    def _score(
-        self,
-        query_labels: tf.Tensor,
-        query_embeddings: tf.Tensor,
-        gallery_labels: tf.Tensor,
-        gallery_embeddings: tf.Tensor,
-        self_index: tf.Tensor,
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def _score(self, *rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Calls the core with the categories of the labels."""
         if self.labels is None:
-            rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
             return super()._score(*rows)
+        query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index = rows
         (queries, *finer_queries), (gallery, *finer_gallery) = (
             self._levels(labels) for labels in (query_labels, gallery_labels)
         )
         finer = tf.stack(finer_queries, axis=1), tf.stack(finer_gallery, axis=1)
         queries, gallery = tf.cast(queries, tf.int64), tf.cast(gallery, tf.int64)
-        rows = (queries, query_embeddings, gallery, gallery_embeddings, self_index)
-        return hierarchical_ap_loss(*rows, finer=finer, **self.hyper_parameters)
+        batch = (queries, query_embeddings, gallery, gallery_embeddings, self_index)
+        return hierarchical_ap_loss(*batch, finer=finer, **self.hyper_parameters)
 
     def _levels(self, labels):
         """`[rows]` numbers of the classes at each level, from the coarsest to the labels' own."""

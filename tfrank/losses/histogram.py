@@ -1,6 +1,7 @@
 """Histogram loss (Ustinova and Lempitsky, NIPS 2016, arXiv 1611.00822)."""
 
 import functools
+from typing import Annotated
 
 import keras
 import tensorflow as tf
@@ -78,7 +79,7 @@ def histogram_loss(
     gallery_embeddings: tf.Tensor,
     self_index: tf.Tensor,
     *,
-    num_bins: int = 201,
+    num_bins: int,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_q of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
@@ -138,15 +139,15 @@ class HistogramLoss(RankingLoss):
     0.75
     """
 
+    @checks.arguments
     def __init__(
         self,
-        num_bins: int = 201,
+        num_bins: Annotated[int, functools.partial(checks.integer, at_least=2)] = 201,
         *,
         reduction: str | None = "mean",
         ignore_label: int | None = None,
         name: str = "histogram",
     ):
-        hyper_parameters = {"num_bins": checks.integer("num_bins", num_bins, at_least=2)}
         super().__init__(
-            histogram_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
+            histogram_loss, {"num_bins": num_bins}, reduction=reduction, ignore_label=ignore_label, name=name
         )

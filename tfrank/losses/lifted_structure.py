@@ -7,7 +7,7 @@ from tfrank.common import checks, distributed
 from tfrank.losses.core import scalars
 from tfrank.losses.core.pairs import pair_masks, similarities
 from tfrank.losses.core.ranking_loss import RankingLoss
-from tfrank.losses.core.scalars import Scalar
+from tfrank.losses.core.scalars import NonNegative, Scalar
 from tfrank.losses.core.tails import LOG_OF_ZERO
 
 
@@ -42,9 +42,9 @@ def lifted_structure_loss(
     gallery_embeddings: tf.Tensor,
     self_index: tf.Tensor,
     *,
-    margin: Scalar = 1.0,
-    squared: bool = False,
-    normalize: bool = False,
+    margin: Scalar,
+    squared: bool,
+    normalize: bool,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_q of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
@@ -106,9 +106,10 @@ class LiftedStructureLoss(RankingLoss):
     1.5521
     """
 
+    @checks.arguments
     def __init__(
         self,
-        margin: Scalar = 1.0,
+        margin: NonNegative = 1.0,
         *,
         squared: bool = False,
         normalize: bool = False,
@@ -116,11 +117,7 @@ class LiftedStructureLoss(RankingLoss):
         ignore_label: int | None = None,
         name: str = "lifted_structure",
     ):
-        hyper_parameters = {
-            "margin": scalars.number("margin", margin, at_least=0),
-            "squared": checks.boolean("squared", squared),
-            "normalize": checks.boolean("normalize", normalize),
-        }
+        hyper_parameters = dict(margin=margin, squared=squared, normalize=normalize)
         super().__init__(
             lifted_structure_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
         )

@@ -1,7 +1,7 @@
 """mAP_Q: listwise Average Precision from quantised similarities (Revaud et al., arXiv 1906.07589)."""
 
 import functools
-from typing import Any
+from typing import Annotated, Any
 
 import keras
 import tensorflow as tf
@@ -17,23 +17,17 @@ _kernel = functools.cache(histogram_kernel)
 
 
 def quantized_ap_loss(
-    query_labels: tf.Tensor,
-    query_embeddings: tf.Tensor,
-    gallery_labels: tf.Tensor,
-    gallery_embeddings: tf.Tensor,
-    self_index: tf.Tensor,
-    *,
-    num_bins: int = 20,
-    tie_aware: bool = False,
-    minimum: Scalar = -1.0,
-    include_self: bool = False,
+    *rows: tf.Tensor,
+    num_bins: int,
+    tie_aware: bool,
+    minimum: Scalar,
+    include_self: bool,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """1 - AP_Q of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
     Implements the formula of `QuantizedAPLoss`. Takes the arguments of `score_rows`; embeddings have unit
     norm.
     """
-    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     return score_rows(_kernel(num_bins, tie_aware), *rows, minimum, include_self=include_self)
 
 
@@ -76,28 +70,26 @@ class QuantizedAPLoss(RankingLoss):
     0.6773
     """
 
+    @checks.arguments
     def __init__(
         self,
-        num_bins: int = 20,
+        num_bins: Annotated[int, functools.partial(checks.integer, at_least=2)] = 20,
         *,
         tie_aware: bool = False,
-        minimum: Scalar = -1.0,
+        minimum: Annotated[Scalar, functools.partial(scalars.number, at_least=-1, below=1)] = -1.0,
         class_weights: bool = False,
         include_self: bool = False,
         reduction: str | None = "mean",
         ignore_label: int | None = None,
         name: str = "map_q",
     ):
-        hyper_parameters = {
-            "num_bins": checks.integer("num_bins", num_bins, at_least=2),
-            "tie_aware": checks.boolean("tie_aware", tie_aware),
-            "minimum": scalars.number("minimum", minimum, at_least=-1, below=1),
-            "include_self": checks.boolean("include_self", include_self),
-        }
+        hyper_parameters = dict(
+            num_bins=num_bins, tie_aware=tie_aware, minimum=minimum, include_self=include_self
+        )
         super().__init__(
             quantized_ap_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
         )
-        self.class_weights = checks.boolean("class_weights", class_weights)
+        self.class_weights = class_weights
 
     def weigh(self, labels: tf.Tensor, valid: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
         """The weights; with `class_weights`, divided by the number of valid queries of the query's class."""

@@ -3,7 +3,7 @@
 import functools
 import reprlib
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
 import keras
 import numpy as np
@@ -16,8 +16,8 @@ from tfrank.losses.core.distances import unit_distances
 from tfrank.losses.core.known_labels import checked_labels, class_index
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.rows import Block, score_rows
-from tfrank.losses.core.scalars import Scalar
-from tfrank.losses.core.violators import check_average, share_of_violator
+from tfrank.losses.core.scalars import NonNegative, Positive, Scalar
+from tfrank.losses.core.violators import Average, check_average, share_of_violator
 
 
 def _kernel(form, block: Block, margin, cutoff, nonzero_cutoff, dim, key=None):
@@ -93,20 +93,15 @@ def uniform_numbers(size: tf.Tensor, key: tf.Tensor, p: tf.Tensor, dtype: tf.DTy
 
 
 def margin_loss(
-    query_labels: tf.Tensor,
-    query_embeddings: tf.Tensor,
-    gallery_labels: tf.Tensor,
-    gallery_embeddings: tf.Tensor,
-    self_index: tf.Tensor,
-    *,
-    margin: Scalar = 0.2,
-    boundary: Scalar = 1.2,
-    cutoff: Scalar = 0.5,
-    nonzero_cutoff: Scalar = 1.4,
-    average: str = "all",
+    *rows: tf.Tensor,
+    margin: Scalar,
+    boundary: Scalar,
+    cutoff: Scalar,
+    nonzero_cutoff: Scalar,
+    average: Average,
     key: tf.Tensor | None = None,
     boundaries: tf.Tensor | None = None,
-    nu: float = 0.0,
+    nu: float,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_margin of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
@@ -115,10 +110,10 @@ def margin_loss(
     `boundaries`, `[queries]` of the embeddings' dtype, replace the one boundary, and get a gradient; `nu` is
     their weight.
     """
-    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
+    query_labels, _, gallery_labels, gallery_embeddings, self_index = rows
     dtype = gallery_embeddings.dtype
     if boundaries is None:
-        boundaries = tf.fill([tf.size(query_labels)], scalars.tensor(boundary, dtype))
+        boundaries, nu = tf.fill([tf.size(query_labels)], scalars.tensor(boundary, dtype)), 0.0
     numbers = [margin, cutoff, nonzero_cutoff, tf.cast(tf.shape(gallery_embeddings)[1], dtype)]
     numbers += [] if key is None else [key]
 
@@ -164,11 +159,11 @@ class Boundaries(keras.layers.Layer):
         initial: the boundary of every class at the start.
         options: options of a Keras layer, such as its name.
 
-    >>> Boundaries(3)(tf.ones([2, 8])).shape.as_list()
+    >>> Boundaries(3, initial=1.2)(tf.ones([2, 8])).shape.as_list()
     [2, 8]
     """
 
-    def __init__(self, classes: int, *, initial: float = 1.2, **options: Any):
+    def __init__(self, classes: int, *, initial: float, **options: Any):
         super().__init__(autocast=False, **options)
         self.classes = checks.integer("classes", classes, at_least=1)
         self.initial = checks.number("initial", initial)
@@ -261,37 +256,36 @@ class MarginLoss(RankingLoss):
     [16]
     """
 
+    @checks.arguments
     def __init__(
         self,
-        margin: Scalar = 0.2,
+        margin: NonNegative = 0.2,
         *,
-        boundary: Scalar = 1.2,
-        cutoff: Scalar = 0.5,
-        nonzero_cutoff: Scalar = 1.4,
-        average: str = "all",
+        boundary: Positive = 1.2,
+        cutoff: Annotated[Scalar, functools.partial(scalars.number, above=0, below=2)] = 0.5,
+        nonzero_cutoff: Positive = 1.4,
+        average: Average = "all",
         sampled: bool = True,
-        seed: int = 0,
+        seed: checks.NonNegativeInt = 0,
         learn_boundary: bool = False,
-        nu: float = 0.0,
+        nu: checks.NonNegativeFloat = 0.0,
         labels: Iterable[int] | None = None,
         reduction: str | None = "mean",
         ignore_label: int | None = None,
         name: str = "margin",
     ):
-        hyper_parameters = {
-            "margin": scalars.number("margin", margin, at_least=0),
-            "boundary": scalars.number("boundary", boundary, above=0),
-            "cutoff": scalars.number("cutoff", cutoff, above=0, below=2),
-            "nonzero_cutoff": scalars.number("nonzero_cutoff", nonzero_cutoff, above=0),
-            "average": check_average(average, reduction),
-        }
+        hyper_parameters = dict(
+            margin=margin,
+            boundary=boundary,
+            cutoff=cutoff,
+            nonzero_cutoff=nonzero_cutoff,
+            average=check_average(average, reduction),
+            nu=nu,
+        )
         super().__init__(
             margin_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
         )
-        self.sampled = checks.boolean("sampled", sampled)
-        self.seed = checks.integer("seed", seed, at_least=0)
-        self.learn_boundary = checks.boolean("learn_boundary", learn_boundary)
-        self.nu = checks.number("nu", nu, at_least=0)
+        self.sampled, self.seed, self.learn_boundary = sampled, seed, learn_boundary
         if self.learn_boundary != (labels is not None):
             raise checks.InputError(
                 "Give `labels`, those of the training images, with learn_boundary=True and only then."
@@ -309,21 +303,14 @@ class MarginLoss(RankingLoss):
         self._layer = Boundaries(self.labels.size, initial=initial, **options)
         return self._layer
 
-    def _score(
-        self,
-        query_labels: tf.Tensor,
-        query_embeddings: tf.Tensor,
-        gallery_labels: tf.Tensor,
-        gallery_embeddings: tf.Tensor,
-        self_index: tf.Tensor,
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def _score(self, *rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Calls the core with the hyper-parameters of this loss and the draws of this step."""
-        rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
+        query_labels, query_embeddings, gallery_labels, *_ = rows
         key = self._key(gallery_labels) if self.sampled else None
-        if self.labels is None:
-            return margin_loss(*rows, **self.hyper_parameters, key=key)
-        boundaries = tf.cast(self._boundaries_of(query_labels), query_embeddings.dtype)
-        return margin_loss(*rows, **self.hyper_parameters, key=key, boundaries=boundaries, nu=self.nu)
+        boundaries = None
+        if self.labels is not None:
+            boundaries = tf.cast(self._boundaries_of(query_labels), query_embeddings.dtype)
+        return margin_loss(*rows, **self.hyper_parameters, key=key, boundaries=boundaries)
 
     def _key(self, gallery_labels):
         """The key of this step's draws."""
@@ -345,7 +332,7 @@ class MarginLoss(RankingLoss):
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor."""
         labels = None if self.labels is None else self.labels.tolist()
-        learned = {"learn_boundary": self.learn_boundary, "nu": self.nu, "labels": labels}
+        learned = {"learn_boundary": self.learn_boundary, "labels": labels}
         return {**super().get_config(), "sampled": self.sampled, "seed": self.seed, **learned}
 
     def _shown_arguments(self):

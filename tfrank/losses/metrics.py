@@ -75,16 +75,16 @@ def average_precision(labels: tf.Tensor, embeddings: tf.Tensor) -> Values:
     return tf.math.divide_no_nan(tf.reduce_sum(positives * precision, axis=1), number), number > 0
 
 
-def ap_approximation_error(labels: tf.Tensor, embeddings: tf.Tensor, *, temperature: float = 0.01) -> Values:
+def ap_approximation_error(labels: tf.Tensor, embeddings: tf.Tensor, *, temperature: float) -> Values:
     """|AP of Smooth-AP - AP|, Smooth-AP eq. 8: how loose the approximation is."""
     exact, valid = average_precision(labels, embeddings)
-    rows = tf.range(tf.size(labels))
-    loss, _ = smooth_ap_loss(labels, embeddings, labels, embeddings, rows, temperature=temperature)
+    rows = labels, embeddings, labels, embeddings, tf.range(tf.size(labels))
+    loss, _ = smooth_ap_loss(*rows, temperature=temperature, include_self=False)
     return tf.abs(1 - loss - exact), valid
 
 
 def operating_region(
-    labels: tf.Tensor, embeddings: tf.Tensor, *, temperature: float = 0.01, least_slope: float = 0.005
+    labels: tf.Tensor, embeddings: tf.Tensor, *, temperature: float, least_slope: float
 ) -> Values:
     """Share of the differences s_j - s_i at which the slope of the sigmoid is above `least_slope`.
 
@@ -212,33 +212,33 @@ class BatchAveragePrecision(BatchMetric):
 class APApproximationError(BatchMetric):
     """`ap_approximation_error`: error of Smooth-AP with this temperature against AP (Smooth-AP eq. 8)."""
 
+    @checks.arguments
     def __init__(
         self,
         *,
-        temperature: float = 0.01,
+        temperature: checks.PositiveFloat = 0.01,
         ignore_label: int | None = None,
         name: str = "ap_approximation_error",
     ):
-        hyper_parameters = {"temperature": checks.number("temperature", temperature, above=0)}
-        super().__init__(ap_approximation_error, hyper_parameters, name, ignore_label=ignore_label)
+        super().__init__(
+            ap_approximation_error, {"temperature": temperature}, name, ignore_label=ignore_label
+        )
 
 
 @keras.saving.register_keras_serializable("tfrank")
 class OperatingRegion(BatchMetric):
     """`operating_region`: share of differences to which a sigmoid of this temperature gives a gradient."""
 
+    @checks.arguments
     def __init__(
         self,
         *,
-        temperature: float = 0.01,
-        least_slope: float = 0.005,
+        temperature: checks.PositiveFloat = 0.01,
+        least_slope: checks.PositiveFloat = 0.005,
         ignore_label: int | None = None,
         name: str = "operating_region",
     ):
-        hyper_parameters = {
-            "temperature": checks.number("temperature", temperature, above=0),
-            "least_slope": checks.number("least_slope", least_slope, above=0),
-        }
+        hyper_parameters = dict(temperature=temperature, least_slope=least_slope)
         super().__init__(operating_region, hyper_parameters, name, ignore_label=ignore_label)
 
 

@@ -13,7 +13,7 @@ from tfrank.losses.core.known_labels import required
 from tfrank.losses.core.loss import Loss
 from tfrank.losses.core.pairs import similarities
 from tfrank.losses.core.ranking_loss import checked_batch, global_mean
-from tfrank.losses.core.scalars import Scalar
+from tfrank.losses.core.scalars import Positive
 from tfrank.losses.core.tails import shared_entropy
 
 
@@ -52,15 +52,16 @@ class MultiLabelSupConLoss(Loss):
     7.7305
     """
 
+    @checks.arguments
     def __init__(
         self,
-        temperature: Scalar = 0.1,
+        temperature: Positive = 0.1,
         *,
         reduction: str | None = "mean",
         name: str = "multi_label_sup_con",
     ):
         super().__init__(reduction=reduction, name=name)
-        self.temperature = scalars.number("temperature", temperature, above=0)
+        self.temperature = temperature
 
     # Overrides `__call__`, not `call`; see `RankingLoss`.
     @tf.autograph.experimental.do_not_convert

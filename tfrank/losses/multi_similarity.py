@@ -3,11 +3,11 @@
 import keras
 import tensorflow as tf
 
-from tfrank.losses.core import scalars
+from tfrank.common import checks
 from tfrank.losses.core.log_sum_exp import log_sum_exp
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.rows import Block, score_rows
-from tfrank.losses.core.scalars import Scalar
+from tfrank.losses.core.scalars import NonNegative, Number, Scalar, Sharpness
 
 
 def _kernel(block: Block, alpha, beta, threshold, epsilon):
@@ -24,23 +24,17 @@ def _kernel(block: Block, alpha, beta, threshold, epsilon):
 
 
 def multi_similarity_loss(
-    query_labels: tf.Tensor,
-    query_embeddings: tf.Tensor,
-    gallery_labels: tf.Tensor,
-    gallery_embeddings: tf.Tensor,
-    self_index: tf.Tensor,
-    *,
-    alpha: Scalar = 2.0,
-    beta: Scalar = 50.0,
-    threshold: Scalar = 0.5,
-    epsilon: Scalar = 0.1,
+    *rows: tf.Tensor,
+    alpha: Scalar,
+    beta: Scalar,
+    threshold: Scalar,
+    epsilon: Scalar,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_MS of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
     Implements the formula of `MultiSimilarityLoss`. Takes the arguments of `score_rows`; embeddings have unit
     norm.
     """
-    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     return score_rows(_kernel, *rows, alpha, beta, threshold, epsilon, needs_negatives=True)
 
 
@@ -79,23 +73,19 @@ class MultiSimilarityLoss(RankingLoss):
     1.0753
     """
 
+    @checks.arguments
     def __init__(
         self,
-        alpha: Scalar = 2.0,
+        alpha: Sharpness = 2.0,
         *,
-        beta: Scalar = 50.0,
-        threshold: Scalar = 0.5,
-        epsilon: Scalar = 0.1,
+        beta: Sharpness = 50.0,
+        threshold: Number = 0.5,
+        epsilon: NonNegative = 0.1,
         reduction: str | None = "mean",
         ignore_label: int | None = None,
         name: str = "multi_similarity",
     ):
-        hyper_parameters = {
-            "alpha": scalars.number("alpha", alpha, above=0, at_most=1e30),
-            "beta": scalars.number("beta", beta, above=0, at_most=1e30),
-            "threshold": scalars.number("threshold", threshold),
-            "epsilon": scalars.number("epsilon", epsilon, at_least=0),
-        }
+        hyper_parameters = dict(alpha=alpha, beta=beta, threshold=threshold, epsilon=epsilon)
         super().__init__(
             multi_similarity_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
         )

@@ -26,18 +26,13 @@ def _kernel(block: Block):
 
 
 def n_pairs_loss(
-    query_labels: tf.Tensor,
-    query_embeddings: tf.Tensor,
-    gallery_labels: tf.Tensor,
-    gallery_embeddings: tf.Tensor,
-    self_index: tf.Tensor,
+    *rows: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_q of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
     Implements the formula of `NPairsLoss`. Takes the arguments of `score_rows`, except that embeddings may
     have any norm.
     """
-    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     return score_rows(_kernel, *rows)
 
 
@@ -75,6 +70,7 @@ class NPairsLoss(RankingLoss):
     1.4495
     """
 
+    @checks.arguments
     def __init__(
         self,
         normalize: bool = False,
@@ -84,7 +80,7 @@ class NPairsLoss(RankingLoss):
         name: str = "n_pairs",
     ):
         super().__init__(n_pairs_loss, {}, reduction=reduction, ignore_label=ignore_label, name=name)
-        self.normalize = checks.boolean("normalize", normalize)
+        self.normalize = normalize
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor."""

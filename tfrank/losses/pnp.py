@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import keras
 import tensorflow as tf
@@ -12,13 +12,13 @@ from tfrank.losses.core import scalars
 from tfrank.losses.core.grid_ranks import sigmoid_kernel
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.rows import Block, score_rows
-from tfrank.losses.core.scalars import Scalar
+from tfrank.losses.core.scalars import Positive, Scalar
 from tfrank.losses.core.tails import x_minus_log1p
 
-VARIANTS = ("o", "iu", "ib", "ds", "dq")
+Variant = Literal["o", "iu", "ib", "ds", "dq"]
 
 
-def penalty(variant: str, alpha: float, b: float) -> Callable[[tf.Tensor], tf.Tensor]:
+def penalty(variant: Variant, alpha: float, b: float) -> Callable[[tf.Tensor], tf.Tensor]:
     """The penalty of R = R(i, S_N) negatives before a positive; equation numbers are those of the paper."""
     return {
         "o": lambda R: R,  # eq. 5
@@ -47,17 +47,12 @@ def _warming_kernel(block: Block, alpha, exponent, temperature):
 
 
 def pnp_loss(
-    query_labels: tf.Tensor,
-    query_embeddings: tf.Tensor,
-    gallery_labels: tf.Tensor,
-    gallery_embeddings: tf.Tensor,
-    self_index: tf.Tensor,
-    *,
-    variant: str = "dq",
-    alpha: Scalar = 4.0,
-    b: Scalar = 4.0,
-    temperature: Scalar = 0.01,
-    include_self: bool = False,
+    *rows: tf.Tensor,
+    variant: Variant,
+    alpha: Scalar,
+    b: Scalar,
+    temperature: Scalar,
+    include_self: bool,
     exponent: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """PNP loss of each query, `[queries]`, and which queries are valid, `[queries]` bool.
@@ -65,7 +60,6 @@ def pnp_loss(
     Implements the formula of `PNPLoss`. Takes its arguments and those of `score_rows`; embeddings have unit
     norm. `exponent` is a of the warm-up, a scalar; None means no warm-up.
     """
-    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     if exponent is not None:
         numbers = alpha, exponent, temperature
         return score_rows(_warming_kernel, *rows, *numbers, include_self=include_self)
@@ -125,30 +119,27 @@ class PNPLoss(RankingLoss):
     0.9626
     """
 
+    @checks.arguments
     def __init__(
         self,
-        variant: str = "dq",
+        variant: Variant = "dq",
         *,
-        alpha: Scalar = 4.0,
-        b: Scalar = 4.0,
-        temperature: Scalar = 0.01,
+        alpha: Annotated[Scalar, functools.partial(scalars.number, at_least=1)] = 4.0,
+        b: Positive = 4.0,
+        temperature: Positive = 0.01,
         include_self: bool = False,
-        warmup_steps: int = 0,
+        warmup_steps: checks.NonNegativeInt = 0,
         reduction: str | None = "mean",
         ignore_label: int | None = None,
         name: str = "pnp",
     ):
-        hyper_parameters = {
-            "variant": checks.one_of("variant", variant, VARIANTS),
-            "alpha": scalars.number("alpha", alpha, at_least=1),
-            "b": scalars.number("b", b, above=0),
-            "temperature": scalars.number("temperature", temperature, above=0),
-            "include_self": checks.boolean("include_self", include_self),
-        }
+        hyper_parameters = dict(
+            variant=variant, alpha=alpha, b=b, temperature=temperature, include_self=include_self
+        )
         super().__init__(
             pnp_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
         )
-        self.warmup_steps = checks.integer("warmup_steps", warmup_steps, at_least=0)
+        self.warmup_steps = warmup_steps
 
     def _score(self, *rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Calls the core with the hyper-parameters of this loss at this step."""

@@ -2,19 +2,21 @@
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import keras
 import tensorflow as tf
 
 from tfrank.common import checks
-from tfrank.losses.core import scalars
 from tfrank.losses.core.grid_ranks import GridRanks, where_it_pays
 from tfrank.losses.core.permutation import inverse
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.ranks import sigmoid_step
 from tfrank.losses.core.rows import Block, score_rows
-from tfrank.losses.core.scalars import Scalar
+from tfrank.losses.core.scalars import Positive, Scalar
+
+Ks = Annotated[Sequence[int], functools.partial(checks.sequence, check=checks.integer, at_least=1)]
+PositiveFloats = Annotated[Sequence[float], functools.partial(checks.sequence, check=checks.number, above=0)]
 
 
 @functools.cache
@@ -108,23 +110,17 @@ def _by_walks(block: Block, temperature, mask, recalls):
 
 
 def recall_at_k_loss(
-    query_labels: tf.Tensor,
-    query_embeddings: tf.Tensor,
-    gallery_labels: tf.Tensor,
-    gallery_embeddings: tf.Tensor,
-    self_index: tf.Tensor,
-    *,
-    ks: tuple[int, ...] = (1, 2, 4, 8, 16),
-    temperature: Scalar = 0.01,
-    k_temperatures: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0),
-    count_query: bool = False,
+    *rows: tf.Tensor,
+    ks: tuple[int, ...],
+    temperature: Scalar,
+    k_temperatures: tuple[float, ...],
+    count_query: bool,
     present: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """1 - smooth Recall@k of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
     Implements the formula of `RecallAtKLoss`. Takes the arguments of `score_rows`; embeddings have unit norm.
     """
-    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     return score_rows(_kernel(ks, count_query), *rows, temperature, k_temperatures, present=present)
 
 
@@ -200,48 +196,40 @@ class RecallAtKLoss(RankingLoss):
     0.6836
     """
 
+    @checks.arguments
     def __init__(
         self,
-        ks: Sequence[int] = (1, 2, 4, 8, 16),
+        ks: Ks = (1, 2, 4, 8, 16),
         *,
-        temperature: Scalar = 0.01,
-        k_temperatures: Sequence[float] = (1.0, 2.0, 4.0, 8.0, 16.0),
+        temperature: Positive = 0.01,
+        k_temperatures: PositiveFloats = (1.0, 2.0, 4.0, 8.0, 16.0),
         count_query: bool = False,
         simix: bool = False,
-        seed: int = 0,
+        seed: checks.NonNegativeInt = 0,
         reduction: str | None = "mean",
         ignore_label: int | None = None,
         name: str = "recall_at_k",
     ):
-        hyper_parameters: dict[str, Any] = {
-            "ks": checks.sequence("ks", ks, checks.integer, at_least=1),
-            "temperature": scalars.number("temperature", temperature, above=0),
-            "k_temperatures": checks.sequence("k_temperatures", k_temperatures, checks.number, above=0),
-            "count_query": checks.boolean("count_query", count_query),
-        }
-        if len(hyper_parameters["k_temperatures"]) != len(hyper_parameters["ks"]):
-            raise checks.invalid("k_temperatures", f"one number for each of ks={ks!r}", k_temperatures)
+        hyper_parameters = dict(
+            ks=ks, temperature=temperature, k_temperatures=k_temperatures, count_query=count_query
+        )
+        if len(k_temperatures) != len(ks):
+            raise checks.invalid(
+                "k_temperatures", f"one number for each of ks={list(ks)}", list(k_temperatures)
+            )
         super().__init__(
             recall_at_k_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
         )
-        self.simix = checks.boolean("simix", simix)
-        self.seed = checks.integer("seed", seed, at_least=0)
+        self.simix, self.seed = simix, seed
 
-    def _score(
-        self,
-        query_labels: tf.Tensor,
-        query_embeddings: tf.Tensor,
-        gallery_labels: tf.Tensor,
-        gallery_embeddings: tf.Tensor,
-        self_index: tf.Tensor,
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def _score(self, *rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Calls the core with the hyper-parameters of this loss.
 
         With `simix`, virtual rows extend the gallery, and also the queries if they are gallery rows.
         """
-        rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
         if not self.simix:
             return super()._score(*rows)
+        query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index = rows
         size = tf.size(gallery_labels)
         seed = [tf.constant(self.seed, tf.int64), self.steps_taken()]
         shares = tf.random.stateless_uniform([size], seed, dtype=gallery_embeddings.dtype)

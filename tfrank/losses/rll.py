@@ -1,6 +1,7 @@
 """Ranked List Loss (Wang et al., CVPR 2019 and TPAMI 2021, arXiv 1903.03238)."""
 
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
 
 import keras
 import tensorflow as tf
@@ -10,7 +11,7 @@ from tfrank.losses.core import scalars
 from tfrank.losses.core.distances import unit_distances
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.rows import Block, score_rows
-from tfrank.losses.core.scalars import Scalar
+from tfrank.losses.core.scalars import NonNegative, Positive, Scalar, Share
 
 
 def _kernel(block: Block, margin, alpha, positive_temperature, negative_weight, negative_temperature):
@@ -42,25 +43,19 @@ def _mined_mean(violation, candidates, temperature):
 
 
 def ranked_list_loss(
-    query_labels: tf.Tensor,
-    query_embeddings: tf.Tensor,
-    gallery_labels: tf.Tensor,
-    gallery_embeddings: tf.Tensor,
-    self_index: tf.Tensor,
-    *,
-    margin: Scalar = 0.4,
-    alpha: Scalar = 1.2,
-    negative_temperature: float | tf.Tensor = 10.0,
-    positive_temperature: Scalar = 0.0,
-    negative_weight: Scalar = 0.5,
-    constant_gallery: bool = True,
+    *rows: tf.Tensor,
+    margin: Scalar,
+    alpha: Scalar,
+    negative_temperature: float | tf.Tensor,
+    positive_temperature: Scalar,
+    negative_weight: Scalar,
+    constant_gallery: bool,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_RLL of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
     Implements the formula of `RankedListLoss`. Takes the arguments of `score_rows`; embeddings have unit
     norm.
     """
-    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     numbers = margin, alpha, positive_temperature, negative_weight, negative_temperature
     return score_rows(_kernel, *rows, *numbers, constant_gallery=constant_gallery)
 
@@ -111,54 +106,45 @@ class RankedListLoss(RankingLoss):
     0.8106
     """
 
+    @checks.arguments
     def __init__(
         self,
-        margin: Scalar = 0.4,
+        margin: NonNegative = 0.4,
         *,
-        alpha: Scalar = 1.2,
-        negative_temperature: Scalar = 10.0,
-        positive_temperature: Scalar = 0.0,
-        negative_weight: Scalar = 0.5,
+        alpha: Positive = 1.2,
+        negative_temperature: Annotated[Scalar, partial(scalars.number, at_least=0, at_most=1e30)] = 10.0,
+        positive_temperature: Annotated[Scalar, partial(scalars.number, at_least=-1e30, at_most=1e30)] = 0.0,
+        negative_weight: Share = 0.5,
         constant_gallery: bool = True,
-        final_negative_temperature: float = 0.0,
-        decay_steps: int = 0,
+        final_negative_temperature: Annotated[float, partial(checks.number, at_least=0, at_most=1e30)] = 0.0,
+        decay_steps: checks.NonNegativeInt = 0,
         reduction: str | None = "mean",
         ignore_label: int | None = None,
         name: str = "rll",
     ):
-        hyper_parameters = {
-            "margin": scalars.number("margin", margin, at_least=0),
-            "alpha": scalars.number("alpha", alpha, above=0),
-            "negative_temperature": scalars.number(
-                "negative_temperature", negative_temperature, at_least=0, at_most=1e30
-            ),
-            "positive_temperature": scalars.number(
-                "positive_temperature", positive_temperature, at_least=-1e30, at_most=1e30
-            ),
-            "negative_weight": scalars.number("negative_weight", negative_weight, at_least=0, at_most=1),
-            "constant_gallery": checks.boolean("constant_gallery", constant_gallery),
-        }
+        hyper_parameters = dict(
+            margin=margin,
+            alpha=alpha,
+            negative_temperature=negative_temperature,
+            positive_temperature=positive_temperature,
+            negative_weight=negative_weight,
+            constant_gallery=constant_gallery,
+        )
         if scalars.current(margin) > scalars.current(alpha):
             expected = f"a number of at most alpha={scalars.current(alpha):g}"
             raise checks.invalid("margin", expected, scalars.current(margin))
         super().__init__(
             ranked_list_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
         )
-        final = checks.number(
-            "final_negative_temperature", final_negative_temperature, at_least=0, at_most=1e30
-        )
-        self.final_negative_temperature = final
-        self.decay_steps = checks.integer("decay_steps", decay_steps, at_least=0)
+        self.final_negative_temperature, self.decay_steps = final_negative_temperature, decay_steps
 
     @classmethod
-    def simpler(
-        cls, margin: float = 0.4, negative_temperature: float = 10.0, **arguments: Any
-    ) -> "RankedListLoss":
+    def simpler(cls, margin: float, negative_temperature: float, **arguments: Any) -> "RankedListLoss":
         """RLL-Simpler (section 3.4): alpha = 1 + m / 2, so the boundaries are symmetric about 1, and T_p = 0.
 
         With m = 0.4, alpha is 1.2: the defaults of the full version are those of RLL-Simpler.
 
-        >>> RankedListLoss.simpler(0.6).get_config()["alpha"]
+        >>> RankedListLoss.simpler(0.6, 10.0).get_config()["alpha"]
         1.3
         """
         margin = checks.number("margin", margin, at_least=0)

@@ -4,11 +4,10 @@ import keras
 import tensorflow as tf
 
 from tfrank.common import checks
-from tfrank.losses.core import scalars
 from tfrank.losses.core.grid_ranks import sigmoid_kernel
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.rows import Block, score_rows
-from tfrank.losses.core.scalars import Scalar
+from tfrank.losses.core.scalars import Positive, Scalar
 
 
 def penalty(negatives: tf.Tensor, positives: tf.Tensor) -> tf.Tensor:
@@ -21,20 +20,14 @@ def _kernel(block: Block, temperature):
 
 
 def smooth_ap_loss(
-    query_labels: tf.Tensor,
-    query_embeddings: tf.Tensor,
-    gallery_labels: tf.Tensor,
-    gallery_embeddings: tf.Tensor,
-    self_index: tf.Tensor,
-    *,
-    temperature: Scalar = 0.01,
-    include_self: bool = False,
+    *rows: tf.Tensor,
+    temperature: Scalar,
+    include_self: bool,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """1 - AP_q of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
     Implements the formula of `SmoothAPLoss`. Takes the arguments of `score_rows`; embeddings have unit norm.
     """
-    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     return score_rows(_kernel, *rows, temperature, include_self=include_self)
 
 
@@ -67,19 +60,17 @@ class SmoothAPLoss(RankingLoss):
     0.5833
     """
 
+    @checks.arguments
     def __init__(
         self,
-        temperature: Scalar = 0.01,
+        temperature: Positive = 0.01,
         *,
         include_self: bool = False,
         reduction: str | None = "mean",
         ignore_label: int | None = None,
         name: str = "smooth_ap",
     ):
-        hyper_parameters = {
-            "temperature": scalars.number("temperature", temperature, above=0),
-            "include_self": checks.boolean("include_self", include_self),
-        }
+        hyper_parameters = dict(temperature=temperature, include_self=include_self)
         super().__init__(
             smooth_ap_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
         )

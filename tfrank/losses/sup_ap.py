@@ -9,7 +9,7 @@ from tfrank.losses.core.bound_ranks import BoundRanks, bound_where_it_pays
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.ranks import Step, hard_step, penalty_kernel, sigmoid_step
 from tfrank.losses.core.rows import Block, score_rows
-from tfrank.losses.core.scalars import Scalar
+from tfrank.losses.core.scalars import NonNegative, Number, Positive, Scalar, Share
 from tfrank.losses.smooth_ap import penalty
 
 
@@ -74,25 +74,19 @@ def _weighted(ranking, calibration, calibration_weight):
 
 
 def sup_ap_loss(
-    query_labels: tf.Tensor,
-    query_embeddings: tf.Tensor,
-    gallery_labels: tf.Tensor,
-    gallery_embeddings: tf.Tensor,
-    self_index: tf.Tensor,
-    *,
-    temperature: Scalar = 0.01,
-    rho: Scalar = 100.0,
-    delta: Scalar = 0.05,
-    calibration_weight: Scalar = 0.5,
-    positive_margin: Scalar = 0.9,
-    negative_margin: Scalar = 0.6,
-    include_self: bool = False,
+    *rows: tf.Tensor,
+    temperature: Scalar,
+    rho: Scalar,
+    delta: Scalar,
+    calibration_weight: Scalar,
+    positive_margin: Scalar,
+    negative_margin: Scalar,
+    include_self: bool,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_ROADMAP of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
     Implements the formula of `SupAPLoss`. Takes the arguments of `score_rows`; embeddings have unit norm.
     """
-    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     of_ranks, of_levels = (temperature, rho, delta), (positive_margin, negative_margin)
     if not include_self:
         return score_rows(_kernel, *rows, *of_ranks, calibration_weight, *of_levels)
@@ -145,31 +139,30 @@ class SupAPLoss(RankingLoss):
     0.9879
     """
 
+    @checks.arguments
     def __init__(
         self,
-        temperature: Scalar = 0.01,
+        temperature: Positive = 0.01,
         *,
-        rho: Scalar = 100.0,
-        delta: Scalar = 0.05,
-        calibration_weight: Scalar = 0.5,
-        positive_margin: Scalar = 0.9,
-        negative_margin: Scalar = 0.6,
+        rho: NonNegative = 100.0,
+        delta: NonNegative = 0.05,
+        calibration_weight: Share = 0.5,
+        positive_margin: Number = 0.9,
+        negative_margin: Number = 0.6,
         include_self: bool = False,
         reduction: str | None = "mean",
         ignore_label: int | None = None,
         name: str = "sup_ap",
     ):
-        hyper_parameters = {
-            "temperature": scalars.number("temperature", temperature, above=0),
-            "rho": scalars.number("rho", rho, at_least=0),
-            "delta": scalars.number("delta", delta, at_least=0),
-            "calibration_weight": scalars.number(
-                "calibration_weight", calibration_weight, at_least=0, at_most=1
-            ),
-            "positive_margin": scalars.number("positive_margin", positive_margin),
-            "negative_margin": scalars.number("negative_margin", negative_margin),
-            "include_self": checks.boolean("include_self", include_self),
-        }
+        hyper_parameters = dict(
+            temperature=temperature,
+            rho=rho,
+            delta=delta,
+            calibration_weight=calibration_weight,
+            positive_margin=positive_margin,
+            negative_margin=negative_margin,
+            include_self=include_self,
+        )
         super().__init__(
             sup_ap_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
         )

@@ -3,10 +3,10 @@
 import keras
 import tensorflow as tf
 
-from tfrank.losses.core import scalars
+from tfrank.common import checks
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.rows import Block, score_rows
-from tfrank.losses.core.scalars import Scalar
+from tfrank.losses.core.scalars import Positive, Scalar
 from tfrank.losses.core.tails import shared_entropy
 
 
@@ -17,19 +17,13 @@ def _kernel(block: Block, temperature):
 
 
 def sup_con_loss(
-    query_labels: tf.Tensor,
-    query_embeddings: tf.Tensor,
-    gallery_labels: tf.Tensor,
-    gallery_embeddings: tf.Tensor,
-    self_index: tf.Tensor,
-    *,
-    temperature: Scalar = 0.1,
+    *rows: tf.Tensor,
+    temperature: Scalar,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_out of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
     Implements the formula of `SupConLoss`. Takes the arguments of `score_rows`; embeddings have unit norm.
     """
-    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     return score_rows(_kernel, *rows, temperature)
 
 
@@ -62,15 +56,19 @@ class SupConLoss(RankingLoss):
     8.8417
     """
 
+    @checks.arguments
     def __init__(
         self,
-        temperature: Scalar = 0.1,
+        temperature: Positive = 0.1,
         *,
         reduction: str | None = "mean",
         ignore_label: int | None = None,
         name: str = "sup_con",
     ):
-        hyper_parameters = {"temperature": scalars.number("temperature", temperature, above=0)}
         super().__init__(
-            sup_con_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
+            sup_con_loss,
+            {"temperature": temperature},
+            reduction=reduction,
+            ignore_label=ignore_label,
+            name=name,
         )

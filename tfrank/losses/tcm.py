@@ -5,10 +5,11 @@ import functools
 import keras
 import tensorflow as tf
 
+from tfrank.common import checks
 from tfrank.losses.core import scalars
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.rows import Block, score_rows
-from tfrank.losses.core.scalars import Scalar
+from tfrank.losses.core.scalars import NonNegative, Number, Scalar
 from tfrank.losses.core.violators import share_of_violator
 
 
@@ -32,28 +33,22 @@ def _hard_negatives(block: Block, _, negative_margin):
 
 
 def tcm_loss(
-    query_labels: tf.Tensor,
-    query_embeddings: tf.Tensor,
-    gallery_labels: tf.Tensor,
-    gallery_embeddings: tf.Tensor,
-    self_index: tf.Tensor,
-    *,
-    positive_margin: Scalar = 0.9,
-    negative_margin: Scalar = 0.5,
-    positive_weight: Scalar = 1.0,
-    negative_weight: Scalar = 1.0,
+    *rows: tf.Tensor,
+    positive_margin: Scalar,
+    negative_margin: Scalar,
+    positive_weight: Scalar,
+    negative_weight: Scalar,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The part of each query in L_TCM, `[queries]`, and which queries are valid, `[queries]` bool.
 
     Implements the formula of `ThresholdConsistentMarginLoss`. Takes the arguments of `score_rows`; embeddings
     have unit norm.
     """
-    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     margins = positive_margin, negative_margin
     # A row without another of its class has negative pairs.
     score = functools.partial(score_rows, needs_positives=False)
     shares = [
-        scalars.tensor(weight, query_embeddings.dtype) * share_of_violator(*score(count, *rows, *margins))
+        scalars.tensor(weight, rows[1].dtype) * share_of_violator(*score(count, *rows, *margins))
         for weight, count in ((positive_weight, _hard_positives), (negative_weight, _hard_negatives))
     ]
     return score(_kernel, *rows, *margins, *shares)
@@ -94,23 +89,24 @@ class ThresholdConsistentMarginLoss(RankingLoss):
     1.2841
     """
 
+    @checks.arguments
     def __init__(
         self,
-        positive_margin: Scalar = 0.9,
+        positive_margin: Number = 0.9,
         *,
-        negative_margin: Scalar = 0.5,
-        positive_weight: Scalar = 1.0,
-        negative_weight: Scalar = 1.0,
+        negative_margin: Number = 0.5,
+        positive_weight: NonNegative = 1.0,
+        negative_weight: NonNegative = 1.0,
         reduction: str | None = "mean",
         ignore_label: int | None = None,
         name: str = "tcm",
     ):
-        hyper_parameters = {
-            "positive_margin": scalars.number("positive_margin", positive_margin),
-            "negative_margin": scalars.number("negative_margin", negative_margin),
-            "positive_weight": scalars.number("positive_weight", positive_weight, at_least=0),
-            "negative_weight": scalars.number("negative_weight", negative_weight, at_least=0),
-        }
+        hyper_parameters = dict(
+            positive_margin=positive_margin,
+            negative_margin=negative_margin,
+            positive_weight=positive_weight,
+            negative_weight=negative_weight,
+        )
         super().__init__(
             tcm_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
         )

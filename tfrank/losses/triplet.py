@@ -3,19 +3,18 @@
 import functools
 import itertools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import keras
 import tensorflow as tf
 
 from tfrank.common import checks, distributed
-from tfrank.losses.core import scalars
 from tfrank.losses.core.distances import unit_distances
 from tfrank.losses.core.permutation import inverse
 from tfrank.losses.core.ranking_loss import RankingLoss
 from tfrank.losses.core.rows import Block, Kernel, score_rows
-from tfrank.losses.core.scalars import Scalar
-from tfrank.losses.core.violators import check_average, share_of_violator
+from tfrank.losses.core.scalars import NonNegative, Scalar
+from tfrank.losses.core.violators import Average, check_average, share_of_violator
 
 
 def _nearest(s, mask):
@@ -124,7 +123,7 @@ def _summed(kernel, mining: str, block: Block, margin):
 
 
 _KERNELS = {"semi_hard": _semi_hard, "hard": _batch_hard, "all": _all_triplets}
-MINING = tuple(_KERNELS)
+Mining = Literal["semi_hard", "hard", "all"]
 # One function for each combination, so that each is compiled once.
 _COMBINED: dict[tuple[str, Form], Kernel] = {
     (mining, form): functools.partial(kernel, form)
@@ -137,23 +136,17 @@ _SUMMED = {
 
 
 def triplet_loss(
-    query_labels: tf.Tensor,
-    query_embeddings: tf.Tensor,
-    gallery_labels: tf.Tensor,
-    gallery_embeddings: tf.Tensor,
-    self_index: tf.Tensor,
-    *,
-    margin: Scalar = 0.2,
-    mining: str = "semi_hard",
-    squared: bool = True,
-    soft: bool = False,
-    average: str = "all",
+    *rows: tf.Tensor,
+    margin: Scalar,
+    mining: Mining,
+    squared: bool,
+    soft: bool,
+    average: Average,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """L_q of each query, `[queries]`, and which queries are valid, `[queries]` bool.
 
     Implements the formula of `TripletLoss`. Takes the arguments of `score_rows`; embeddings have unit norm.
     """
-    rows = (query_labels, query_embeddings, gallery_labels, gallery_embeddings, self_index)
     score = functools.partial(score_rows, needs_negatives=True)
     if average == "all":
         return score(_COMBINED[mining, Form(squared, soft)], *rows, margin)
@@ -236,30 +229,31 @@ class TripletLoss(RankingLoss):
     0.2104
     """
 
+    @checks.arguments
     def __init__(
         self,
-        margin: Scalar = 0.2,
+        margin: NonNegative = 0.2,
         *,
-        mining: str = "semi_hard",
+        mining: Mining = "semi_hard",
         squared: bool = True,
         soft: bool = False,
-        average: str = "all",
-        hardest: int = 0,
+        average: Average = "all",
+        hardest: checks.NonNegativeInt = 0,
         reduction: str | None = "mean",
         ignore_label: int | None = None,
         name: str = "triplet",
     ):
-        hyper_parameters = {
-            "margin": scalars.number("margin", margin, at_least=0),
-            "mining": checks.one_of("mining", mining, MINING),
-            "squared": checks.boolean("squared", squared),
-            "soft": checks.boolean("soft", soft),
-            "average": check_average(average, reduction),
-        }
+        hyper_parameters = dict(
+            margin=margin,
+            mining=mining,
+            squared=squared,
+            soft=soft,
+            average=check_average(average, reduction),
+        )
         super().__init__(
             triplet_loss, hyper_parameters, reduction=reduction, ignore_label=ignore_label, name=name
         )
-        self.hardest = checks.integer("hardest", hardest, at_least=0)
+        self.hardest = hardest
         if self.hardest and average == "nonzero":
             raise checks.invalid("average", "'all' with `hardest`, which counts whole queries", average)
 

@@ -190,7 +190,7 @@ def check_folder(folder: str) -> None:
     if not os.path.isfile(config):
         raise InputError(
             f"{folder} is no folder of a model: it has no config.json. Give the folder of a Keras preset, or"
-            " of a Hugging Face model, by --config.model.weights=FOLDER."
+            " of a Hugging Face model, by `weights=FOLDER`."
         )
     if _is_hugging_face(config):
         named = safetensors_files.names_of_files(folder)

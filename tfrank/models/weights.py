@@ -139,8 +139,8 @@ def _download(name):
         file = os.path.basename(url[0]) if url else "the file of weights"
         raise InputError(
             f"The ImageNet weights of keras/{name} are not in Keras' cache and cannot be downloaded"
-            f" ({_reason(error)}). Take --config.model.backbone=efficientnet_lite0, whose weights came with"
-            f" tfrank, or download {url[0] if url else file} elsewhere and give --config.model.weights={file}"
+            f" ({_reason(error)}). Take `backbone=efficientnet_lite0`, whose weights came with"
+            f" tfrank, or download {url[0] if url else file} elsewhere and give `weights={file}`"
         ) from None
 
 
@@ -164,8 +164,8 @@ def check_exists(weights: str, backbone: str) -> None:
     elif weights != "random" and not os.path.isfile(file := file_of(weights)):
         raise InputError(
             f"The file of weights does not exist: {file or repr(file)}. Give its path by"
-            " --config.model.weights=PATH, or start from --config.model.weights=random. The module"
-            " tfrank.configs.papers says where published weights are from."
+            " `weights=PATH`, or start from `weights=random`. The module tfrank.configs.papers says where"
+            " published weights are from."
         )
 
 

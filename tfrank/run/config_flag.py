@@ -23,6 +23,10 @@ from tfrank.run import config_help
 
 # Characters that are shown of a long error.
 SHOWN = 300
+LESS_MEMORY = (
+    "Take smaller batches, --config.data.classes_per_batch, --config.train.micro_batch_size or"
+    " --config.evaluation.batch_size; a smaller model, or smaller images, --config.data.image_size."
+)
 # The folder that tfrank's own configs are below.
 PACKAGE = os.path.dirname(os.path.dirname(default.__file__))
 
@@ -36,7 +40,7 @@ def run(main: Callable[[Config], Any], default_config: Callable[[], str]) -> Non
             set.
     """
     parse = functools.partial(_parse, default_config, main.__module__)
-    commands.run(main, parse=parse, less_memory=commands.LESS_MEMORY)
+    commands.run(main, parse=parse, less_memory=LESS_MEMORY)
 
 
 def _parse(default_config, program, argv):

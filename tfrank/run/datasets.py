@@ -202,9 +202,10 @@ def _open_foreign(data, folder, patterns, workdir):
         if not all(isinstance(pattern, str) for pattern in found):
             raise checks.invalid(f"config.data.{field}", "patterns of shard files, such as train-*", found)
     cache = files.make_folder(os.path.join(workdir, "records"))
-    return open_foreign_records(
-        patterns, folder, features=data.features, cache=cache, processes=os.cpu_count() or 1
-    )
+    with checks.as_fields("data", ["features"]):
+        return open_foreign_records(
+            patterns, folder, features=data.features, cache=cache, processes=os.cpu_count() or 1
+        )
 
 
 def _note_common_labels(train, test):

@@ -20,7 +20,7 @@ from tfrank.data.index import RecordIndex
 from tfrank.evaluation.postprocessing.steps import without_model_steps
 from tfrank.evaluation.postprocessing.whitening import save_whitening, whiten
 from tfrank.evaluation.protocols import TestSet
-from tfrank.evaluation.report import text
+from tfrank.evaluation.report import terminal
 from tfrank.evaluation.search import by_name
 from tfrank.run import comparison, datasets, evaluation_results, experiment, report_writer, settings, trained
 from tfrank.run.workdir import default_workdir
@@ -100,7 +100,7 @@ def measure(
     results = evaluation_results.evaluate_embeddings(
         config.evaluation, embeddings, test, search=search, loss=config.loss
     )
-    print(text.listing(results.metrics()))
+    print(terminal.listing(results.metrics()))
     for note in filter(None, [why, *results.notes]):
         print(note)
     about = evaluation_results.about(config.evaluation, test, model=name, search=why or search)

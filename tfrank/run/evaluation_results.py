@@ -14,7 +14,7 @@ from tfrank.data.index import RecordIndex
 from tfrank.data.sources.image import ROLES
 from tfrank.data.templates import TEMPLATES, Templates
 from tfrank.evaluation import clusters
-from tfrank.evaluation.evaluate_arrays import zero_note
+from tfrank.evaluation.array_checks import zero_note
 from tfrank.evaluation.postprocessing import steps
 from tfrank.evaluation.protocols import (
     PROTOCOLS,

@@ -8,7 +8,6 @@ import os
 import shutil
 import tempfile
 import types
-from typing import Any
 
 import keras
 import numpy as np
@@ -49,7 +48,6 @@ from tfrank.training.optimizers import build_optimizer, check_names
 from tfrank.training.schedules import build_schedule
 from tfrank.training.step import build_step
 from tfrank.training.trainer import Trainer, ValidationResult, best_weights_of
-from tfrank.training.verdict import read_losses
 
 # Config fields of those arguments of the schedule and the optimizer that have another name.
 OPTIMIZER_FIELDS = types.MappingProxyType(
@@ -115,7 +113,7 @@ def check_start(model: Model, workdir: str, *, baselines: bool) -> None:
     """
     check_path(workdir)
     if not saved_checkpoints(os.path.join(workdir, "checkpoints")) or baselines:
-        with checks.as_fields("model", ["weights"]):
+        with checks.as_fields("model", ["weights", "backbone"]):
             check_exists(model.weights, model.backbone)
 
 
@@ -217,16 +215,12 @@ def build_training(
     if not saved_checkpoints(folder) or config.evaluation.baselines:
         _load_start(config, copy, images)
     with strategy.scope():
-        model = build_model(config)
-        if train.recompute:
-            recompute_blocks(_backbone_of(model, config.model.backbone))
+        model = _trained_model(config, copy)
         optimizer = _build_optimizer(train, steps, _multipliers(config, model))
-        for to, source in zip(model.variables, copy.variables):
-            to.assign(source.numpy())
         part = split_at_head(model)[1] if train.frozen_backbone else model
         objective = build_objective(config, part, images.label, optimizer.iterations, images.category)
-        check_names(objective.model.variables, train.no_decay, "config.train.no_decay")
-        with checks.as_fields("train", (), **OPTIMIZER_FIELDS):
+        with checks.as_fields("train", ["no_decay"], **OPTIMIZER_FIELDS):
+            check_names(objective.model.variables, train.no_decay, "no_decay")
             optimizer.build(objective.model.trainable_variables)
         average = _build_average(train, model, optimizer, strategy)
     step = build_step(
@@ -266,6 +260,16 @@ def build_training(
     return training
 
 
+def _trained_model(config: Config, start: keras.Model) -> keras.Model:
+    """Returns a model for training, with the weights of another one."""
+    model = build_model(config)
+    if config.train.recompute:
+        recompute_blocks(_backbone_of(model, config.model.backbone))
+    for to, source in zip(model.variables, start.variables):
+        to.assign(source.numpy())
+    return model
+
+
 def _temporary_folder():
     """A folder for the log of a machine that keeps none; removed when the process ends."""
     folder = tempfile.mkdtemp()
@@ -301,7 +305,7 @@ def _build_average(train, model, optimizer, strategy):
 
 def _load_start(config: Config, model: keras.Model, images: RecordIndex) -> None:
     """Loads the initial weights of training into a model."""
-    with checks.as_fields("model", ["weights"]):
+    with checks.as_fields("model", ["weights", "backbone"]):
         load_backbone_weights(model, config.model.weights)
     if config.model.head != "pca":
         return
@@ -310,15 +314,6 @@ def _load_start(config: Config, model: keras.Model, images: RecordIndex) -> None
     function = inference.embed_fn(split_at_head(model)[0])
     features, _ = inference.embed_all(config.data, config.evaluation, function, select(images, rows))
     initialize_head_with_pca(model, features)
-
-
-def losses_to_judge(loss: Any, workdir: str) -> list[float]:
-    """The losses of a run's steps, by which it is judged whether the model learnt; none for some losses.
-
-    A mean over pairs or triplets that violate a margin need not fall: those that still do stay as bad.
-    """
-    over_violators = loss.name == "tcm" or getattr(loss, "average", "") == "nonzero"
-    return [] if over_violators else read_losses(workdir)
 
 
 def train(config: Config, training: Training, data: Data, steps: int) -> None:

@@ -21,7 +21,7 @@ from tfrank.data.index import RecordIndex, select
 from tfrank.evaluation.embed import embed
 from tfrank.evaluation.postprocessing.multi_scale import multi_scale
 from tfrank.evaluation.postprocessing.whitening import Whitening, whitening_layer
-from tfrank.evaluation.report import text
+from tfrank.evaluation.report.neighbor_grid import neighbor_grid
 from tfrank.evaluation.search import exhaustive
 from tfrank.evaluation.thresholds import (
     as_json,
@@ -123,7 +123,7 @@ def draw_neighbors(
             text = records.class_text(reader.read([number])[0], data.features.text)
             return text or f"class {labels[number]}"
 
-        return text.neighbor_grid(image_of, queries, nearest, labels, class_of)
+        return neighbor_grid(image_of, queries, nearest, labels, class_of)
 
 
 def learned_matches(

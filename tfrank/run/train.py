@@ -15,11 +15,11 @@ from absl import flags
 from tfrank.common import files
 from tfrank.configs.default import Config
 from tfrank.evaluation.postprocessing.steps import without_model_steps
-from tfrank.evaluation.report import text
-from tfrank.run import datasets, evaluation_results, experiment, inference, report_writer, settings
+from tfrank.evaluation.report import terminal
+from tfrank.run import datasets, evaluation_results, experiment, inference, report_writer, settings, verdict
 from tfrank.run.dry_run import dry_run
 from tfrank.run.workdir import check_config_of, check_same_config, default_workdir, save_config
-from tfrank.training import cluster, verdict
+from tfrank.training import cluster
 
 flags.DEFINE_string("config", None, "The config, and its loss: configs/digits.py:smooth_ap")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run. Default: runs/<config>_<data>_<loss>")
@@ -77,14 +77,14 @@ def train_and_evaluate(
     measured = baselines | {"trained": results}
     rows = {name: one.metrics()[one.main_ranking] for name, one in measured.items()}
 
-    print(text.table(rows))
+    print(terminal.table(rows))
     for note in results.notes:
         print(note)
     best = training.trainer.best
     weights = verdict.best_sentence(best, steps) if best else f"Those of the last step, {steps:,}."
     facts = {"weights": weights} | ({"matches": inference.match_sentence(matches)} if matches else {})
     print("\n".join(facts.values()))
-    warnings = verdict.warnings_of(rows, best, experiment.losses_to_judge(config.loss, workdir))
+    warnings = verdict.warnings_of(rows, best, verdict.losses_to_judge(config.loss, workdir))
     for warning in warnings:
         print(f"\nWARNING: {warning}")
     files.write_json(paths["metrics.json"], rows)

@@ -17,8 +17,8 @@ from tfrank.configs.default import Config
 from tfrank.configs.sections import Data, Evaluation
 from tfrank.data.index import RecordIndex, select
 from tfrank.data.sources.image import ROLES
+from tfrank.evaluation.array_checks import check_unique, unit_rows
 from tfrank.evaluation.embed import EmbedFn, embed_into, on_all_replicas
-from tfrank.evaluation.evaluate_arrays import check_unique, unit_rows
 from tfrank.evaluation.postprocessing.multi_scale import multi_scale
 from tfrank.evaluation.postprocessing.whitening import Whitening, learn_whitening
 from tfrank.evaluation.protocols import TestSet

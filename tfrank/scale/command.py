@@ -19,8 +19,8 @@ from absl import flags, logging
 
 from tfrank.common import checks, commands, files
 from tfrank.common.checks import InputError
-from tfrank.data.prepare.words import changes, parse_options, table
-from tfrank.evaluation.report import text
+from tfrank.data.prepare.command_line import changes, parse_options, table
+from tfrank.evaluation.report import terminal
 from tfrank.scale import embed, evaluate, exchange, pipelines, records, sharded_index, storage
 from tfrank.search.embedder import BATCH, saved_model_of
 
@@ -121,7 +121,7 @@ def _evaluate(options):
         neighbors=_NEIGHBORS.value if flags.FLAGS["neighbors"].present else 0,
     )
     note = found.pop("note", "")
-    print(text.listing({"": found}))
+    print(terminal.listing({"": found}))
     if note:
         print(note)
     print(storage.join(_OUTPUT.value, "metrics.json"))

@@ -23,7 +23,7 @@ import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from tfrank.common import checks, parquet_files
-from tfrank.evaluation.evaluate_arrays import unit_rows
+from tfrank.evaluation.array_checks import unit_rows
 from tfrank.scale import pipelines, storage
 from tfrank.scale.parts import Part, parts_of, table_of
 from tfrank.search.store import matrix

@@ -11,7 +11,7 @@ import pyarrow as pa
 from tfrank.common import json_files, parquet_files
 from tfrank.common.checks import InputError
 from tfrank.common.ignore_labels import UNKNOWN
-from tfrank.evaluation.evaluate_arrays import unit_rows
+from tfrank.evaluation.array_checks import unit_rows
 from tfrank.scale import storage
 from tfrank.search.store import MODEL_KEY, PARTS, matrix
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from tfrank.common import checks, files
 from tfrank.common.checks import InputError
 from tfrank.data.prepare.image_files import SHORTER_SIDE, BadImage, checked_image
-from tfrank.evaluation.evaluate_arrays import unit_rows
+from tfrank.evaluation.array_checks import unit_rows
 from tfrank.evaluation.search.exhaustive import exact
 from tfrank.evaluation.search.neighbors import Neighbors
 from tfrank.search import duplicates, structure

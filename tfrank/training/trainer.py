@@ -293,7 +293,7 @@ class Trainer:
             self._said.add("valid_queries")
             progress.say(
                 "Warning: no image of this batch has another of its class, so nothing is learnt from it."
-                " Raise examples_per_class, or drop short classes (data.short_classes=drop)."
+                " Raise examples_per_class, or drop short classes (short_classes=drop)."
             )
         if summary.spread < COLLAPSED_SPREAD and "spread" not in self._said:
             self._said.add("spread")
@@ -308,7 +308,7 @@ class Trainer:
             progress.say(
                 f"Warning: the loss is flat (slope {slope:.1e}): hardly any pair has a"
                 " gradient, so next to nothing is learnt. Try a temperature nearer to the paper's, a warm-up"
-                " (--config.loss.warmup_steps=500 for PNP), or --config=FILE.py:multi_similarity."
+                " (warmup_steps=500 of PNP), or the loss multi_similarity."
             )
 
     def _save(self):
@@ -326,7 +326,7 @@ class Trainer:
         kept = f" The last good checkpoint is kept in {folder}." if saved_checkpoints(folder) else ""
         raise InputError(
             f"{what}.{kept} Try a lower learning rate, a higher"
-            " temperature of the loss, or a lower alpha, in another --workdir."
+            " temperature of the loss, or a lower alpha, in another folder."
         )
 
     def _keep_best(self, result, step, progress, save_best):

@@ -91,13 +91,16 @@ def test_augmentation_makes_the_ranking_of_clustered_rows_better():
     [
         ({"k": 0}, "argument `k`. Expected an integer of at least 1"),
         ({"alpha": -1}, "argument `alpha`. Expected a finite number of at least 0"),
-        ({"gallery": DISTINCT[:, :11]}, r"argument `gallery`. .*\[rows, 12\].*float32 of shape \[60, 11\]"),
+        ({"gallery": DISTINCT[:, :11]}, r"argument `gallery`. .*\[rows, 12\].*float32 of shape \(60, 11\)"),
         ({"gallery": DISTINCT[:0]}, "argument `gallery`. .*at least one row"),
         ({"queries": DISTINCT[0]}, r"argument `queries`. .*\[rows, dim\]"),
-        ({"self_index": np.arange(59)}, "argument `self_index`. Expected 60 integers, one a query"),
-        ({"self_index": OWN * 1.0}, "argument `self_index`. Expected 60 integers"),
-        ({"self_index": OWN + 1}, "Expected rows of the gallery, from 0 to 59, or -1. .*from 0 to 60"),
-        ({"self_index": OWN - 2}, "Expected rows of the gallery.*from -2 to 57"),
+        (
+            {"self_index": np.arange(59)},
+            "argument `self_index`. Expected a gallery row, or -1, of each of 60",
+        ),
+        ({"self_index": OWN * 1.0}, "argument `self_index`. Expected a gallery row"),
+        ({"self_index": OWN + 1}, "Expected rows below 60, .*from 0 to 60"),
+        ({"self_index": OWN - 2}, "Expected rows below 60.*from -2 to 57"),
     ],
 )
 def test_bad_arguments_are_refused(arguments, message):

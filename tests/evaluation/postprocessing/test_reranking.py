@@ -178,7 +178,7 @@ def test_no_array_of_all_pairs_is_made(monkeypatch):
             "argument `lambda_value`. Expected a finite number of at least 0 and of at most 1",
         ),
         ({"lambda_value": -0.1}, "argument `lambda_value`"),
-        ({"self_index": OWN + 1}, "argument `self_index`. Expected rows of the gallery"),
+        ({"self_index": OWN + 1}, "argument `self_index`. Expected rows below"),
         ({"gallery": DISTINCT[:, :5]}, r"argument `gallery`. .*\[rows, 12\]"),
         ({"queries": DISTINCT[:0]}, "argument `queries`"),
     ],

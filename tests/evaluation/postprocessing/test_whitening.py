@@ -109,7 +109,7 @@ def test_the_mean_itself_becomes_zeros():
         ({"dims": 9}, "argument `dims`. Expected at most 8, the dim of the embeddings. Received: dims=9"),
         ({"embeddings": TRAINING[0]}, r"argument `embeddings`. .*\[rows, dim\].* Received: float32 of shape"),
         ({"embeddings": TRAINING[:0]}, "with at least one row"),
-        ({"embeddings": np.ones([3, 4], int)}, "Expected floats"),
+        ({"embeddings": np.ones([3, 4], int)}, r"Expected `\[rows, dim\]` floats"),
         ({"embeddings": np.where(TRAINING > 0.7, np.nan, TRAINING)}, "whitening from are not finite"),
         ({"embeddings": np.repeat(TRAINING[:1], 30, axis=0)}, "The 30 embeddings .* are equal"),
         ({"embeddings": TRAINING[:1]}, "are equal"),

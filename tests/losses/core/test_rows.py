@@ -1,5 +1,7 @@
 """Rows of similarities scored by a kernel: values and gradients of every loss for any queries and gallery."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -25,7 +27,7 @@ from tests.losses.core.cores import (
 from tests.reference.common import mean_over_positives
 from tfrank import losses
 from tfrank.losses.core import ranks, rows
-from tfrank.losses.pnp import VARIANTS, penalty
+from tfrank.losses.pnp import Variant, penalty
 
 FIRST_OF_EACH_LOSS = {recipe.name: recipe for recipe in reversed(SOFT_RECIPES)}.values()
 
@@ -150,7 +152,7 @@ SLOPES = {
 }
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", get_args(Variant))
 def test_slope_of_pnp_is_the_papers(variant):
     R = tf.constant(np.linspace(0, 50, 101))
     with tf.GradientTape() as tape:

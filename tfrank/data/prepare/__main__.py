@@ -15,7 +15,7 @@ from absl import flags
 from tfrank.common import checks, commands
 from tfrank.common.checks import InputError
 from tfrank.data.prepare.builder import IMAGES_PER_SHARD, MIN_SHARDS, prepare
-from tfrank.data.prepare.words import changes, parse_options, table
+from tfrank.data.prepare.command_line import changes, parse_options, table
 from tfrank.data.record_folder import SKIPPED, load_summary
 from tfrank.data.sources import SOURCES
 

@@ -225,7 +225,7 @@ def _described(data: bytes, features: Features, where: str, name: str) -> tuple:
     if not label or not isinstance((values.get(features.encoded) or [None])[0], bytes):
         raise InputError(
             f"{where}: the record needs the features `{features.encoded}` (bytes) and `{features.label}` (an"
-            f" integer or a word). It has {', '.join(sorted(found))}. Set the names in config.data.features."
+            f" integer or a word). It has {', '.join(sorted(found))}. Set the names in `features`."
         )
 
     def one(feature, kind, default):

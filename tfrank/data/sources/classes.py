@@ -77,7 +77,7 @@ def _report_other_splits(path: str, splits: Mapping[str, int]) -> None:
         hints = (did_you_mean(split, SPLITS) for split in others if not split.startswith(SPLITS))
         print(
             f"Note: {path} has the splits {counts}, each with its number of images. Only train and test are"
-            f" used unless --config.data.train or --config.data.test name others.{''.join(hints)}",
+            f" used unless a run names others.{''.join(hints)}",
             flush=True,
         )
 

@@ -10,8 +10,8 @@ names them. The columns of OpenMetricLearning are read too, see `sources.oml`.
 
 - Paths are relative to the manifest's folder, or absolute.
 - Without the column split, classes are divided into train and test at random.
-- Splits are train and test. Other names, of letters, digits and _, are written too, but used only on request:
-  --config.data.train=... or --config.data.test=...
+- Splits are train and test. Other names, of letters, digits and _, are written too, but used only where a run
+  names them.
 - A box is its top left corner x, y, its width and its height, in pixels of the image turned upright by its
   EXIF orientation, as viewers show it. It may be empty.
 """

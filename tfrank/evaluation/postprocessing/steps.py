@@ -1,6 +1,6 @@
 """The list of the post-processing steps: their options, order, and words for the report.
 
-A new step needs a file in this folder, an entry in `STEPS`, and its options as fields of `config.evaluation`
+A new step needs a file in this folder, an entry in `STEPS`, and its options as fields of the config
 in `tfrank/configs/sections/evaluation.py`.
 """
 

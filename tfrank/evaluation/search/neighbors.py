@@ -1,11 +1,15 @@
 """Input and output of every search: checked queries and gallery, and the neighbours found."""
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
 
 from tfrank.common import checks
 from tfrank.common.checks import InputError
+from tfrank.evaluation.array_checks import checked_embeddings, checked_self_index
+
+matrix = functools.partial(checked_embeddings, integers=True)
 
 
 class Neighbors(NamedTuple):
@@ -35,28 +39,8 @@ def checked(
             f"Queries have {queries.shape[1]} dimensions and the gallery has {gallery.shape[1]}. Embed both"
             " with the same model."
         )
-    k = min(k, len(gallery))
-    if self_index is None:
-        return k, queries, gallery, np.full(len(queries), -1)
-    own = np.asarray(self_index)
-    if own.shape != (len(queries),) or own.dtype.kind not in "iu":
-        raise checks.invalid(
-            "self_index", f"a gallery row, or -1, of each of {len(queries)} queries", self_index
-        )
-    if own.max() >= len(gallery):
-        raise checks.invalid("self_index", f"rows below {len(gallery)}, the gallery's size", own.max())
-    return k, queries, gallery, own
-
-
-def matrix(name: str, rows: np.ndarray) -> np.ndarray:
-    """Returns `rows` as an array without reading it; raises InputError unless it is `[rows, dim]` numbers."""
-    array = np.asarray(rows)
-    if array.ndim != 2 or 0 in array.shape or not (array.dtype.kind in "fiu" or array.dtype == "bfloat16"):
-        raise InputError(
-            f"Invalid value for argument `{name}`. Expected `[rows, dim]` real numbers, at least one row."
-            f" Received: {array.dtype} of shape {array.shape}."
-        )
-    return array
+    own = checked_self_index(self_index, len(queries), len(gallery))
+    return min(k, len(gallery)), queries, gallery, own
 
 
 def float32_rows(

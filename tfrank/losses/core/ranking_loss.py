@@ -69,10 +69,10 @@ class RankingLoss(Loss):
     and gradient are those of the batch itself. Common sizes, such as powers of two, are not padded.
 
     A loss of your own needs a kernel and a class; here, a smooth hinge over pairs. A kernel maps similarities
-    to the loss of each query and its slope by each similarity, see `tfrank.losses.core.rows`.
+    to the loss of each query and its slope by each similarity, see `tfrank.losses.kernels`.
 
     >>> import tfrank
-    >>> from tfrank.losses.core.rows import score_rows
+    >>> from tfrank.losses.kernels import score_rows
     >>> def kernel(block, margin):
     ...     share = tf.where(block.positive_mask, -1 / block.positives[:, None], 0)
     ...     share = tf.where(block.negative_mask, 1 / block.negatives[:, None], share)

@@ -4,7 +4,8 @@ A number that is a constant of the program would need another program for each v
 every program that XLA compiled for the lifetime of the process.
 """
 
-from typing import Any, TypeAlias, TypeGuard
+from functools import partial
+from typing import Annotated, Any, TypeAlias, TypeGuard
 
 import keras
 import numpy as np
@@ -29,6 +30,14 @@ def number(name: str, value: Scalar, **bounds: float) -> Scalar:
         raise checks.invalid(name, "a variable of one float", f"{dtype} {tuple(value.shape)}")
     checks.number(name, current(value), **bounds)
     return value
+
+
+Number = Annotated[Scalar, number]
+Positive = Annotated[Scalar, partial(number, above=0)]
+NonNegative = Annotated[Scalar, partial(number, at_least=0)]
+Share = Annotated[Scalar, partial(number, at_least=0, at_most=1)]
+# Its product with a similarity is finite.
+Sharpness = Annotated[Scalar, partial(number, above=0, at_most=1e30)]
 
 
 def is_variable(value: object) -> TypeGuard[Any]:

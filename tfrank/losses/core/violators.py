@@ -1,15 +1,17 @@
 """The mean over violators: the terms of a loss that are not 0, in the whole global batch."""
 
+from typing import Literal
+
 import tensorflow as tf
 
 from tfrank.common import checks, distributed
 
-AVERAGES = ("all", "nonzero")
+Average = Literal["all", "nonzero"]
 
 
-def check_average(average: str, reduction: str | None) -> str:
+def check_average(average: Average, reduction: str | None) -> Average:
     """Returns `average`; "nonzero" is a mean, so that no other reduction fits it."""
-    if checks.one_of("average", average, AVERAGES) == "nonzero" and reduction != "mean":
+    if average == "nonzero" and reduction != "mean":
         raise checks.invalid("reduction", "'mean' with average='nonzero', which is a mean", reduction)
     return average
 

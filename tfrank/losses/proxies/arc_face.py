@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Iterable
+from functools import partial
+from typing import Annotated
 
 import keras
 import tensorflow as tf
@@ -29,9 +31,9 @@ def arc_face_loss(
     cosines: tf.Tensor,
     class_index: tf.Tensor,
     *,
-    scale: float = 64.0,
-    margin: float = 0.5,
-    proxies_per_class: int = 1,
+    scale: float,
+    margin: float,
+    proxies_per_class: int,
 ) -> tf.Tensor:
     """The loss of each row, `[batch]`.
 
@@ -91,22 +93,19 @@ class ArcFaceLoss(ProxyLoss):
     25.0716
     """
 
+    @checks.arguments
     def __init__(
         self,
         labels: Iterable[int],
         *,
-        scale: float = 64.0,
-        margin: float = 0.5,
-        proxies_per_class: int = 1,
+        scale: checks.PositiveFloat = 64.0,
+        margin: Annotated[float, partial(checks.number, at_least=0, at_most=math.pi / 2)] = 0.5,
+        proxies_per_class: checks.PositiveInt = 1,
         reduction: str | None = "mean",
         ignore_label: int | None = None,
         name: str = "arc_face",
     ):
-        hyper_parameters = {
-            "scale": checks.number("scale", scale, above=0),
-            "margin": checks.number("margin", margin, at_least=0, at_most=math.pi / 2),
-            "proxies_per_class": checks.integer("proxies_per_class", proxies_per_class, at_least=1),
-        }
+        hyper_parameters = dict(scale=scale, margin=margin, proxies_per_class=proxies_per_class)
         super().__init__(
             arc_face_loss, hyper_parameters, labels, reduction=reduction, ignore_label=ignore_label, name=name
         )

@@ -1,6 +1,8 @@
 """CosFace (Wang et al., CVPR 2018, arXiv 1801.09414)."""
 
 from collections.abc import Iterable
+from functools import partial
+from typing import Annotated
 
 import keras
 import tensorflow as tf
@@ -10,9 +12,7 @@ from tfrank.losses.core.tails import class_entropy
 from tfrank.losses.proxies.proxy_loss import ProxyLoss
 
 
-def cos_face_loss(
-    cosines: tf.Tensor, class_index: tf.Tensor, *, scale: float = 64.0, margin: float = 0.35
-) -> tf.Tensor:
+def cos_face_loss(cosines: tf.Tensor, class_index: tf.Tensor, *, scale: float, margin: float) -> tf.Tensor:
     """The loss of each row, `[batch]`.
 
     Implements the formula of `CosFaceLoss`.
@@ -57,20 +57,18 @@ class CosFaceLoss(ProxyLoss):
     16.0
     """
 
+    @checks.arguments
     def __init__(
         self,
         labels: Iterable[int],
         *,
-        scale: float = 64.0,
-        margin: float = 0.35,
+        scale: checks.PositiveFloat = 64.0,
+        margin: Annotated[float, partial(checks.number, at_least=0, at_most=2)] = 0.35,
         reduction: str | None = "mean",
         ignore_label: int | None = None,
         name: str = "cos_face",
     ):
-        hyper_parameters = {
-            "scale": checks.number("scale", scale, above=0),
-            "margin": checks.number("margin", margin, at_least=0, at_most=2),
-        }
+        hyper_parameters = dict(scale=scale, margin=margin)
         super().__init__(
             cos_face_loss, hyper_parameters, labels, reduction=reduction, ignore_label=ignore_label, name=name
         )

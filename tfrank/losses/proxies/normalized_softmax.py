@@ -10,9 +10,7 @@ from tfrank.losses.core.tails import class_entropy
 from tfrank.losses.proxies.proxy_loss import ProxyLoss
 
 
-def normalized_softmax_loss(
-    cosines: tf.Tensor, class_index: tf.Tensor, *, temperature: float = 0.05
-) -> tf.Tensor:
+def normalized_softmax_loss(cosines: tf.Tensor, class_index: tf.Tensor, *, temperature: float) -> tf.Tensor:
     """The loss of each row, `[batch]`.
 
     Implements the formula of `NormalizedSoftmaxLoss`.
@@ -54,16 +52,17 @@ class NormalizedSoftmaxLoss(ProxyLoss):
     0.1269
     """
 
+    @checks.arguments
     def __init__(
         self,
         labels: Iterable[int],
         *,
-        temperature: float = 0.05,
+        temperature: checks.PositiveFloat = 0.05,
         reduction: str | None = "mean",
         ignore_label: int | None = None,
         name: str = "normalized_softmax",
     ):
-        hyper_parameters = {"temperature": checks.number("temperature", temperature, above=0)}
+        hyper_parameters = {"temperature": temperature}
         super().__init__(
             normalized_softmax_loss,
             hyper_parameters,

@@ -11,7 +11,7 @@ from tfrank.losses.proxies.proxy_loss import ProxyLoss
 
 
 def proxy_anchor_loss(
-    cosines: tf.Tensor, class_index: tf.Tensor, known: tf.Tensor, *, alpha: float = 32.0, delta: float = 0.1
+    cosines: tf.Tensor, class_index: tf.Tensor, known: tf.Tensor, *, alpha: float, delta: float
 ) -> tf.Tensor:
     """The loss of each row, `[batch]`.
 
@@ -86,20 +86,18 @@ class ProxyAnchorLoss(ProxyLoss):
     5.1874
     """
 
+    @checks.arguments
     def __init__(
         self,
         labels: Iterable[int],
         *,
-        alpha: float = 32.0,
-        delta: float = 0.1,
+        alpha: checks.PositiveFloat = 32.0,
+        delta: checks.NonNegativeFloat = 0.1,
         reduction: str | None = "mean",
         ignore_label: int | None = None,
         name: str = "proxy_anchor",
     ):
-        hyper_parameters = {
-            "alpha": checks.number("alpha", alpha, above=0),
-            "delta": checks.number("delta", delta, at_least=0),
-        }
+        hyper_parameters = dict(alpha=alpha, delta=delta)
         super().__init__(
             proxy_anchor_loss,
             hyper_parameters,

@@ -9,7 +9,7 @@ from tfrank.common import checks
 from tfrank.losses.proxies.proxy_loss import ProxyLoss
 
 
-def proxy_nca_loss(cosines: tf.Tensor, class_index: tf.Tensor, *, temperature: float = 1 / 9) -> tf.Tensor:
+def proxy_nca_loss(cosines: tf.Tensor, class_index: tf.Tensor, *, temperature: float) -> tf.Tensor:
     """The loss of each row, `[batch]`.
 
     Implements the formula of `ProxyNCALoss`.
@@ -63,16 +63,17 @@ class ProxyNCALoss(ProxyLoss):
     -1.8
     """
 
+    @checks.arguments
     def __init__(
         self,
         labels: Iterable[int],
         *,
-        temperature: float = 1 / 9,
+        temperature: checks.PositiveFloat = 1 / 9,
         reduction: str | None = "mean",
         ignore_label: int | None = None,
         name: str = "proxy_nca",
     ):
-        hyper_parameters = {"temperature": checks.number("temperature", temperature, above=0)}
+        hyper_parameters = {"temperature": temperature}
         super().__init__(
             proxy_nca_loss,
             hyper_parameters,

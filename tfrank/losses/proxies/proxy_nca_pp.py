@@ -10,7 +10,7 @@ from tfrank.losses.proxies.normalized_softmax import normalized_softmax_loss
 from tfrank.losses.proxies.proxy_loss import ProxyLoss
 
 
-def proxy_nca_pp_loss(cosines: tf.Tensor, class_index: tf.Tensor, *, temperature: float = 1 / 9) -> tf.Tensor:
+def proxy_nca_pp_loss(cosines: tf.Tensor, class_index: tf.Tensor, *, temperature: float) -> tf.Tensor:
     """The loss of each row, `[batch]`.
 
     Implements the formula of `ProxyNCAPlusPlusLoss`.
@@ -56,16 +56,17 @@ class ProxyNCAPlusPlusLoss(ProxyLoss):
     0.153
     """
 
+    @checks.arguments
     def __init__(
         self,
         labels: Iterable[int],
         *,
-        temperature: float = 1 / 9,
+        temperature: checks.PositiveFloat = 1 / 9,
         reduction: str | None = "mean",
         ignore_label: int | None = None,
         name: str = "proxy_nca_pp",
     ):
-        hyper_parameters = {"temperature": checks.number("temperature", temperature, above=0)}
+        hyper_parameters = {"temperature": temperature}
         super().__init__(
             proxy_nca_pp_loss,
             hyper_parameters,

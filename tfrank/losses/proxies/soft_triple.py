@@ -17,10 +17,10 @@ def soft_triple_loss(
     cosines: tf.Tensor,
     class_index: tf.Tensor,
     *,
-    proxies_per_class: int = 10,
-    scale: float = 20.0,
-    gamma: float = 0.1,
-    margin: float = 0.01,
+    proxies_per_class: int,
+    scale: float,
+    gamma: float,
+    margin: float,
 ) -> tf.Tensor:
     """The loss of each row, `[batch]`.
 
@@ -70,8 +70,8 @@ class CentersRegularizer(keras.regularizers.Regularizer):
     for unit vectors, with C classes of K proxies each. The slope at distance 0 is set to 0.
 
     Args:
-        tau: at least 0. Default 0.2.
-        proxies_per_class: K, at least 2; the proxies of a class are adjacent. Default 10.
+        tau: at least 0.
+        proxies_per_class: K, at least 2; the proxies of a class are adjacent.
 
     Called on `[C K, dim]` proxies it returns a scalar. Memory: a few times `[C, K, K]` and the proxies.
 
@@ -79,7 +79,7 @@ class CentersRegularizer(keras.regularizers.Regularizer):
     0.7071
     """
 
-    def __init__(self, tau: float = 0.2, *, proxies_per_class: int = 10):
+    def __init__(self, tau: float, *, proxies_per_class: int):
         self.tau = checks.number("tau", tau, at_least=0)
         self.proxies_per_class = checks.integer("proxies_per_class", proxies_per_class, at_least=2)
 
@@ -141,25 +141,21 @@ class SoftTripleLoss(ProxyLoss):
     0.1357
     """
 
+    @checks.arguments
     def __init__(
         self,
         labels: Iterable[int],
         *,
-        proxies_per_class: int = 10,
-        scale: float = 20.0,
-        gamma: float = 0.1,
-        margin: float = 0.01,
-        tau: float = 0.2,
+        proxies_per_class: checks.PositiveInt = 10,
+        scale: checks.PositiveFloat = 20.0,
+        gamma: checks.PositiveFloat = 0.1,
+        margin: checks.NonNegativeFloat = 0.01,
+        tau: checks.NonNegativeFloat = 0.2,
         reduction: str | None = "mean",
         ignore_label: int | None = None,
         name: str = "soft_triple",
     ):
-        hyper_parameters = {
-            "proxies_per_class": checks.integer("proxies_per_class", proxies_per_class, at_least=1),
-            "scale": checks.number("scale", scale, above=0),
-            "gamma": checks.number("gamma", gamma, above=0),
-            "margin": checks.number("margin", margin, at_least=0),
-        }
+        hyper_parameters = dict(proxies_per_class=proxies_per_class, scale=scale, gamma=gamma, margin=margin)
         super().__init__(
             soft_triple_loss,
             hyper_parameters,
@@ -169,7 +165,7 @@ class SoftTripleLoss(ProxyLoss):
             name=name,
         )
         self.proxies_per_class = int(hyper_parameters["proxies_per_class"])
-        self.tau = checks.number("tau", tau, at_least=0)
+        self.tau = tau
         if self.tau and self.proxies_per_class > 1:
             self.regularizer = CentersRegularizer(self.tau, proxies_per_class=self.proxies_per_class)
 

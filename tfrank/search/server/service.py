@@ -15,7 +15,7 @@ import numpy as np
 from tfrank.common import files
 from tfrank.common.checks import InputError
 from tfrank.data.prepare.image_files import SHORTER_SIDE, BadImage, checked_image
-from tfrank.evaluation.evaluate_arrays import unit_rows
+from tfrank.evaluation.array_checks import unit_rows
 from tfrank.search import building
 from tfrank.search.embedder import Embedder
 from tfrank.search.images import Listed

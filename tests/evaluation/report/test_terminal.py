@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from tfrank.evaluation.metric_names import METRICS
-from tfrank.evaluation.report import text as report
+from tfrank.evaluation.report import terminal as report
+from tfrank.evaluation.report.neighbor_grid import neighbor_grid
 
 LABELS = np.array([3, 2**40, 3, -1, 5, 5, 3])
 ROW = {"recall_at_1": 0.91234, "recall_at_10": 1.0, "map": 0.5, "queries": 58, "queries_without_positive": 2}
@@ -80,7 +81,7 @@ def test_neighbors_are_drawn_with_right_ones_in_green_and_wrong_ones_in_red(neig
         drawn.append(int(number))
         return np.full([8, 8, 3], 200, np.uint8)
 
-    png = report.neighbor_grid(image_of, queries, np.array(neighbors), LABELS, lambda n: f"class {n}")
+    png = neighbor_grid(image_of, queries, np.array(neighbors), LABELS, lambda n: f"class {n}")
     picture = (matplotlib.image.imread(io.BytesIO(png))[..., :3] * 255).round().astype(int)
     found = {tuple(pixel) for pixel in picture.reshape(-1, 3).tolist()} & {GREEN, RED}
     assert found == colors

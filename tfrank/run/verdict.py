@@ -3,6 +3,7 @@
 import csv
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -81,6 +82,15 @@ def _on_ranking(before, after, worse, mixed):
     rose = any(new > old for old, new in changes.values())
     numbers = (f"{title} {old:.4f} before, {new:.4f} now" for title, (old, new) in changes.items())
     return f"{mixed if rose else worse}: {'; '.join(numbers)}."
+
+
+def losses_to_judge(loss: Any, workdir: str) -> list[float]:
+    """The losses of a run's steps, by which it is judged whether the model learnt; none for some losses.
+
+    A mean over pairs or triplets that violate a margin need not fall: those that still do stay as bad.
+    """
+    over_violators = loss.name == "tcm" or getattr(loss, "average", "") == "nonzero"
+    return [] if over_violators else read_losses(workdir)
 
 
 def read_losses(folder: str) -> list[float]:

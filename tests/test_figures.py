@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from experiments import figures
 from tests import reference
 from tests.command_lines import run
 from tfrank import losses
-from tfrank.losses import figures
 from tfrank.losses.pnp import pnp_loss
 from tfrank.losses.smooth_ap import smooth_ap_loss
 
@@ -164,7 +164,7 @@ def test_derivatives_are_the_slopes_of_the_values_above_them(draw, x):
 
 
 def draw(output):
-    return run("-m", "tfrank.losses.figures", f"--output={output}")
+    return run("-m", "experiments.figures", f"--output={output}")
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """Draws the papers' figures of the shapes of losses, using the losses themselves.
 
-    python -m tfrank.losses.figures [--output=figures]
+    python -m experiments.figures [--output=figures]
 
 writes `pnp_variants.png` (PNP Fig. 3: loss and derivative of each variant), `pnp_and_ap.png` (PNP Fig. 5:
 the derivative of AP beside that of PNP-Dq) and `steps.png` (Smooth-AP Fig. 2: relaxations of the indicator
@@ -9,6 +9,7 @@ function, and their derivatives).
 
 import os
 from collections.abc import Callable
+from typing import get_args
 
 import numpy as np
 import tensorflow as tf
@@ -17,7 +18,7 @@ from absl import flags
 from tfrank.common import commands, files
 from tfrank.losses import smooth_ap
 from tfrank.losses.core.ranks import hard_step, sigmoid_step
-from tfrank.losses.pnp import VARIANTS, penalty
+from tfrank.losses.pnp import Variant, penalty
 
 _OUTPUT = flags.DEFINE_string("output", "figures", "Folder for the pictures; made if need be.")
 
@@ -39,7 +40,7 @@ def pnp_variants(R: np.ndarray, alpha: float = 4.0, b: float = 4.0) -> Curves:
     "iu" is the loss of eq. 7. "iu, eq. 6" is the derivative that the paper states in eq. 6, and its integral.
     """
     curves = {}
-    for variant in VARIANTS:
+    for variant in get_args(Variant):
         curves[variant] = _with_derivative(penalty(variant, alpha, b), R)
         if variant == "iu":
             curves["iu, eq. 6"] = (curves["iu"][0] - R, np.log1p(R))
