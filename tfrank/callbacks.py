@@ -13,8 +13,8 @@ from tfrank.common.checks import InputError
 from tfrank.common.normalize import side_by_side
 from tfrank.evaluation.embed import embed
 from tfrank.evaluation.evaluate_arrays import DISTANCES
+from tfrank.evaluation.nearest.by_name import SEARCHES
 from tfrank.evaluation.ranking_results import leave_one_out
-from tfrank.evaluation.search.by_name import SEARCHES
 
 EXPECTED = (
     "images [n, ...], or a dict or list of inputs, with integer labels [n] or [n, 1], as a tuple (inputs,"

@@ -9,7 +9,7 @@ import pytest
 from tests.command_lines import ROOT
 from tests.data import png
 from tests.training.runs import SMALL
-from tfrank.evaluation.search.scann_probe import scann_problem
+from tfrank.evaluation.nearest.scann_probe import scann_problem
 
 pytestmark = pytest.mark.slow
 

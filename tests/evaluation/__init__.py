@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tfrank.evaluation.search import by_name, exhaustive
+from tfrank.evaluation.nearest import by_name, exhaustive
 
 # Classes of 1, 1, 2, 7, 19 and 30 images, mixed.
 LABELS = np.random.default_rng(0).permutation(

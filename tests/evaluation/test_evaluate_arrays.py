@@ -11,9 +11,9 @@ from tests.reference import metrics as oracle
 from tfrank.common.checks import InputError
 from tfrank.evaluation.euclidean import euclidean_rows
 from tfrank.evaluation.evaluate_arrays import evaluate, unit_rows
+from tfrank.evaluation.nearest import by_name
+from tfrank.evaluation.nearest.exhaustive import exact
 from tfrank.evaluation.ranking_results import leave_one_out
-from tfrank.evaluation.search import by_name
-from tfrank.evaluation.search.exhaustive import exact
 
 # Not the function of that name, which the folder offers.
 module = sys.modules["tfrank.evaluation.evaluate_arrays"]

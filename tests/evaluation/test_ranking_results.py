@@ -12,11 +12,11 @@ from tfrank.common.checks import InputError
 from tfrank.evaluation import ranking_results as module
 from tfrank.evaluation import retrieval_metrics as metrics
 from tfrank.evaluation.class_means import class_means
+from tfrank.evaluation.nearest import by_name, exhaustive, neighbors
+from tfrank.evaluation.nearest.scann_index import ScannIndex
 from tfrank.evaluation.protocols import RetrievalTask, TestSet, tasks_of
 from tfrank.evaluation.ranking_results import evaluate_task, evaluate_tasks
 from tfrank.evaluation.relevance import relevance_by_label, relevance_by_list
-from tfrank.evaluation.search import by_name, exhaustive, neighbors
-from tfrank.evaluation.search.scann_index import ScannIndex
 
 KS = (1, 3)
 DISTINCT = ROWS["distinct"]

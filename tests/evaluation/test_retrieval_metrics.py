@@ -13,11 +13,11 @@ from tfrank.common.checks import InputError
 from tfrank.evaluation import retrieval_metrics as metrics
 from tfrank.evaluation import retrieval_ranks as ranks
 from tfrank.evaluation.metric_names import COUNTS, METRICS, definitions_of
+from tfrank.evaluation.nearest import by_name, exhaustive
 from tfrank.evaluation.parallel import similarities
 from tfrank.evaluation.ranking_results import leave_one_out
 from tfrank.evaluation.relevance import relevance_by_label
 from tfrank.evaluation.retrieval_ranks import Ranks
-from tfrank.evaluation.search import by_name, exhaustive
 
 KS = (1, 2, 5, 10, 59)
 DISTINCT = ROWS["distinct"]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.scale import HERE, read_all, unit, write_embeddings
 from tfrank.common.checks import InputError
-from tfrank.evaluation.search.exhaustive import exact
+from tfrank.evaluation.nearest.exhaustive import exact
 from tfrank.scale import evaluate, sharded_index
 from tfrank.scale.sharded_index import ShardedIndex
 from tfrank.search.store import MODEL_KEY

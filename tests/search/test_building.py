@@ -18,7 +18,7 @@ from tests.data.prepare import prepare_folder, write_images
 from tests.search import write_model, write_photo, write_photos
 from tfrank import search
 from tfrank.common.checks import InputError
-from tfrank.evaluation.search.scann_probe import scann_problem
+from tfrank.evaluation.nearest.scann_probe import scann_problem
 from tfrank.search import building, store, structure
 from tfrank.search.embedder import Embedder, saved_model_of
 from tfrank.search.images import listed_images

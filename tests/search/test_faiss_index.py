@@ -12,7 +12,7 @@ import pytest
 from tfrank import search
 from tfrank.common import files
 from tfrank.common.checks import InputError
-from tfrank.evaluation.search.exhaustive import recall_against_exact
+from tfrank.evaluation.nearest.exhaustive import recall_against_exact
 from tfrank.search import building, faiss_index, store, structure
 
 

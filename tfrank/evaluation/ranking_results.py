@@ -13,12 +13,12 @@ from tfrank.evaluation.euclidean import euclidean_rows
 from tfrank.evaluation.graded_metrics import graded_metrics
 from tfrank.evaluation.leave_one_out import leave_one_out_ranks, small_classes
 from tfrank.evaluation.metric_names import COUNTS
+from tfrank.evaluation.nearest import by_name, exhaustive
 from tfrank.evaluation.postprocessing.steps import Options, ranking_steps
 from tfrank.evaluation.protocols import RetrievalTask
 from tfrank.evaluation.relevance import relevance_by_label
 from tfrank.evaluation.report.curves import precision_sums
 from tfrank.evaluation.retrieval_ranks import Ranks, joined, measured, similarity_blocks
-from tfrank.evaluation.search import by_name, exhaustive
 
 # The Ks of the revisited protocol (Radenovic et al., CVPR 2018).
 GRADED_KS = (1, 5, 10)

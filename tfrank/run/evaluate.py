@@ -13,10 +13,10 @@ from absl import flags
 
 from tfrank.common import files
 from tfrank.common.checks import InputError
+from tfrank.evaluation.nearest import by_name
 from tfrank.evaluation.postprocessing.steps import without_model_steps
 from tfrank.evaluation.postprocessing.whitening import save_whitening, whiten
 from tfrank.evaluation.report import text
-from tfrank.evaluation.search import by_name
 from tfrank.run import comparison, datasets, evaluation_results, experiment, report_writer, settings, trained
 from tfrank.run.workdir import default_workdir
 

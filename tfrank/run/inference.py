@@ -18,10 +18,10 @@ from tfrank.common.normalize import l2_normalize
 from tfrank.data import pipeline, records
 from tfrank.data.index import RecordIndex, select
 from tfrank.evaluation.embed import embed
+from tfrank.evaluation.nearest import exhaustive
 from tfrank.evaluation.postprocessing.multi_scale import multi_scale
 from tfrank.evaluation.postprocessing.whitening import Whitening, whitening_layer
 from tfrank.evaluation.report import text
-from tfrank.evaluation.search import exhaustive
 from tfrank.evaluation.thresholds import (
     as_json,
     curve,

@@ -15,9 +15,9 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from tfrank.common import checks, files, json_files, parquet_files
 from tfrank.common.checks import InputError
-from tfrank.evaluation.search.exhaustive import merge_neighbors
-from tfrank.evaluation.search.neighbors import Neighbors
-from tfrank.evaluation.search.scann_index import ScannIndex
+from tfrank.evaluation.nearest.exhaustive import merge_neighbors
+from tfrank.evaluation.nearest.neighbors import Neighbors
+from tfrank.evaluation.nearest.scann_index import ScannIndex
 from tfrank.scale import pipelines, storage
 from tfrank.scale.parts import Part, check_same_model, parts_of, rows_of, table_of
 
@@ -67,7 +67,7 @@ class ShardedIndex:
     Raises:
         InputError: the index is missing or damaged, or there is no shard of a number.
 
-    Search of the machines' shards is merged by `tfrank.evaluation.search.exhaustive.merge_neighbors`.
+    Search of the machines' shards is merged by `tfrank.evaluation.nearest.exhaustive.merge_neighbors`.
     """
 
     def __init__(self, folder: str, shards: Sequence[int] | None = None):

@@ -17,9 +17,9 @@ import numpy as np
 from tfrank.common import checks, files, json_files
 from tfrank.common.checks import InputError
 from tfrank.common.json_files import record, text
-from tfrank.evaluation.search.depths import DEPTHS, Sample, depth_for, held_out, new_queries, recall_of
-from tfrank.evaluation.search.exhaustive import exact
-from tfrank.evaluation.search.neighbors import Neighbors
+from tfrank.evaluation.nearest.depths import DEPTHS, Sample, depth_for, held_out, new_queries, recall_of
+from tfrank.evaluation.nearest.exhaustive import exact
+from tfrank.evaluation.nearest.neighbors import Neighbors
 
 # Files of a saved index.
 SETTINGS, CENTRES, CELLS, IDS = "faiss_cells.json", "centres.npy", "cells.npy", "ids.npy"

@@ -11,8 +11,8 @@ from tfrank.common import checks, files
 from tfrank.common.checks import InputError
 from tfrank.data.prepare.image_files import SHORTER_SIDE, BadImage, checked_image
 from tfrank.evaluation.evaluate_arrays import unit_rows
-from tfrank.evaluation.search.exhaustive import exact
-from tfrank.evaluation.search.neighbors import Neighbors
+from tfrank.evaluation.nearest.exhaustive import exact
+from tfrank.evaluation.nearest.neighbors import Neighbors
 from tfrank.search import duplicates, structure
 from tfrank.search.embedder import Embedder, check_model
 from tfrank.search.filters import rows_where

@@ -9,14 +9,14 @@ from typing import Protocol
 import numpy as np
 
 from tfrank.common.devices import gpu
+from tfrank.evaluation.nearest import top_k
+from tfrank.evaluation.nearest.depths import in_words
+from tfrank.evaluation.nearest.exhaustive import BLOCK_SIMILARITIES, exact
+from tfrank.evaluation.nearest.neighbors import Neighbors
+from tfrank.evaluation.nearest.scann_files import MANIFEST
+from tfrank.evaluation.nearest.scann_index import TREE_FROM, ScannIndex
+from tfrank.evaluation.nearest.scann_probe import scann_problem
 from tfrank.evaluation.parallel import Gallery
-from tfrank.evaluation.search import top_k
-from tfrank.evaluation.search.depths import in_words
-from tfrank.evaluation.search.exhaustive import BLOCK_SIMILARITIES, exact
-from tfrank.evaluation.search.neighbors import Neighbors
-from tfrank.evaluation.search.scann_files import MANIFEST
-from tfrank.evaluation.search.scann_index import TREE_FROM, ScannIndex
-from tfrank.evaluation.search.scann_probe import scann_problem
 from tfrank.search.faiss_index import SETTINGS, FaissIndex, faiss_problem
 from tfrank.search.store import Store, Version, new_search
 

@@ -6,10 +6,10 @@ import pytest
 from tests import reference
 from tests.evaluation import LABELS, ROWS, every_rows, every_search
 from tfrank.common.checks import InputError
+from tfrank.evaluation.nearest import by_name, exhaustive
 from tfrank.evaluation.postprocessing import query_expansion as expansion
 from tfrank.evaluation.postprocessing.query_expansion import augment_database, expand_queries
 from tfrank.evaluation.ranking_results import leave_one_out
-from tfrank.evaluation.search import by_name, exhaustive
 
 DISTINCT = ROWS["distinct"]
 OWN = np.arange(60)

@@ -9,8 +9,8 @@ from scipy import sparse
 from tfrank.common import checks
 from tfrank.common.normalize import l2_normalize
 from tfrank.evaluation.array_checks import checked_embeddings, checked_self_index
-from tfrank.evaluation.search.exhaustive import exact
-from tfrank.evaluation.search.neighbors import Neighbors
+from tfrank.evaluation.nearest.exhaustive import exact
+from tfrank.evaluation.nearest.neighbors import Neighbors
 
 # Rows expanded at a time.
 BLOCK_ROWS = 2**14

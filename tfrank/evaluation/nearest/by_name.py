@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 
 from tfrank.common import checks
-from tfrank.evaluation.search.exhaustive import exact
-from tfrank.evaluation.search.neighbors import Neighbors
-from tfrank.evaluation.search.scann_index import ScannIndex
-from tfrank.evaluation.search.scann_probe import scann_problem
+from tfrank.evaluation.nearest.exhaustive import exact
+from tfrank.evaluation.nearest.neighbors import Neighbors
+from tfrank.evaluation.nearest.scann_index import ScannIndex
+from tfrank.evaluation.nearest.scann_probe import scann_problem
 
 _LOG = logging.getLogger(__name__)
 

@@ -12,11 +12,10 @@ import pytest
 import tfrank
 from tests.evaluation import ROWS, every_rows, every_search
 from tfrank.common.checks import InputError
-from tfrank.evaluation.search import by_name, exhaustive, scann_probe, top_k
-from tfrank.evaluation.search.exhaustive import exact, recall_against_exact
-from tfrank.evaluation.search.neighbors import Neighbors
-from tfrank.evaluation.search.scann_index import ScannIndex
-from tfrank.evaluation.search.sharding import search_shards
+from tfrank.evaluation.nearest import by_name, exhaustive, scann_probe, top_k
+from tfrank.evaluation.nearest.exhaustive import exact, recall_against_exact
+from tfrank.evaluation.nearest.neighbors import Neighbors
+from tfrank.evaluation.nearest.scann_index import ScannIndex
 
 KS = (1, 5, 59, 60, 75)
 DISTINCT, REPEATED = ROWS["distinct"], ROWS["repeated"]
@@ -192,7 +191,7 @@ FAKES = {
 
 SEARCHES_WITH_FAKES = """
 import sys, numpy as np
-from tfrank.evaluation.search import by_name, scann_probe
+from tfrank.evaluation.nearest import by_name, scann_probe
 for folder in sys.argv[1:]:
     sys.path.insert(0, folder)
     scann_probe._tried.cache_clear()
@@ -228,7 +227,6 @@ ALL_ROADS = {
     "scann": by_name.scann,
     "tree": lambda queries, gallery, k: ScannIndex.build(gallery, k=k, method="tree").search(queries, k),
     "grown": lambda queries, gallery, k: _grown(gallery).search(queries, k),
-    "shards": lambda queries, gallery, k: search_shards(queries, np.array_split(gallery, 3), k),
 }
 
 
