@@ -13,7 +13,7 @@ from tfrank.common.checks import InputError
 from tfrank.common.normalize import side_by_side
 from tfrank.evaluation.embed import embed
 from tfrank.evaluation.evaluate_arrays import DISTANCES
-from tfrank.evaluation.nearest.by_name import SEARCHES
+from tfrank.evaluation.nearest.searchers import SEARCHES
 from tfrank.evaluation.ranking_results import leave_one_out
 
 EXPECTED = (

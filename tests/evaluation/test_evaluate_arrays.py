@@ -11,7 +11,7 @@ from tests.reference import metrics as oracle
 from tfrank.common.checks import InputError
 from tfrank.evaluation.euclidean import euclidean_rows
 from tfrank.evaluation.evaluate_arrays import evaluate, unit_rows
-from tfrank.evaluation.nearest import by_name
+from tfrank.evaluation.nearest import searchers
 from tfrank.evaluation.nearest.exhaustive import exact
 from tfrank.evaluation.ranking_results import leave_one_out
 
@@ -359,7 +359,7 @@ def test_scann_gives_the_hits_of_exact_search():
 
 
 def test_where_scann_cannot_run_all_is_found_exactly_and_a_note_says_so(monkeypatch, caplog):
-    monkeypatch.setattr(by_name, "scann_problem", lambda: "ScaNN is away.")
+    monkeypatch.setattr(searchers, "scann_problem", lambda: "ScaNN is away.")
     found, wanted = (evaluate(DISTINCT, LABELS, search=search) for search in ("scann", "exact"))
     assert found.metrics == wanted.metrics and "map" in found.metrics
     np.testing.assert_array_equal(found.per_query["ap"], wanted.per_query["ap"])

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from tests import reference
-from tests.evaluation import LABELS, ROWS, every_rows, every_search, in_any_blocks
+from tests.evaluation import LABELS, ROWS, by, every_rows, every_search, in_any_blocks
 from tests.reference import metrics as oracle
 from tfrank.common.checks import InputError
 from tfrank.evaluation import retrieval_metrics as metrics
 from tfrank.evaluation import retrieval_ranks as ranks
 from tfrank.evaluation.metric_names import COUNTS, METRICS, definitions_of
-from tfrank.evaluation.nearest import by_name, exhaustive
+from tfrank.evaluation.nearest import exhaustive, searchers
 from tfrank.evaluation.parallel import similarities
 from tfrank.evaluation.ranking_results import leave_one_out
 from tfrank.evaluation.relevance import relevance_by_label
@@ -276,7 +276,7 @@ def test_own_recall_of_a_search_that_misses_is_reported(monkeypatch):
         found = exhaustive.exact(queries, gallery, k, self_index)
         return found._replace(index=np.where(np.arange(k) < k // 2, found.index, -1))
 
-    monkeypatch.setitem(by_name.SEARCHES, "scann", poor)
+    monkeypatch.setattr(searchers, "find", by(poor))
     assert leave_one_out(DISTINCT, LABELS, [10], neighbors="scann")["scann_recall"] == 0.5
 
 

@@ -11,7 +11,7 @@ from tfrank.common.categories import categories_of_classes, checked_categories
 from tfrank.common.checks import InputError
 from tfrank.common.normalize import l2_normalize
 from tfrank.evaluation.euclidean import euclidean_rows
-from tfrank.evaluation.nearest.by_name import SEARCHES, usable
+from tfrank.evaluation.nearest.searchers import SEARCHES, usable
 from tfrank.evaluation.protocols import RetrievalTask, text_of
 from tfrank.evaluation.ranking_results import answerable, evaluate_task
 from tfrank.evaluation.relevance import Relevance, relevance_by_label, relevance_of_categories

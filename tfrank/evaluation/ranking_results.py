@@ -13,7 +13,7 @@ from tfrank.evaluation.euclidean import euclidean_rows
 from tfrank.evaluation.graded_metrics import graded_metrics
 from tfrank.evaluation.leave_one_out import leave_one_out_ranks, small_classes
 from tfrank.evaluation.metric_names import COUNTS
-from tfrank.evaluation.nearest import by_name, exhaustive
+from tfrank.evaluation.nearest import exhaustive, searchers
 from tfrank.evaluation.postprocessing.steps import Options, ranking_steps
 from tfrank.evaluation.protocols import RetrievalTask
 from tfrank.evaluation.relevance import relevance_by_label
@@ -274,8 +274,8 @@ def _evaluate_neighbors(queries, gallery, task, ks, search, target_recall, optio
     """The metrics of the nearest neighbours that an approximate search finds."""
     check_search(search, [task], options)
     # Search one more neighbour, to detect ties with the k-th.
-    find = by_name.search(search, target_recall=target_recall)
-    found = find(queries, gallery, min(max(ks) + 1, len(gallery)), task.self_index)
+    k, recall = min(max(ks) + 1, len(gallery)), {"target_recall": target_recall}
+    found = searchers.find(search, queries, gallery, k, task.self_index, **recall)
     per_query = metrics.per_query_of_neighbors(*found, *task.labels, task.self_index, ks)
     tied = np.flatnonzero(_depends_on_ties(found, *task.labels, ks))
     if len(tied):

@@ -13,7 +13,7 @@ from absl import flags
 
 from tfrank.common import files
 from tfrank.common.checks import InputError
-from tfrank.evaluation.nearest import by_name
+from tfrank.evaluation.nearest import searchers
 from tfrank.evaluation.postprocessing.steps import without_model_steps
 from tfrank.evaluation.postprocessing.whitening import save_whitening, whiten
 from tfrank.evaluation.report import text
@@ -75,7 +75,7 @@ def main(config):
 
 def check(config, test, output_dir):
     """Raises InputError, before anything is embedded, if something cannot be measured or compared."""
-    evaluation_results.check_evaluation(config, test, search=by_name.usable(_NEIGHBORS.value)[0])
+    evaluation_results.check_evaluation(config, test, search=searchers.usable(_NEIGHBORS.value)[0])
     if _COMPARE_WITH.value:
         setups = evaluation_results.ranking_setups(config, test)
         comparison.earlier_rankings(_COMPARE_WITH.value, output_dir, setups)
@@ -83,7 +83,7 @@ def check(config, test, output_dir):
 
 def measure(config, embeddings, test, index, output_dir, name, run):
     """Measures embeddings; prints the metrics and writes them with a report."""
-    search, why = by_name.usable(_NEIGHBORS.value)
+    search, why = searchers.usable(_NEIGHBORS.value)
     results = evaluation_results.evaluate_embeddings(config, embeddings, test, search=search)
     print(text.listing(results.metrics()))
     for note in filter(None, [why, *results.notes]):

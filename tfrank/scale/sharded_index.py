@@ -1,4 +1,4 @@
-"""An index in shards: ScaNN indexes built on many machines, searched in parallel, and merged."""
+"""An index in shards, by ScaNN where it can run: built on many machines, searched in parallel, and merged."""
 
 import concurrent.futures
 import functools
@@ -15,6 +15,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from tfrank.common import checks, files, json_files, parquet_files
 from tfrank.common.checks import InputError
+from tfrank.evaluation.nearest import searchers
 from tfrank.evaluation.nearest.exhaustive import merge_neighbors
 from tfrank.evaluation.nearest.neighbors import Neighbors
 from tfrank.evaluation.nearest.scann_index import ScannIndex
@@ -206,7 +207,8 @@ def _build(numbered: tuple[int, Sequence[Part]], output_dir: str, target_recall:
     ids = np.concatenate([np.array(table_of(part, ["id"])["id"].to_pylist()) for part in parts])
     with tempfile.TemporaryDirectory() as folder:
         local = os.path.join(folder, _name(number))
-        index = ScannIndex.build(rows, ids=ids, target_recall=target_recall)
+        kind = searchers.SEARCHERS[searchers.for_rows(len(rows), "scann")]
+        index = kind.build(rows, ids=ids, target_recall=target_recall)
         index.save(local)
         # What an interrupted run left.
         storage.remove(storage.join(output_dir, _name(number)))

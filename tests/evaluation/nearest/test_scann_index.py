@@ -16,7 +16,7 @@ import pytest
 import tfrank
 from tests.programs import printed_json
 from tfrank.common.checks import InputError
-from tfrank.evaluation.nearest import by_name, scann_files, scann_index
+from tfrank.evaluation.nearest import scann_files, scann_index, searchers
 from tfrank.evaluation.nearest.exhaustive import exact, recall_against_exact
 from tfrank.evaluation.nearest.scann_index import ScannIndex
 from tfrank.evaluation.nearest.scann_settings import Depth, Settings
@@ -123,7 +123,7 @@ def test_the_method_follows_from_the_number_of_rows(monkeypatch, rows, method):
     assert chosen.method == method
     assert_found_as_exactly(exhaustive(ROWS[:rows], None), ROWS[:9], 5)
     monkeypatch.setattr(scann_index, "SAMPLE", 10)
-    assert by_name.scann(ROWS[:9], ROWS[:rows], 5).index[:, 0].tolist() == list(range(9))
+    assert searchers.find("scann", ROWS[:9], ROWS[:rows], 5).index[:, 0].tolist() == list(range(9))
 
 
 @every_method

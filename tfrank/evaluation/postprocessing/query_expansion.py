@@ -37,7 +37,7 @@ def expand_queries(
         k: number of neighbours, at least 1. In a smaller gallery, all rows are neighbours.
         alpha: at least 0.
         self_index: `[queries]` the query's own gallery row, which is left out, or -1. None: all -1.
-        search: a search such as `exact`, see `search.by_name.SEARCHES`.
+        search: a search such as `exact`, or `find` of `nearest.searchers` by a name.
 
     Returns:
         `[queries, dim]` float32, unit norm.

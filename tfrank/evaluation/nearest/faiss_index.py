@@ -255,7 +255,7 @@ def _read(folder: str, dim: int) -> tuple[Settings, list[np.ndarray]]:
 def _array(folder: str, name: str, digest: str) -> np.ndarray:
     """Reads an array of a folder; raises ValueError if it is damaged."""
     with files.open_below(folder, name) as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+        if hashlib.file_digest(file, "sha256").hexdigest() != digest:  # type: ignore[arg-type]
             raise ValueError(f"the checksum of {name} differs")
         file.seek(0)
         try:
