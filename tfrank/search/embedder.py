@@ -84,7 +84,5 @@ def check_model(folder: str, expected: str) -> None:
 def copy_model(source: str, target: str) -> None:
     """Copies a SavedModel into a new folder, which appears when it is complete."""
     if not os.path.exists(target):
-        temporary = f"{target}.tmp"
-        files.remove(temporary)
-        shutil.copytree(source, temporary)
-        os.rename(temporary, target)
+        with files.atomic_folder(target) as temporary:
+            shutil.copytree(source, temporary, dirs_exist_ok=True)
