@@ -21,8 +21,9 @@ from tfrank.common.checks import InputError
 from tfrank.evaluation.nearest import searchers
 from tfrank.evaluation.nearest.exact_index import ExactIndex
 from tfrank.evaluation.nearest.scann_probe import scann_problem
+from tfrank.export.saved_model import saved_model_of
 from tfrank.search import building, store, structure
-from tfrank.search.embedder import Embedder, saved_model_of
+from tfrank.search.embedder import Embedder
 from tfrank.search.images import listed_images
 from tfrank.search.index import SearchIndex
 

@@ -233,7 +233,7 @@ def leave_one_out(
     labels: np.ndarray,
     ks: Sequence[int],
     *,
-    neighbors: str = "exact",
+    search: str = "exact",
     distance: str = "cosine",
 ) -> dict[str, float]:
     """Leave-one-out Recall@K and mAP: each image is the query once, all others are the gallery.
@@ -242,7 +242,7 @@ def leave_one_out(
         embeddings: `[images, dim]` float32; of unit norm for the cosine.
         labels: `[images]` integers.
         ks: the Ks of Recall@K; those above the number of other images are left out.
-        neighbors: the `search` of `evaluate_tasks`.
+        search: see `evaluate_tasks`.
         distance: "cosine", or "euclidean" for exact search.
 
     Returns:
@@ -259,13 +259,13 @@ def leave_one_out(
         own, own, own, {"": relevance_by_label(labels, labels, own)}, (labels, labels), leave_one_out=same
     )
     queries, gallery = (embeddings, embeddings) if same else euclidean_rows(embeddings, embeddings)
-    found = evaluate_task(queries, gallery, task, ks, search=neighbors)[""].metrics
+    found = evaluate_task(queries, gallery, task, ks, search=search)[""].metrics
     kept = (
         *(f"recall_at_{k}" for k in ks),
         "map",
         "queries",
         "queries_without_positive",
-        f"{neighbors}_recall",
+        f"{search}_recall",
     )
     return {name: found[name] for name in found if name in kept}
 

@@ -50,6 +50,18 @@ def class_fingerprint(name: str) -> str:
     return hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
+def saved_model_of(path: str) -> str:
+    """Returns the SavedModel that a path stands for: itself, or that of a run's folder.
+
+    Raises:
+        InputError: there is none.
+    """
+    for folder in (path, os.path.join(path, "saved_model")):
+        if os.path.isfile(os.path.join(folder, "saved_model.pb")):
+            return folder
+    raise InputError(f"--model has no SavedModel: {path}. Give the folder of a run, or a SavedModel.")
+
+
 @contextlib.contextmanager
 def loading(folder: str, *, trusted: bool = False) -> Iterator[str]:
     """Refuses operations that are not trusted, and names the folder if its SavedModel cannot be loaded.

@@ -97,8 +97,7 @@ def check_model_of(workdir: str, config: ConfigDict) -> None:
     path = os.path.join(workdir, "config.json")
     if not os.path.exists(path):
         raise InputError(
-            f"There is no run in {workdir}. Train one first, or give --workdir, --saved_model or"
-            " --embeddings."
+            f"There is no run in {workdir}. Train one first, or give --workdir, --model or --embeddings."
         )
     _compare(path, config, lambda field: _among(field, MODEL_FIELDS))
 

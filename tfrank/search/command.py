@@ -24,8 +24,9 @@ from absl import flags
 
 from tfrank.common import commands, files
 from tfrank.common.checks import InputError
+from tfrank.export.saved_model import saved_model_of
 from tfrank.search import building, projector
-from tfrank.search.embedder import Embedder, saved_model_of
+from tfrank.search.embedder import Embedder
 from tfrank.search.images import listed_images
 from tfrank.search.index import DUPLICATE, open_index
 from tfrank.search.start import export_start
