@@ -14,7 +14,7 @@ from tfrank.common.checks import InputError
 from tfrank.evaluation.nearest.exhaustive import exact
 from tfrank.scale import evaluate, sharded_index
 from tfrank.scale.sharded_index import ShardedIndex
-from tfrank.search.store import MODEL_KEY
+from tfrank.search.index_folder import MODEL_KEY
 
 EMBEDDINGS = unit(np.random.default_rng(0).normal(size=(300, 16)))
 IDS = np.array([f"image {number}" for number in range(300)])

@@ -22,7 +22,7 @@ from tfrank.evaluation.nearest import searchers
 from tfrank.evaluation.nearest.exact_index import ExactIndex
 from tfrank.evaluation.nearest.scann_probe import scann_problem
 from tfrank.export.saved_model import saved_model_of
-from tfrank.search import building, store, structure
+from tfrank.search import building, index_folder, structure
 from tfrank.search.embedder import Embedder
 from tfrank.search.images import listed_images
 from tfrank.search.index import SearchIndex
@@ -315,13 +315,13 @@ def test_a_large_index_is_searched_by_scann_or_faiss_which_follow_changes(tmp_pa
     monkeypatch.setattr(searchers, "scann_problem", lambda: problem)
     rows = np.random.default_rng(0).normal(size=(400, 8)).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    index = store.Store(str(tmp_path / "index"))
+    index = index_folder.IndexFolder(str(tmp_path / "index"))
     os.makedirs(index.path("models"))
 
     def published(places, old):
         ids = [f"i{place}" for place in places]
         columns = dict.fromkeys(("id", "path", "label"), pa.array(ids))
-        part = index.write_part(store.table_of(columns, rows[places]), "m")
+        part = index.write_part(index_folder.table_of(columns, rows[places]), "m")
         return building._publish(index, old, "m", 8, [part], "", 10, 0.99)
 
     first = published(np.arange(380), None)
@@ -341,9 +341,9 @@ def test_a_large_index_is_searched_by_scann_or_faiss_which_follow_changes(tmp_pa
 
 def test_a_large_index_without_scann_and_faiss_is_searched_exactly_and_says_so(tmp_path, monkeypatch, caplog):
     rows = np.eye(400, dtype=np.float32)
-    index = store.Store(str(tmp_path / "index"))
+    index = index_folder.IndexFolder(str(tmp_path / "index"))
     os.makedirs(index.path("models"))
-    part = index.write_part(store.table_of({"id": pa.array(map(str, range(400)))}, rows), "m")
+    part = index.write_part(index_folder.table_of({"id": pa.array(map(str, range(400)))}, rows), "m")
     monkeypatch.setattr(searchers, "TREE_FROM", 300)
     monkeypatch.setattr(searchers, "scann_problem", lambda: WITHOUT_SCANN)
     made = building._publish(index, None, "m", 400, [part], "", 400, 0.99)

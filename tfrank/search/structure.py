@@ -12,7 +12,7 @@ from tfrank.evaluation.nearest.exact_index import ExactIndex
 from tfrank.evaluation.nearest.faiss_index import FaissIndex
 from tfrank.evaluation.nearest.neighbors import Neighbors
 from tfrank.evaluation.nearest.scann_index import ScannIndex
-from tfrank.search.store import Store, Version, new_search
+from tfrank.search.index_folder import IndexFolder, Version, new_search
 
 _LOG = logging.getLogger(__name__)
 
@@ -37,7 +37,9 @@ class Approximate:
 Structure = ExactIndex | Approximate
 
 
-def added(index: Store, version: Version, old: Version | None, changed: int, target_recall: float) -> Version:
+def added(
+    index: IndexFolder, version: Version, old: Version | None, changed: int, target_recall: float
+) -> Version:
     """Returns the version with the search structure that it needs, which is built if necessary.
 
     Args:
@@ -63,7 +65,7 @@ def added(index: Store, version: Version, old: Version | None, changed: int, tar
 
 
 def opened(
-    index: Store, version: Version, ids: np.ndarray, rows: np.ndarray, before: Structure | None = None
+    index: IndexFolder, version: Version, ids: np.ndarray, rows: np.ndarray, before: Structure | None = None
 ) -> Structure:
     """Opens the search structure of a version. It also knows of changes since the structure was built.
 
@@ -97,7 +99,7 @@ def opened(
     return Approximate(folder, built, order[np.searchsorted(ids, built.ids, sorter=order)])
 
 
-def readable(index: Store, version: Version) -> bool:
+def readable(index: IndexFolder, version: Version) -> bool:
     """Returns whether this version of tfrank reads the search structure of an index; also if it has none."""
     return not version.search or bool(searchers.name_of(index.path(version.search)))
 

@@ -15,7 +15,7 @@ from tfrank.common.checks import InputError
 from tfrank.evaluation.nearest import faiss_index, searchers
 from tfrank.evaluation.nearest.exact_index import ExactIndex
 from tfrank.evaluation.nearest.exhaustive import recall_against_exact
-from tfrank.search import building, store
+from tfrank.search import building, index_folder
 
 
 def large_index(folder, monkeypatch, rows=400):
@@ -24,10 +24,10 @@ def large_index(folder, monkeypatch, rows=400):
     monkeypatch.setattr(searchers, "scann_problem", lambda: "ScaNN is not installed.")
     vectors = np.random.default_rng(0).normal(size=(rows, 8)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    index = store.Store(str(folder))
+    index = index_folder.IndexFolder(str(folder))
     os.makedirs(index.path("models"))
     ids = pa.array([f"i{row}" for row in range(rows)])
-    part = index.write_part(store.table_of({"id": ids, "path": ids, "label": ids}, vectors), "m")
+    part = index.write_part(index_folder.table_of({"id": ids, "path": ids, "label": ids}, vectors), "m")
     return index, vectors, building._publish(index, None, "m", 8, [part], "", rows, 0.99)
 
 

@@ -187,7 +187,7 @@ class FaissIndex:
 
     @classmethod
     def load(cls, folder: str, embeddings: np.ndarray, ids: np.ndarray) -> "FaissIndex":
-        """Makes the index of a folder again, with the rows of now.
+        """Makes the index of a folder again, with the present rows.
 
         Rows that were there when it was built are in the cells that the folder has for their ids. Others are
         put into the nearest cells.
