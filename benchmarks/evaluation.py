@@ -40,11 +40,11 @@ from benchmarks import evaluation_peers, memory
 from benchmarks.trained_embeddings import DIM, IMAGES_PER_CLASS, trained_embeddings
 from tfrank.evaluation import retrieval_metrics as metrics
 from tfrank.evaluation.leave_one_out import leave_one_out_ranks
+from tfrank.evaluation.nearest import exhaustive, neighbors
+from tfrank.evaluation.nearest.scann_index import ScannIndex
 from tfrank.evaluation.parallel import Gallery
 from tfrank.evaluation.relevance import relevance_by_label
 from tfrank.evaluation.retrieval_ranks import positive_ranks
-from tfrank.evaluation.search import exhaustive, neighbors
-from tfrank.evaluation.search.scann_index import ScannIndex
 
 _IMAGES = flags.DEFINE_integer("images", 60_502, "How many images.", lower_bound=1000)
 _ROUNDS = flags.DEFINE_integer("rounds", 3, "Timed rounds.", lower_bound=1)

@@ -32,7 +32,7 @@ from absl import app, flags
 
 from benchmarks import photos
 from tfrank import PNPLoss
-from tfrank.evaluation.search.exhaustive import exact
+from tfrank.evaluation.nearest.exhaustive import exact
 from tfrank.evaluation.thresholds import curve, threshold
 
 _SPLITS = flags.DEFINE_integer("splits", 20, "Number of random splits of the classes.", lower_bound=1)

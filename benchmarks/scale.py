@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from absl import app, flags
 
 from tfrank.evaluation import evaluate
-from tfrank.search.store import table_of
+from tfrank.search.index_folder import table_of
 
 _QUERIES = flags.DEFINE_integer("queries", 4096, "Number of queries.", lower_bound=1)
 _GALLERY = flags.DEFINE_integer("gallery", 200_000, "Number of gallery rows.", lower_bound=1)

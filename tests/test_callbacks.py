@@ -148,7 +148,7 @@ def test_ks_prefix_and_the_search_are_the_users():
     pytest.importorskip("scann")
     evaluations = [
         RetrievalEvaluation((IMAGES, LABELS), ks=[2, 5, 40], prefix="test/"),
-        RetrievalEvaluation((IMAGES, LABELS), ks=[2], prefix="scann_", neighbors="scann"),
+        RetrievalEvaluation((IMAGES, LABELS), ks=[2], prefix="scann_", search="scann"),
     ]
     exact, scann = (evaluate(scripted_model(), evaluation) for evaluation in evaluations)
     wanted = by_hand(IMAGES, ks=[2, 5])
@@ -349,7 +349,7 @@ def test_the_distance_is_the_users():
     assert found == {f"val_{name}": wanted[name] for name in ("recall_at_1", "recall_at_10", "map")}
     assert found["val_map"] != evaluate(model, RetrievalEvaluation((IMAGES, LABELS)))["val_map"]
     with pytest.raises(InputError, match="Euclidean distance needs"):
-        RetrievalEvaluation((IMAGES, LABELS), distance="euclidean", neighbors="scann")
+        RetrievalEvaluation((IMAGES, LABELS), distance="euclidean", search="scann")
 
 
 def test_images_of_the_label_to_ignore_are_left_out():
@@ -579,7 +579,7 @@ def test_arrays_without_two_images_of_a_class_are_refused_before_training():
         ("every", True),
         ("prefix", None),
         ("batch_size", 0),
-        ("neighbors", "exakt"),
+        ("search", "exakt"),
     ],
 )
 def test_bad_arguments_are_refused(name, value):

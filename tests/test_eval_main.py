@@ -90,7 +90,7 @@ def test_a_run_is_measured_by_its_own_config_and_as_training_measured_it(run, tr
 
 def test_a_saved_model_by_scann_compared_with_the_run(run, trained):
     pytest.importorskip("scann", reason="ScaNN is not there for this platform")
-    evaluate(f"--saved_model={run}/saved_model", "--neighbors=scann", f"--compare_with={trained}")
+    evaluate(f"--model={run}/saved_model", "--search=scann", f"--compare_with={trained}")
     folder = run / "saved_model_evaluation" / "test"
     found, expected = ranking(folder), ranking(trained)
     assert found.pop("scann_recall") > 0.999
@@ -189,7 +189,7 @@ print(json.dumps([one["embedding"].numpy()[0].tolist() for one in found]))
         np.testing.assert_allclose(embedding, expected[0], atol=1e-5)
     # Measured itself, as it is, it does as well.
     again = tmp_path / "again"
-    evaluate(f"--saved_model={tmp_path}/saved_model", f"--workdir={run}", full_size, f"--output_dir={again}")
+    evaluate(f"--model={tmp_path}/saved_model", f"--workdir={run}", full_size, f"--output_dir={again}")
     np.testing.assert_allclose(np.load(again / "embeddings" / "embeddings.npy"), expected, atol=1e-5)
     # They are rounded once more.
     assert ranking(again) == pytest.approx(ranking(tmp_path), abs=1e-4)
@@ -216,7 +216,7 @@ def test_what_cannot_be_compared_is_said_before_anything_is_embedded(run, evalua
             ["--embeddings=x.npz", "--config.evaluation.scales=1.0,0.5"],
             "come without a model. Give --workdir, or leave out scales",
         ),
-        (["--saved_model=RUN/saved_model", "--export"], "A SavedModel cannot be exported again"),
+        (["--model=RUN/saved_model", "--export"], "A SavedModel cannot be exported again"),
     ],
 )
 def test_what_cannot_be_done_is_said_before_anything_is_embedded(run, flags, message):
@@ -246,7 +246,7 @@ def test_two_devices_measure_what_one_does(run, tmp_path, scales):
     )
     np.testing.assert_allclose(one, two, atol=1e-5)
     assert ranking(tmp_path / "mirrored") == pytest.approx(ranking(tmp_path / "one_device"), abs=1e-4)
-    exported = f"--saved_model={tmp_path}/mirrored/saved_model", "--config.evaluation.scales=1.0"
+    exported = f"--model={tmp_path}/mirrored/saved_model", "--config.evaluation.scales=1.0"
     evaluate(f"--workdir={run}", *exported, f"--output_dir={tmp_path}/exported")
     rows = np.load(tmp_path / "exported" / "embeddings" / "embeddings.npy")
     np.testing.assert_allclose(rows, two, atol=1e-5)
@@ -258,7 +258,7 @@ def test_where_scann_cannot_be_loaded_all_metrics_are_exact_and_the_files_say_so
     rows, labels = (np.load(evaluated / "embeddings" / f"{name}.npy") for name in ("embeddings", "labels"))
     np.savez(tmp_path / "x.npz", embeddings=rows, labels=labels)
     program = f"import sys; sys.path.insert(0, {str(tmp_path)!r})"
-    output = evaluate(f"--embeddings={tmp_path}/x.npz", "--neighbors=scann", first=program)
+    output = evaluate(f"--embeddings={tmp_path}/x.npz", "--search=scann", first=program)
     assert output.count("ScaNN cannot be imported") == 1
     tree = load_metrics(tmp_path / "x_evaluation")
     assert "built for another TensorFlow" in tree["about"]["search"]

@@ -95,7 +95,7 @@ def test_eval_main_measures_roxford_by_graded_relevance_with_and_without_distrac
     folder = write_roxford(tmp_path / "roxford5k")
     records = prepared("roxford5k", folder, distractors=str(folder / "r1m"))
     command = ["eval_main.py", "--config=configs/landmarks.py"]
-    command += [f"--saved_model={save_model(tmp_path / 'model')}", f"--config.data.test_records={records}"]
+    command += [f"--model={save_model(tmp_path / 'model')}", f"--config.data.test_records={records}"]
     # A colour stays what it is at any scale.
     command += ["--config.evaluation.scales=0.5,1.0,2.0"]
     ended = run(*command)
@@ -244,7 +244,7 @@ def write_ijbc(folder):
 def test_eval_main_verifies_the_pairs_of_templates_of_ijb_c(tmp_path):
     records = prepared("ijb_c", write_ijbc(tmp_path / "IJBC"))
     command = ["eval_main.py", "--config=configs/vgg_face2.py"]
-    command += [f"--saved_model={save_model(tmp_path / 'model')}", f"--config.data.test_records={records}"]
+    command += [f"--model={save_model(tmp_path / 'model')}", f"--config.data.test_records={records}"]
 
     ended = run(*command)
     assert ended.status == 1 and "12 of 12 images to test on have no box" in ended.errors

@@ -15,11 +15,11 @@ ROOT = pathlib.Path(tfrank.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 FOLDERS = sorted(path.name for path in ROOT.iterdir() if (path / "__init__.py").exists())
 # These may import every folder. Of folders, only `scale` imports one of them: `search`.
-TOP = ("configs", "run", "search", "scale", "callbacks.py", "__init__.py")
+TOP = ("configs", "run", "search", "scale", "callbacks.py", "completion.py", "__init__.py")
 # What commands show: their own words, those of the data sets that they prepare, and progress.
 PRINTING = (
     *("run/", "search/", "scale/", "export/__main__.py", "data/prepare/", "data/sources/"),
-    *("__main__.py", "common/commands.py", "common/progress.py"),
+    *("__main__.py", "completion.py", "common/commands.py", "common/progress.py"),
 )
 # Some define flags of the same names, so that a process imports one of them.
 PROGRAMS = {

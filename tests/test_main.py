@@ -11,7 +11,11 @@ def test_the_verbs_are_listed_in_the_order_in_which_a_person_needs_them(words):
     status, printed, errors = run("-m", "tfrank", *words)
     assert (status, errors) == (0, "")
     listed = [line.split()[1] for line in printed.splitlines() if line.startswith("  tfrank ")]
-    assert listed == list(VERBS) == ["prepare", "train", "eval", "index", "serve", "export", "scale"]
+    assert (
+        listed
+        == list(VERBS)
+        == [*("prepare", "train", "eval", "index", "serve", "export", "scale", "completion")]
+    )
 
 
 def test_an_unknown_verb_is_one_line():

@@ -29,6 +29,7 @@ VERBS = {
     "serve": Verb("open a page that searches an index", "tfrank.search.server.command", "command", "serve"),
     "export": Verb("write TensorFlow Lite or ONNX, and a model card", "tfrank.export.__main__", "command"),
     "scale": Verb("do all that on many machines", "tfrank.scale.entry_points", "scale"),
+    "completion": Verb("complete verbs and flags by Tab in a shell", "tfrank.completion", "command"),
 }
 
 
@@ -36,7 +37,7 @@ def usage() -> str:
     """Returns what there is to do.
 
     >>> print(usage().splitlines()[3])
-      tfrank prepare  check photos and write records
+      tfrank prepare     check photos and write records
     """
     width = max(map(len, VERBS))
     lines = (f"  tfrank {name.ljust(width)}  {verb.does}" for name, verb in VERBS.items())

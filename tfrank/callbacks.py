@@ -13,8 +13,8 @@ from tfrank.common.checks import InputError
 from tfrank.common.normalize import side_by_side
 from tfrank.evaluation.embed import embed
 from tfrank.evaluation.evaluate_arrays import DISTANCES
+from tfrank.evaluation.nearest.searchers import SEARCHES
 from tfrank.evaluation.ranking_results import leave_one_out
-from tfrank.evaluation.search.by_name import SEARCHES
 
 EXPECTED = (
     "images [n, ...], or a dict or list of inputs, with integer labels [n] or [n, 1], as a tuple (inputs,"
@@ -62,7 +62,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         output: the output that is the embedding, for a model with several: the key of a dict, the name of an
             output of a functional model, or its number from 0 if outputs have no names. Given several names,
             these outputs are L2-normalised and concatenated in that order.
-        neighbors: "exact", or "scann" for large data: without `val_map`, and with `val_scann_recall`, the
+        search: "exact", or "scann" for large data: without `val_map`, and with `val_scann_recall`, the
             share of the exact neighbours that ScaNN found.
         distance: "cosine"; or "euclidean", between the embeddings as they are, for those of a loss that does
             not normalise them, such as `LiftedStructureLoss`. Only with exact search.
@@ -91,7 +91,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         prefix: str = "val_",
         batch_size: int = 256,
         output: str | int | Sequence[str | int] | None = None,
-        neighbors: str = "exact",
+        search: str = "exact",
         distance: str = "cosine",
         ignore_label: int | None = None,
     ):
@@ -103,10 +103,10 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         self._prefix = prefix
         self._batch_size = checks.integer("batch_size", batch_size, at_least=1)
         self._output = [output] if isinstance(output, str | int) else output
-        self._neighbors = checks.one_of("neighbors", neighbors, SEARCHES)
+        self._search = checks.one_of("search", search, SEARCHES)
         self._distance = checks.one_of("distance", distance, DISTANCES)
-        if distance != "cosine" and neighbors != "exact":
-            raise InputError('Euclidean distance needs `neighbors="exact"`.')
+        if distance != "cosine" and search != "exact":
+            raise InputError('Euclidean distance needs `search="exact"`.')
         self._ignore_label = ignore_labels.checked(ignore_label)
         self._data = _checked(data, self._ignore_label)
 
@@ -125,7 +125,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
             )
             kept = ignore_labels.kept(labels, self._ignore_label)
             embeddings, labels = embeddings[kept], labels[kept]
-            search = {"neighbors": self._neighbors, "distance": self._distance}
+            search = {"search": self._search, "distance": self._distance}
             metrics = leave_one_out(embeddings, labels, self._ks, **search)
             counts = ("queries", "queries_without_positive")
             self._values = {self._prefix + key: metrics[key] for key in metrics if key not in counts}

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tests.command_lines import ROOT
 from tfrank.common import files
 from tfrank.common.checks import InputError
-from tfrank.common.files import atomic_write, check_reachable, locked, write_json
+from tfrank.common.files import atomic_folder, atomic_write, check_reachable, locked, write_json
 
 
 def test_a_writing_that_fails_leaves_the_file_of_before_and_nothing_else(tmp_path):
@@ -58,6 +58,42 @@ def test_a_file_written_again_after_a_kill_leaves_nothing_else(tmp_path):
     with atomic_write(str(path), "w") as file:
         file.write("after")
     assert path.read_text() == "after" and os.listdir(tmp_path) == ["a"]
+
+
+def written(folder, text):
+    with atomic_folder(str(folder)) as temporary:
+        for name in "bc":
+            with open(os.path.join(temporary, name), "w") as file:
+                file.write(text)
+
+
+def test_a_folder_is_replaced_as_a_whole_or_not_at_all(tmp_path):
+    written(tmp_path / "a", "before")
+    with pytest.raises(ZeroDivisionError), atomic_folder(str(tmp_path / "a")) as temporary:
+        os.mkdir(os.path.join(temporary, "half"))
+        raise ZeroDivisionError
+    assert (tmp_path / "a" / "b").read_text() == "before" and os.listdir(tmp_path) == ["a"]
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    written(tmp_path / "link", "after")
+    assert (tmp_path / "a" / "b").read_text() == "before" and (tmp_path / "link" / "c").read_text() == "after"
+    assert not (tmp_path / "link").is_symlink()
+
+
+def test_several_who_write_one_folder_at_once_do_not_meet_nor_what_a_kill_left(tmp_path):
+    (tmp_path / "a.tmp" / "left").mkdir(parents=True)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda number: written(tmp_path / "a", str(number) * 1000), range(60)))
+    assert os.listdir(tmp_path) == ["a"] and sorted(os.listdir(tmp_path / "a")) == ["b", "c"]
+    texts = {(tmp_path / "a" / name).read_text() for name in "bc"}
+    assert len(texts) == 1 and len(set(texts.pop())) <= 2
+
+
+def test_a_link_in_the_place_of_the_temporary_folder_is_not_followed(tmp_path):
+    (tmp_path / "other" / "mine").mkdir(parents=True)
+    (tmp_path / "a.tmp").symlink_to(tmp_path / "other")
+    with pytest.raises(OSError, match=r"a\.tmp"):
+        written(tmp_path / "a", "mine")
+    assert os.listdir(tmp_path / "other") == ["mine"]
 
 
 def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from tests.command_lines import ROOT
 from tests.data import png
 from tests.training.runs import SMALL
-from tfrank.evaluation.search.scann_probe import scann_problem
+from tfrank.evaluation.nearest.scann_probe import scann_problem
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +44,7 @@ def test_scann_prints_nothing_of_its_own(tmp_path):
 
 def test_a_run_its_evaluation_and_a_preparation_leave_stderr_empty(tmp_path):
     assert errors_of(tmp_path, *TRAIN, *VALIDATED) == ""
-    assert errors_of(tmp_path, *EVALUATE, "--neighbors=scann", "--export") == ""
+    assert errors_of(tmp_path, *EVALUATE, "--search=scann", "--export") == ""
     for number in range(12):
         path = tmp_path / "photos" / f"class {number % 4}" / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tfrank.evaluation.search import by_name, exhaustive
+from tfrank.evaluation.nearest import exhaustive, searchers
 
 # Classes of 1, 1, 2, 7, 19 and 30 images, mixed.
 LABELS = np.random.default_rng(0).permutation(
@@ -28,7 +28,7 @@ _TIED = np.random.default_rng(2).choice([-0.25, 0.25], size=(60, 16)).astype(np.
 ROWS = {"distinct": _clustered(), "tied": _TIED, "repeated": np.tile(_TIED[:15], [4, 1])}
 
 every_rows = pytest.mark.parametrize("rows", ROWS.values(), ids=ROWS)
-every_search = pytest.mark.parametrize("search", by_name.SEARCHES)
+every_search = pytest.mark.parametrize("search", searchers.SEARCHES)
 in_any_blocks = pytest.mark.parametrize(
     "block_similarities", [exhaustive.BLOCK_SIMILARITIES, 7 * 60, 1], ids=["one block", "blocks of 7", "of 1"]
 )
@@ -38,3 +38,8 @@ def on_circle(*degrees):
     """Rows on the unit circle: the smaller the angle between two, the more similar they are."""
     angles = np.deg2rad(degrees)
     return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+
+def by(search):
+    """Takes the place of `searchers.find`: finds by a function that is called as `exact` is."""
+    return lambda name, *arguments, target_recall: search(*arguments)

@@ -13,9 +13,9 @@ from tfrank.evaluation import array_checks
 from tfrank.evaluation.array_checks import unit_rows
 from tfrank.evaluation.euclidean import euclidean_rows
 from tfrank.evaluation.evaluate_arrays import evaluate
+from tfrank.evaluation.nearest import searchers
+from tfrank.evaluation.nearest.exhaustive import exact
 from tfrank.evaluation.ranking_results import leave_one_out
-from tfrank.evaluation.search import by_name
-from tfrank.evaluation.search.exhaustive import exact
 
 # Not the function of that name, which the folder offers.
 module = sys.modules["tfrank.evaluation.evaluate_arrays"]
@@ -361,7 +361,7 @@ def test_scann_gives_the_hits_of_exact_search():
 
 
 def test_where_scann_cannot_run_all_is_found_exactly_and_a_note_says_so(monkeypatch, caplog):
-    monkeypatch.setattr(by_name, "scann_problem", lambda: "ScaNN is away.")
+    monkeypatch.setattr(searchers, "scann_problem", lambda: "ScaNN is away.")
     found, wanted = (evaluate(DISTINCT, LABELS, search=search) for search in ("scann", "exact"))
     assert found.metrics == wanted.metrics and "map" in found.metrics
     np.testing.assert_array_equal(found.per_query["ap"], wanted.per_query["ap"])

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from tests import reference
-from tests.evaluation import LABELS, ROWS, on_circle
+from tests.evaluation import LABELS, ROWS, by, on_circle
 from tests.reference import metrics as oracle
 from tfrank.common.checks import InputError
 from tfrank.evaluation import ranking_results as module
 from tfrank.evaluation import retrieval_metrics as metrics
 from tfrank.evaluation.class_means import class_means
+from tfrank.evaluation.nearest import exhaustive, neighbors, searchers
+from tfrank.evaluation.nearest.scann_index import ScannIndex
 from tfrank.evaluation.protocols import RetrievalTask, TestSet, tasks_of
 from tfrank.evaluation.ranking_results import evaluate_task, evaluate_tasks
 from tfrank.evaluation.relevance import relevance_by_label, relevance_by_list
-from tfrank.evaluation.search import by_name, exhaustive, neighbors
-from tfrank.evaluation.search.scann_index import ScannIndex
 
 KS = (1, 3)
 DISTINCT = ROWS["distinct"]
@@ -160,7 +160,7 @@ def test_scann_gives_the_hits_of_exact_search_at_every_k_where_many_are_tied(
 ):
     """Whichever K the lists end at; of queries and a gallery some queries are in it."""
     pytest.importorskip("scann")
-    monkeypatch.setitem(by_name.SEARCHES, "scann", search)
+    monkeypatch.setattr(searchers, "find", by(search))
     queries = np.arange(60) if leave_one_out else np.arange(30)
     gallery = np.arange(60) if leave_one_out else np.arange(20, 60)
     own = queries if leave_one_out else np.where(queries < 20, -1, queries - 20)
@@ -193,7 +193,7 @@ def test_only_queries_with_a_positive_in_a_tie_at_the_end_of_their_lists_are_ran
 
     similarity_blocks = module.similarity_blocks
     monkeypatch.setattr(module, "similarity_blocks", spy)
-    monkeypatch.setitem(by_name.SEARCHES, "scann", exhaustive.exact)
+    monkeypatch.setattr(searchers, "find", by(exhaustive.exact))
     rows = on_circle(1, 0, 180, 0, 10, -10, 180, 170, 190)
     labels = np.array([7, 7, 7]), np.array([8, 7, 8, 7, 8, 8])
     task = RetrievalTask(
@@ -211,7 +211,7 @@ def test_a_positive_that_rounding_puts_before_equal_negatives_is_after_them(monk
         index = np.arange(k)[None]
         return neighbors.Neighbors(index, np.float32(1 - 1.2e-7 * index))
 
-    monkeypatch.setitem(by_name.SEARCHES, "scann", scann)
+    monkeypatch.setattr(searchers, "find", by(scann))
     labels = np.array([7]), np.array([7, 8, 8, 8])
     task = RetrievalTask(
         np.array([0]), np.arange(1, 5), np.array([-1]), {"": relevance_by_label(*labels)}, labels
@@ -225,7 +225,7 @@ def test_queries_with_too_few_found_are_ranked_exactly(monkeypatch):
         gone = (np.arange(len(queries)) % 2 == 0)[:, None] & (np.arange(k) > 0)
         return neighbors.Neighbors(np.where(gone, -1, found.index), np.where(gone, -np.inf, found.similarity))
 
-    monkeypatch.setitem(by_name.SEARCHES, "scann", poor)
+    monkeypatch.setattr(searchers, "find", by(poor))
     task = task_of("leave_one_out")
     exact = evaluate_tasks(DISTINCT, [task], KS)["leave_one_out"]
     found = evaluate_tasks(DISTINCT, [task], KS, search="scann")["leave_one_out"]
@@ -243,7 +243,7 @@ def test_draws_of_an_approximate_search_are_averaged_with_its_own_recall(monkeyp
         found = exhaustive.exact(queries, gallery, k, self_index)
         return found._replace(index=np.where(np.arange(k) < len(calls), found.index, -1))
 
-    monkeypatch.setitem(by_name.SEARCHES, "scann", poor)
+    monkeypatch.setattr(searchers, "find", by(poor))
     task = task_of("query_gallery")
     found = evaluate_tasks(DISTINCT, [task] * 2, [2], search="scann")["query_gallery"]
     assert calls == [3, 3] and found.metrics["scann_recall"] == 0.75

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from tests import reference
-from tests.evaluation import LABELS, ROWS, every_rows, every_search, in_any_blocks
+from tests.evaluation import LABELS, ROWS, by, every_rows, every_search, in_any_blocks
 from tests.reference import metrics as oracle
 from tfrank.common.checks import InputError
 from tfrank.evaluation import retrieval_metrics as metrics
 from tfrank.evaluation import retrieval_ranks as ranks
 from tfrank.evaluation.metric_names import COUNTS, METRICS, definitions_of
+from tfrank.evaluation.nearest import exhaustive, searchers
 from tfrank.evaluation.parallel import similarities
 from tfrank.evaluation.ranking_results import leave_one_out
 from tfrank.evaluation.relevance import relevance_by_label
 from tfrank.evaluation.retrieval_ranks import Ranks
-from tfrank.evaluation.search import by_name, exhaustive
 
 KS = (1, 2, 5, 10, 59)
 DISTINCT = ROWS["distinct"]
@@ -265,7 +265,7 @@ def test_a_hit_that_may_be_tied_with_what_is_not_listed_is_none():
 @every_rows
 def test_scann_gives_the_recalls_of_exact_search_and_its_own(rows):
     exact = leave_one_out(rows, LABELS, KS)
-    approximate = leave_one_out(rows, LABELS, KS, neighbors="scann")
+    approximate = leave_one_out(rows, LABELS, KS, search="scann")
     assert approximate.pop("scann_recall") == 1
     exact.pop("map")
     assert approximate == pytest.approx(exact)
@@ -276,8 +276,8 @@ def test_own_recall_of_a_search_that_misses_is_reported(monkeypatch):
         found = exhaustive.exact(queries, gallery, k, self_index)
         return found._replace(index=np.where(np.arange(k) < k // 2, found.index, -1))
 
-    monkeypatch.setitem(by_name.SEARCHES, "scann", poor)
-    assert leave_one_out(DISTINCT, LABELS, [10], neighbors="scann")["scann_recall"] == 0.5
+    monkeypatch.setattr(searchers, "find", by(poor))
+    assert leave_one_out(DISTINCT, LABELS, [10], search="scann")["scann_recall"] == 0.5
 
 
 @every_search
@@ -287,4 +287,4 @@ def test_nothing_to_retrieve_is_said(search, images):
     with pytest.raises(
         InputError, match="No image has another of its class, so there is nothing to retrieve"
     ):
-        leave_one_out(rows, np.arange(images), [1], neighbors=search)
+        leave_one_out(rows, np.arange(images), [1], search=search)

@@ -108,7 +108,7 @@ def test_a_folder_of_any_other_name_is_not(tmp_path, name):
 
 def test_a_model_is_evaluated_by_any_config_of_the_same_model(tmp_path):
     config = digits.get_config()
-    with pytest.raises(InputError, match=r"There is no run in .* --saved_model or --embeddings"):
+    with pytest.raises(InputError, match=r"There is no run in .* --model or --embeddings"):
         check_model_of(str(tmp_path), config.model)
     check_config_of(str(tmp_path), config)
     config.train.learning_rate, config.data.test, config.loss.alpha = 9.0, (7,), 1.0

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tfrank.scale import pipelines
-from tfrank.search.store import table_of
+from tfrank.search.index_folder import table_of
 
 HERE = pipelines.beam_options([])
 TWO_PROCESSES = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]

@@ -16,7 +16,7 @@ from tfrank.scale import embed
 from tfrank.search import building
 from tfrank.search.embedder import Embedder
 from tfrank.search.images import listed_images
-from tfrank.search.store import Store, matrix
+from tfrank.search.index_folder import IndexFolder, matrix
 
 
 def test_rows_are_those_of_the_search_index(model, listed, tmp_path):
@@ -29,7 +29,7 @@ def test_rows_are_those_of_the_search_index(model, listed, tmp_path):
         "skipped.csv",
     ]
     building.update(str(tmp_path / "index"), Embedder(model), listed_images(listed), quiet=True)
-    index = Store(str(tmp_path / "index"))
+    index = IndexFolder(str(tmp_path / "index"))
     wanted = index.read_part(index.current().parts[0])
     assert found.column_names == wanted.column_names
     np.testing.assert_allclose(matrix(found), matrix(wanted), atol=1e-6)
@@ -45,7 +45,7 @@ def test_records_give_the_rows_of_the_search_index_too(model, photos, tmp_path):
     embed.embed(model, folder, str(tmp_path / "out"), HERE)
     found = read_all(tmp_path / "out", "embeddings-")
     building.update(str(tmp_path / "index"), Embedder(model), listed_images(folder), quiet=True)
-    index = Store(str(tmp_path / "index"))
+    index = IndexFolder(str(tmp_path / "index"))
     wanted = index.read_part(index.current().parts[0])
     assert found.drop_columns("embedding").equals(wanted.drop_columns("embedding"))
     np.testing.assert_allclose(matrix(found), matrix(wanted), atol=1e-6)

@@ -12,8 +12,8 @@ from tests.cases import slow
 from tests.scale import HERE, read_all, unit, write_embeddings
 from tfrank.common.checks import InputError
 from tfrank.evaluation import evaluate
+from tfrank.evaluation.nearest.exhaustive import exact
 from tfrank.evaluation.parallel import similarities
-from tfrank.evaluation.search.exhaustive import exact
 from tfrank.scale import evaluate as scale
 from tfrank.scale import ranking
 from tfrank.scale.parts import Rows

@@ -11,7 +11,7 @@ import pytest
 
 from tests.scale import HERE, unit, write_embeddings
 from tfrank.common.checks import InputError
-from tfrank.evaluation.search.exhaustive import exact
+from tfrank.evaluation.nearest.exhaustive import exact
 from tfrank.scale import exchange
 
 EMBEDDINGS = unit(np.random.default_rng(0).normal(size=(90, 12)))

@@ -11,10 +11,11 @@ import pytest
 
 from tests.scale import HERE, read_all, unit, write_embeddings
 from tfrank.common.checks import InputError
-from tfrank.evaluation.search.exhaustive import exact
+from tfrank.evaluation.nearest import searchers
+from tfrank.evaluation.nearest.exhaustive import exact
 from tfrank.scale import evaluate, sharded_index
 from tfrank.scale.sharded_index import ShardedIndex
-from tfrank.search.store import MODEL_KEY
+from tfrank.search.index_folder import MODEL_KEY
 
 EMBEDDINGS = unit(np.random.default_rng(0).normal(size=(300, 16)))
 IDS = np.array([f"image {number}" for number in range(300)])
@@ -45,6 +46,15 @@ def test_machines_that_open_some_shards_each_find_the_same_together(folders):
     parts = [one.search(EMBEDDINGS[:20], 7) for one in ones]
     merged = sharded_index.merge_neighbors(parts, [0, 0], 7)
     np.testing.assert_array_equal(merged.index, exact(EMBEDDINGS[:20], EMBEDDINGS, 7).index)
+
+
+def test_where_scann_cannot_run_large_shards_are_searched_exactly(folders, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(searchers, "TREE_FROM", 50)
+    monkeypatch.setattr(searchers, "scann_problem", lambda: "ScaNN is not here.")
+    (shard,) = sharded_index.build(folders[0], str(tmp_path / "index"), HERE, shards=1)
+    assert shard.recall == 1 and "Searched exactly, not by ScaNN. ScaNN is not here." in caplog.text
+    found = ShardedIndex(str(tmp_path / "index")).search(EMBEDDINGS[:20], 7)
+    np.testing.assert_array_equal(found.index, exact(EMBEDDINGS[:20], EMBEDDINGS, 7).index)
 
 
 def test_a_pipeline_finds_the_same(folders, tmp_path):

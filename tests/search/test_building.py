@@ -18,9 +18,12 @@ from tests.data.prepare import prepare_folder, write_images
 from tests.search import write_model, write_photo, write_photos
 from tfrank import search
 from tfrank.common.checks import InputError
-from tfrank.evaluation.search.scann_probe import scann_problem
-from tfrank.search import building, store, structure
-from tfrank.search.embedder import Embedder, saved_model_of
+from tfrank.evaluation.nearest import searchers
+from tfrank.evaluation.nearest.exact_index import ExactIndex
+from tfrank.evaluation.nearest.scann_probe import scann_problem
+from tfrank.export.saved_model import saved_model_of
+from tfrank.search import building, index_folder, structure
+from tfrank.search.embedder import Embedder
 from tfrank.search.images import listed_images
 from tfrank.search.index import SearchIndex
 
@@ -308,17 +311,17 @@ BY_SCANN = pytest.param("", marks=pytest.mark.skipif(bool(scann_problem()), reas
 
 @pytest.mark.parametrize("problem", [BY_SCANN, WITHOUT_SCANN], ids=["scann", "faiss"])
 def test_a_large_index_is_searched_by_scann_or_faiss_which_follow_changes(tmp_path, monkeypatch, problem):
-    monkeypatch.setattr(structure, "TREE_FROM", 300)
-    monkeypatch.setattr(structure, "scann_problem", lambda: problem)
+    monkeypatch.setattr(searchers, "TREE_FROM", 300)
+    monkeypatch.setattr(searchers, "scann_problem", lambda: problem)
     rows = np.random.default_rng(0).normal(size=(400, 8)).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    index = store.Store(str(tmp_path / "index"))
+    index = index_folder.IndexFolder(str(tmp_path / "index"))
     os.makedirs(index.path("models"))
 
     def published(places, old):
         ids = [f"i{place}" for place in places]
         columns = dict.fromkeys(("id", "path", "label"), pa.array(ids))
-        part = index.write_part(store.table_of(columns, rows[places]), "m")
+        part = index.write_part(index_folder.table_of(columns, rows[places]), "m")
         return building._publish(index, old, "m", 8, [part], "", 10, 0.99)
 
     first = published(np.arange(380), None)
@@ -336,26 +339,22 @@ def test_a_large_index_is_searched_by_scann_or_faiss_which_follow_changes(tmp_pa
     assert sorted(found.ids) == sorted(f"i{place}" for place in range(20, 390))
 
 
-def test_a_large_index_without_scann_and_faiss_is_searched_exactly_and_says_so(
-    tmp_path, monkeypatch, capsys, caplog
-):
+def test_a_large_index_without_scann_and_faiss_is_searched_exactly_and_says_so(tmp_path, monkeypatch, caplog):
     rows = np.eye(400, dtype=np.float32)
-    index = store.Store(str(tmp_path / "index"))
+    index = index_folder.IndexFolder(str(tmp_path / "index"))
     os.makedirs(index.path("models"))
-    part = index.write_part(store.table_of({"id": pa.array(map(str, range(400)))}, rows), "m")
-    monkeypatch.setattr(structure, "TREE_FROM", 300)
-    monkeypatch.setattr(structure, "scann_problem", lambda: WITHOUT_SCANN)
+    part = index.write_part(index_folder.table_of({"id": pa.array(map(str, range(400)))}, rows), "m")
+    monkeypatch.setattr(searchers, "TREE_FROM", 300)
+    monkeypatch.setattr(searchers, "scann_problem", lambda: WITHOUT_SCANN)
     made = building._publish(index, None, "m", 400, [part], "", 400, 0.99)
     assert made.search.startswith("search-1-")
     # Elsewhere there is no FAISS: no error, but a line.
-    monkeypatch.setattr(structure, "faiss_problem", lambda: "FAISS is not installed.")
+    monkeypatch.setattr(searchers, "faiss_problem", lambda: "FAISS is not installed.")
     opened = structure.opened(index, made, np.array([str(row) for row in range(400)]), rows)
-    assert isinstance(opened, structure.Exact)
-    assert "All 400 images are searched exactly. FAISS is not installed." in caplog.text
+    assert isinstance(opened, ExactIndex)
+    assert "Searched exactly, not by FAISS. FAISS is not installed." in caplog.text
     assert structure.added(index, dataclasses.replace(made, search=""), None, 400, 0.99).search == ""
-    assert "All 400 images are searched exactly. ScaNN is not installed. Or by FAISS: FAISS" in (
-        capsys.readouterr().out
-    )
+    assert "Searched exactly, not by ScaNN or FAISS. ScaNN is not installed. FAISS is not" in caplog.text
 
 
 @pytest.mark.slow

@@ -168,7 +168,7 @@ def test_another_model_embeds_uploads_again(tmp_path, embedder, photos, limit, m
     updated(tmp_path / "index", embedder, photos)
     data = write_photo(tmp_path / "sent.jpg", 99, (700, 600)).read_bytes()
     upload(tmp_path / "index", embedder, "sent", data)
-    kept = os.path.getsize(search.open(tmp_path / "index").store.original("sent"))
+    kept = os.path.getsize(search.open(tmp_path / "index").files.original("sent"))
     assert (kept == len(data)) == (limit > len(data))
     (photos / "class 0" / "0.jpg").unlink()
     other = Embedder(str(write_model(tmp_path / "other", seed=1, dim=6)))

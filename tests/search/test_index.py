@@ -11,9 +11,9 @@ import pytest
 
 from tfrank import search
 from tfrank.common.checks import InputError
+from tfrank.evaluation.nearest.exact_index import ExactIndex
 from tfrank.search import duplicates
 from tfrank.search.filters import rows_where
-from tfrank.search.structure import Exact
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +218,7 @@ def chain(angles):
 
 def test_duplicates_are_groups_that_similar_pairs_connect():
     rows = chain(np.concatenate([[1.0, 2.0], 0.1 * np.arange(9) - 2, [1.05]]))
-    groups = duplicates.groups(Exact(rows), rows, np.cos(0.11))
+    groups = duplicates.groups(ExactIndex(rows, np.arange(len(rows))), rows, np.cos(0.11))
     assert [sorted(group.tolist()) for group in groups] == [list(range(2, 11)), [0, 11]]
 
 

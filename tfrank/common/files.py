@@ -12,6 +12,7 @@ import shutil
 import stat
 import tempfile
 import threading
+import uuid
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -88,6 +89,50 @@ def atomic_write(path: str, mode: str = "wb") -> Iterator[IO]:
     except BaseException as error:
         _add_name(error, path)
         raise
+
+
+@contextlib.contextmanager
+def atomic_folder(path: str) -> Iterator[str]:
+    """Yields an empty temporary folder, which takes the place of `path` if the block ends without an error.
+
+    Several who write the same folder wait for one another. What a killed process left is written over. A link
+    is replaced, and its target stays.
+    """
+    path = path.rstrip("/")
+    # Another may write the next folder as soon as this one has its name, so what was there gets a unique one.
+    temporary, old = f"{path}.tmp", f"{path}.{uuid.uuid4().hex}.tmp"
+    handle = _open_empty(temporary)
+    try:
+        with naming(path):
+            yield temporary
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(path, old)
+            os.rename(temporary, path)
+            remove(old)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    finally:
+        os.close(handle)
+
+
+def _open_empty(path):
+    """Opens an empty folder under a lock, which lasts until it is closed; returns its descriptor."""
+    while True:
+        with contextlib.suppress(FileExistsError):
+            os.makedirs(path)
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        lock(handle, fcntl.LOCK_EX)
+        # Whoever had the lock before may have renamed or removed the folder.
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), os.stat(path)):
+                for name in os.listdir(path):
+                    remove(os.path.join(path, name))
+                return handle
+        os.close(handle)
 
 
 def _open_locked(path, flags):

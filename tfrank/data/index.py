@@ -4,16 +4,12 @@ A stored index is a folder: one .npy file for each column, and `index.json` with
 the shards and their sizes, and the CRC32C checksums of the columns' files.
 """
 
-import contextlib
 import dataclasses
-import errno
 import hashlib
 import io
 import json
 import os
-import shutil
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import google_crc32c
@@ -111,7 +107,7 @@ class RecordIndex:
         """Writes the index, a folder, whole or not at all. Paths of local shards are relative to that."""
         parent = os.path.dirname(os.path.abspath(path))
         shards = [s if files.is_remote(s) else os.path.relpath(s, parent) for s in self.shards]
-        with _atomic_folder(path) as folder:
+        with files.atomic_folder(path) as folder:
             checksums = {}
             for name, column in self.columns().items():
                 file = _column_path(folder, name)
@@ -295,34 +291,6 @@ def _join(path, shard):
     """The full path of a shard that the index at `path` names."""
     folder = os.path.dirname(path if files.is_remote(path) else os.path.abspath(path))
     return shard if files.is_remote(shard) else os.path.join(folder, shard)
-
-
-@contextlib.contextmanager
-def _atomic_folder(path: str) -> Iterator[str]:
-    """Yields a temporary folder; puts it in the place of `path` if the block ends without an error."""
-    # A unique name, since another process may be writing the same folder.
-    temporary = f"{path}.{uuid.uuid4().hex[:8]}.tmp"
-    try:
-        with files.naming(path):
-            os.mkdir(temporary)
-            yield temporary
-            while not _renamed(temporary, path):
-                with contextlib.suppress(FileNotFoundError):
-                    os.rename(path, f"{temporary}.old")
-                    files.remove(f"{temporary}.old")
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _renamed(folder, path):
-    """Renames a folder; returns False if there is a file or a folder with content at the new path."""
-    try:
-        os.rename(folder, path)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-            raise
-        return False
-    return True
 
 
 def select(index: RecordIndex, rows: np.ndarray) -> RecordIndex:

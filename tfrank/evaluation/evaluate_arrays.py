@@ -18,13 +18,13 @@ from tfrank.evaluation.array_checks import (
     zero_note,
 )
 from tfrank.evaluation.euclidean import euclidean_rows
+from tfrank.evaluation.nearest.searchers import SEARCHES, usable
 from tfrank.evaluation.protocols import RetrievalTask, text_of
 from tfrank.evaluation.ranking_results import answerable, evaluate_task
 from tfrank.evaluation.relevance import Relevance, relevance_by_label, relevance_of_categories
 from tfrank.evaluation.report import terminal
 from tfrank.evaluation.retrieval_metrics import usable_ks
 from tfrank.evaluation.retrieval_ranks import Ranks
-from tfrank.evaluation.search.by_name import SEARCHES, usable
 
 DISTANCES = ("cosine", "euclidean")
 BY_EUCLIDEAN_DISTANCE = "Ranked by the Euclidean distance of the embeddings, which are not normalised."

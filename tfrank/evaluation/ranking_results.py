@@ -13,12 +13,12 @@ from tfrank.evaluation.euclidean import euclidean_rows
 from tfrank.evaluation.graded_metrics import graded_metrics
 from tfrank.evaluation.leave_one_out import leave_one_out_ranks, small_classes
 from tfrank.evaluation.metric_names import COUNTS
+from tfrank.evaluation.nearest import exhaustive, searchers
 from tfrank.evaluation.postprocessing.steps import Options, ranking_steps
 from tfrank.evaluation.protocols import RetrievalTask
 from tfrank.evaluation.relevance import relevance_by_label
 from tfrank.evaluation.report.curves import precision_sums
 from tfrank.evaluation.retrieval_ranks import Ranks, joined, measured, similarity_blocks
-from tfrank.evaluation.search import by_name, exhaustive
 
 # The Ks of the revisited protocol (Radenovic et al., CVPR 2018).
 GRADED_KS = (1, 5, 10)
@@ -233,7 +233,7 @@ def leave_one_out(
     labels: np.ndarray,
     ks: Sequence[int],
     *,
-    neighbors: str = "exact",
+    search: str = "exact",
     distance: str = "cosine",
 ) -> dict[str, float]:
     """Leave-one-out Recall@K and mAP: each image is the query once, all others are the gallery.
@@ -242,7 +242,7 @@ def leave_one_out(
         embeddings: `[images, dim]` float32; of unit norm for the cosine.
         labels: `[images]` integers.
         ks: the Ks of Recall@K; those above the number of other images are left out.
-        neighbors: the `search` of `evaluate_tasks`.
+        search: see `evaluate_tasks`.
         distance: "cosine", or "euclidean" for exact search.
 
     Returns:
@@ -259,13 +259,13 @@ def leave_one_out(
         own, own, own, {"": relevance_by_label(labels, labels, own)}, (labels, labels), leave_one_out=same
     )
     queries, gallery = (embeddings, embeddings) if same else euclidean_rows(embeddings, embeddings)
-    found = evaluate_task(queries, gallery, task, ks, search=neighbors)[""].metrics
+    found = evaluate_task(queries, gallery, task, ks, search=search)[""].metrics
     kept = (
         *(f"recall_at_{k}" for k in ks),
         "map",
         "queries",
         "queries_without_positive",
-        f"{neighbors}_recall",
+        f"{search}_recall",
     )
     return {name: found[name] for name in found if name in kept}
 
@@ -274,8 +274,8 @@ def _evaluate_neighbors(queries, gallery, task, ks, search, target_recall, optio
     """The metrics of the nearest neighbours that an approximate search finds."""
     check_search(search, [task], options)
     # Search one more neighbour, to detect ties with the k-th.
-    find = by_name.search(search, target_recall=target_recall)
-    found = find(queries, gallery, min(max(ks) + 1, len(gallery)), task.self_index)
+    k, recall = min(max(ks) + 1, len(gallery)), {"target_recall": target_recall}
+    found = searchers.find(search, queries, gallery, k, task.self_index, **recall)
     per_query = metrics.per_query_of_neighbors(*found, *task.labels, task.self_index, ks)
     tied = np.flatnonzero(_depends_on_ties(found, *task.labels, ks))
     if len(tied):

@@ -9,7 +9,7 @@ from scipy import stats
 
 from tfrank.common import checks
 from tfrank.common.checks import InputError
-from tfrank.evaluation.search.exhaustive import ROUNDING, exact
+from tfrank.evaluation.nearest.exhaustive import ROUNDING, exact
 from tfrank.evaluation.verification import pair_similarities, pairs_by_class
 
 # Precision from which on a result is called a match, and from which on it may be one.

@@ -19,16 +19,13 @@ from absl import flags
 from tfrank.common import commands, files
 from tfrank.common.checks import InputError
 from tfrank.export import formats, joined, model_card
+from tfrank.export.saved_model import saved_model_of
 
 _MODEL = flags.DEFINE_string("model", None, "Folder of a run, or of a SavedModel.")
 _FORMATS = flags.DEFINE_list("formats", ["tflite"], f"Some of {', '.join(formats.FORMATS)}.")
 _IMAGES = flags.DEFINE_string("images", "", "Folder of image files to compare the models on.")
 _OUTPUT = flags.DEFINE_string("output_dir", "", "Where to. Default: beside the SavedModel.")
-_TRUST = flags.DEFINE_bool(
-    "trust_model",
-    False,
-    "Load the SavedModel even if it may read and write files or run Python.",
-)
+_TRUST = flags.DEFINE_bool("trust_model", False, "Use the model even if it may read and write files.")
 _AFTER = flags.DEFINE_string(
     "after", "", "SavedModel whose embeddings the model was trained on: writes both as `joined_model`."
 )
@@ -39,10 +36,8 @@ def main(_: Sequence[str]) -> None:
     """Writes the files and prints what they are."""
     if not _MODEL.value:
         raise InputError("Give the model: --model=FOLDER of a run or of a SavedModel")
-    run = _MODEL.value.rstrip("/")
-    saved_model = os.path.join(run, "saved_model")
-    if not os.path.exists(os.path.join(saved_model, "saved_model.pb")):
-        run, saved_model = os.path.dirname(run), run
+    saved_model = saved_model_of(_MODEL.value.rstrip("/"))
+    run = os.path.dirname(saved_model)
     folder = _OUTPUT.value or run
     trusted, images = _TRUST.value, None
     if _AFTER.value:

@@ -5,8 +5,9 @@ import os
 
 import tensorflow as tf
 
+from tfrank.common import files
 from tfrank.common.checks import InputError
-from tfrank.export.saved_model import CONTENTS, SIGNATURE, exported_contents, loading, replacing
+from tfrank.export.saved_model import CONTENTS, SIGNATURE, exported_contents, loading
 
 
 def join(network: str, head: str, folder: str, *, trusted: bool = False) -> str:
@@ -48,7 +49,7 @@ def join(network: str, head: str, folder: str, *, trusted: bool = False) -> str:
         )
     matches = exported_contents(head).get("matches")
     contents = exported_contents(network) | {"matches": matches}
-    with replacing(folder) as temporary:
+    with files.atomic_folder(folder) as temporary:
         tf.saved_model.save(
             joined,
             temporary,

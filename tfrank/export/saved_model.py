@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -49,6 +48,18 @@ def class_fingerprint(name: str) -> str:
     '287782ef42356ef3'
     """
     return hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:16]
+
+
+def saved_model_of(path: str) -> str:
+    """Returns the SavedModel that a path stands for: itself, or that of a run's folder.
+
+    Raises:
+        InputError: there is none.
+    """
+    for folder in (path, os.path.join(path, "saved_model")):
+        if os.path.isfile(os.path.join(folder, "saved_model.pb")):
+            return folder
+    raise InputError(f"--model has no SavedModel: {path}. Give the folder of a run, or a SavedModel.")
 
 
 @contextlib.contextmanager
@@ -132,27 +143,11 @@ def export_saved_model(
             lambda encoded: {"embedding": embed_encoded(encoded)},
             input_signature=[tf.TensorSpec([None], tf.string, name="bytes")],
         )
-    with replacing(folder) as temporary:
+    with files.atomic_folder(folder) as temporary:
         archive.write_out(temporary, verbose=False)
         for name, text in (texts or {}).items():
             with open(os.path.join(temporary, name), "w") as file:
                 file.write(text)
-
-
-@contextlib.contextmanager
-def replacing(folder: str) -> Iterator[str]:
-    """Yields a temporary folder's path; the folder replaces `folder` if the block ends without error."""
-    folder = folder.rstrip("/")
-    temporary = f"{folder}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        with files.naming(temporary):
-            yield temporary
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    files.remove(folder)
-    os.rename(temporary, folder)
 
 
 def _normalized(function, images):

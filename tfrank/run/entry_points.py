@@ -3,6 +3,7 @@
 from absl import flags
 
 from tfrank.configs import digits
+from tfrank.export.saved_model import saved_model_of
 from tfrank.run import config_flag, trained
 
 # A program is imported by its own command only: both define flags of the same names.
@@ -19,5 +20,8 @@ def evaluate() -> None:
     """Runs tfrank eval with the command line of this process."""
     from tfrank.run import evaluate as program
 
-    values = flags.FLAGS
-    config_flag.run(program.main, lambda: trained.config_of_run(values.workdir, values.saved_model))
+    def config():
+        saved_model = flags.FLAGS.model and saved_model_of(flags.FLAGS.model)
+        return trained.config_of_run(flags.FLAGS.workdir, saved_model)
+
+    config_flag.run(program.main, config)

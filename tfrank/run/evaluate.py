@@ -1,7 +1,7 @@
 """Measures a trained model, a SavedModel, or embeddings, and writes a report.
 
     python eval_main.py --workdir=runs/digits_pnp [--config.field=value ...]
-    python eval_main.py --saved_model=runs/digits_pnp/saved_model
+    python eval_main.py --model=runs/digits_pnp/saved_model
     python eval_main.py --embeddings=embeddings.npz
 
 An interrupted evaluation resumes. Without --config, the run's own config is used.
@@ -17,24 +17,26 @@ from tfrank.common.checks import InputError
 from tfrank.configs.default import Config
 from tfrank.configs.sections import Evaluation
 from tfrank.data.index import RecordIndex
+from tfrank.evaluation.nearest import searchers
 from tfrank.evaluation.postprocessing.steps import without_model_steps
 from tfrank.evaluation.postprocessing.whitening import save_whitening, whiten
 from tfrank.evaluation.protocols import TestSet
 from tfrank.evaluation.report import terminal
-from tfrank.evaluation.search import by_name
+from tfrank.export.saved_model import saved_model_of
 from tfrank.run import comparison, datasets, evaluation_results, experiment, report_writer, settings, trained
 from tfrank.run.workdir import default_workdir
 
 flags.DEFINE_string("config", None, "The config. Default: that of the run")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run. Default: runs/<config>_<data>_<loss>")
-_SAVED_MODEL = flags.DEFINE_string("saved_model", None, "A SavedModel to measure, not the run's checkpoint")
-_TRUST = flags.DEFINE_bool(
-    "trust_model", False, "Load the SavedModel even if it may read and write files or run Python"
-)
+_MODEL = flags.DEFINE_string("model", None, "Folder of a SavedModel, or of a run with one, to measure")
+_TRUST = flags.DEFINE_bool("trust_model", False, "Use the model even if it may read and write files")
 _EMBEDDINGS = flags.DEFINE_string("embeddings", None, "An .npz of embeddings and labels to measure")
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Where to. Default: evaluation/<test set> of the run")
-_NEIGHBORS = flags.DEFINE_enum("neighbors", "exact", ["exact", "scann"], "How neighbours are searched")
+_SEARCH = flags.DEFINE_enum("search", "exact", searchers.SEARCHES, "How neighbours are searched")
 _COMPARE_WITH = flags.DEFINE_string("compare_with", "", "The output folder of an evaluation to compare with")
+# Names that these flags had.
+flags.DEFINE_alias("saved_model", "model")
+flags.DEFINE_alias("neighbors", "search")
 _EXPORT = flags.DEFINE_bool(
     "export", False, "Also write the run's model, as it was measured, as a SavedModel"
 )
@@ -53,9 +55,10 @@ def main(config: Config) -> None:
         check(config.evaluation, test, output_dir)
         with files.locked(output_dir):
             return measure(config, embeddings, test, None, output_dir, _EMBEDDINGS.value, "")
-    workdir = _WORKDIR.value or trained.run_of(_SAVED_MODEL.value) or default_workdir(config)
+    saved_model = _MODEL.value and saved_model_of(_MODEL.value)
+    workdir = _WORKDIR.value or trained.run_of(saved_model) or default_workdir(config)
     config.data.dim = datasets.vector_dim(config.data, workdir)
-    model = trained.open_model(config, workdir, _SAVED_MODEL.value, trusted=_TRUST.value)
+    model = trained.open_model(config, workdir, saved_model, trusted=_TRUST.value)
     output_dir = _OUTPUT_DIR.value or os.path.join(model.evaluations, datasets.test_name(config.data))
     if _EXPORT.value:
         model.check_exportable(output_dir)
@@ -72,15 +75,15 @@ def main(config: Config) -> None:
         # Files of an earlier evaluation would not fit the new metrics.
         for name in ["saved_model"] if whitening else ["saved_model", "whitening", "whitening.npz"]:
             files.remove(os.path.join(output_dir, name))
-        run = trained.run_of(_SAVED_MODEL.value) or "" if _SAVED_MODEL.value else workdir
-        measure(config, embeddings, test, index, output_dir, _SAVED_MODEL.value or workdir, run)
+        run = trained.run_of(saved_model) or "" if saved_model else workdir
+        measure(config, embeddings, test, index, output_dir, saved_model or workdir, run)
         if _EXPORT.value:
             print(model.export(os.path.join(output_dir, "saved_model"), whitening))
 
 
 def check(evaluation: Evaluation, test: TestSet, output_dir: str) -> None:
     """Raises InputError, before anything is embedded, if something cannot be measured or compared."""
-    evaluation_results.check_evaluation(evaluation, test, search=by_name.usable(_NEIGHBORS.value)[0])
+    evaluation_results.check_evaluation(evaluation, test, search=searchers.usable(_SEARCH.value)[0])
     if _COMPARE_WITH.value:
         setups = evaluation_results.ranking_setups(evaluation, test)
         comparison.earlier_rankings(_COMPARE_WITH.value, output_dir, setups)
@@ -96,7 +99,7 @@ def measure(
     run: str,
 ) -> None:
     """Measures embeddings; prints the metrics and writes them with a report."""
-    search, why = by_name.usable(_NEIGHBORS.value)
+    search, why = searchers.usable(_SEARCH.value)
     results = evaluation_results.evaluate_embeddings(
         config.evaluation, embeddings, test, search=search, loss=config.loss
     )

@@ -145,7 +145,7 @@ def check_evaluation(evaluation: Evaluation, test: TestSet, *, search: str = "ex
     for field in ("cutoffs", "hierarchical"):
         if search != "exact" and options[field]:
             raise InputError(
-                f"config.evaluation.{field} needs exact search, not {search}. Leave out --neighbors, or set"
+                f"config.evaluation.{field} needs exact search, not {search}. Leave out --search, or set"
                 " the field to False."
             )
     verifies = _verifies_images(evaluation, test)

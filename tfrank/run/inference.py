@@ -19,10 +19,10 @@ from tfrank.data import pipeline, records
 from tfrank.data.images import ImageLoader
 from tfrank.data.index import RecordIndex, select
 from tfrank.evaluation.embed import embed
+from tfrank.evaluation.nearest import exhaustive
 from tfrank.evaluation.postprocessing.multi_scale import multi_scale
 from tfrank.evaluation.postprocessing.whitening import Whitening, whitening_layer
 from tfrank.evaluation.report.neighbor_grid import neighbor_grid
-from tfrank.evaluation.search import exhaustive
 from tfrank.evaluation.thresholds import (
     as_json,
     curve,

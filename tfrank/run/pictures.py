@@ -10,12 +10,12 @@ from tfrank.data import records
 from tfrank.data.images import ImageLoader
 from tfrank.data.index import RecordIndex
 from tfrank.evaluation.metric_names import metric_title
+from tfrank.evaluation.nearest.exhaustive import exact
 from tfrank.evaluation.protocols import text_of
 from tfrank.evaluation.ranking_results import rows_of
 from tfrank.evaluation.report import curves
 from tfrank.evaluation.report.html_page import Grid, GridRow, ShownImage, shown_image
 from tfrank.evaluation.retrieval_metrics import main_metric
-from tfrank.evaluation.search.exhaustive import exact
 from tfrank.run.datasets import build_loader
 from tfrank.run.evaluation_results import EvaluationResults
 

@@ -19,12 +19,12 @@ from tfrank.configs.fields import tree
 from tfrank.data.index import RecordIndex
 from tfrank.evaluation.class_means import dominant_classes
 from tfrank.evaluation.metric_names import BY_CLASS
+from tfrank.evaluation.nearest.exhaustive import exact
 from tfrank.evaluation.postprocessing.steps import ranking_steps
 from tfrank.evaluation.ranking_results import rows_of
 from tfrank.evaluation.report import charts, curves
 from tfrank.evaluation.report.html_page import Report, render
 from tfrank.evaluation.report.result_files import write_results
-from tfrank.evaluation.search.exhaustive import exact
 from tfrank.run.comparison import (
     compare_runs,
     earlier_rankings,

@@ -81,8 +81,7 @@ def check_model_of(workdir: str, model: Model) -> None:
     path = os.path.join(workdir, "config.json")
     if not os.path.exists(path):
         raise InputError(
-            f"There is no run in {workdir}. Train one first, or give --workdir, --saved_model or"
-            " --embeddings."
+            f"There is no run in {workdir}. Train one first, or give --workdir, --model or --embeddings."
         )
     saved = _load(path).get("model")
     if saved is None:

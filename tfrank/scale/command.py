@@ -21,8 +21,9 @@ from tfrank.common import checks, commands, files
 from tfrank.common.checks import InputError
 from tfrank.data.prepare.command_line import changes, parse_options, table
 from tfrank.evaluation.report import terminal
+from tfrank.export.saved_model import saved_model_of
 from tfrank.scale import embed, evaluate, exchange, pipelines, records, sharded_index, storage
-from tfrank.search.embedder import BATCH, saved_model_of
+from tfrank.search.embedder import BATCH
 
 _IMAGES = flags.DEFINE_string("images", "", "List of images, CSV or parquet; or folder of records.")
 _OUTPUT = flags.DEFINE_string("output_dir", "", "Folder of the result, local or remote.")

@@ -24,7 +24,7 @@ from tfrank.scale import image_lists, pipelines, storage
 from tfrank.scale.parts import AGAIN, PATTERN
 from tfrank.search.building import blocks
 from tfrank.search.embedder import BATCH, Embedder
-from tfrank.search.store import COLUMNS, MODEL_KEY, table_of
+from tfrank.search.index_folder import COLUMNS, MODEL_KEY, table_of
 
 ROWS = 10_000
 # Images that a worker reads ahead of the model.
@@ -66,7 +66,7 @@ class Good(NamedTuple):
 
     Attributes:
         row: its row in the list.
-        label, width, height, bytes, modified, file_sha256: see `search.store.COLUMNS`.
+        label, width, height, bytes, modified, file_sha256: see `search.index_folder.COLUMNS`.
         encoded: the file that the model gets.
     """
 

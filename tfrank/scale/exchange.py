@@ -26,7 +26,7 @@ from tfrank.common import checks, parquet_files
 from tfrank.evaluation.array_checks import unit_rows
 from tfrank.scale import pipelines, storage
 from tfrank.scale.parts import Part, parts_of, table_of
-from tfrank.search.store import matrix
+from tfrank.search.index_folder import matrix
 
 # Qdrant refuses requests above 32 MB by default. A number of float32 takes at most 18 bytes with its comma.
 REQUEST_BYTES, NUMBER_BYTES = 30_000_000, 18

@@ -13,7 +13,7 @@ from tfrank.common.checks import InputError
 from tfrank.common.ignore_labels import UNKNOWN
 from tfrank.evaluation.array_checks import unit_rows
 from tfrank.scale import storage
-from tfrank.search.store import MODEL_KEY, PARTS, matrix
+from tfrank.search.index_folder import MODEL_KEY, PARTS, matrix
 
 PATTERN = "embeddings-*.parquet"
 # Files whose number of rows is asked for at the same time.

@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from tfrank.common.ignore_labels import UNKNOWN
+from tfrank.evaluation.nearest import top_k
+from tfrank.evaluation.nearest.exhaustive import merge_neighbors
+from tfrank.evaluation.nearest.neighbors import Neighbors
 from tfrank.evaluation.parallel import even, in_parallel, similarities
 from tfrank.evaluation.retrieval_ranks import Ranks, counts_no_less, ranks_behind, ranks_of_queries
-from tfrank.evaluation.search import top_k
-from tfrank.evaluation.search.exhaustive import merge_neighbors
-from tfrank.evaluation.search.neighbors import Neighbors
 from tfrank.scale.parts import Rows
 
 # TensorFlow sums the products of up to so many dimensions in one order, whatever rows are multiplied beside.

@@ -1,4 +1,4 @@
-"""An index in shards: ScaNN indexes built on many machines, searched in parallel, and merged."""
+"""An index in shards, by ScaNN where it can run: built on many machines, searched in parallel, and merged."""
 
 import concurrent.futures
 import functools
@@ -15,9 +15,10 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from tfrank.common import checks, files, json_files, parquet_files
 from tfrank.common.checks import InputError
-from tfrank.evaluation.search.exhaustive import merge_neighbors
-from tfrank.evaluation.search.neighbors import Neighbors
-from tfrank.evaluation.search.scann_index import ScannIndex
+from tfrank.evaluation.nearest import searchers
+from tfrank.evaluation.nearest.exhaustive import merge_neighbors
+from tfrank.evaluation.nearest.neighbors import Neighbors
+from tfrank.evaluation.nearest.scann_index import ScannIndex
 from tfrank.scale import pipelines, storage
 from tfrank.scale.parts import Part, check_same_model, parts_of, rows_of, table_of
 
@@ -67,7 +68,7 @@ class ShardedIndex:
     Raises:
         InputError: the index is missing or damaged, or there is no shard of a number.
 
-    Search of the machines' shards is merged by `tfrank.evaluation.search.exhaustive.merge_neighbors`.
+    Search of the machines' shards is merged by `tfrank.evaluation.nearest.exhaustive.merge_neighbors`.
     """
 
     def __init__(self, folder: str, shards: Sequence[int] | None = None):
@@ -206,7 +207,8 @@ def _build(numbered: tuple[int, Sequence[Part]], output_dir: str, target_recall:
     ids = np.concatenate([np.array(table_of(part, ["id"])["id"].to_pylist()) for part in parts])
     with tempfile.TemporaryDirectory() as folder:
         local = os.path.join(folder, _name(number))
-        index = ScannIndex.build(rows, ids=ids, target_recall=target_recall)
+        kind = searchers.SEARCHERS[searchers.for_rows(len(rows), "scann")]
+        index = kind.build(rows, ids=ids, target_recall=target_recall)
         index.save(local)
         # What an interrupted run left.
         storage.remove(storage.join(output_dir, _name(number)))

@@ -20,7 +20,15 @@ from tfrank.data.prepare.image_files import SHORTER_SIDE, BadImage, checked_imag
 from tfrank.search import earlier, structure
 from tfrank.search.embedder import BATCH, Embedder, copy_model
 from tfrank.search.images import Listed
-from tfrank.search.store import COLUMNS, MOST_SMALL, PART_ROWS, SMALL_SHARE, Store, Version, table_of
+from tfrank.search.index_folder import (
+    COLUMNS,
+    MOST_SMALL,
+    PART_ROWS,
+    SMALL_SHARE,
+    IndexFolder,
+    Version,
+    table_of,
+)
 
 # Longer side in pixels of thumbnails.
 THUMBNAIL_SIDE = 256
@@ -108,7 +116,7 @@ def update(
         InputError: another process writes to the folder, or no image can be read.
     """
     with files.locked(folder):
-        index = Store(folder)
+        index = IndexFolder(folder)
         index.check_folders()
         old = index.current()
         same_model = old is not None and old.model == embedder.fingerprint
@@ -165,7 +173,7 @@ def remove(folder: str, ids: Iterable[str], *, target_recall: float = 0.99) -> V
         InputError: there is no index, or it does not have an id, or no image would be left.
     """
     with files.locked(folder):
-        index = Store(folder)
+        index = IndexFolder(folder)
         index.check_folders()
         old = index.current()
         if old is None:
@@ -183,7 +191,7 @@ def remove(folder: str, ids: Iterable[str], *, target_recall: float = 0.99) -> V
         return version
 
 
-def _rows_of(index: Store, parts: Iterable[str]) -> dict[str, _Row]:
+def _rows_of(index: IndexFolder, parts: Iterable[str]) -> dict[str, _Row]:
     """Returns the rows of files of embeddings, by id."""
     rows = {}
     for part in parts:
@@ -201,7 +209,7 @@ def _stays(row: _Row, image: Listed | None, remove_others: bool) -> bool:
 
 
 def _embedded(
-    index: Store,
+    index: IndexFolder,
     embedder: Embedder,
     images: Iterable[_Checked],
     count: int,
@@ -291,17 +299,8 @@ def blocks(values: Iterable[T], size: int) -> Iterator[list[T]]:
 def _columns(some: Sequence[_Checked]) -> dict[str, pa.Array]:
     """Returns the columns of images that were embedded."""
     fixed = [
-        (
-            one.image.id,
-            one.image.path,
-            one.image.label,
-            one.width,
-            one.height,
-            one.image.size,
-            one.image.modified,
-            one.digest,
-        )
-        for one in some
+        (image.id, image.path, image.label, one.width, one.height, image.size, image.modified, one.digest)
+        for image, one in zip((one.image for one in some), some)
     ]
     columns = {name: pa.array(values, kind) for (name, kind), values in zip(COLUMNS.items(), zip(*fixed))}
     return columns | _others([one.image for one in some])
@@ -314,11 +313,11 @@ def _others(images: Sequence[Listed]) -> dict[str, pa.Array]:
 
 
 def _rewritten(
-    index: Store, model: str, stays: Mapping[str, _Row], wanted: Mapping[str, Listed]
+    index: IndexFolder, model: str, stays: Mapping[str, _Row], wanted: Mapping[str, Listed]
 ) -> list[str]:
-    """Returns files that hold just the rows that stay, with the labels and columns of now.
+    """Returns files that hold just the rows that stay, with their present labels and columns.
 
-    Files that need no change are named as they are. Many small files are joined.
+    Files that need no change keep their names. Many small files are joined.
     """
     numbers: dict[str, list[int]] = {}
     listed = {stays[key].part for key in wanted.keys() & stays.keys()}
@@ -364,7 +363,7 @@ def _relisted(row: dict[str, Any], image: Listed) -> dict[str, Any]:
 
 
 def _publish(
-    index: Store,
+    index: IndexFolder,
     old: Version | None,
     model: str,
     dim: int,

@@ -24,12 +24,13 @@ from absl import flags
 
 from tfrank.common import commands, files
 from tfrank.common.checks import InputError
+from tfrank.export.saved_model import saved_model_of
 from tfrank.search import building, projector
-from tfrank.search.embedder import Embedder, saved_model_of
+from tfrank.search.embedder import Embedder
 from tfrank.search.images import listed_images
 from tfrank.search.index import DUPLICATE, open_index
+from tfrank.search.index_folder import IndexFolder
 from tfrank.search.start import export_start
-from tfrank.search.store import Store
 
 _INDEX = flags.DEFINE_string("index_dir", None, "Folder of the index.")
 _MODEL = flags.DEFINE_string(
@@ -76,7 +77,7 @@ _TAKEN = {
 def _update():
     if not _IMAGES.value:
         raise InputError("Give the images: --images=FOLDER or --images=FILE.csv")
-    index, images = Store(_INDEX.value), listed_images(_IMAGES.value)
+    index, images = IndexFolder(_INDEX.value), listed_images(_IMAGES.value)
     found = sum(not image.is_folder for image in images)
     print(f"{found:,} images in {_IMAGES.value}", flush=True)
     # A reader may be in another folder.
@@ -118,7 +119,7 @@ def _model(index, start):
 def _duplicates():
     index = open_index(_INDEX.value, trusted=_TRUST.value)
     groups = index.duplicates(_SIMILARITY.value)
-    path = index.store.path("duplicates.csv")
+    path = index.files.path("duplicates.csv")
     with files.atomic_write(path, "w") as file:
         rows = [(number, image) for number, group in enumerate(groups, 1) for image in group]
         csv.writer(file).writerows([("group", "id"), *rows])
@@ -134,7 +135,7 @@ def _remove():
 
 def _projector():
     index = open_index(_INDEX.value, trusted=_TRUST.value)
-    folder = _OUTPUT.value or index.store.path("projector")
+    folder = _OUTPUT.value or index.files.path("projector")
     count = projector.write(index, folder)
     print(f"{count:,} of {len(index):,} images. Look at them: tensorboard --logdir={shlex.quote(folder)}")
 

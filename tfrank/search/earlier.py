@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from tfrank.common import files
 from tfrank.search.images import Listed
-from tfrank.search.store import COLUMNS, Store, Version
+from tfrank.search.index_folder import COLUMNS, IndexFolder, Version
 
 
 class Thumbnail(NamedTuple):
@@ -19,7 +19,7 @@ class Thumbnail(NamedTuple):
     height: int
 
 
-def uploads(index: Store, version: Version | None, ids: Collection[str]) -> Iterator[Listed]:
+def uploads(index: IndexFolder, version: Version | None, ids: Collection[str]) -> Iterator[Listed]:
     """Yields images that were sent to a server, as they were: they are read from their originals.
 
     Where an index of an earlier release has no original, the thumbnail is read.
@@ -43,7 +43,7 @@ def unread(before: Collection[str], wanted: Mapping[str, Listed], bad: Collectio
 
 
 def thumbnails(
-    index: Store, version: Version, ids: Collection[str], wanted: Mapping[str, Listed]
+    index: IndexFolder, version: Version, ids: Collection[str], wanted: Mapping[str, Listed]
 ) -> Iterator[Thumbnail]:
     """Yields images that cannot be read, with what is known of them now or was known before.
 
@@ -57,7 +57,7 @@ def thumbnails(
         yield Thumbnail(image._replace(size=-1, modified=0), row["width"], row["height"])
 
 
-def _rows(index: Store, version: Version | None, ids: Collection[str]) -> Iterator[dict[str, Any]]:
+def _rows(index: IndexFolder, version: Version | None, ids: Collection[str]) -> Iterator[dict[str, Any]]:
     """Yields the columns of images of a version."""
     for part in version.parts if version and ids else ():
         yield from (
@@ -70,20 +70,20 @@ def _listed(row: Mapping[str, Any], read: Callable[[], bytes]) -> Listed:
     return Listed(row["id"], row["path"], row["label"], others, read, row["bytes"], row["modified"])
 
 
-def _read_upload(index: Store, image_id: str) -> bytes:
+def _read_upload(index: IndexFolder, image_id: str) -> bytes:
     with contextlib.suppress(FileNotFoundError):
         return index.read_original(image_id)
     return index.read_thumbnail(image_id)
 
 
-def remove_pictures(index: Store, ids: Iterable[str]) -> None:
+def remove_pictures(index: IndexFolder, ids: Iterable[str]) -> None:
     """Removes the thumbnails and originals of images."""
     for image_id in ids:
         files.remove(index.thumbnail(image_id))
         files.remove(index.original(image_id))
 
 
-def remove_other_pictures(index: Store, paths: Mapping[str, str]) -> None:
+def remove_other_pictures(index: IndexFolder, paths: Mapping[str, str]) -> None:
     """Removes all thumbnails and originals but those of these images; also what a killed run left.
 
     Args:

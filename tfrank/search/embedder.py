@@ -54,18 +54,6 @@ class Embedder:
         return np.concatenate(parts) if parts else np.zeros([0, self.dim], np.float32)
 
 
-def saved_model_of(path: str) -> str:
-    """Returns the SavedModel that a path stands for: itself, or that of a run's folder.
-
-    Raises:
-        InputError: there is none.
-    """
-    for folder in (path, os.path.join(path, "saved_model")):
-        if os.path.isfile(os.path.join(folder, "saved_model.pb")):
-            return folder
-    raise InputError(f"--model has no SavedModel: {path}. Give the folder of a run, or a SavedModel.")
-
-
 def check_model(folder: str, expected: str) -> None:
     """Raises InputError if there is a folder, and it has no SavedModel of that fingerprint."""
     if not os.path.isdir(folder):
@@ -84,7 +72,5 @@ def check_model(folder: str, expected: str) -> None:
 def copy_model(source: str, target: str) -> None:
     """Copies a SavedModel into a new folder, which appears when it is complete."""
     if not os.path.exists(target):
-        temporary = f"{target}.tmp"
-        files.remove(temporary)
-        shutil.copytree(source, temporary)
-        os.rename(temporary, target)
+        with files.atomic_folder(target) as temporary:
+            shutil.copytree(source, temporary, dirs_exist_ok=True)

@@ -15,7 +15,7 @@ from tfrank.data.record_folder import load_summary, open_split
 from tfrank.data.records import RecordReader, class_text, encoded_image
 from tfrank.data.sources.tables import TEXTS, read_images
 from tfrank.data.sources.walk import SUFFIXES, Walk, is_ours
-from tfrank.search.store import COLUMNS
+from tfrank.search.index_folder import COLUMNS
 
 # Columns of a table that the index fills in itself.
 OWN = {*COLUMNS, "embedding"} - set(TEXTS)

@@ -11,13 +11,13 @@ from tfrank.common import checks, files
 from tfrank.common.checks import InputError
 from tfrank.data.prepare.image_files import SHORTER_SIDE, BadImage, checked_image
 from tfrank.evaluation.array_checks import unit_rows
-from tfrank.evaluation.search.exhaustive import exact
-from tfrank.evaluation.search.neighbors import Neighbors
+from tfrank.evaluation.nearest.exhaustive import exact
+from tfrank.evaluation.nearest.neighbors import Neighbors
 from tfrank.search import duplicates, structure
 from tfrank.search.embedder import Embedder, check_model
 from tfrank.search.filters import rows_where
+from tfrank.search.index_folder import Contents, IndexFolder, Version
 from tfrank.search.matches import matches_of, stated_by
-from tfrank.search.store import Contents, Store, Version
 
 # Images at least as similar as this are taken for duplicates: copies in another size or compression.
 DUPLICATE = 0.97
@@ -67,14 +67,14 @@ class SearchIndex:
     """
 
     def __init__(self, folder: str, *, trusted: bool = False, before: "SearchIndex | None" = None):
-        self.store = Store(folder)
-        self.version, self._contents = _read(self.store, before and before._contents)
-        self.store.check_regular("models", self.version.model)
+        self.files = IndexFolder(folder)
+        self.version, self._contents = _read(self.files, before and before._contents)
+        self.files.check_regular("models", self.version.model)
         self.table, self.embeddings = self._contents.table, self._contents.rows
         self.ids = np.array(self.table.column("id").to_pylist())
         self._row_of = {key: row for row, key in enumerate(self.ids.tolist())}
         self._structure = structure.opened(
-            self.store, self.version, self.ids, self.embeddings, before and before._structure
+            self.files, self.version, self.ids, self.embeddings, before and before._structure
         )
         same = before if before is not None and before.version.model == self.version.model else None
         if same is None:
@@ -98,7 +98,7 @@ class SearchIndex:
         return self._embedder
 
     def _model_folder(self):
-        return self.store.path("models", self.version.model)
+        return self.files.path("models", self.version.model)
 
     def metadata(self, image_id: str) -> dict[str, Any]:
         """Returns the columns of an image. Raises InputError if there is no such image."""
@@ -107,7 +107,7 @@ class SearchIndex:
     def thumbnail(self, image_id: str) -> str:
         """Returns the path of an image's thumbnail. Raises InputError if there is no such image."""
         self._row(image_id)
-        return self.store.thumbnail(image_id)
+        return self.files.thumbnail(image_id)
 
     def search(
         self,
@@ -247,15 +247,15 @@ def open_index(folder: str | os.PathLike, *, trusted: bool = False) -> SearchInd
     return SearchIndex(os.fspath(folder), trusted=trusted)
 
 
-def _read(store: Store, before: Contents | None) -> tuple[Version, Contents]:
+def _read(folder: IndexFolder, before: Contents | None) -> tuple[Version, Contents]:
     """Reads the current version and what it holds."""
     while True:
-        version = store.current()
+        version = folder.current()
         if version is None:
-            raise InputError(f"{store.folder} is not an index folder. Make one with tfrank index.")
+            raise InputError(f"{folder.folder} is not an index folder. Make one with tfrank index.")
         try:
-            return version, store.read(version, before=before)
+            return version, folder.read(version, before=before)
         except InputError:
             # Two newer versions may have removed a file meanwhile.
-            if store.current() == version:
+            if folder.current() == version:
                 raise

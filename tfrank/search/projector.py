@@ -59,7 +59,7 @@ def _cell(value: object) -> str:
 def _small(index: SearchIndex, image_id: str) -> Image.Image:
     """Returns a thumbnail on a white square; the square alone if there is no thumbnail."""
     try:
-        data = index.store.read_thumbnail(image_id)
+        data = index.files.read_thumbnail(image_id)
     except OSError:
         return Image.new("RGB", (SIDE, SIDE), "white")
     with Image.open(io.BytesIO(data)) as image:

@@ -6,10 +6,10 @@ import pytest
 from tests import reference
 from tests.evaluation import LABELS, ROWS, every_rows, every_search
 from tfrank.common.checks import InputError
+from tfrank.evaluation.nearest import exhaustive, searchers
 from tfrank.evaluation.postprocessing import query_expansion as expansion
 from tfrank.evaluation.postprocessing.query_expansion import augment_database, expand_queries
 from tfrank.evaluation.ranking_results import leave_one_out
-from tfrank.evaluation.search import by_name, exhaustive
 
 DISTINCT = ROWS["distinct"]
 OWN = np.arange(60)
@@ -62,7 +62,7 @@ def test_any_search_will_do_and_is_asked_for_k(search):
 
     def counting(queries, gallery, k, self_index):
         asked.append(k)
-        return by_name.search(search)(queries, gallery, k, self_index)
+        return searchers.find(search, queries, gallery, k, self_index)
 
     got = expand_queries(DISTINCT, DISTINCT, k=4, self_index=OWN, search=counting)
     np.testing.assert_allclose(got, reference.expanded(DISTINCT, DISTINCT, 4, 2, OWN), atol=1e-6)

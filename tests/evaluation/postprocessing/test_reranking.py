@@ -11,10 +11,10 @@ from tests.evaluation import LABELS, ROWS, every_rows
 from tfrank.common.checks import InputError
 from tfrank.evaluation import retrieval_metrics as metrics
 from tfrank.evaluation import retrieval_ranks as ranks
+from tfrank.evaluation.nearest import exhaustive
 from tfrank.evaluation.postprocessing import reranking
 from tfrank.evaluation.postprocessing.reranking import k_reciprocal_blocks
 from tfrank.evaluation.relevance import relevance_by_label
-from tfrank.evaluation.search import exhaustive
 
 DISTINCT = ROWS["distinct"]
 OWN = np.arange(60)

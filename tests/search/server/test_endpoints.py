@@ -9,7 +9,7 @@ from PIL import Image
 from tests.search.server import servers
 from tests.search.server.servers import COLORS, EACH, drawn, encoded
 from tfrank import search
-from tfrank.search.server.models import as_text
+from tfrank.search.server.schemas import as_text
 
 IMAGES = len(COLORS) * EACH
 

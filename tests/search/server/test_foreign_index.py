@@ -13,7 +13,7 @@ from tests.search.server import servers
 from tests.search.server.servers import drawn
 from tfrank import search
 from tfrank.common.checks import InputError
-from tfrank.search import building, projector, store
+from tfrank.search import building, index_folder, projector
 from tfrank.search.embedder import Embedder
 from tfrank.search.images import Listed
 from tfrank.search.server.settings import Settings
@@ -90,7 +90,7 @@ def test_an_original_is_sent_if_it_is_what_was_indexed(folder, secret, images, t
         answer = here.client.get(address)
         assert answer.status_code == 404 and "as it was indexed" in answer.json()["error"]
         thumbnail = here.client.get(address.replace("/image", "/thumbnail")).content
-        assert search.open(folder).store.read_thumbnail(image_id) == thumbnail
+        assert search.open(folder).files.read_thumbnail(image_id) == thumbnail
         # A part is searched by what was indexed, the thumbnail.
         body = {"id": image_id, "box": [0, 0, 1, 1], "k": 1}
         (found,) = here.client.post("/v1/search", json=body).json()["results"]
@@ -112,7 +112,7 @@ def test_an_index_with_links_or_pipes_is_named_and_not_waited_for(folder, tmp_pa
         search.open(folder).embedder.embed([SECRET])
 
 
-@pytest.mark.parametrize("name", store.FOLDERS)
+@pytest.mark.parametrize("name", index_folder.FOLDERS)
 def test_a_linked_folder_of_an_index_is_neither_changed_nor_emptied(folder, tmp_path, name):
     target = tmp_path / "target"
     (folder / name).mkdir(exist_ok=True)
@@ -136,10 +136,10 @@ def test_what_a_change_writes_over_is_no_link_and_no_pipe(folder, secret, kind, 
 
 def test_a_linked_thumbnail_is_replaced_and_its_target_stays(folder, secret, model):
     index = search.open(folder)
-    put(pathlib.Path(index.store.thumbnail("new")), "link", secret)
+    put(pathlib.Path(index.files.thumbnail("new")), "link", secret)
     listed = Listed("new", "", "", {}, lambda: SECRET, len(SECRET), 1)
     building.update(str(folder), Embedder(str(model)), [listed], remove_others=False, quiet=True)
-    assert secret.read_bytes() == SECRET and not os.path.islink(index.store.thumbnail("new"))
+    assert secret.read_bytes() == SECRET and not os.path.islink(index.files.thumbnail("new"))
 
 
 def test_the_digest_of_a_file_is_its_sha256(folder, images):

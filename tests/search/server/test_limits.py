@@ -17,7 +17,7 @@ import pytest
 
 from tests.search.server import servers
 from tests.search.server.servers import drawn
-from tfrank.search import store
+from tfrank.search import index_folder
 from tfrank.search.embedder import Embedder
 from tfrank.search.images import listed_images
 from tfrank.search.server import app, protocol
@@ -204,7 +204,7 @@ def test_a_disk_that_is_full_is_said(tmp_path, model, images, monkeypatch, caplo
 
     with servers.serving_here(folder, dataclasses.replace(SETTINGS, token="t")) as here:
         with monkeypatch.context() as full:
-            full.setattr(store.Store, "write_part", fail)
+            full.setattr(index_folder.IndexFolder, "write_part", fail)
             answer = here.client.post(
                 "/v1/items", files={"file": drawn((1, 2, 3), 2)}, headers={"Authorization": "Bearer t"}
             )

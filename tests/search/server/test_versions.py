@@ -46,7 +46,7 @@ def test_a_reader_that_misses_versions_sees_what_one_who_opens_the_index_sees(fo
             version = add(folder, embedder, added[-1], step)
         fresh = search.open(folder)
         for part in version.parts:
-            rows = fresh.store.read_part(part)
+            rows = fresh.files.read_part(part)
             assert names.setdefault(part, rows).equals(rows)
         # One looks now and then, the other almost never.
         for reader, share in zip(readers, (0.5, 0.15)):

@@ -9,8 +9,8 @@ from scipy import sparse
 from tfrank.common import checks
 from tfrank.common.normalize import l2_normalize
 from tfrank.evaluation.array_checks import checked_embeddings, checked_self_index
-from tfrank.evaluation.search.exhaustive import exact
-from tfrank.evaluation.search.neighbors import Neighbors
+from tfrank.evaluation.nearest.exhaustive import exact
+from tfrank.evaluation.nearest.neighbors import Neighbors
 
 # Rows expanded at a time.
 BLOCK_ROWS = 2**14
@@ -37,7 +37,7 @@ def expand_queries(
         k: number of neighbours, at least 1. In a smaller gallery, all rows are neighbours.
         alpha: at least 0.
         self_index: `[queries]` the query's own gallery row, which is left out, or -1. None: all -1.
-        search: a search such as `exact`, see `search.by_name.SEARCHES`.
+        search: a search such as `exact`, or `find` of `nearest.searchers` by a name.
 
     Returns:
         `[queries, dim]` float32, unit norm.

@@ -16,8 +16,8 @@ from scipy import sparse
 
 from tfrank.common import checks
 from tfrank.evaluation.array_checks import checked_embeddings, checked_self_index
+from tfrank.evaluation.nearest.exhaustive import exact
 from tfrank.evaluation.parallel import Gallery, in_parallel
-from tfrank.evaluation.search.exhaustive import exact
 
 # Similarities that a thread holds at a time: 16 MiB in float32.
 BLOCK_SIMILARITIES = 2**22

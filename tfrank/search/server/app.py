@@ -14,10 +14,10 @@ from pydantic import AfterValidator, BaseModel, ValidationError
 from starlette.datastructures import UploadFile as Uploaded
 
 import tfrank
-from tfrank.search.server import models, pages, service
+from tfrank.search.server import pages, schemas, service
 from tfrank.search.server.errors import RequestError, add_handlers, first_of
 from tfrank.search.server.guard import VERSION, Guard
-from tfrank.search.server.models import AddRequest, SearchRequest, WithBox
+from tfrank.search.server.schemas import AddRequest, SearchRequest, WithBox
 from tfrank.search.server.service import Service
 from tfrank.search.server.settings import Settings
 from tfrank.search.server.versions import Opened
@@ -30,9 +30,9 @@ LATE_SECONDS = 30
 MOST_FIELD_BYTES, MOST_JSON_BYTES = 2**20, 2**21
 # The path comes as it was sent.
 ImageId = Annotated[str, AfterValidator(urllib.parse.unquote)]
-_REFUSED = {code: {"model": models.Error} for code in (400, 403, 408, 413, 415, 421, 422, 500, 503)}
-_UNKNOWN = {**_REFUSED, 404: {"model": models.Error}}
-_CHANGES = {**_UNKNOWN, 401: {"model": models.Error}, 409: {"model": models.Error}}
+_REFUSED = {code: {"model": schemas.Error} for code in (400, 403, 408, 413, 415, 421, 422, 500, 503)}
+_UNKNOWN = {**_REFUSED, 404: {"model": schemas.Error}}
+_CHANGES = {**_UNKNOWN, 401: {"model": schemas.Error}, 409: {"model": schemas.Error}}
 _JPEG = {200: {"content": {"image/jpeg": {}}}, 304: {"description": "Unchanged."}}
 
 
@@ -115,7 +115,7 @@ async def _read(request: Request, model: type[BaseModel]) -> tuple[Any, bytes | 
         fields = _parsed(await request.body())
     elif kind in ("multipart/form-data", "application/x-www-form-urlencoded"):
         async with request.form(max_files=1, max_fields=20, max_part_size=MOST_FIELD_BYTES) as form:
-            fields = models.once(form.multi_items())
+            fields = schemas.once(form.multi_items())
             file = fields.pop("file", None)
             if isinstance(file, Uploaded):
                 data = await file.read() if file.filename or file.size else None
@@ -134,7 +134,7 @@ def _parsed(body: bytes) -> dict[str, Any]:
     if len(body) > MOST_JSON_BYTES:
         raise RequestError(413, f"JSON may have at most {MOST_JSON_BYTES:,} bytes.")
     try:
-        fields = json.loads(body, object_pairs_hook=models.once)
+        fields = json.loads(body, object_pairs_hook=schemas.once)
     except (ValueError, RecursionError):
         raise RequestError(400, "The body is not JSON.") from None
     if not isinstance(fields, dict):
@@ -149,7 +149,7 @@ def _add_searches(app: FastAPI, running: Service) -> None:
     @app.post(
         "/v1/search",
         openapi_extra=_body(SearchRequest, json_too=True),
-        responses={200: {"model": models.SearchAnswer}, **_UNKNOWN},
+        responses={200: {"model": schemas.SearchAnswer}, **_UNKNOWN},
         tags=["search"],
     )
     async def search(request: Request) -> Response:
@@ -164,7 +164,7 @@ def _add_searches(app: FastAPI, running: Service) -> None:
                 {"id": key, "similarity": similarity, "match": match, "metadata": opened.metadata(row)}
                 for key, similarity, match, row in rows
             ]
-            text = None if vector is None else models.as_text(vector)
+            text = None if vector is None else schemas.as_text(vector)
             return _answer(opened, {"results": results, "promise": found.promise, "vector": text})
 
         return await threads.run(threads.answers, answer)
@@ -172,7 +172,7 @@ def _add_searches(app: FastAPI, running: Service) -> None:
     @app.post(
         "/v1/embed",
         openapi_extra=_body(WithBox, json_too=False),
-        responses={200: {"model": models.EmbedAnswer}, **_REFUSED},
+        responses={200: {"model": schemas.EmbedAnswer}, **_REFUSED},
         tags=["search"],
     )
     async def embed(request: Request) -> Response:
@@ -214,7 +214,7 @@ def _add_items(app: FastAPI, running: Service) -> None:
     picture("/v1/items/{image_id:path}/thumbnail", thumbnail, "A small JPEG of an image")
     picture("/v1/items/{image_id:path}/image", image, "The file of an image, upright")
 
-    @app.get("/v1/items", responses={200: {"model": models.Items}, **_REFUSED}, tags=["images"])
+    @app.get("/v1/items", responses={200: {"model": schemas.Items}, **_REFUSED}, tags=["images"])
     async def items(k: Annotated[int, Query(ge=1, le=1000)] = 20) -> Response:
         """Lists k images, evenly spread over the index."""
         opened = running.versions.current
@@ -227,7 +227,7 @@ def _add_items(app: FastAPI, running: Service) -> None:
         return await threads.run(threads.answers, answer)
 
     @app.get(
-        "/v1/items/{image_id:path}", responses={200: {"model": models.Item}, **_UNKNOWN}, tags=["images"]
+        "/v1/items/{image_id:path}", responses={200: {"model": schemas.Item}, **_UNKNOWN}, tags=["images"]
     )
     async def item(image_id: ImageId) -> Response:
         """Returns the columns of an image."""
@@ -255,7 +255,7 @@ def _add_changes(app: FastAPI, running: Service) -> None:
         status_code=201,
         dependencies=[Depends(authorized)],
         openapi_extra=_body(AddRequest, json_too=False),
-        responses={201: {"model": models.Changed}, **_CHANGES},
+        responses={201: {"model": schemas.Changed}, **_CHANGES},
         tags=["changes"],
     )
     async def add(request: Request) -> Response:
@@ -270,7 +270,7 @@ def _add_changes(app: FastAPI, running: Service) -> None:
     @app.delete(
         "/v1/items/{image_id:path}",
         dependencies=[Depends(authorized)],
-        responses={200: {"model": models.Changed}, **_CHANGES},
+        responses={200: {"model": schemas.Changed}, **_CHANGES},
         tags=["changes"],
     )
     async def delete(image_id: ImageId) -> Response:
@@ -282,14 +282,14 @@ def _add_changes(app: FastAPI, running: Service) -> None:
 def _add_facts(app: FastAPI, running: Service) -> None:
     """Adds what is known of the whole index and of the server."""
 
-    @app.get("/v1/columns", responses={200: {"model": models.Columns}, **_REFUSED}, tags=["index"])
+    @app.get("/v1/columns", responses={200: {"model": schemas.Columns}, **_REFUSED}, tags=["index"])
     async def columns() -> Response:
         """Lists the columns, which conditions may name, with the values of text that has few."""
         opened = running.versions.current
         described = await running.threads.run(running.threads.answers, lambda: opened.columns)
         return _answer(opened, {"images": len(opened.index), "columns": described})
 
-    @app.get("/v1/duplicates", responses={200: {"model": models.Duplicates}, **_REFUSED}, tags=["index"])
+    @app.get("/v1/duplicates", responses={200: {"model": schemas.Duplicates}, **_REFUSED}, tags=["index"])
     async def duplicates(
         min_similarity: Annotated[float, Query(ge=LEAST_DUPLICATE, le=1)] = 0.97,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
@@ -299,7 +299,7 @@ def _add_facts(app: FastAPI, running: Service) -> None:
         groups = await running.threads.run_long(opened.duplicates, min_similarity)
         return _answer(opened, {"total": len(groups), "groups": groups[:limit]})
 
-    @app.get("/healthz", responses={200: {"model": models.Health}, **_REFUSED}, tags=["server"])
+    @app.get("/healthz", responses={200: {"model": schemas.Health}, **_REFUSED}, tags=["server"])
     async def healthz() -> Response:
         """Answers if the server is well, and whether it knows the current version of the index."""
         opened, age = running.versions.current, running.versions.age()

@@ -103,7 +103,7 @@ def _listening(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
         listener.listen(128)
         return listener
-    # The last two: a name that is none.
+    # ValueError and TypeError: the host is no valid name.
     except (OSError, ValueError, TypeError) as error:
         listener.close()
         reason = getattr(error, "strerror", None) or error

@@ -10,7 +10,7 @@ from tfrank.data.sources.digits import read_digits
 from tfrank.search import building
 from tfrank.search.embedder import Embedder
 from tfrank.search.images import listed_images
-from tfrank.search.store import Store
+from tfrank.search.index_folder import IndexFolder
 
 STEPS = 100
 # Digits that the model never sees in training.
@@ -26,7 +26,7 @@ def make_index(folder: str) -> None:
     Raises:
         InputError: training fails.
     """
-    if Store(folder).current() is not None:
+    if IndexFolder(folder).current() is not None:
         return
     files.make_folder(folder)
     run, images = os.path.join(folder, "run"), os.path.join(folder, "images")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tfrank.search.server import models
+from tfrank.search.server import schemas
 from tfrank.search.server.bodies import Body, ClientLeft, too_large
 from tfrank.search.server.errors import RequestError
 from tfrank.search.server.metrics import Metrics
@@ -123,7 +123,7 @@ class Guard:
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()) or int(length) > self._settings.max_bytes:
             raise too_large(self._settings)
-        models.once(urllib.parse.parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+        schemas.once(urllib.parse.parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
         own = headers.get("sec-fetch-site", "none") in ("same-origin", "none")
         senders = [headers[name] for name in ("origin", "referer") if name in headers]
         own = own and all(_server(sender) == host.lower() for sender in senders)

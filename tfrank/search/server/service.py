@@ -23,7 +23,7 @@ from tfrank.search.index import Found, SearchIndex
 from tfrank.search.server.batching import Batcher
 from tfrank.search.server.errors import RequestError, shortened
 from tfrank.search.server.metrics import Metrics
-from tfrank.search.server.models import MOST_RESULTS, SearchRequest
+from tfrank.search.server.schemas import MOST_RESULTS, SearchRequest
 from tfrank.search.server.settings import Settings
 from tfrank.search.server.threads import Threads
 from tfrank.search.server.uploads import Box, check_pixels, ready
@@ -172,11 +172,11 @@ class Service:
         """Adds or deletes images; returns the number of the new version."""
         try:
             if kind == "delete":
-                return building.remove(index.store.folder, taken).number
+                return building.remove(index.files.folder, taken).number
             images, options = list(taken.values()), {"remove_others": False, "quiet": True}
             root = index.version.root
             return building.update(
-                index.store.folder, index.embedder, images, root=root, **options
+                index.files.folder, index.embedder, images, root=root, **options
             ).version.number
         except files.Locked:
             raise
@@ -222,7 +222,7 @@ def original(opened: Opened, image_id: str) -> bytes:
     with contextlib.suppress(RequestError):
         return listed_file(opened, image_id)
     with contextlib.suppress(OSError):
-        return opened.index.store.read_original(image_id)
+        return opened.index.files.read_original(image_id)
     return thumbnail(opened, image_id)
 
 
@@ -248,7 +248,7 @@ def listed_file(opened: Opened, image_id: str) -> bytes:
 def thumbnail(opened: Opened, image_id: str) -> bytes:
     """Returns the thumbnail of an image, a JPEG. Raises RequestError if it is missing."""
     try:
-        return opened.index.store.read_thumbnail(image_id)
+        return opened.index.files.read_thumbnail(image_id)
     except OSError:
         raise RequestError(404, "The thumbnail of this image is missing.") from None
 

@@ -17,8 +17,8 @@ import pyarrow.types as types
 
 from tfrank.common.checks import InputError, did_you_mean
 from tfrank.search.index import SearchIndex
+from tfrank.search.index_folder import IndexFolder
 from tfrank.search.server.errors import shortened
-from tfrank.search.store import Store
 
 # Text columns with at most so many values are listed with them.
 FEW_VALUES = 100
@@ -113,7 +113,7 @@ class Versions:
         with self._lock:
             try:
                 # Not by the number, which a folder that was made anew has again.
-                if Store(self.folder).current() != self.current.index.version:
+                if IndexFolder(self.folder).current() != self.current.index.version:
                     self.current = Opened(self.folder, trusted=self._trusted, before=self.current)
                     _LOG.info("version %d: %d images", self.current.number, len(self.current.index))
                 self._looked, problem = time.monotonic(), ""

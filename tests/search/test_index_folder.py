@@ -14,7 +14,7 @@ import pytest
 from tests.search import write_model
 from tfrank import search
 from tfrank.common.checks import InputError
-from tfrank.search.store import MODEL_KEY
+from tfrank.search.index_folder import MODEL_KEY
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from tfrank.common import checks
 from tfrank.common.checks import InputError
-from tfrank.evaluation.search import scann_files
+from tfrank.evaluation.nearest import scann_files
 
 METHODS = ("brute_force", "hashing", "tree")
 

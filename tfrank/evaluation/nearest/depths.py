@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfrank.evaluation.search.exhaustive import exact, share_found
-from tfrank.evaluation.search.neighbors import Neighbors
+from tfrank.evaluation.nearest.exhaustive import exact, share_found
+from tfrank.evaluation.nearest.neighbors import Neighbors
 
 # Numbers of neighbours that a search is tuned for. A search for others looks as deep as for the next larger
 # one; a search for more than the last is exact.

@@ -17,9 +17,9 @@ import numpy as np
 from tfrank.common import checks, files, json_files
 from tfrank.common.checks import InputError
 from tfrank.common.json_files import record, text
-from tfrank.evaluation.search.depths import DEPTHS, Sample, depth_for, held_out, new_queries, recall_of
-from tfrank.evaluation.search.exhaustive import exact
-from tfrank.evaluation.search.neighbors import Neighbors
+from tfrank.evaluation.nearest.depths import DEPTHS, Sample, depth_for, held_out, new_queries, recall_of
+from tfrank.evaluation.nearest.exhaustive import exact
+from tfrank.evaluation.nearest.neighbors import Neighbors
 
 # Files of a saved index.
 SETTINGS, CENTRES, CELLS, IDS = "faiss_cells.json", "centres.npy", "cells.npy", "ids.npy"
@@ -187,7 +187,7 @@ class FaissIndex:
 
     @classmethod
     def load(cls, folder: str, embeddings: np.ndarray, ids: np.ndarray) -> "FaissIndex":
-        """Makes the index of a folder again, with the rows of now.
+        """Makes the index of a folder again, with the present rows.
 
         Rows that were there when it was built are in the cells that the folder has for their ids. Others are
         put into the nearest cells.
@@ -255,7 +255,7 @@ def _read(folder: str, dim: int) -> tuple[Settings, list[np.ndarray]]:
 def _array(folder: str, name: str, digest: str) -> np.ndarray:
     """Reads an array of a folder; raises ValueError if it is damaged."""
     with files.open_below(folder, name) as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+        if hashlib.file_digest(file, "sha256").hexdigest() != digest:  # type: ignore[arg-type]
             raise ValueError(f"the checksum of {name} differs")
         file.seek(0)
         try:

@@ -16,7 +16,7 @@ from tfrank.search import projector
 
 def test_lancedb_searches_the_files_of_an_index(folder, tmp_path):
     index = search.open(folder)
-    files = [index.store.path(name) for name in index.version.parts]
+    files = [index.files.path(name) for name in index.version.parts]
     table = lancedb.connect(tmp_path / "lance").create_table(
         "images", pyarrow.dataset.dataset(files).to_table()
     )

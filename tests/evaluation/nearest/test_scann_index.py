@@ -16,10 +16,10 @@ import pytest
 import tfrank
 from tests.programs import printed_json
 from tfrank.common.checks import InputError
-from tfrank.evaluation.search import by_name, scann_files, scann_index
-from tfrank.evaluation.search.exhaustive import exact, recall_against_exact
-from tfrank.evaluation.search.scann_index import ScannIndex
-from tfrank.evaluation.search.scann_settings import Depth, Settings
+from tfrank.evaluation.nearest import scann_files, scann_index, searchers
+from tfrank.evaluation.nearest.exhaustive import exact, recall_against_exact
+from tfrank.evaluation.nearest.scann_index import ScannIndex
+from tfrank.evaluation.nearest.scann_settings import Depth, Settings
 
 pytest.importorskip("scann", reason="ScaNN is not there for this platform")
 
@@ -123,7 +123,7 @@ def test_the_method_follows_from_the_number_of_rows(monkeypatch, rows, method):
     assert chosen.method == method
     assert_found_as_exactly(exhaustive(ROWS[:rows], None), ROWS[:9], 5)
     monkeypatch.setattr(scann_index, "SAMPLE", 10)
-    assert by_name.scann(ROWS[:9], ROWS[:rows], 5).index[:, 0].tolist() == list(range(9))
+    assert searchers.find("scann", ROWS[:9], ROWS[:rows], 5).index[:, 0].tolist() == list(range(9))
 
 
 @every_method
@@ -259,8 +259,8 @@ def test_a_saved_index_finds_the_same_after_its_folder_has_moved(tmp_path, monke
 
 PROGRAM = """
 import hashlib, json, sys, numpy as np
-from tests.evaluation.search.test_scann_index import ROWS
-from tfrank.evaluation.search.scann_index import ScannIndex
+from tests.evaluation.nearest.test_scann_index import ROWS
+from tfrank.evaluation.nearest.scann_index import ScannIndex
 found = [ScannIndex.load(folder).search(ROWS, 9) for folder in sys.argv[1:]]
 print(json.dumps([[hashlib.sha1(part.tobytes()).hexdigest() for part in one] for one in found]))
 """
@@ -279,7 +279,7 @@ def test_another_process_finds_the_same(tmp_path):
 # Saves in a child process, kills it after a while, and waits for a line before the next child.
 SAVES_AND_KILLS = """
 import os, pathlib, signal, sys, time, numpy as np
-from tfrank.evaluation.search.scann_index import ScannIndex
+from tfrank.evaluation.nearest.scann_index import ScannIndex
 rows = np.random.default_rng(0).normal(size=(20000, 64)).astype(np.float32)
 indexes = [ScannIndex.build(rows[:n], method="brute_force") for n in (19000, 20000)]
 manifest = pathlib.Path(sys.argv[1]) / "index.json"
@@ -509,7 +509,7 @@ def test_a_header_that_promises_more_than_memory_holds_is_refused(tmp_path, name
 
 SAVES_OFTEN = """
 import sys, numpy as np
-from tfrank.evaluation.search.scann_index import ScannIndex
+from tfrank.evaluation.nearest.scann_index import ScannIndex
 rows = np.random.default_rng(0).normal(size=(600, 16)).astype(np.float32)
 indexes = [ScannIndex.build(rows[:n], method="hashing") for n in (500, 600)]
 while True:

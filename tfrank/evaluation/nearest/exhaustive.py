@@ -7,9 +7,9 @@ import numpy as np
 from tfrank.common import checks
 from tfrank.common.checks import InputError
 from tfrank.common.devices import gpu
+from tfrank.evaluation.nearest import top_k
+from tfrank.evaluation.nearest.neighbors import Neighbors, checked, float32_rows
 from tfrank.evaluation.parallel import Gallery, cores, in_parallel
-from tfrank.evaluation.search import top_k
-from tfrank.evaluation.search.neighbors import Neighbors, checked, float32_rows
 
 # Similarities that a thread holds at a time: 8 MiB in float32, so that they stay in the cache.
 BLOCK_SIMILARITIES = 2**21
@@ -45,7 +45,10 @@ def exact(
     """
     k, queries, gallery, own = checked(queries, gallery, k, self_index)
     if len(gallery) > top_k.MOST_ROWS:
-        raise InputError(f"A gallery has at most {top_k.MOST_ROWS:,} rows; search_shards takes any number.")
+        raise InputError(
+            f"A gallery has at most {top_k.MOST_ROWS:,} rows. Search pieces of it, and merge what is found:"
+            " merge_neighbors."
+        )
     keys = np.full([len(queries), k], top_k.EMPTY)
     slab = max(1, SLAB_VALUES // gallery.shape[1])
     for first_row in range(0, len(gallery), slab):

@@ -12,20 +12,22 @@ import pytest
 from tfrank import search
 from tfrank.common import files
 from tfrank.common.checks import InputError
-from tfrank.evaluation.search.exhaustive import recall_against_exact
-from tfrank.search import building, faiss_index, store, structure
+from tfrank.evaluation.nearest import faiss_index, searchers
+from tfrank.evaluation.nearest.exact_index import ExactIndex
+from tfrank.evaluation.nearest.exhaustive import recall_against_exact
+from tfrank.search import building, index_folder
 
 
 def large_index(folder, monkeypatch, rows=400):
     """An index that FAISS searches, and its only version."""
-    monkeypatch.setattr(structure, "TREE_FROM", 300)
-    monkeypatch.setattr(structure, "scann_problem", lambda: "ScaNN is not installed.")
+    monkeypatch.setattr(searchers, "TREE_FROM", 300)
+    monkeypatch.setattr(searchers, "scann_problem", lambda: "ScaNN is not installed.")
     vectors = np.random.default_rng(0).normal(size=(rows, 8)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    index = store.Store(str(folder))
+    index = index_folder.IndexFolder(str(folder))
     os.makedirs(index.path("models"))
     ids = pa.array([f"i{row}" for row in range(rows)])
-    part = index.write_part(store.table_of({"id": ids, "path": ids, "label": ids}, vectors), "m")
+    part = index.write_part(index_folder.table_of({"id": ids, "path": ids, "label": ids}, vectors), "m")
     return index, vectors, building._publish(index, None, "m", 8, [part], "", rows, 0.99)
 
 
@@ -68,7 +70,7 @@ def test_a_faiss_file_that_names_another_file_is_not_read_and_the_index_is_searc
     # The next update makes a structure that can be read, though no image changed.
     new = building._publish(index, version, "m", 8, version.parts, "", 0, 0.99)
     assert new.search.startswith("search-2-")
-    assert not isinstance(search.open(index.folder)._structure, structure.Exact)
+    assert not isinstance(search.open(index.folder)._structure, ExactIndex)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import numpy as np
 
 from tfrank.common import checks, tensorflow_log
 from tfrank.common.checks import InputError
-from tfrank.evaluation.search import scann_files, top_k
-from tfrank.evaluation.search.depths import (
+from tfrank.evaluation.nearest import scann_files, top_k
+from tfrank.evaluation.nearest.depths import (
     DEPTHS,
     SAMPLE,
     Sample,
@@ -18,10 +18,10 @@ from tfrank.evaluation.search.depths import (
     new_queries,
     recall_of,
 )
-from tfrank.evaluation.search.exhaustive import exact, merge_neighbors
-from tfrank.evaluation.search.neighbors import Neighbors, checked, float32_rows, matrix
-from tfrank.evaluation.search.scann_probe import scann_problem
-from tfrank.evaluation.search.scann_settings import METHODS, Depth, Settings, checked_settings
+from tfrank.evaluation.nearest.exhaustive import exact, merge_neighbors
+from tfrank.evaluation.nearest.neighbors import Neighbors, checked, float32_rows, matrix
+from tfrank.evaluation.nearest.scann_probe import scann_problem
+from tfrank.evaluation.nearest.scann_settings import METHODS, Depth, Settings, checked_settings
 
 # Smallest number of rows for a tree. ScaNN's guide (docs/algorithms.md) advises hashing without a tree below
 # 100,000 rows. That is slower than exhaustive search on processors that multiply fast: searching 60,502 rows

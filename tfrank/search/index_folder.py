@@ -105,7 +105,7 @@ class Contents(NamedTuple):
     parts: dict[str, tuple[pa.Table, slice]]
 
 
-class Store:
+class IndexFolder:
     """Reads and writes the files of an index folder.
 
     Args:

@@ -1,1 +1,0 @@
-"""Nearest-neighbour search: exact, by ScaNN, and in shards."""
