@@ -15,6 +15,7 @@ from tfrank.data.sources.image import ROLES
 from tfrank.data.templates import TEMPLATES, Templates
 from tfrank.evaluation import clusters
 from tfrank.evaluation.array_checks import zero_note
+from tfrank.evaluation.evaluators import EVALUATORS, Evaluator, switched_on
 from tfrank.evaluation.postprocessing import steps
 from tfrank.evaluation.protocols import (
     PROTOCOLS,
@@ -34,7 +35,7 @@ from tfrank.evaluation.template_verification import (
     check_templates,
     template_verification,
 )
-from tfrank.evaluation.verification import check_pairs, note, verification
+from tfrank.evaluation.verification import note
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,22 +141,8 @@ def check_evaluation(evaluation: Evaluation, test: TestSet, *, search: str = "ex
         _ks(evaluation, tasks)
         for task in tasks:
             answerable(task, options)
-            if evaluation.hierarchical:
-                _check_categories(task)
-    for field in ("cutoffs", "hierarchical"):
-        if search != "exact" and options[field]:
-            raise InputError(
-                f"config.evaluation.{field} needs exact search, not {search}. Leave out --search, or set"
-                " the field to False."
-            )
-    verifies = _verifies_images(evaluation, test)
-    if (evaluation.nmi or verifies) and np.any(test.labels == UNKNOWN):
-        raise InputError(
-            "Images of the test set have no class (label -1), but NMI and verification need classes. Set"
-            " config.evaluation.nmi and config.evaluation.verification to False."
-        )
-    if verifies:
-        check_pairs(test.labels)
+    for evaluator in switched_on(options, _protocols(evaluation, test)):
+        _check_evaluator(evaluator, test, [task for tasks in protocols.values() for task in tasks], search)
 
 
 def ranking_setups(evaluation: Evaluation, test: TestSet) -> dict[str, RankingSetup]:
@@ -191,8 +178,10 @@ def evaluate_embeddings(
     """
     notes = [_note_on_roles(evaluation, test), _note_on_distance(loss)]
     embeddings, test, images = average_groups(embeddings, test)
+    options, protocols = evaluation.as_dict(), _protocols(evaluation, test)
+    evaluators = switched_on(options, protocols)
     rankings, galleries = {}, {}
-    for name in _protocols(evaluation, test):
+    for name in protocols:
         if name == TEMPLATE_PAIRS:
             rankings[name], galleries[name], note_on_pairs = _evaluate_template_pairs(embeddings, test)
             notes.append(note_on_pairs)
@@ -205,10 +194,9 @@ def evaluate_embeddings(
             ks,
             search=search,
             target_recall=evaluation.target_recall,
-            options=evaluation.as_dict(),
-            cutoffs=evaluation.cutoffs,
-            hierarchical=evaluation.hierarchical,
+            options=options,
             with_curves=True,
+            **{one.field: True for one in evaluators if not one.measure},
         )
         searched = _galleries(test, tasks)
         galleries |= {ranking: searched[ranking] for ranking in found}
@@ -216,12 +204,11 @@ def evaluate_embeddings(
         notes += [note_on_ks, *(f"Left out: {one}. None of its queries has a positive." for one in empty)]
         rankings |= found
     extras = clusters.class_distances(embeddings, test.labels) if np.all(test.labels != UNKNOWN) else {}
-    if evaluation.nmi:
-        extras |= clusters.cluster_agreement(embeddings, test.labels)
-    if _verifies_images(evaluation, test):
-        verified = verification(embeddings, test.labels)
-        notes.append(note(verified))
-        extras |= verified
+    for one in evaluators:
+        if one.measure:
+            measured = one.measure(embeddings, test.labels)
+            notes.append(one.note(measured))
+            extras |= measured
     zeros = len(embeddings) - int(np.count_nonzero(np.any(embeddings, axis=1)))
     notes += [_note_on_one_class(test), zero_note(zeros)]
     unique = tuple(dict.fromkeys(filter(None, notes)))
@@ -260,11 +247,6 @@ def _all_tasks(evaluation: Evaluation, test: TestSet) -> tuple[TestSet, dict[str
     return test, {name: tasks_of(test, name) for name in ranked}
 
 
-def _verifies_images(evaluation: Evaluation, test: TestSet) -> bool:
-    """Whether pairs of images are verified by class; not for templates, which have pairs of their own."""
-    return evaluation.verification and TEMPLATE_PAIRS not in _protocols(evaluation, test)
-
-
 def _check_template_pairs(options, test):
     if test.templates is None:
         raise InputError(f"The test set has no templates ({TEMPLATES} beside its records).")
@@ -277,12 +259,26 @@ def _check_template_pairs(options, test):
     check_templates(test.templates)
 
 
-def _check_categories(task):
-    if task.labels is None or not task.coarser:
+def _check_evaluator(evaluator: Evaluator, test: TestSet, tasks: list[RetrievalTask], search: str) -> None:
+    """Raises InputError if the test set or the search lacks what an evaluator needs."""
+    field = f"config.evaluation.{evaluator.field}"
+    if evaluator.categories and any(task.labels is None or not task.coarser for task in tasks):
         raise InputError(
-            "Graded relevance needs the category of every query, but the test set has queries without one."
-            " Prepare records with categories, or leave out config.evaluation.hierarchical."
+            f"{evaluator.name} needs the category of every query, but the test set has queries without one."
+            f" Prepare records with categories, or leave out {field}."
         )
+    if evaluator.exact and search != "exact":
+        raise InputError(
+            f"{field} needs exact search, not {search}. Leave out --search, or set the field to False."
+        )
+    if evaluator.classes and np.any(test.labels == UNKNOWN):
+        needing = [one for one in EVALUATORS if one.classes]
+        fields = " and ".join(f"config.evaluation.{one.field}" for one in needing)
+        raise InputError(
+            "Images of the test set have no class (label -1), but"
+            f" {' and '.join(one.name for one in needing)} need classes. Set {fields} to False."
+        )
+    evaluator.check(test.labels)
 
 
 def _evaluate_template_pairs(embeddings, test):
