@@ -35,7 +35,8 @@ from tfrank.common.files import write_json
 from tfrank.configs import own_images
 from tfrank.evaluation import evaluate
 from tfrank.models.packaged import PACKAGED
-from tfrank.run import datasets, experiment, inference, settings
+from tfrank.run import datasets, experiment, settings
+from tfrank.run.embedding import embed_all, embed_fn
 
 _DATA = flags.DEFINE_string("data", None, "Folder of cub50.zip and caltech101.zip.", required=True)
 _SEEDS = flags.DEFINE_integer("seeds", 5, "Number of seeds, 0 and up.", lower_bound=2)
@@ -119,7 +120,7 @@ def pretrained(name: str, folder: str):
     data = datasets.build_data(config.data, folder, seed=config.seed)
     model = experiment.build_model(config)
     experiment.load_backbone_weights(model, config.model.weights)
-    return config, data, inference.embed_fn(model)
+    return config, data, embed_fn(model)
 
 
 def frozen(name: str, _: str, seed: int, folder: str) -> dict:
@@ -135,7 +136,7 @@ def stored_features(name: str) -> str:
         config, data, function = pretrained(name, os.path.join(_FOLDER.value, f"{name}-features"))
         parts = {"train": data.train, "test": data.test}
         embedded = {
-            split: inference.embed_all(config.data, config.evaluation, function, index)
+            split: embed_all(config.data, config.evaluation, function, index)
             for split, index in parts.items()
         }
         columns = {
@@ -163,7 +164,7 @@ def peer(name: str, _: str, seed: int, folder: str) -> dict:
 
 def tested(config, function, data) -> dict[str, float]:
     """Recall@1 and mAP of an embedding function on the test set."""
-    embeddings, labels = inference.embed_all(config.data, config.evaluation, function, data.test)
+    embeddings, labels = embed_all(config.data, config.evaluation, function, data.test)
     metrics = evaluate(embeddings, labels).metrics
     return {metric: float(metrics[metric]) for metric in METRICS}
 

@@ -20,7 +20,8 @@ from tfrank.configs import digits
 from tfrank.evaluation.embed import embed
 from tfrank.evaluation.protocols import TestSet
 from tfrank.evaluation.ranking_results import leave_one_out
-from tfrank.run import evaluation_results, inference
+from tfrank.run import evaluation_results
+from tfrank.run.embedding import embed_fn
 
 RNG = np.random.default_rng(0)
 # Eight classes of five. The first half of an image tells the class, the second is noise.
@@ -117,7 +118,7 @@ def test_the_numbers_are_those_of_leave_one_out_by_hand(kind):
 def test_the_numbers_are_bit_for_bit_those_of_the_mains():
     model = small_model()
     history = fit(model, RetrievalEvaluation((IMAGES, LABELS)))
-    embeddings, labels = embed(inference.embed_fn(model), [{"image": IMAGES, "label": LABELS}])
+    embeddings, labels = embed(embed_fn(model), [{"image": IMAGES, "label": LABELS}])
     nothing = np.full(40, "")
     test = TestSet(labels, np.arange(40).astype(str), nothing, np.full(40, -1))
     config = digits.get_config()
@@ -487,7 +488,7 @@ def test_any_precision_is_evaluated(policy):
     finally:
         keras.config.set_dtype_policy(before)
     history = fit(model, RetrievalEvaluation((IMAGES, LABELS), batch_size=40))
-    wanted = by_hand(inference.embed_fn(model)(IMAGES))
+    wanted = by_hand(embed_fn(model)(IMAGES))
     # In half precision some similarities are so near that another order of rounding changes their ranks.
     assert last(history) == pytest.approx(wanted, abs=1e-6 if policy == "float64" else 1e-3)
 

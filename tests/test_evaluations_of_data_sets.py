@@ -17,7 +17,8 @@ from tests.data.sources.test_faces import HEADER, face
 from tests.data.sources.trees import write
 from tfrank.data.prepare.builder import prepare
 from tfrank.data.regions import ARCFACE_POINTS
-from tfrank.run import datasets, evaluation_results, inference
+from tfrank.run import datasets, evaluation_results
+from tfrank.run.embedding import embed_all
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +48,7 @@ def measured(name, records, **data):
     index, relevance = datasets.build_test_set(config.data, "nowhere")
     test = evaluation_results.test_set_of(index, relevance)
     evaluation_results.check_evaluation(config.evaluation, test)
-    embeddings, _ = inference.embed_all(config.data, config.evaluation, mean_color, index)
+    embeddings, _ = embed_all(config.data, config.evaluation, mean_color, index)
     return evaluation_results.evaluate_embeddings(config.evaluation, embeddings, test)
 
 

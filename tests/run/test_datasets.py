@@ -21,7 +21,8 @@ from tfrank.data.records import RecordReader
 from tfrank.data.sources import SOURCES
 from tfrank.data.sources.csv_manifest import read_csv
 from tfrank.data.sources.image import Source
-from tfrank.run import datasets, evaluation_results, inference, settings
+from tfrank.run import datasets, evaluation_results, settings
+from tfrank.run.embedding import embed_all
 
 
 @pytest.fixture(scope="module")
@@ -328,10 +329,10 @@ def test_embedding_again_and_again_keeps_no_file_open(config, records, tmp_path)
     config.data.records = records
     index = build(config, tmp_path).test
     flat = lambda images: tf.reshape(images, [len(images), -1])  # noqa: E731
-    inference.embed_all(config.data, config.evaluation, flat, index)
+    embed_all(config.data, config.evaluation, flat, index)
     before = open_files()
     for _ in range(3):
-        inference.embed_all(config.data, config.evaluation, flat, index)
+        embed_all(config.data, config.evaluation, flat, index)
     assert open_files() <= before
 
 

@@ -19,8 +19,9 @@ from tfrank.configs import digits, of_run
 from tfrank.data.index import select
 from tfrank.data.records import RecordReader
 from tfrank.evaluation.postprocessing import whitening
-from tfrank.run import experiment, inference, trained
+from tfrank.run import experiment, trained
 from tfrank.run.datasets import build_loader
+from tfrank.run.export import export_model
 from tfrank.run.trained import config_of_run, load_embeddings, load_saved_model, open_model, run_of
 from tfrank.run.workdir import check_config_of
 from tfrank.search.embedder import Embedder
@@ -366,9 +367,9 @@ def test_a_model_of_one_size_is_not_exported_at_other_scales(run, tmp_path):
     with pytest.raises(
         InputError, match=r"of images of \(8, 8\) pixels cannot be exported at scales \(1, 0.5\)"
     ):
-        inference.export(config.data, config.evaluation, model, str(tmp_path / "model"), scales=[1, 0.5])
+        export_model(config.data, config.evaluation, model, str(tmp_path / "model"), scales=[1, 0.5])
     assert not os.listdir(tmp_path)
-    inference.export(config.data, config.evaluation, model, str(tmp_path / "model"), scales=[1])
+    export_model(config.data, config.evaluation, model, str(tmp_path / "model"), scales=[1])
 
 
 def test_a_saved_model_of_images_of_another_size_is_refused(run):

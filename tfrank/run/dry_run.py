@@ -6,8 +6,9 @@ import time
 import tensorflow as tf
 
 from tfrank.configs.default import Config
-from tfrank.run import inference, settings
+from tfrank.run import settings
 from tfrank.run.datasets import Data, build_batches
+from tfrank.run.embedding import embed_fn, image_batches
 from tfrank.run.experiment import Training
 from tfrank.training.estimate import memory_estimate
 
@@ -28,9 +29,9 @@ def dry_run(config: Config, training: Training, data: Data, steps: int) -> None:
     batches, explain = build_batches(config.data, data.train, stop=2, seed=config.seed)
     first, second = training.trainer.time_steps(lambda context: batches(0, context), explain)
     started = time.monotonic()
-    with contextlib.closing(inference.image_batches(config.data, config.evaluation, data.test)) as images:
+    with contextlib.closing(image_batches(config.data, config.evaluation, data.test)) as images:
         batch = next(images)
-    inference.embed_fn(training.serving)(tf.cast(batch["image"], tf.float32))
+    embed_fn(training.serving)(tf.cast(batch["image"], tf.float32))
     per_image = (time.monotonic() - started) / len(batch["label"])
     evaluations = 1 + -(-steps // settings.evaluate_every(config.train, steps)) if data.validation else 0
     seconds = {

@@ -1,4 +1,4 @@
-"""Builds the parts of a run from its config, for training and evaluation; see also `inference`."""
+"""Builds the parts of a run from its config, for training and evaluation."""
 
 import atexit
 import dataclasses
@@ -35,9 +35,11 @@ from tfrank.models.embedding import (
 from tfrank.models.hub_sizes import PREFIX
 from tfrank.models.vector_model import vector_model
 from tfrank.models.weights import check_exists, load_backbone_weights
-from tfrank.run import frozen_backbone, inference, settings
+from tfrank.run import frozen_backbone, settings
 from tfrank.run.datasets import Data, build_batches, build_loader
+from tfrank.run.embedding import embed_all, embed_fn
 from tfrank.run.objective import build_loss, build_objective
+from tfrank.run.pictures import draw_neighbors
 from tfrank.run.workdir import check_model_of, check_path
 from tfrank.training import strategy as strategies
 from tfrank.training.averaging import WeightAverage, averaged_variables
@@ -311,8 +313,8 @@ def _load_start(config: Config, model: keras.Model, images: RecordIndex) -> None
         return
     rows = np.sort(np.random.default_rng(config.seed).permutation(len(images))[:PCA_IMAGES])
     print(f"The head begins as the PCA of the features of {len(rows):,} training images.", flush=True)
-    function = inference.embed_fn(split_at_head(model)[0])
-    features, _ = inference.embed_all(config.data, config.evaluation, function, select(images, rows))
+    function = embed_fn(split_at_head(model)[0])
+    features, _ = embed_all(config.data, config.evaluation, function, select(images, rows))
     initialize_head_with_pca(model, features)
 
 
@@ -327,7 +329,7 @@ def train(config: Config, training: Training, data: Data, steps: int) -> None:
         training.update_copy()
         embeddings, labels = embed_validation()
         metrics = leave_one_out(embeddings, labels, sorted({1, *(config.evaluation.recall_at or DEFAULT_KS)}))
-        picture = inference.draw_neighbors(config.data, embeddings, labels, data.validation, seed=config.seed)
+        picture = draw_neighbors(config.data, embeddings, labels, data.validation, seed=config.seed)
         return ValidationResult(metrics, picture)
 
     training.trainer.fit(
@@ -345,7 +347,7 @@ def train(config: Config, training: Training, data: Data, steps: int) -> None:
     print(training.trainer.report())
     training.update_copy()
     if data.validation:
-        inference.load_best(training.copy, training.trainer.best_weights)
+        load_best(training.copy, training.trainer.best_weights)
 
 
 def _inputs(config: Config, training: Training, data: Data, steps: int):
@@ -355,31 +357,23 @@ def _inputs(config: Config, training: Training, data: Data, steps: int):
     """
     if not config.train.frozen_backbone:
         batches, explain = build_batches(config.data, data.train, steps, seed=config.seed)
-        function, held_out = inference.embed_fn(training.serving), data.validation or data.train
-        embed = functools.partial(inference.embed_all, config.data, config.evaluation, function, held_out)
+        function, held_out = embed_fn(training.serving), data.validation or data.train
+        embed = functools.partial(embed_all, config.data, config.evaluation, function, held_out)
         return batches, explain, embed
     # Copies the frozen weights exactly: in a resumed run their averages could differ in the last bit.
     for to, source in zip(training.copy.variables, training.model.variables):
         to.assign(source.value)
-    features_of, head = split_at_head(training.copy)
-    function, weights = inference.embed_fn(features_of), inference.fingerprint_of_weights(features_of)
+    return frozen_backbone.build_inputs(config, training.copy, training.workdir, data, steps)
 
-    loader = build_loader(config.data, full_size=config.evaluation.full_size)
-    drawn, size = {"seed": config.seed}, {"batch_size": config.evaluation.batch_size}
 
-    def store(index, part, views):
-        folder = os.path.join(training.workdir, "features", part)
-        return frozen_backbone.store_features(
-            loader, function, index, folder, views=views, weights=weights, **drawn, **size
-        )
-
-    train = store(data.train, "train", config.train.feature_views)
-    batches = frozen_backbone.feature_batches(config.data, train, data.train, steps, **drawn)
-    if data.validation is None:
-        return batches, lambda step: None, None
-    held_out = store(data.validation, "validation", 1)
-    embed = functools.partial(frozen_backbone.embed_features, head, held_out, data.validation, **size)
-    return batches, lambda step: None, embed
+def load_best(model: keras.Model, path: str) -> None:
+    """Loads the best weights on the validation part, if the file exists."""
+    if os.path.exists(path):
+        try:
+            model.load_weights(path)
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} is damaged ({error}). Delete it to use the last weights.") from None
+        print(f"Best weights on the validation classes: {path}")
 
 
 def load_trained(config: Config, workdir: str) -> keras.Model:
@@ -393,5 +387,5 @@ def load_trained(config: Config, workdir: str) -> keras.Model:
     if not step:
         raise InputError(f"There is no checkpoint in {workdir} yet. Train it first, by train_main.py.")
     print(f"Checkpoint of step {step:,}")
-    inference.load_best(model, best_weights_of(workdir))
+    load_best(model, best_weights_of(workdir))
     return concatenate_embeddings(model)

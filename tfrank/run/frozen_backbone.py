@@ -1,6 +1,8 @@
 """Training of a head alone: the features of the frozen backbone are computed once and stored."""
 
+import functools
 import hashlib
+import os
 from collections.abc import Callable
 
 import keras
@@ -8,13 +10,17 @@ import numpy as np
 import tensorflow as tf
 
 from tfrank.common.checks import InputError
-from tfrank.configs.sections import Data, Model, Train
+from tfrank.configs import sections
+from tfrank.configs.default import Config
+from tfrank.configs.sections import Model, Train
 from tfrank.data import pipeline, records
 from tfrank.data.images import ImageLoader
 from tfrank.data.index import RecordIndex
 from tfrank.data.vectors import VectorLoader
 from tfrank.evaluation.embed import embed, embed_into
-from tfrank.run.datasets import build_sampler
+from tfrank.models.embedding import split_at_head
+from tfrank.run.datasets import Data, build_loader, build_sampler
+from tfrank.run.embedding import embed_fn, fingerprint_of_weights
 
 
 def check_frozen(train: Train, model: Model, *, dry_run: bool) -> None:
@@ -35,6 +41,36 @@ def check_frozen(train: Train, model: Model, *, dry_run: bool) -> None:
         raise InputError("config.train.frozen_backbone trains on one machine. Set config.train.strategy.")
     if dry_run:
         raise InputError("config.dry_run cannot be combined with config.train.frozen_backbone.")
+
+
+def build_inputs(config: Config, model: keras.Model, workdir: str, data: Data, steps: int):
+    """Returns `batches` and `explain` as `datasets.build_batches` does, and what embeds the validation part.
+
+    They read stored features, none of which is bad. Without a validation part the last is None.
+
+    Args:
+        config: the config of the run.
+        model: the embedding model. Its backbone computes the features, and its head embeds them.
+        workdir: folder of the run.
+        data: the records of the run.
+        steps: the steps of the run.
+    """
+    backbone, head = split_at_head(model)
+    function, weights = embed_fn(backbone), fingerprint_of_weights(backbone)
+    loader = build_loader(config.data, full_size=config.evaluation.full_size)
+    drawn, size = {"seed": config.seed}, {"batch_size": config.evaluation.batch_size}
+
+    def store(index, part, views):
+        folder = os.path.join(workdir, "features", part)
+        return store_features(loader, function, index, folder, views=views, weights=weights, **drawn, **size)
+
+    train = store(data.train, "train", config.train.feature_views)
+    batches = feature_batches(config.data, train, data.train, steps, **drawn)
+    if data.validation is None:
+        return batches, lambda step: None, None
+    held_out = store(data.validation, "validation", 1)
+    embed = functools.partial(embed_features, head, held_out, data.validation, **size)
+    return batches, lambda step: None, embed
 
 
 def store_features(
@@ -88,7 +124,7 @@ def store_features(
 
 
 def feature_batches(
-    data: Data, features: np.ndarray, index: RecordIndex, stop: int, *, seed: int
+    data: sections.Data, features: np.ndarray, index: RecordIndex, stop: int, *, seed: int
 ) -> Callable[..., tf.data.Dataset]:
     """Returns `batches(step, context)` as `datasets.build_batches` does, but of stored features.
 

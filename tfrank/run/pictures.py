@@ -1,4 +1,4 @@
-"""Pictures for the report: images of records, and rows of queries with their neighbours."""
+"""Pictures of records, and of queries with their neighbours: for the report, and for the log of training."""
 
 from typing import Any
 
@@ -15,6 +15,7 @@ from tfrank.evaluation.protocols import text_of
 from tfrank.evaluation.ranking_results import rows_of
 from tfrank.evaluation.report import curves
 from tfrank.evaluation.report.html_page import Grid, GridRow, ShownImage, shown_image
+from tfrank.evaluation.report.neighbor_grid import neighbor_grid
 from tfrank.evaluation.retrieval_metrics import main_metric
 from tfrank.run.datasets import build_loader
 from tfrank.run.evaluation_results import EvaluationResults
@@ -151,3 +152,24 @@ def grid_rows(results: EvaluationResults, ranking: str, queries: np.ndarray, ima
             note += f", first right image at rank {int(found.first[query]):,}"
         rows.append(GridRow(images.picture(task.queries[query]), neighbors, note))
     return rows
+
+
+def draw_neighbors(
+    data: Data, embeddings: np.ndarray, labels: np.ndarray, index: RecordIndex, *, seed: int
+) -> bytes | None:
+    """Draws some random images of an index and their nearest neighbours; returns a PNG, None for vectors."""
+    loader = build_loader(data)
+    if not isinstance(loader, ImageLoader):
+        return None
+    queries = np.random.default_rng(seed).permutation(len(labels))[:QUERIES]
+    nearest = exact(embeddings[queries], embeddings, NEIGHBORS, queries).index
+    with records.RecordReader(index) as reader:
+
+        def image_of(number):
+            return loader.test(reader.read([number])[0]).numpy()
+
+        def class_of(number):
+            text = records.class_text(reader.read([number])[0], data.features.text)
+            return text or f"class {labels[number]}"
+
+        return neighbor_grid(image_of, queries, nearest, labels, class_of)

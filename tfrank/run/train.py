@@ -16,8 +16,11 @@ from tfrank.common import files
 from tfrank.configs.default import Config
 from tfrank.evaluation.postprocessing.steps import without_model_steps
 from tfrank.evaluation.report import terminal
-from tfrank.run import datasets, evaluation_results, experiment, inference, report_writer, settings, verdict
+from tfrank.run import datasets, evaluation_results, experiment, report_writer, settings, verdict
 from tfrank.run.dry_run import dry_run
+from tfrank.run.embedding import embed_all, embed_fn, raw_input
+from tfrank.run.export import export_model
+from tfrank.run.matches import learned_matches, match_sentence
 from tfrank.run.workdir import check_config_of, check_same_config, default_workdir, save_config
 from tfrank.training import cluster
 
@@ -56,23 +59,22 @@ def train_and_evaluate(
     training = experiment.build_training(config, workdir, strategy, steps, data.train)
     if config.dry_run:
         return dry_run(config, training, data, steps)
-    model, baselines = inference.embed_fn(training.serving), {}
+    model, baselines = embed_fn(training.serving), {}
 
     def measure(function):
-        embeddings, _ = inference.embed_all(config.data, config.evaluation, function, data.test)
+        embeddings, _ = embed_all(config.data, config.evaluation, function, data.test)
         return evaluation_results.evaluate_embeddings(config.evaluation, embeddings, test, loss=config.loss)
 
     if config.evaluation.baselines and cluster.is_chief(strategy):
-        for name, function in (
-            inference.raw_input(config.model, config.data.image_size) | {"start": model}
-        ).items():
+        before = raw_input(config.model, config.data.image_size) | {"start": model}
+        for name, function in before.items():
             baselines[name] = measure(function).without_embeddings()
     experiment.train(config, training, data, steps)
     if not cluster.is_chief(strategy):
         return
     paths = {name: os.path.join(workdir, name) for name in ("metrics.json", "saved_model")}
-    matches = inference.learned_matches(config.data, config.evaluation, model, data, seed=config.seed)
-    inference.export(config.data, config.evaluation, training.serving, paths["saved_model"], matches=matches)
+    matches = learned_matches(config.data, config.evaluation, model, data, seed=config.seed)
+    export_model(config.data, config.evaluation, training.serving, paths["saved_model"], matches=matches)
     results = measure(model)
     measured = baselines | {"trained": results}
     rows = {name: one.metrics()[one.main_ranking] for name, one in measured.items()}
@@ -82,7 +84,7 @@ def train_and_evaluate(
         print(note)
     best = training.trainer.best
     weights = verdict.best_sentence(best, steps) if best else f"Those of the last step, {steps:,}."
-    facts = {"weights": weights} | ({"matches": inference.match_sentence(matches)} if matches else {})
+    facts = {"weights": weights} | ({"matches": match_sentence(matches)} if matches else {})
     print("\n".join(facts.values()))
     warnings = verdict.warnings_of(rows, best, verdict.losses_to_judge(config.loss, workdir))
     for warning in warnings:

@@ -24,8 +24,10 @@ from tfrank.evaluation.postprocessing.whitening import Whitening, learn_whitenin
 from tfrank.evaluation.protocols import TestSet
 from tfrank.export.fingerprint import fingerprint as fingerprint_of
 from tfrank.export.saved_model import SIGNATURE, exported_contents, loading
-from tfrank.run import evaluation_results, experiment, inference
+from tfrank.run import evaluation_results, experiment
 from tfrank.run.datasets import build_loader
+from tfrank.run.embedding import embed_fn, fingerprint_of_weights, image_batches
+from tfrank.run.export import export_model
 from tfrank.run.workdir import check_path
 
 
@@ -54,7 +56,7 @@ class TrainedModel:
         what = repr((self.fingerprint, precision, index.fingerprint(), loader, evaluation.scales))
 
         def batches_from(start):
-            return inference.image_batches(data, evaluation, select(index, np.arange(start, len(index))))
+            return image_batches(data, evaluation, select(index, np.arange(start, len(index))))
 
         key = hashlib.sha256(what.encode()).hexdigest()
         ids = evaluation_results.distinct_ids(index)
@@ -81,7 +83,7 @@ class TrainedModel:
         """Writes a SavedModel that embeds at the config's scales and whitens if told to; returns its path."""
         self.check_exportable(folder)
         data, evaluation = self.config.data, self.config.evaluation
-        inference.export(data, evaluation, self.model, folder, whitening, scales=evaluation.scales)
+        export_model(data, evaluation, self.model, folder, whitening, scales=evaluation.scales)
         return folder
 
 
@@ -106,7 +108,7 @@ def open_model(
             evaluations = f"{saved_model.rstrip('/')}_evaluation"
         else:
             model = experiment.load_trained(config, workdir)
-            function, fingerprint = inference.embed_fn(model), inference.fingerprint_of_weights(model)
+            function, fingerprint = embed_fn(model), fingerprint_of_weights(model)
             evaluations = os.path.join(workdir, "evaluation")
     scales = config.evaluation.scales
     if scales != (1.0,):

@@ -1,0 +1,72 @@
+"""Embeds the images of an index by a model, or by the baseline that needs none."""
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Generator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfrank.configs.sections import Data, Evaluation, Model
+from tfrank.data import pipeline, records
+from tfrank.data.index import RecordIndex
+from tfrank.evaluation.embed import embed
+from tfrank.models.embedding import resolve_options
+from tfrank.models.preprocessing import preprocess
+from tfrank.run.datasets import build_loader
+
+RAW_SIDE = 64
+
+
+def embed_fn(model: keras.Model) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Returns a function from images to embeddings, in inference mode, compiled once for any batch size."""
+    images = tf.TensorSpec(model.input_shape, tf.float32)
+    return tf.function(lambda batch: model(batch, training=False), input_signature=[images], autograph=False)
+
+
+def fingerprint_of_weights(model: keras.Model) -> str:
+    """Returns a SHA-256 of the weights, as hexadecimal text."""
+    digest = hashlib.sha256()
+    for variable in model.variables:
+        digest.update(np.ascontiguousarray(variable.value.numpy()).data)
+    return digest.hexdigest()
+
+
+def raw_input(model: Model, image_size: int) -> dict[str, Callable[[tf.Tensor], tf.Tensor]]:
+    """Returns the baseline embedding, by its name: the input itself.
+
+    That is a vector, or a preprocessed image of at most `RAW_SIDE` pixels a side.
+    """
+    if model.takes_vectors:
+        return {"vectors": tf.identity}
+    mode = resolve_options(backbone=model.backbone, preprocessing=model.preprocessing)["preprocessing"]
+    side = min(image_size, RAW_SIDE)
+
+    def embed(batch):
+        small = tf.image.resize(batch, [side, side], antialias=True) if side < batch.shape[1] else batch
+        return tf.reshape(preprocess(small, mode), [len(batch), -1])
+
+    return {"raw pixels": embed}
+
+
+def embed_all(
+    data: Data,
+    evaluation: Evaluation,
+    function: Callable[[tf.Tensor], tf.Tensor],
+    index: RecordIndex,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns unit-norm embeddings and labels of all records of an index."""
+    with contextlib.closing(image_batches(data, evaluation, index)) as batches:
+        return embed(function, batches, total=len(index), ids=index.id)
+
+
+def image_batches(
+    data: Data, evaluation: Evaluation, index: RecordIndex
+) -> Generator[dict[str, Any], None, None]:
+    """Yields batches of all images of an index, as the model sees them. Errors name the bad image."""
+    loader = build_loader(data, full_size=evaluation.full_size)
+    with records.RecordReader(index) as reader:
+        batches = pipeline.evaluation_batches(reader, loader, batch_size=evaluation.batch_size)
+        yield from pipeline.naming_bad_images(reader, batches, loader)
