@@ -1,16 +1,20 @@
 """Runs all tests but those marked slow, in parts, each in a fresh process; three parts at once.
 
     python -m tests
+    python -m tests --of tfrank/data/index.py [more files]   # those of these files alone, see `finder`
 
 TensorFlow keeps every program that XLA compiles: a process that ran all tests would take 8 GB. What one
 process has compiled, the others read from a folder. Arguments go to pytest.
 """
 
 import concurrent.futures
+import itertools
 import os
 import subprocess
 import sys
 import tempfile
+
+from tests import finder
 
 # In an order in which the last three end at nearly the same time.
 PARTS = {
@@ -41,15 +45,28 @@ def run(part: list[str], arguments: list[str], programs: str) -> tuple[bool, str
     return done.returncode in (0, NO_TESTS), done.stdout
 
 
+def parts_of(files: list[str]) -> dict[str, list[str]]:
+    """Returns the test files of some files of tfrank by their folders, each of which is a part."""
+    parts: dict[str, list[str]] = {}
+    for path in finder.files_that_test(files):
+        parts.setdefault(os.path.dirname(path), []).append(path)
+    return parts
+
+
 def main(arguments: list[str]) -> int:
     """Runs every part, also after one that fails; returns 1 if one failed, else 0."""
-    print(f"{len(PARTS)} parts, {AT_ONCE} at once; each is printed when it has ended.", flush=True)
+    parts = PARTS
+    if arguments[:1] == ["--of"]:
+        files = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments[1:]))
+        parts, arguments = parts_of(files), arguments[1 + len(files) :]
+        print("\n".join(itertools.chain(*parts.values())))
+    print(f"{len(parts)} parts, {AT_ONCE} at once; each is printed when it has ended.", flush=True)
     failed = []
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as programs,
         concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool,
     ):
-        names = {pool.submit(run, part, arguments, programs): name for name, part in PARTS.items()}
+        names = {pool.submit(run, part, arguments, programs): name for name, part in parts.items()}
         for done in concurrent.futures.as_completed(names):
             name, (passed, printed) = names[done], done.result()
             print(f"\nTests of {name}\n{printed}", flush=True)

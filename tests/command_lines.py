@@ -25,7 +25,7 @@ _SERVER = multiprocessing.get_context("forkserver")
 # What commands import. Modules that define flags are left out: every child runs its own.
 _SERVER.set_forkserver_preload(
     [
-        *(f"tfrank.run.{name}" for name in ("comparison", "experiment", "report_writer", "trained")),
+        *("tfrank.run.comparison", "tfrank.run.experiment", "tfrank.run.report_writer", "tfrank.run.trained"),
         *("tfrank.data.prepare.builder", "sklearn.manifold", "matplotlib.figure", "tests.command_lines"),
     ]
 )

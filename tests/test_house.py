@@ -10,6 +10,7 @@ import re
 import pytest
 
 import tfrank
+from tests.finder import files_that_test
 
 ROOT = pathlib.Path(tfrank.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
@@ -157,3 +158,14 @@ def test_every_public_function_and_class_of_a_module_is_documented():
         if not ast.get_docstring(node)
     ]
     assert not missing
+
+
+def test_every_module_with_code_has_tests():
+    without = [
+        str(path.relative_to(ROOT))
+        for path in FILES
+        # An `__init__` of a docstring alone has nothing to test.
+        if not files_that_test([f"tfrank/{path.relative_to(ROOT)}"])
+        if len(ast.parse(path.read_text()).body) > 1 or path.name != "__init__.py"
+    ]
+    assert not without
