@@ -161,9 +161,8 @@ def test_a_gain_in_one_metric_and_a_loss_in_another_are_both_said():
     mixed = {**ROWS, "trained": {"recall_at_1": 0.4, "map": 0.5}}
     (warning,) = warnings_of(mixed, None, FALLING)
     numbers = "Recall@1 0.5000 before, 0.4000 now; mAP 0.4000 before, 0.5000 now"
-    assert warning.startswith(
-        f"Training gained and lost on the test set: {numbers}. Try a lower learning rate"
-    )
+    said = f"Training improved some metrics on the test set and worsened others: {numbers}."
+    assert warning.startswith(f"{said} Try a lower learning rate")
 
 
 def test_vectors_that_rank_better_than_the_trained_head_are_said_without_advice_for_images():

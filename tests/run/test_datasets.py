@@ -75,7 +75,7 @@ def test_records_in_the_workdir_of_another_source_are_not_used(config, images, t
     config.data.source = str(first)
     data = build(config, tmp_path)
     config.data.source = str(second)
-    with pytest.raises(InputError, match=r"has records of .*first, not of .*second"):
+    with pytest.raises(InputError, match=r"has records of .*first, and .*second is another source"):
         build(config, tmp_path)
     # A source that is at another place now is the same one.
     shutil.rmtree(first)
@@ -90,7 +90,7 @@ def test_embeddings_that_are_newer_than_their_records_are_not_those(config, tmp_
     build(config, tmp_path)
     later = time.time() + 10
     os.utime(config.data.source, (later, later))
-    with pytest.raises(InputError, match=r"features\.npz as it is now"):
+    with pytest.raises(InputError, match=r"features\.npz is another source or has changed since"):
         build(config, tmp_path)
 
 

@@ -59,7 +59,7 @@ def _parse(default_config, program, argv):
 
 
 def found(path: str) -> str:
-    """Returns the path of a config; where there is no such file, that of tfrank's own of the same path.
+    """Returns the path of a config; if there is no such file, the path of tfrank's own config of that name.
 
     So `--config=configs/sop.py` works in any folder.
     """
@@ -158,7 +158,7 @@ def _print_help(path, config, program):
     """Prints what the command does, its flags, the losses and all fields of the config."""
     print(usage(program))
     print(f"\n{config_help.losses_text(_shown(path))}")
-    print(f"\nFields of {_shown(path)}, for any of which another value may be given:\n")
+    print(f"\nFields of {_shown(path)}, each of which can be changed on the command line:\n")
     print(config_help.fields_text(config))
 
 
@@ -168,7 +168,7 @@ def _file_of(path):
 
 
 def _shown(path):
-    """Returns the path of a config without the loss; a relative one of tfrank's own and in this folder."""
+    """Returns the path of a config without the loss; relative if it is tfrank's own or in this folder."""
     file = os.path.abspath(_file_of(path))
     relative = os.path.relpath(file, PACKAGE if file.startswith(PACKAGE + os.sep) else None)
     return _file_of(path) if relative.startswith("..") else relative

@@ -157,8 +157,9 @@ def _records_folder(data, workdir):
             _prepare(data, folder, options)
     elif _of_another_source(before, data, folder):
         raise InputError(
-            f"{folder} has records of {before['source_dir']}, not of {data.source} as it is now. Choose"
-            " another --workdir, or give the folder of the records, --config.data.records=PATH."
+            f"{folder} has records of {before['source_dir']}, and {data.source} is another source or has"
+            " changed since. Choose another --workdir, or give the folder of the records,"
+            " --config.data.records=PATH."
         )
     elif before["source"] != data.name or (options and before["options"] != options):
         raise InputError(
@@ -212,8 +213,8 @@ def _note_common_labels(train, test):
     common = np.intersect1d(train.label, test.label)
     if len(common):
         print(
-            f"Note: {len(common):,} labels are both in train and in test. Unless each part numbers its"
-            " classes by itself, the test is on classes that are trained on."
+            f"Note: {len(common):,} labels are both in train and in test. If a label is the same class in"
+            " both, the test set has classes of the training set."
         )
 
 
@@ -237,7 +238,7 @@ def _relabelled(data: sections.Data, train: RecordIndex, seed: int) -> tuple[Rec
         print(f"{train.num_classes:,} training classes merged by {data.merge_classes}")
     if data.label_noise:
         before, labels = labels, add_label_noise(labels, data.label_noise, seed=seed)
-        print(f"{(labels != before).sum():,} of {len(labels):,} training labels are another class's")
+        print(f"{(labels != before).sum():,} of {len(labels):,} training labels are false (label_noise)")
     return dataclasses.replace(train, label=labels), validation
 
 

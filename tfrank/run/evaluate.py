@@ -34,7 +34,7 @@ _EMBEDDINGS = flags.DEFINE_string("embeddings", None, "An .npz of embeddings and
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Where to. Default: evaluation/<test set> of the run")
 _SEARCH = flags.DEFINE_enum("search", "exact", searchers.SEARCHES, "How neighbours are searched")
 _COMPARE_WITH = flags.DEFINE_string("compare_with", "", "The output folder of an evaluation to compare with")
-# Names that these flags had.
+# Earlier names of these flags.
 flags.DEFINE_alias("saved_model", "model")
 flags.DEFINE_alias("neighbors", "search")
 _EXPORT = flags.DEFINE_bool(

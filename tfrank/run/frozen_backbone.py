@@ -46,7 +46,7 @@ def check_frozen(train: Train, model: Model, *, dry_run: bool) -> None:
 def build_inputs(config: Config, model: keras.Model, workdir: str, data: Data, steps: int):
     """Returns `batches` and `explain` as `datasets.build_batches` does, and what embeds the validation part.
 
-    They read stored features, none of which is bad. Without a validation part the last is None.
+    They read stored features, so no record can be bad. Without a validation part the last is None.
 
     Args:
         config: the config of the run.

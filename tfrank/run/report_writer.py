@@ -172,7 +172,7 @@ def _note_on_pictures(options):
     moved = [step.name for step in ranking_steps(options)]
     if moved:
         return [
-            "Pictures, similarities, the map and the classes that are confused are of the embeddings before"
+            "Pictures, similarities, the map and the confused classes show the embeddings before"
             f" {' and '.join(moved)}."
         ]
     return []

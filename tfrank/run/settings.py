@@ -93,7 +93,7 @@ def _fit_batch(data, classes):
     most = min(MOST_CLASSES, classes)
     if most < 2:
         raise InputError(f"Training needs at least 2 classes. The training images have {classes}.")
-    # A power of two can be divided equally among devices.
+    # A power of two splits evenly over devices.
     data.classes_per_batch = 1 << (most.bit_length() - 1)
     data.examples_per_class = 4 if data.classes_per_batch == MOST_CLASSES else 8
     print(
@@ -108,8 +108,9 @@ def _fit_steps(train, model, batch_size, images):
     passes = FROZEN_PASSES if _trains_head(train, model) else PASSES[random]
     steps = round(passes * images / batch_size)
     train.steps = min(max(FEWEST_STEPS, steps), MOST_STEPS)
-    whole = train.steps == steps
-    why = f"{passes} passes over {images:,} images" if whole else f"between {FEWEST_STEPS} and {MOST_STEPS:,}"
+    why = f"{passes} passes over {images:,} images"
+    if train.steps != steps:
+        why += f", but at least {FEWEST_STEPS} and at most {MOST_STEPS:,}"
     begin = "random weights" if random else "pretrained weights"
     if model.takes_vectors:
         begin = "the vectors as they are"
@@ -181,10 +182,9 @@ def check_memory(train: Train, batch_size: int, steps: int) -> None:
     joins = max(train.memory_warm_up, -(-train.memory_size // batch_size)) + 1
     if steps < joins:
         raise InputError(
-            f"The run ends after {steps:,} steps, and its memory would only join in step {joins:,}: when"
-            f" config.train.memory_size={train.memory_size} embeddings are there, and"
-            f" config.train.memory_warm_up={train.memory_warm_up} batches have passed. Lower them, or"
-            " train for longer."
+            f"The run ends after {steps:,} steps, before its memory is used from step {joins:,} on. That"
+            f" takes config.train.memory_size={train.memory_size} stored embeddings and"
+            f" config.train.memory_warm_up={train.memory_warm_up} batches. Lower them, or train for longer."
         )
 
 

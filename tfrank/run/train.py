@@ -83,7 +83,7 @@ def train_and_evaluate(
     for note in results.notes:
         print(note)
     best = training.trainer.best
-    weights = verdict.best_sentence(best, steps) if best else f"Those of the last step, {steps:,}."
+    weights = verdict.best_sentence(best, steps) if best else f"The weights of the last step, {steps:,}."
     facts = {"weights": weights} | ({"matches": match_sentence(matches)} if matches else {})
     print("\n".join(facts.values()))
     warnings = verdict.warnings_of(rows, best, verdict.losses_to_judge(config.loss, workdir))

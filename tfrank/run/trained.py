@@ -225,9 +225,9 @@ def run_of(saved_model: str | None) -> str | None:
 
 
 def config_of_run(workdir: str | None, saved_model: str | None) -> str:
-    """Returns the path of the config of a run, of which the folder or a SavedModel is known.
+    """Returns the path of the config of a run, given its folder or its SavedModel.
 
-    Where there is no such run, the path is that of the digits' config.
+    Returns the path of the digits' config if there is no such run.
 
     Raises:
         InputError: the SavedModel lies outside any run, so its images are unknown.

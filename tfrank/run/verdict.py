@@ -17,10 +17,13 @@ COMPARED = {"recall_at_1": "Recall@1", "map": "mAP"}
 # Models that the trained one is compared with, and what it means to be worse than each: in all metrics, or
 # in some.
 BEFORE = {
-    "start": ("Training made the model worse on the test set", "Training gained and lost on the test set"),
+    "start": (
+        "Training made the model worse on the test set",
+        "Training improved some metrics on the test set and worsened others",
+    ),
     "vectors": (
         "The vectors themselves rank the test set better than the trained model",
-        "The trained model ranks the test set both better and worse than the vectors themselves",
+        "Some metrics on the test set are better by the trained model, others by the vectors themselves",
     ),
 }
 TRY = (
@@ -85,9 +88,9 @@ def _on_ranking(before, after, worse, mixed):
 
 
 def losses_to_judge(loss: Any, workdir: str) -> list[float]:
-    """The losses of a run's steps, by which it is judged whether the model learnt; none for some losses.
+    """The losses of a run's steps, to judge whether the model learnt; [] for losses that need not fall.
 
-    A mean over pairs or triplets that violate a margin need not fall: those that still do stay as bad.
+    A mean over the pairs or triplets that violate a margin need not fall: fewer violate it, but as strongly.
     """
     over_violators = loss.name == "tcm" or getattr(loss, "average", "") == "nonzero"
     return [] if over_violators else read_losses(workdir)

@@ -191,7 +191,7 @@ def _check_ids(group):
 
 
 def _matches(part: Part, sought, leave_one_out: bool):
-    """Yields (block, matching rows) for each block of queries that has a label or an id of this part."""
+    """Yields (block, rows of the part that have a label or id of its queries) for each block of queries."""
     gallery = rows_of(part)
     columns = [(1, gallery.label)] if leave_one_out else [(1, gallery.label), (2, gallery.id)]
     found: dict[int, list[np.ndarray]] = {}

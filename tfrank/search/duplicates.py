@@ -58,7 +58,7 @@ def _fewest(group):
 
 
 def _pairs(search, rows, queries, min_similarity, check):
-    """Yields the pairs of similar rows of which the first is a query."""
+    """Yields the pairs of similar rows whose first row is a query."""
     k = NEIGHBORS
     while len(queries):
         more = []

@@ -29,7 +29,7 @@ def uploads(index: IndexFolder, version: Version | None, ids: Collection[str]) -
 
 
 def unread(before: Collection[str], wanted: Mapping[str, Listed], bad: Collection[str]) -> set[str]:
-    """Returns the images of the version before that are still there, as far as is known, but cannot be read.
+    """Returns the images of the version before that cannot be read now, and may still exist.
 
     Args:
         before: ids of the images of the version before.

@@ -80,8 +80,8 @@ def loss_slope(
         sqrt(N sum_i |e_i|^2 |dL/de_i|^2),   N images in the global batch
 
     This is the root mean square, over images, of N times the change of the loss when one embedding turns by
-    one radian. Losses that a network learns from start at 0.2 or more. Below 0.05 hardly any positive is
-    pulled.
+    one radian. Losses that a network learns from start at 0.2 or more. Below 0.05 nearly all positives
+    have no gradient.
 
     Args:
         loss: f(labels, embeddings); with several replicas, the share of this replica.

@@ -18,7 +18,7 @@ _PRINTED = r"^[^\x00-\x1f\x7f]*$"
 
 
 def once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns pairs as a dict. Raises RequestError if a name comes twice, of which one would be lost."""
+    """Returns pairs as a dict. Raises RequestError if a name is repeated, since a dict keeps only one."""
     fields = {}
     for name, value in pairs:
         if name in fields:
