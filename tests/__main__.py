@@ -77,4 +77,7 @@ def main(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     os.chdir(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except FileNotFoundError as error:
+        sys.exit(str(error))

@@ -7,6 +7,7 @@ program, or code. `test_house.py`, which is of all modules, and the finder's own
 
 import ast
 import functools
+import os
 import pathlib
 import re
 from collections.abc import Iterator
@@ -157,7 +158,7 @@ def files_that_test(paths: list[str]) -> list[str]:
         FileNotFoundError: a path is not that of a file of tfrank or tests.
     """
     known = {str(path.relative_to(ROOT)): name for name, path in files().items()}
-    if unknown := sorted({*paths} - known.keys()):
+    if unknown := sorted({*map(os.path.normpath, paths)} - known.keys()):
         raise FileNotFoundError(f"There is no {unknown[0]}. Give paths such as tfrank/data/index.py")
-    found = set().union(*(tests_of_file(known[path]) for path in paths))
+    found = set().union(*(tests_of_file(known[os.path.normpath(path)]) for path in paths))
     return sorted(str(files()[name].relative_to(ROOT)) for name in found)

@@ -1,5 +1,7 @@
 """Which test files are found for a module."""
 
+import doctest
+
 import pytest
 
 from tests import __main__ as runner
@@ -48,9 +50,10 @@ def test_the_tests_of_a_module_are_those_that_name_it_else_those_of_its_users():
     found = files_that_test(["tfrank/evaluation/evaluators.py", "tfrank/data/index.py"])
     assert {"tests/evaluation/test_evaluators.py", "tests/data/test_index.py"} < {*found}
     assert "tests/test_house.py" not in found and "tests/losses/test_losses.py" not in found
-    # Only the page's tests name its application, and none names how it guards its requests.
+    # No test names how the server guards its requests: those of the application, which does, are found.
     guard, app = (files_that_test([f"tfrank/search/server/{name}.py"]) for name in ("guard", "app"))
     assert guard and {*guard} <= {*app}
+    assert files_that_test(["./tfrank/data/index.py"]) == files_that_test(["tfrank/data/index.py"])
     # Nothing names a package that offers no name.
     assert files_that_test([]) == files_that_test(["tfrank/training/__init__.py"]) == []
 
@@ -68,3 +71,7 @@ def test_the_tests_of_files_run_in_parts_and_other_arguments_go_to_pytest(monkey
     assert runner.main(["--of", "tfrank/evaluation/evaluators.py", "-k", "default"]) == 0
     assert ["tests/evaluation/test_evaluators.py"] in [part for part, _ in ran]
     assert all(arguments == ["-k", "default"] for _, arguments in ran)
+
+
+def test_its_examples_run():
+    assert doctest.testmod(finder).failed == 0
