@@ -42,7 +42,7 @@ def publish(config: default.Config, rows: Mapping[str, Sequence[float]], metrics
         }
 
 
-def pnp_settings(config) -> None:
+def pnp_settings(config: default.Config) -> None:
     """Sets PNP's ("Experimental Setup") and Smooth-AP's (section 5.3) ResNet-50, 512-d, 28 x 4, Adam 1e-5.
 
     - Weight decay: 4e-4 in PNP's text and in the code of both; Smooth-AP's text prints 4e^-5.
@@ -69,7 +69,7 @@ def pnp_settings(config) -> None:
     config.train.l2 = 4e-4
 
 
-def rll_settings(config) -> None:
+def rll_settings(config: default.Config) -> None:
     """Sets RLL's settings (section 4.1): GoogLeNet V2, 64 dimensions of its high level, 22 x 3, SGD 1e-2.
 
     - Batches: "C = 60, K = 3 on SOP while C = 22, K = 3 on the other three datasets" (4.1.6), which are
@@ -130,7 +130,7 @@ def get_small_config(name: str, loss: str):
     return config
 
 
-def map_q_settings(config) -> None:
+def map_q_settings(config: default.Config) -> None:
     """Sets mAP_Q's (section 4.2) ResNet-101 with GeM, batches of 4,096, 800 px, Adam 1e-4 to 0 in 200 steps.
 
     - The text names colour jitter, random scaling, rotation and cropping, but no values. We chose moderate
