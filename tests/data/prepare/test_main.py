@@ -39,7 +39,7 @@ def test_the_table_has_queries_and_gallery_and_no_classes_where_there_are_none(i
         (
             "folder",
             ["train", "test"],
-            "train_main.py --config=configs/own_images.py --config.data.records='my p'",
+            "train_main.py --config=configs/own_images_fast.py --config.data.records='my p'",
         ),
         ("csv", ["test"], "eval_main.py --workdir=RUN --config.data.test_records='my p'"),
         ("cub", ["train", "test"], "train_main.py --config=configs/cub.py --config.data.records='my p'"),
@@ -56,4 +56,4 @@ def test_the_next_command_is_of_the_source(source, splits, wanted):
     installed = re.sub(r"^(\w+)_main\.py", r"tfrank \1", wanted)
     assert next_command(source, "my p", summary, installed=True) == installed
     config = re.search(r"configs/\w+\.py", wanted)
-    assert not config or (pathlib.Path(ROOT) / config[0]).exists()
+    assert not config or (pathlib.Path(ROOT) / "tfrank" / config[0]).exists()

@@ -23,8 +23,8 @@ from tfrank.data.sources.vgg_face2 import read_vgg_face2
 SOURCES: dict[str, Source] = {
     "digits": Source(read_digits),
     "omniglot": Source(read_omniglot),
-    "folder": Source(read_folder, config=("own_images.py",), own=True),
-    "csv": Source(read_csv, config=("own_images.py",), own=True),
+    "folder": Source(read_folder, config=("own_images_fast.py",), own=True),
+    "csv": Source(read_csv, config=("own_images_fast.py",), own=True),
     "embeddings": Source(read_embeddings, config=("own_embeddings.py",), own=True),
     "sop": Source(read_sop, {"train": Count(11_318, 59_551), "test": Count(11_316, 60_502)}),
     "in_shop": Source(
