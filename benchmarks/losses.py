@@ -8,11 +8,7 @@ autodiff). Times are medians of alternating runs in one process. Memory is the p
 process held before the call, in matrices `[batch, batch]` of float32; at small batches the compiler's
 own memory is most of it. dim is 512.
 
-Losses with proxies have those of 1,000 classes, whose gradient is taken too. "contrastive-memory" has a full
-memory of 8,192 past embeddings.
-
-Layouts of the batch: "4" and "32" images per class, and "quarter": one class is a quarter of the
-batch, the others have 4.
+The gradient of proxies is taken too. `benchmarks.loss_settings` says what each loss and each layout is.
 """
 
 import os
@@ -23,43 +19,22 @@ import itertools
 import statistics
 import time
 
-import numpy as np
 import tensorflow as tf
 from absl import app, flags
 
 from benchmarks import memory, peers
+from benchmarks.loss_settings import DIM, MEMORY_ROWS, NUM_CLASSES, build, labels_of
 from tfrank import losses
 from tfrank.losses.proxies import PROXY_LOSSES
 
 _BATCH = flags.DEFINE_list("batch", ["112", "384", "1024", "4096"], "Batch sizes.")
-_LOSS = flags.DEFINE_list("loss", [*losses.LOSSES, *PROXY_LOSSES], "Losses; see VARIANTS.")
+_LOSS = flags.DEFINE_list("loss", [*losses.LOSSES, *PROXY_LOSSES], "Losses; see `benchmarks.loss_settings`.")
 _LAYOUT = flags.DEFINE_list("layout", ["4", "32", "quarter"], "Class layouts.")
 _REPEATS = flags.DEFINE_integer("repeats", 11, "Timed runs of each, after one to warm up.")
 
 _PEER = flags.DEFINE_bool("peer", False, "Whether pytorch-metric-learning is timed beside (extra `bench`).")
 
-# Losses that are not at their defaults.
-VARIANTS = {
-    "triplet-hard": ("triplet", {"mining": "hard"}),
-    "triplet-all": ("triplet", {"mining": "all"}),
-    # The classes of `labels_of` in twelve categories, as those of Stanford Online Products.
-    "hierarchical_ap-12": (
-        "hierarchical_ap",
-        {"labels": np.arange(-1, 8192), "categories": np.arange(-1, 8192) % 12},
-    ),
-}
-DIM, NUM_CLASSES, MEMORY_ROWS = 512, 1000, 8192
 PEER_OF = "peer of "
-
-
-def labels_of(layout: str, batch: int) -> np.ndarray:
-    """`[batch]` labels in random order: `layout` images per class, or one class of a quarter."""
-    if layout == "quarter":
-        labels = np.arange(batch) // 4
-        labels[: batch // 4] = -1
-    else:
-        labels = np.arange(batch) // int(layout)
-    return np.random.default_rng(0).permutation(labels)
 
 
 def similarity_product(labels, embeddings):
@@ -85,10 +60,8 @@ def gradient_of(loss):
     return gradient
 
 
-def gradient_with_proxies(loss):
-    """Forward and backward of a loss and its proxies."""
-    layer = loss.proxies()
-    layer.build([None, DIM])
+def gradient_with_proxies(loss, layer):
+    """Forward and backward of a loss and its layer of proxies."""
 
     def gradient(labels, embeddings):
         with tf.GradientTape() as tape:
@@ -99,14 +72,6 @@ def gradient_with_proxies(loss):
         return to_embeddings + 0 * tf.reduce_sum(to_proxies)
 
     return gradient
-
-
-def with_full_memory(loss):
-    """The loss with a memory that takes part at once."""
-    memory = losses.CrossBatchMemory(loss, MEMORY_ROWS, warm_up=0)
-    memory.labels.assign(tf.range(MEMORY_ROWS, dtype=tf.int64) // 4)
-    memory.embeddings.assign(tf.math.l2_normalize(tf.random.stateless_normal([MEMORY_ROWS, DIM], [1, 1]), 1))
-    return memory
 
 
 def median_seconds(functions: dict, arguments: tuple, repeats: int) -> dict:
@@ -141,12 +106,8 @@ def function_of(name: str):
     if name.startswith(PEER_OF):
         name = name.removeprefix(PEER_OF)
         return peers.peer(name, dim=DIM, num_classes=NUM_CLASSES, memory=MEMORY_ROWS)
-    if name in PROXY_LOSSES:
-        return tf.function(gradient_with_proxies(losses.get(name, labels=range(NUM_CLASSES))))
-    if name.endswith(peers.MEMORY):
-        return tf.function(gradient_of(with_full_memory(losses.get(name.removesuffix(peers.MEMORY)))))
-    name, settings = VARIANTS.get(name, (name, {}))
-    return tf.function(gradient_of(losses.get(name, **settings)))
+    loss, layer = build(name)
+    return tf.function(gradient_with_proxies(loss, layer) if layer else gradient_of(loss))
 
 
 def arguments(batch: int, layout: str) -> tuple[tf.Tensor, tf.Tensor]:

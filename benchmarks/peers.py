@@ -1,4 +1,4 @@
-"""The same losses in pytorch-metric-learning (extra `bench`), on CPU, at the same settings."""
+"""The same losses in pytorch-metric-learning (extra `bench`), at the same settings."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -84,16 +84,24 @@ def has_peer(name: str, batch: int) -> bool:
     return peer is not None and (batch <= LARGEST_CUBIC or not peer.cubic)
 
 
-def peer(
-    name: str, *, dim: int, num_classes: int, memory: int
-) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """Forward and backward of a peer: from labels and embeddings to the gradient.
+def has_proxies(name: str) -> bool:
+    """Whether that loss, which exists there, has proxies."""
+    return PEERS[name.removesuffix(MEMORY)].loss[0] in WITH_PROXIES
+
+
+def backward(
+    name: str, *, dim: int, num_classes: int, memory: int, device: str = "cpu"
+) -> Callable[[Any, Any], Any]:
+    """Forward and backward of a peer: from tensors of labels and embeddings to the value.
+
+    The gradient goes to what the embeddings were computed from. That of proxies is computed and removed.
 
     Args:
         name: of ours; with "-memory" behind it, with a full memory of past embeddings.
         dim: of the embeddings.
         num_classes: of losses with proxies.
         memory: rows of a memory.
+        device: of labels and embeddings.
     """
     import torch
     from pytorch_metric_learning import distances, losses, miners
@@ -108,19 +116,32 @@ def peer(
         return getattr(module, class_name)(**settings)
 
     described = PEERS[name.removesuffix(MEMORY)]
-    loss = build(losses, described.loss)
+    loss = build(losses, described.loss).to(device)
     miner = described.miner and build(miners, described.miner)
     if name.endswith(MEMORY):
         loss = losses.CrossBatchMemory(loss, embedding_size=dim, memory_size=memory)
-        loss.embedding_memory = torch.nn.functional.normalize(torch.randn(memory, dim))
-        loss.label_memory = torch.arange(memory) // 4
+        loss.embedding_memory = torch.nn.functional.normalize(torch.randn(memory, dim, device=device))
+        loss.label_memory = torch.arange(memory, device=device) // 4
         loss.has_been_filled = True
+
+    def value(labels, rows):
+        result = loss(rows, labels, *([miner(rows, labels)] if miner else []))
+        result.backward()
+        loss.zero_grad()
+        return result.detach()
+
+    return value
+
+
+def peer(name: str, **settings: int) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """Forward and backward of a peer on the CPU, from arrays to the gradient; see `backward`."""
+    import torch
+
+    run = backward(name, **settings)
 
     def gradient(labels, embeddings):
         rows = torch.tensor(np.asarray(embeddings), requires_grad=True)
-        labels = torch.tensor(np.asarray(labels))
-        loss(rows, labels, *([miner(rows, labels)] if miner else [])).backward()
-        loss.zero_grad()
+        run(torch.tensor(np.asarray(labels)), rows)
         return rows.grad
 
     return gradient

@@ -14,8 +14,8 @@ from tests.command_lines import ROOT, run, run_alone
 README = (ROOT / "README.md").read_text()
 # The later pages look at what the commands of the README left.
 PAGES = (
-    *("training", "losses", "evaluation", "production", "search", "scale"),
-    *("data", "data_sets", "benchmarks", "experiments"),
+    *("training", "config", "losses", "evaluation", "production", "search", "scale"),
+    *("data", "data_sets", "benchmarks", "gpu", "experiments"),
 )
 TEXTS = [README, *((ROOT / "docs" / f"{page}.md").read_text() for page in PAGES)]
 BLOCKS = [block for text in TEXTS for block in re.findall(r"```(python|bash)\n(.*?)```", text, re.DOTALL)]

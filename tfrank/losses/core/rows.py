@@ -25,8 +25,10 @@ from tfrank.losses.core.permutation import inverse, permute
 from tfrank.losses.core.scalars import tensor
 
 # Similarities of a block. On a CPU, 2 MiB in float32 stay in cache while a block is processed. A GPU wants
-# few large blocks: 64 MiB, which is not measured.
-BLOCK_SIMILARITIES, GPU_SIMILARITIES = 2**19, 2**24
+# larger blocks, but every row of a block waits for its largest class. PNP of 4,096 on an H100: with 2^22, a
+# class of a quarter takes 67 ms and 294 MB, classes of 4 take 4.6 ms; with 2^24, 182 ms, 616 MB and 3.9 ms.
+# See docs/gpu.md.
+BLOCK_SIMILARITIES, GPU_SIMILARITIES = 2**19, 2**22
 # More than the losses, their variants and some sizes together. TensorFlow never frees compiled programs.
 MOST_KERNELS = 512
 
