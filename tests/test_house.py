@@ -62,7 +62,7 @@ def texts_of(path: pathlib.Path) -> list[str]:
 def flags_of(program: str) -> set[str]:
     """The flags that the module of a command defines."""
     path = ROOT.joinpath(*program.split(".")[1:]).with_suffix(".py")
-    return set(re.findall(r'DEFINE_\w+\(\s*"(\w+)"', path.read_text()))
+    return set(re.findall(r'DEFINE_(?!alias)\w+\(\s*"(\w+)"', path.read_text()))
 
 
 def folder_of(name: str) -> str | None:
