@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfrank.common import checks, files
 from tfrank.common.checks import InputError
-from tfrank.configs import digits, of_run
+from tfrank.configs import letters, of_run
 from tfrank.configs.default import Config
 from tfrank.configs.sections import Data, Evaluation
 from tfrank.data.index import RecordIndex, select
@@ -225,7 +225,7 @@ def run_of(saved_model: str | None) -> str | None:
 def config_of_run(workdir: str | None, saved_model: str | None) -> str:
     """Returns the path of the config of a run, of which the folder or a SavedModel is known.
 
-    Where there is no such run, the path is that of the digits' config.
+    Where there is no such run, the path is that of the first run, configs/letters.py.
 
     Raises:
         InputError: the SavedModel lies outside any run, so its images are unknown.
@@ -239,7 +239,7 @@ def config_of_run(workdir: str | None, saved_model: str | None) -> str:
             f"{saved_model} is not in the folder of a run, so its config is unknown. Give --config or"
             " --workdir."
         )
-    return digits.__file__
+    return letters.__file__
 
 
 def _sizes(shape):
