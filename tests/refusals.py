@@ -10,6 +10,8 @@ import re
 from tests import bad_inputs
 from tests.command_lines import PREPARE, Ended, run
 
+# Where a command line names no config.
+CONFIG = "--config=configs/digits.py"
 # A run of seconds.
 SMALL = (
     "--config.data.image_size=8",
@@ -53,7 +55,7 @@ def make_bad_inputs(folder: pathlib.Path) -> None:
 def make_bad_runs(folder: pathlib.Path) -> None:
     """Adds a run and an evaluation to the folder of bad input, and damaged copies of both."""
     for arguments in (
-        ("train_main.py", f"--workdir={folder}/run", *SMALL, *DIGITS),
+        ("train_main.py", f"--workdir={folder}/run", CONFIG, *SMALL, *DIGITS),
         ("eval_main.py", f"--embeddings={folder}/good_x.npz"),
     ):
         done = run(*arguments)
@@ -67,12 +69,13 @@ def words(program: str, arguments: str, bad: pathlib.Path, new: pathlib.Path) ->
     given = arguments.replace("{bad}", str(bad)).replace("{new}", str(new)).split()
     if program != "train_main.py":
         return given
+    config = () if "--config=" in arguments else (CONFIG,)
     data = () if any(name in arguments for name in OWN_DATA) else DIGITS
     if "--workdir" in arguments:
-        return [*SMALL, *data, *given]
+        return [*config, *SMALL, *data, *given]
     if data and "config.data.records" not in arguments:
         data = (*data, f"--config.data.records={bad}/run/records")
-    return [f"--workdir={new}", *SMALL, *data, *given]
+    return [f"--workdir={new}", *config, *SMALL, *data, *given]
 
 
 def check(ended: Ended, message: str, bad: pathlib.Path, new: pathlib.Path) -> None:

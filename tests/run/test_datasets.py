@@ -14,7 +14,7 @@ import tensorflow as tf
 from tests.command_lines import run
 from tests.data.prepare import picture, write_images
 from tfrank.common.checks import InputError
-from tfrank.configs import default, digits
+from tfrank.configs import default, digits, letters
 from tfrank.configs.sections.data import SAMPLERS
 from tfrank.data.prepare.builder import prepare
 from tfrank.data.records import RecordReader
@@ -216,7 +216,7 @@ def test_a_handful_of_own_images_can_be_measured_and_an_impossible_k_is_refused(
         evaluation_results.check_evaluation(config.evaluation, test_set)
 
 
-@pytest.mark.parametrize("name", ["digits", "omniglot", "own_images", "own_records"])
+@pytest.mark.parametrize("name", ["digits", "letters", "omniglot", "own_images", "own_records"])
 def test_configs_of_data_of_any_size_ask_for_no_k_of_their_own(name):
     assert importlib.import_module(f"tfrank.configs.{name}").get_config().evaluation.recall_at == ()
 
@@ -247,6 +247,17 @@ def test_named_records_that_are_divided_in_another_way_are_not_measured(tmp_path
     config.data.update(test=(8,), test_records=config.data.records)
     with pytest.raises(InputError, match="has no records of a split 8"):
         datasets.build_test_set(config.data, str(tmp_path / "other"))
+
+
+def test_records_that_are_divided_as_the_config_says_may_have_been_drawn_by_another_seed(tmp_path):
+    options = {"train": ["Greek"], "test": ["Georgian"], "seed": 1}
+    prepare("letters", "", str(tmp_path / "records"), options=options, processes=1)
+    config = letters.get_config()
+    config.data.update(train=("Greek",), test=("Georgian",), records=str(tmp_path / "records"))
+    assert build(config, tmp_path).test.num_classes == 33
+    config.data.test = ("Armenian",)
+    with pytest.raises(InputError, match=r"has records of letters with .*'seed': 1"):
+        build(config, tmp_path)
 
 
 @pytest.mark.parametrize("classes", [1, 2])

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tests import reference
 from tests.data import image_records, write_records
 from tfrank.common.checks import InputError
-from tfrank.configs import digits, of_run
+from tfrank.configs import digits, letters, of_run
 from tfrank.data.index import select
 from tfrank.data.records import RecordReader
 from tfrank.evaluation.postprocessing import whitening
@@ -157,7 +157,7 @@ def test_the_config_is_that_of_the_run_that_the_flags_name(
         (tmp_path / name).mkdir()
     for name in ("RUN", "OTHER"):
         (tmp_path / name / "config.json").touch()
-    wanted = f"{of_run.__file__}:{folder}/config.json" if folder else digits.__file__
+    wanted = f"{of_run.__file__}:{folder}/config.json" if folder else letters.__file__
     assert config_of_run(workdir, saved_model) == wanted
 
 

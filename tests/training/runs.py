@@ -22,6 +22,7 @@ from tfrank.training.trainer import Trainer, ValidationResult
 
 # The digits run, cut down until it takes a second.
 SMALL = (
+    "--config=configs/digits.py",
     "--config.data.train=(0,1)",
     "--config.data.test=(8,9)",
     "--config.data.image_size=8",

@@ -1,7 +1,7 @@
 """The defaults of a run.
 
 Each config file calls `get_config` here and changes what its data set needs. On the command line,
-`--config=configs/digits.py:smooth_ap` selects another loss and `--config.train.steps=100` sets a field.
+`--config=configs/letters.py:smooth_ap` selects another loss and `--config.train.steps=100` sets a field.
 """
 
 import dataclasses

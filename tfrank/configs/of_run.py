@@ -1,8 +1,8 @@
 """Config of an earlier run, as saved in its workdir.
 
-    python eval_main.py --config=configs/of_run.py:runs/digits_pnp/config.json
+    python eval_main.py --config=configs/of_run.py:runs/letters_pnp/config.json
 
-`eval_main.py --workdir=runs/digits_pnp` uses it automatically. Fields added after the run have their
+`eval_main.py --workdir=runs/letters_pnp` uses it automatically. Fields added after the run have their
 defaults. Fields that no longer exist are ignored.
 """
 

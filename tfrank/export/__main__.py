@@ -1,6 +1,6 @@
 """Writes a SavedModel in other formats, each checked against it, and a model card.
 
-    tfrank export --model=runs/digits_pnp --formats=tflite,onnx
+    tfrank export --model=runs/letters_pnp --formats=tflite,onnx
 
 The formats are tflite (TensorFlow Lite), tflite_int8 (the same with weights of eight bits, a quarter of the
 size) and onnx (extra `onnx`). They are compared with the SavedModel on the images of a folder, --images, or

@@ -68,7 +68,7 @@ def page() -> str:
         "",
         "## `config.loss`",
         "",
-        "The loss follows the colon of `--config`, as in `--config=configs/digits.py:smooth_ap`. Its fields",
+        "The loss follows the colon of `--config`, as in `--config=configs/letters.py:smooth_ap`. Its fields",
         "are the hyper-parameters of its class, with these defaults; [losses.md](losses.md) explains them.",
         "",
         "| loss | fields |",

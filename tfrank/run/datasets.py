@@ -38,7 +38,10 @@ from tfrank.run import settings
 from tfrank.run.workdir import check_records_of
 
 # Sources whose classes the config divides into train and test.
-DIVIDED_BY_CONFIG = ("digits", "omniglot")
+DIVIDED_BY_CONFIG = ("digits", "letters", "omniglot")
+
+# Sources whose images come with a package, so that there is no path to give.
+IN_PACKAGES = ("digits", "letters")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +164,7 @@ def _records_folder(data, workdir):
             " changed since. Choose another --workdir, or give the folder of the records,"
             " --config.data.records=PATH."
         )
-    elif before["source"] != data.name or (options and before["options"] != options):
+    elif before["source"] != data.name or not options.items() <= before["options"].items():
         raise InputError(
             f"{folder} has records of {before['source']} with {before['options']}, not of {data.name} with"
             f" {options}. Name other records, --config.data.test_records=PATH, or choose another --workdir."
@@ -184,7 +187,7 @@ def _of_another_source(summary, data, folder):
 
 
 def _prepare(data, folder, options):
-    if not data.source and data.name != "digits":
+    if not data.source and data.name not in IN_PACKAGES:
         raise InputError(
             f"The config names no images of {data.name!r}. Give their folder or archive,"
             " --config.data.source=PATH, or records that"

@@ -2,7 +2,7 @@
 
 from absl import flags
 
-from tfrank.configs import digits
+from tfrank.configs import letters
 from tfrank.export.saved_model import saved_model_of
 from tfrank.run import config_flag, trained
 
@@ -13,7 +13,7 @@ def train() -> None:
     """Runs tfrank train with the command line of this process."""
     from tfrank.run import train as program
 
-    config_flag.run(program.main, lambda: digits.__file__)
+    config_flag.run(program.main, lambda: letters.__file__)
 
 
 def evaluate() -> None:

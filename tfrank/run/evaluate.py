@@ -1,7 +1,7 @@
 """Measures a trained model, a SavedModel, or embeddings, and writes a report.
 
-    python eval_main.py --workdir=runs/digits_pnp [--config.field=value ...]
-    python eval_main.py --model=runs/digits_pnp/saved_model
+    python eval_main.py --workdir=runs/letters_pnp [--config.field=value ...]
+    python eval_main.py --model=runs/letters_pnp/saved_model
     python eval_main.py --embeddings=embeddings.npz
 
 An interrupted evaluation resumes. Without --config, the run's own config is used.

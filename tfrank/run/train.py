@@ -1,6 +1,6 @@
 """Trains an embedding model, measures it and exports it.
 
-    python train_main.py [--config=configs/digits.py[:loss]] [--workdir=FOLDER] [--config.field=value ...]
+    python train_main.py [--config=configs/letters.py[:loss]] [--workdir=FOLDER] [--config.field=value ...]
 
 An interrupted run resumes from its last checkpoint when the same command is started again.
 """
@@ -24,7 +24,7 @@ from tfrank.run.matches import learned_matches, match_sentence
 from tfrank.run.workdir import check_config_of, check_same_config, default_workdir, save_config
 from tfrank.training import cluster
 
-flags.DEFINE_string("config", None, "The config, and its loss: configs/digits.py:smooth_ap")
+flags.DEFINE_string("config", None, "The config, and its loss: configs/letters.py:smooth_ap")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run. Default: runs/<config>_<data>_<loss>")
 
 

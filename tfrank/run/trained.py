@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfrank.common import checks, files
 from tfrank.common.checks import InputError
-from tfrank.configs import digits, of_run
+from tfrank.configs import letters, of_run
 from tfrank.configs.default import Config
 from tfrank.configs.sections import Data, Evaluation
 from tfrank.data.index import RecordIndex, select
@@ -227,7 +227,7 @@ def run_of(saved_model: str | None) -> str | None:
 def config_of_run(workdir: str | None, saved_model: str | None) -> str:
     """Returns the path of the config of a run, given its folder or its SavedModel.
 
-    Returns the path of the digits' config if there is no such run.
+    Returns the path of configs/letters.py, the first run, if there is no such run.
 
     Raises:
         InputError: the SavedModel lies outside any run, so its images are unknown.
@@ -241,7 +241,7 @@ def config_of_run(workdir: str | None, saved_model: str | None) -> str:
             f"{saved_model} is not in the folder of a run, so its config is unknown. Give --config or"
             " --workdir."
         )
-    return digits.__file__
+    return letters.__file__
 
 
 def _sizes(shape):

@@ -77,5 +77,6 @@ def test_the_demo_trains_indexes_and_serves_once(tmp_path):
             labels = [item["metadata"]["label"] for item in items]
             answers = [server.search(id=item["id"], k=1).json() for item in items]
             nearest = [answer["results"][0]["metadata"]["label"] for answer in answers]
-            assert set(labels) == set("56789") and answers[0]["version"] == 1
-            assert np.mean(np.equal(labels, nearest)) > 0.85
+            assert all("Armenian " in label or "Georgian letter " in label for label in labels)
+            assert answers[0]["version"] == 1
+            assert np.mean(np.equal(labels, nearest)) > 0.7

@@ -44,9 +44,9 @@ class Data(Section):
     )
     train: tuple[int | str, ...] = field(
         ("train",),
-        'Splits of the records to train on: digits for "digits", alphabets for "omniglot", patterns of shard'
-        ' files, such as "train-*", for "tfrecords". On the command line, repeat the flag for several'
-        " values: --config.data.train=Greek --config.data.train=Latin",
+        'Splits of the records to train on: alphabets for "letters" and "omniglot", digits for "digits",'
+        ' patterns of shard files, such as "train-*", for "tfrecords". On the command line, repeat the flag'
+        " for several values: --config.data.train=Greek --config.data.train=Latin",
         of_records=True,
     )
     test: tuple[int | str, ...] = field(

@@ -14,6 +14,7 @@ from tfrank.data.sources.image import Count, Source
 from tfrank.data.sources.in_shop import read_in_shop
 from tfrank.data.sources.inaturalist import read_inaturalist
 from tfrank.data.sources.landmarks_clean import read_landmarks_clean
+from tfrank.data.sources.letters import read_letters
 from tfrank.data.sources.omniglot import read_omniglot
 from tfrank.data.sources.revisited import ground_truth, read_roxford5k, read_rparis6k
 from tfrank.data.sources.sop import read_sop
@@ -22,6 +23,7 @@ from tfrank.data.sources.vgg_face2 import read_vgg_face2
 
 SOURCES: dict[str, Source] = {
     "digits": Source(read_digits),
+    "letters": Source(read_letters),
     "omniglot": Source(read_omniglot),
     "folder": Source(read_folder, config=("own_images_fast.py",), own=True),
     "csv": Source(read_csv, config=("own_images_fast.py",), own=True),

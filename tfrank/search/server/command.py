@@ -3,7 +3,7 @@
     tfrank serve --index_dir=index
     tfrank serve --demo
 
-`--demo` trains on handwritten digits for a minute if there is no index, and serves those. The server answers
+`--demo` trains on letters for a minute if there is no index, and serves those. The server answers
 on this machine only, unless --host says otherwise. Nobody may change the index, unless --token is set.
 """
 
@@ -20,7 +20,7 @@ from tfrank.common.checks import InputError
 from tfrank.search.server.settings import Settings
 
 _INDEX = flags.DEFINE_string("index_dir", None, "Folder of the index.")
-_DEMO = flags.DEFINE_bool("demo", False, "Make an index of handwritten digits if there is none.")
+_DEMO = flags.DEFINE_bool("demo", False, "Make an index of letters if there is none.")
 _HOST = flags.DEFINE_string("host", "127.0.0.1", "Address to listen at. 0.0.0.0: that of every network.")
 _PORT = flags.DEFINE_integer("port", 8000, "Port to listen at. 0: any that is free.", 0, 65_535)
 _HOSTS = flags.DEFINE_list("hosts", [], "Further names that the server goes by, as behind a proxy.")
