@@ -15,7 +15,7 @@ README = (ROOT / "README.md").read_text()
 # The later pages look at what the commands of the README left.
 PAGES = (
     *("training", "losses", "evaluation", "production", "search", "scale"),
-    *("data", "data_sets", "benchmarks", "experiments"),
+    *("data", "data_sets", "benchmarks", "experiments", "config"),
 )
 TEXTS = [README, *((ROOT / "docs" / f"{page}.md").read_text() for page in PAGES)]
 BLOCKS = [block for text in TEXTS for block in re.findall(r"```(python|bash)\n(.*?)```", text, re.DOTALL)]
@@ -94,8 +94,6 @@ def test_the_blocks_run_one_after_another(tmp_path):
                 arguments = ["-m", "tfrank", script, *flags] if program == "tfrank" else [script, *flags]
                 if script.endswith("_main.py"):
                     arguments = [str(ROOT / script), *flags, "--config.train.steps=3"]
-                # Flags name configs relative to the repository.
-                arguments = [a.replace("--config=configs", f"--config={ROOT}/configs") for a in arguments]
             # Keras reads KERAS_HOME, where these find pretrained weights, when it is imported.
             runs = run_alone if "own_images" in command else run
             ended = runs(*arguments, cwd=tmp_path, env=environment)
