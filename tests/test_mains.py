@@ -142,7 +142,8 @@ def test_help_lists_flags_losses_and_every_field_with_its_value(main, tmp_path):
     assert empty == {"train.learning_rate_multipliers", "evaluation.published"}
     assert set(listed) - empty == set(fields)
     assert listed["train.steps"] == "300" and listed["data.train"] == "0,1,2,3,4"
-    assert "# Probability that an image is mirrored, left for right.\n--config.data.flip=0.0" in output
+    flip = "# Probability that an image is mirrored, left for right. At least 0, at most 1."
+    assert f"{flip}\n--config.data.flip=0.0" in output
 
 
 def test_what_help_lists_is_what_a_run_takes(tmp_path):
