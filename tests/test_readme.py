@@ -94,8 +94,6 @@ def test_the_blocks_run_one_after_another(tmp_path):
                 arguments = ["-m", "tfrank", script, *flags] if program == "tfrank" else [script, *flags]
                 if script.endswith("_main.py"):
                     arguments = [str(ROOT / script), *flags, "--config.train.steps=3"]
-                # Flags name configs relative to the repository.
-                arguments = [a.replace("--config=configs", f"--config={ROOT}/configs") for a in arguments]
             # Keras reads KERAS_HOME, where these find pretrained weights, when it is imported.
             runs = run_alone if "own_images" in command else run
             ended = runs(*arguments, cwd=tmp_path, env=environment)
