@@ -114,7 +114,7 @@ def test_a_record_that_lacks_what_is_needed_is_named_with_what_it_has(tmp_path, 
     shard = tmp_path / "odd.tfrecord"
     write_examples(shard, WHOLE, features)
     has = ", ".join(sorted(features))
-    message = rf"odd\.tfrecord at byte \d+: the record needs .*It has {has}\. Set the names in config\.data"
+    message = rf"odd\.tfrecord at byte \d+: the record needs .*It has {has}\. Set the names in `features`"
     with pytest.raises(InputError, match=message):
         scan([str(shard)])
 

@@ -168,7 +168,7 @@ def test_without_the_column_split_classes_are_divided_as_folders_are(tmp_path, c
     [
         (["train", "test", "train"], None),
         (["train", "tran", "train", "test"], 'test (1), train (2), tran (1), .* Did you mean "train"?'),
-        (["train", "test_800"], "test_800 (1), train (1), .* name others."),
+        (["train", "test_800"], "test_800 (1), train (1), .* names others."),
     ],
 )
 def test_splits_other_than_train_and_test_are_listed_with_their_counts(tmp_path, capsys, splits, note):
