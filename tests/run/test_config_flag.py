@@ -72,6 +72,14 @@ def test_the_examples_in_the_default_config_set_tuples_and_entries_of_dicts():
     assert config.train.learning_rate_multipliers.to_dict() == {"embedding": 10, "embedding/bias": 20}
 
 
+def test_a_whole_number_is_a_float_where_the_field_is_one_and_a_list_a_tuple():
+    config = digits.get_config()
+    config.train.learning_rate, config.evaluation.scales = 1, [0.5]
+    assert isinstance(config.train.learning_rate, float) and config.evaluation.scales == (0.5,)
+    with pytest.raises(TypeError, match="`steps` takes a value of type int, not 'many'"):
+        config.train.steps = "many"
+
+
 @pytest.mark.parametrize(
     ("argument", "words"),
     [

@@ -291,6 +291,25 @@ def test_a_test_set_has_a_name_for_a_path(config, test, test_records, name):
     assert datasets.test_name(config.data) == name
 
 
+def test_the_seed_draws_the_classes_that_are_held_out(config, records, tmp_path):
+    config.data.update(records=records, validation_classes=2)
+    held_out = []
+    for seed in range(6):
+        data = datasets.build_data(config.data, str(tmp_path / f"{seed}"), seed=seed)
+        held_out.append(tuple(np.unique(data.validation.label)))
+    assert len(set(held_out)) > 1
+
+
+def test_a_largest_shift_moves_the_images_of_a_batch(config, records, tmp_path):
+    config.data.update(records=records, image_size=8)
+    index = build(config, tmp_path).train
+    plain = first_batch(config, index)
+    config.data.max_shift = 3
+    moved = first_batch(config, index)
+    np.testing.assert_array_equal(plain["label"], moved["label"])
+    assert not np.array_equal(plain["image"], moved["image"])
+
+
 def first_batch(config, index):
     batches, _ = datasets.build_batches(config.data, index, stop=1, seed=config.seed)
     (batch,) = batches(0).as_numpy_iterator()
