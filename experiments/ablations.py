@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from experiments.intervals import over_seeds_and_classes
 from experiments.runs import RESULTS, Result, Run, of_classes, run_all, write_results
 from tfrank.configs import omniglot
+from tfrank.configs.default import Config
 
 PNP = {variant.capitalize(): ("pnp", {"loss.variant": variant}) for variant in ("o", "ib", "ds", "dq")}
 PNP = {f"PNP-{name}": setting for name, setting in PNP.items()}
@@ -127,14 +128,14 @@ _JOBS = flags.DEFINE_integer("jobs", 1, "Runs at once.", lower_bound=1)
 
 def run_of(recipe: str, fields: dict[str, object], changes: dict[str, object], seed: int) -> Run:
     """The run, without changes to what is the default already, so that it is run once for all curves."""
-    defaults = omniglot.get_config(recipe).to_dict()
+    defaults = omniglot.get_config(recipe)
     kept = {key: value for key, value in {**fields, **changes}.items() if _at(defaults, key) != value}
     return Run(f"omniglot.py:{recipe}", kept, seed)
 
 
-def _at(tree: dict, key: str) -> object:
+def _at(config: Config, key: str) -> object:
     group, field = key.split(".")
-    return tree[group][field]
+    return getattr(getattr(config, group), field)
 
 
 def figure(rows: list[dict[str, object]], title: str) -> Figure:

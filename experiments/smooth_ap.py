@@ -47,7 +47,7 @@ def train(config, folder: str, temperature: float, classes: int) -> Curves:
     config.data.classes_per_batch, config.train.steps = classes, _STEPS.value
     config = settings.resolved(config)
     data = datasets.build_data(config.data, folder, seed=config.seed)
-    batches, _ = datasets.build_batches(config, data.train, _STEPS.value)
+    batches, _ = datasets.build_batches(config.data, data.train, _STEPS.value, seed=config.seed)
     model = experiment.build_model(config)
     loss = tfrank.SmoothAPLoss(temperature)
     optimizer = build_optimizer("adam", learning_rate=config.train.learning_rate)

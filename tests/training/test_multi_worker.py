@@ -12,13 +12,12 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from ml_collections import ConfigDict
 
 from tests.training.runs import finish, logged_steps, start, start_alone, state_hashes
 from tests.training.test_cluster import addresses, environment
 from tests.training.test_resume import saved_step
 from tfrank.common.files import locked
-from tfrank.configs import digits
+from tfrank.configs import digits, of_run
 from tfrank.run import datasets, experiment
 from tfrank.training.checkpoints import restore_model
 
@@ -115,7 +114,7 @@ def uninterrupted(tmp_path_factory):
 
 
 def config_of(workdir):
-    return ConfigDict(json.loads((workdir / "config.json").read_text()))
+    return of_run.get_config(str(workdir / "config.json"))
 
 
 def weights_of(workdir):
@@ -218,8 +217,11 @@ def test_a_bad_record_in_the_slice_of_one_machine_is_named_by_both(machine, tmp_
     config = digits.get_config()
     config.data.train, config.data.test, config.data.validation_classes = (0, 1), (8, 9), 4
     config.data.classes_per_batch, config.data.examples_per_class = 6, 4
-    index = datasets.build_data(config, str(workdir)).train
-    damage(index, np.split(datasets.build_sampler(config, index).batch(step), 2)[machine][5])
+    index = datasets.build_data(config.data, str(workdir), seed=config.seed).train
+    damage(
+        index,
+        np.split(datasets.build_sampler(config.data, index, seed=config.seed).batch(step), 2)[machine][5],
+    )
     results = run(workdir)
     assert [status for status, _, _ in results] == [1, 1], results
     reason = r"record \d+ of .*\(image id '.*'\): the bytes of this record changed .* \(checksum\)\..*"
