@@ -25,7 +25,9 @@ _MODEL = flags.DEFINE_string("model", None, "Folder of a run, or of a SavedModel
 _FORMATS = flags.DEFINE_list("formats", ["tflite"], f"Some of {', '.join(formats.FORMATS)}.")
 _IMAGES = flags.DEFINE_string("images", "", "Folder of image files to compare the models on.")
 _OUTPUT = flags.DEFINE_string("output_dir", "", "Where to. Default: beside the SavedModel.")
-_TRUST = flags.DEFINE_bool("trust_model", False, "Use the model even if it may read and write files.")
+_TRUST = flags.DEFINE_bool(
+    "trust_model", False, "Use the model even if it may read and write files or run Python."
+)
 _AFTER = flags.DEFINE_string(
     "after", "", "SavedModel whose embeddings the model was trained on: writes both as `joined_model`."
 )

@@ -29,7 +29,9 @@ from tfrank.run.workdir import default_workdir
 flags.DEFINE_string("config", None, "The config. Default: that of the run")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run. Default: runs/<config>_<data>_<loss>")
 _MODEL = flags.DEFINE_string("model", None, "Folder of a SavedModel, or of a run with one, to measure")
-_TRUST = flags.DEFINE_bool("trust_model", False, "Use the model even if it may read and write files")
+_TRUST = flags.DEFINE_bool(
+    "trust_model", False, "Use the model even if it may read and write files or run Python"
+)
 _EMBEDDINGS = flags.DEFINE_string("embeddings", None, "An .npz of embeddings and labels to measure")
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Where to. Default: evaluation/<test set> of the run")
 _SEARCH = flags.DEFINE_enum("search", "exact", searchers.SEARCHES, "How neighbours are searched")

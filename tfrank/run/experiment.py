@@ -351,14 +351,16 @@ def train(config: Config, training: Training, data: Data, steps: int) -> None:
 
 
 def _inputs(config: Config, training: Training, data: Data, steps: int):
-    """Returns `batches`, `explain` and a function that embeds the validation part.
+    """Returns `batches`, `explain` and a function that embeds the validation part, None without one.
 
     They read images, or stored features if the backbone is frozen.
     """
     if not config.train.frozen_backbone:
         batches, explain = build_batches(config.data, data.train, steps, seed=config.seed)
-        function, held_out = embed_fn(training.serving), data.validation or data.train
-        embed = functools.partial(embed_all, config.data, config.evaluation, function, held_out)
+        if data.validation is None:
+            return batches, explain, None
+        function = embed_fn(training.serving)
+        embed = functools.partial(embed_all, config.data, config.evaluation, function, data.validation)
         return batches, explain, embed
     # Copies the frozen weights exactly: in a resumed run their averages could differ in the last bit.
     for to, source in zip(training.copy.variables, training.model.variables):

@@ -28,7 +28,9 @@ from tfrank.search.embedder import BATCH
 _IMAGES = flags.DEFINE_string("images", "", "List of images, CSV or parquet; or folder of records.")
 _OUTPUT = flags.DEFINE_string("output_dir", "", "Folder of the result, local or remote.")
 _MODEL = flags.DEFINE_string("model", "", "Folder of a run or of a SavedModel.")
-_TRUST = flags.DEFINE_bool("trust_model", False, "Use the model even if it may read and write files.")
+_TRUST = flags.DEFINE_bool(
+    "trust_model", False, "Use the model even if it may read and write files or run Python."
+)
 _EMBEDDINGS = flags.DEFINE_string("embeddings", "", "Folder of embeddings; for evaluate the gallery.")
 _QUERIES = flags.DEFINE_string(
     "queries",

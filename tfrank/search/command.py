@@ -42,7 +42,9 @@ _IMAGES = flags.DEFINE_string("images", "", "Folder of images or of records, or 
 _RECALL = flags.DEFINE_float(
     "target_recall", 0.99, "Share of the nearest to find, above 0, up to 1.", lower_bound=0, upper_bound=1
 )
-_TRUST = flags.DEFINE_bool("trust_model", False, "Use the model even if it may read and write files.")
+_TRUST = flags.DEFINE_bool(
+    "trust_model", False, "Use the model even if it may read and write files or run Python."
+)
 _SIMILARITY = flags.DEFINE_float("min_similarity", DUPLICATE, "Least cosine of duplicates, -1 to 1.")
 _OUTPUT = flags.DEFINE_string(
     "output_dir",

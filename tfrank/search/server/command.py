@@ -33,7 +33,9 @@ _WAITING = flags.DEFINE_integer("max_waiting", 64, "Requests answered at a time;
 _CONNECTIONS = flags.DEFINE_integer(
     "max_connections", 256, "Connections at a time; one more closes the one that has been idle longest.", 1
 )
-_TRUST = flags.DEFINE_bool("trust_model", False, "Use the model even if it may read and write files.")
+_TRUST = flags.DEFINE_bool(
+    "trust_model", False, "Use the model even if it may read and write files or run Python."
+)
 _LOG = flags.DEFINE_bool("log_requests", True, "Print a line for each request.")
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
