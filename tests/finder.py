@@ -151,8 +151,8 @@ def tests_of_file(name: str, passed: frozenset[str] = frozenset()) -> set[str]:
 def files_that_test(paths: list[str]) -> list[str]:
     """Returns the paths of the test files of modules, which are given by their paths.
 
-    >>> files_that_test(["tfrank/evaluation/evaluators.py"])[0]
-    'tests/evaluation/test_evaluators.py'
+    >>> files_that_test(["tfrank/evaluation/evaluators.py"])
+    ['tests/configs/test_configs.py', 'tests/evaluation/test_evaluators.py']
 
     Raises:
         FileNotFoundError: a path is not that of a file of tfrank or tests.

@@ -199,7 +199,7 @@ def test_imagenet_without_a_network_says_what_to_do(monkeypatch):
         )
 
     monkeypatch.setitem(APPLICATIONS, "MobileNet", offline)
-    ways = r"\(unreachable\).*=efficientnet_lite0, .* or download https://storage/mobilenet_\S*no_top\.h5"
+    ways = r"\(unreachable\).*=efficientnet_lite0`.* or download https://storage/mobilenet_\S*no_top\.h5"
     with pytest.raises(InputError, match=f"keras/MobileNet are not in .*{ways}") as caught:
         load_backbone_weights(model, "imagenet")
     assert "\n" not in str(caught.value)
