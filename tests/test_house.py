@@ -26,6 +26,7 @@ PRINTING = (
 PROGRAMS = {
     *("tfrank.run.train", "tfrank.run.evaluate", "tfrank.data.prepare.__main__", "tfrank.export.__main__"),
     *("tfrank.search.command", "tfrank.search.server.command", "tfrank.scale.command"),
+    "tfrank.search.photos",
 }
 MODULES = sorted({m.name for m in pkgutil.walk_packages([str(ROOT)], "tfrank.")} - PROGRAMS)
 
@@ -76,7 +77,10 @@ COMMANDS_OF = {
     "run": {"tfrank.run.train", "tfrank.run.evaluate"},
     "data": {"tfrank.data.prepare.__main__", "tfrank.scale.command"},
     "export": {"tfrank.export.__main__"},
-    "search": {"tfrank.search.command", "tfrank.search.server.command", "tfrank.scale.command"},
+    "search": {
+        *("tfrank.search.command", "tfrank.search.server.command", "tfrank.search.photos"),
+        "tfrank.scale.command",
+    },
     "scale": {"tfrank.scale.command"},
 }
 # Whose texts may name fields of the config, which are flags of the commands that read one: their own folders,
@@ -84,7 +88,7 @@ COMMANDS_OF = {
 CONFIG = ("run/", "configs/", "data/prepare/__main__.py")
 FIELD = re.compile(r"\bconfig\.(data|model|loss|train|evaluation)\b")
 # A model's operations are refused by all commands that load one.
-LOADING = PROGRAMS - {"tfrank.run.train", "tfrank.data.prepare.__main__"}
+LOADING = PROGRAMS - {"tfrank.run.train", "tfrank.data.prepare.__main__", "tfrank.search.photos"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -259,13 +259,47 @@ def test_the_fast_road_trains_the_head_alone_and_goes_on_where_it_was(photos, tm
     assert "144 of 144 embeddings are there already" in output
 
 
+@pytest.mark.slow
+def test_the_last_stage_is_trained_on_stored_maps_and_a_second_run_ends_with_the_same_weights(
+    photos, tmp_path
+):
+    flags = ("--config.data.image_size=64", "--config.train.steps=24", "--config.train.feature_views=2")
+    given = ("--config=configs/own_images_fast.py", f"--config.data.source={photos}", *flags)
+    rows = []
+    for workdir in (tmp_path / "run", tmp_path / "run", tmp_path / "other"):
+        status, output, errors = run("train_main.py", *given, f"--workdir={workdir}")
+        assert status == 0, errors
+        rows.append(json.loads((workdir / "metrics.json").read_text()))
+    assert "The head whitens the features of 36 training images." in output
+    assert "The head whitens the trained features of 52 images, those held out included." in output
+    maps = np.load(tmp_path / "run" / "features" / "train" / "embeddings.npy")
+    assert maps.shape == (2 * 36, 2 * 2 * 192) and maps.dtype == np.float16
+    assert rows[0] == rows[1] == rows[2]
+    status, output, errors = run("eval_main.py", f"--workdir={tmp_path / 'run'}")
+    assert status == 0, errors
+    assert f"{rows[0]['trained']['map']:.4f}" in output
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"model.head": "none", "model.weights": "net.pth"}, r"Set config\.model\.head=pca"),
+        ({"model.head": "none", "model.weights": "net.pth"}, r"Set config\.model\.head=whitened or pca"),
         ({"model.weights": "random"}, "Give it pretrained weights"),
         ({"model.weights": "net.pth", "dry_run": True}, "config.dry_run cannot be combined with"),
         ({"model.weights": "net.pth", "train.strategy": "multi_worker"}, "trains on one machine"),
+        ({"model.weights": "net.pth", "train.frozen_until": "conv1"}, "Set one of them"),
+        (
+            {"train.frozen_backbone": False, "train.frozen_until": "block", "model.backbone": "convnet"},
+            "frozen_until needs a pretrained network",
+        ),
+        (
+            {
+                "train.frozen_backbone": False,
+                "train.frozen_until": "last_stage",
+                "model.backbone": "resnet50",
+            },
+            "last_stage is for efficientnet_lite0.*Name a layer of resnet50",
+        ),
     ],
 )
 def test_what_does_not_go_with_a_frozen_backbone_is_refused(changes, message):

@@ -22,6 +22,7 @@ class Verb(NamedTuple):
 
 # In the order in which a person needs them.
 VERBS = {
+    "photos": Verb("search a folder of photos, without labels", "tfrank.search.photos", "command", "serve"),
     "prepare": Verb("check photos and write records", "tfrank.data.prepare.__main__", "command"),
     "train": Verb("train a model, measure it and export it", "tfrank.run.entry_points", "train"),
     "eval": Verb("measure a run, a SavedModel or embeddings", "tfrank.run.entry_points", "evaluate"),
@@ -37,7 +38,7 @@ def usage() -> str:
     """Returns what there is to do.
 
     >>> print(usage().splitlines()[3])
-      tfrank prepare     check photos and write records
+      tfrank photos      search a folder of photos, without labels
     """
     width = max(map(len, VERBS))
     lines = (f"  tfrank {name.ljust(width)}  {verb.does}" for name, verb in VERBS.items())

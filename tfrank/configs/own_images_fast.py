@@ -22,6 +22,10 @@ def get_config(loss: str = ""):
     config.name = "own_images_fast"
     config.data.image_size = 224
     config.model.backbone = "efficientnet_lite0"
+    config.model.head = "whitened"
     config.model.embedding_dim = 1280
-    config.train.frozen_backbone = True
+    config.train.frozen_until = "last_stage"
+    config.train.feature_views = 5
+    config.train.schedule = "cosine"
+    config.train.start_share = 0.0
     return config

@@ -63,6 +63,8 @@ def embed_into(
     ids: np.ndarray,
     labels: np.ndarray,
     key: str,
+    dtype: type[np.floating] = np.float32,
+    normalized: bool = True,
 ) -> np.ndarray:
     """Embeds images as `embed` does and writes `embeddings.npy`, `ids.npy` and `labels.npy` to a folder.
 
@@ -74,10 +76,13 @@ def embed_into(
         batches_from: returns the batches from the image with a given number on.
         ids: `[images]` names of the images; all of them are embedded.
         labels: `[images]` integers.
-        key: identifies all that the embeddings depend on: the model, the images, and how they are loaded.
+        key: identifies all that the embeddings depend on: the model, the images, how they are loaded, and
+            how they are written.
+        dtype: the type that is written.
+        normalized: whether embeddings are L2-normalised.
 
     Returns:
-        `[images, dim]` float32 of unit norm, a memory map of the file.
+        `[images, dim]`, of unit norm if `normalized`, a memory map of the file.
 
     Raises:
         InputError: as in `embed`; or the disk is full.
@@ -99,8 +104,8 @@ def embed_into(
     blocks = _embedded(_of_floats(embed_fn), batches, done, len(ids), ids)
     for number, (_, block) in enumerate(blocks, start=1):
         if rows is None:
-            rows = _new_file(path, len(ids), block.shape[1])
-        rows[done : done + len(block)] = l2_normalize(block).numpy()
+            rows = _new_file(path, len(ids), block.shape[1], dtype)
+        rows[done : done + len(block)] = (l2_normalize(block) if normalized else block).numpy()
         done += len(block)
         if number % NOTE_EVERY == 0 or done == len(ids):
             rows.flush()
@@ -171,6 +176,6 @@ def _done_before(note, path, key, images):
         return 0
 
 
-def _new_file(path, images, dim):
-    files.check_room(path, 4 * images * dim)
-    return np.lib.format.open_memmap(path, "w+", np.float32, (images, dim))
+def _new_file(path, images, dim, dtype):
+    files.check_room(path, np.dtype(dtype).itemsize * images * dim)
+    return np.lib.format.open_memmap(path, "w+", dtype, (images, dim))

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from tfrank.common import checks
-from tfrank.common.checks import InputError
+from tfrank.common.checks import InputError, did_you_mean
 from tfrank.models.backbones import BACKBONES, check_levels, convnet, default_preprocessing, network
 from tfrank.models.blocks import StochasticDepth, freeze_first
 from tfrank.models.bn_inception import LEVELS, level_head
@@ -15,10 +15,12 @@ from tfrank.models.pooling import MODES as POOLINGS
 from tfrank.models.pooling import TOKEN_MODES, pool
 from tfrank.models.preprocessing import GREY_MODES, preprocess
 from tfrank.models.preprocessing import MODES as PREPROCESSINGS
+from tfrank.models.whitening import Rooted, fitted_whitening, rooted
 
-# The head maps pooled features to an embedding: none, or a linear layer initialised as a PCA or at random.
-HEADS = ("none", "pca", "random")
-HEAD_LAYER = "embedding"
+# The head maps pooled features to an embedding: none, or a linear layer that begins at random, as a PCA, or
+# as what whitens the features within classes.
+HEADS = ("none", "pca", "whitened", "random")
+HEAD_LAYER, ROOTED_LAYER = "embedding", "rooted"
 # Dimensions up to which the PCA of features takes their square matrix.
 _MOST_SQUARE = 4096
 
@@ -61,8 +63,9 @@ def embedding_model(
             are.
         drop_path: for vision transformers: the probability with which the last block is left out in
             training; see `blocks.StochasticDepth`.
-        head: "random" is a linear layer. "pca" is one without bias; see `initialize_head_with_pca`. With
-            "none", the pooled features are the embedding.
+        head: "random" is a linear layer. "pca" is one without bias; see `initialize_head_with_pca`.
+            "whitened" is one on the roots of the features; see `whitening` and `whiten_head`. With "none",
+            the pooled features are the embedding.
         embedding_dim: dimension of each embedding; with head "none" it is the number of features instead.
 
     >>> embedding_model(image_size=28, embedding_dim=64).output_shape
@@ -124,10 +127,12 @@ def head_layer(features, head: str, embedding_dim: int, name: str = HEAD_LAYER):
     # Embeddings that are ranked are float32 even under mixed precision.
     if head == "none":
         return keras.layers.Activation("linear", dtype="float32", name=name)(features)
-    if head == "pca" and embedding_dim > features.shape[-1]:
-        expected = f"at most the backbone's {features.shape[-1]} features with head 'pca'"
+    if head in ("pca", "whitened") and embedding_dim > features.shape[-1]:
+        expected = f"at most the backbone's {features.shape[-1]} features with head {head!r}"
         raise checks.invalid("embedding_dim", expected, embedding_dim)
-    return keras.layers.Dense(embedding_dim, use_bias=head == "random", dtype="float32", name=name)(features)
+    if head == "whitened":
+        features = Rooted(dtype="float32", name=ROOTED_LAYER)(features)
+    return keras.layers.Dense(embedding_dim, use_bias=head != "pca", dtype="float32", name=name)(features)
 
 
 def split_at_head(model: keras.Model) -> tuple[keras.Model, keras.Model]:
@@ -135,9 +140,69 @@ def split_at_head(model: keras.Model) -> tuple[keras.Model, keras.Model]:
 
     The first maps images to pooled features, the second features to embeddings.
     """
+    names = {layer.name for layer in model.layers}
+    head = [model.get_layer(name) for name in (ROOTED_LAYER, HEAD_LAYER) if name in names]
+    pooled = head[0].input
+    features = embeddings = keras.Input(pooled.shape[1:], dtype=pooled.dtype, name="features")
+    for layer in head:
+        embeddings = layer(embeddings)
+    return keras.Model(model.input, pooled, name="features_of"), keras.Model(features, embeddings)
+
+
+def split_in_backbone(
+    model: keras.Model, name: str, *, preprocessing: str
+) -> tuple[keras.Model, keras.Model]:
+    """Splits a model behind a layer of its backbone into two models that share its weights.
+
+    The first maps images to the layer's output, the second that to embeddings.
+
+    Args:
+        model: the result of `embedding_model` with a backbone other than the convnet and one embedding.
+        name: the layer. All that follows depends on its output alone.
+        preprocessing: that of the model, one of `preprocessing.MODES`.
+
+    Raises:
+        InputError: there is no such layer, or what follows depends on others too.
+    """
+    backbone = next((layer for layer in model.layers if isinstance(layer, keras.Model)), None)
+    names = [layer.name for layer in backbone.layers] if backbone else []
+    if name not in names:
+        raise InputError(f"The backbone has no layer {name!r}.{did_you_mean(name, names)}")
+    cut = backbone.get_layer(name).output
+    try:
+        rest = keras.Model(cut, backbone.output, name="rest")
+    except ValueError:
+        raise checks.invalid("layer", "one on whose output alone all that follows depends", name) from None
+    images = keras.Input(model.input.shape[1:], dtype="float32", name="images")
+    first = keras.Model(backbone.input, cut)(preprocess(images, preprocessing))
+    maps = embeddings = keras.Input(cut.shape[1:], dtype=cut.dtype, name="features")
+    for layer in (rest, *model.layers[model.layers.index(backbone) + 1 :]):
+        embeddings = layer(embeddings)
+    return keras.Model(images, first), keras.Model(maps, embeddings)
+
+
+def without_head(part: keras.Model) -> keras.Model:
+    """Returns the second of the models that `split_in_backbone` or `split_at_head` gives, up to the head."""
+    x = features = keras.Input(part.input_shape[1:], name="features")
+    for layer in part.layers[1:]:
+        if layer.name in (ROOTED_LAYER, HEAD_LAYER):
+            break
+        x = layer(x)
+    return keras.Model(features, x)
+
+
+def whiten_head(model: keras.Model, features: np.ndarray, labels: np.ndarray) -> None:
+    """Sets the head to what whitens features within classes; see `whitening.fitted_whitening`.
+
+    Args:
+        model: the result of `embedding_model(head="whitened", ...)`, or a part of it that has the head.
+        features: `[images, features]` of training images.
+        labels: `[images]` integers.
+    """
     layer = model.get_layer(HEAD_LAYER)
-    features = keras.Input(layer.input.shape[1:], dtype=layer.input.dtype, name="features")
-    return keras.Model(model.input, layer.input, name="features_of"), keras.Model(features, layer(features))
+    kernel, bias = fitted_whitening(rooted(features), labels, dim=layer.kernel.shape[1])
+    layer.kernel.assign(kernel)
+    layer.bias.assign(bias)
 
 
 def initialize_head_with_pca(model: keras.Model, features: np.ndarray) -> None:

@@ -10,7 +10,6 @@ import tempfile
 import types
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfrank.common import checks
@@ -19,7 +18,7 @@ from tfrank.common.normalize import side_by_side
 from tfrank.configs.default import Config
 from tfrank.configs.fields import tree
 from tfrank.configs.sections import Model, Train
-from tfrank.data.index import RecordIndex, select
+from tfrank.data.index import RecordIndex
 from tfrank.evaluation.ranking_results import leave_one_out
 from tfrank.evaluation.retrieval_metrics import DEFAULT_KS
 from tfrank.losses.core.batch_statistics import batch_statistics, loss_slope
@@ -28,18 +27,17 @@ from tfrank.models.blocks import layer_multipliers, recompute_blocks
 from tfrank.models.embedding import (
     concatenate_embeddings,
     embedding_model,
-    initialize_head_with_pca,
     resolve_options,
-    split_at_head,
 )
 from tfrank.models.hub_sizes import PREFIX
 from tfrank.models.vector_model import vector_model
-from tfrank.models.weights import check_exists, load_backbone_weights
+from tfrank.models.weights import check_exists
 from tfrank.run import frozen_backbone, settings
 from tfrank.run.datasets import Data, build_batches, build_loader
 from tfrank.run.embedding import embed_all, embed_fn
 from tfrank.run.objective import build_loss, build_objective
 from tfrank.run.pictures import draw_neighbors
+from tfrank.run.start import load_start
 from tfrank.run.workdir import check_model_of, check_path
 from tfrank.training import strategy as strategies
 from tfrank.training.averaging import WeightAverage, averaged_variables
@@ -55,8 +53,6 @@ from tfrank.training.trainer import Trainer, ValidationResult, best_weights_of
 OPTIMIZER_FIELDS = types.MappingProxyType(
     {"boundaries": "schedule_steps", "factor": "schedule_factor", "multipliers": "learning_rate_multipliers"}
 )
-# Largest number of training images for the head's initial PCA.
-PCA_IMAGES = 5000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,11 +211,11 @@ def build_training(
     copy = build_model(config, any_size=config.evaluation.any_size)
     # A resumed run needs the initial weights too if they are measured as a baseline.
     if not saved_checkpoints(folder) or config.evaluation.baselines:
-        _load_start(config, copy, images)
+        load_start(config, copy, images, workdir)
     with strategy.scope():
         model = _trained_model(config, copy)
         optimizer = _build_optimizer(train, steps, _multipliers(config, model))
-        part = split_at_head(model)[1] if train.frozen_backbone else model
+        part = frozen_backbone.split(config, model)[1] if train.is_partly_frozen else model
         objective = build_objective(config, part, images.label, optimizer.iterations, images.category)
         with checks.as_fields("train", ["no_decay"], **OPTIMIZER_FIELDS):
             check_names(objective.model.variables, train.no_decay, "no_decay")
@@ -305,19 +301,6 @@ def _build_average(train, model, optimizer, strategy):
     )
 
 
-def _load_start(config: Config, model: keras.Model, images: RecordIndex) -> None:
-    """Loads the initial weights of training into a model."""
-    with checks.as_fields("model", ["weights", "backbone"]):
-        load_backbone_weights(model, config.model.weights)
-    if config.model.head != "pca":
-        return
-    rows = np.sort(np.random.default_rng(config.seed).permutation(len(images))[:PCA_IMAGES])
-    print(f"The head begins as the PCA of the features of {len(rows):,} training images.", flush=True)
-    function = embed_fn(split_at_head(model)[0])
-    features, _ = embed_all(config.data, config.evaluation, function, select(images, rows))
-    initialize_head_with_pca(model, features)
-
-
 def train(config: Config, training: Training, data: Data, steps: int) -> None:
     """Trains to the end, from the latest checkpoint if any; `training.serving` is then the result."""
     start = training.checkpoints.restore()
@@ -348,6 +331,13 @@ def train(config: Config, training: Training, data: Data, steps: int) -> None:
     training.update_copy()
     if data.validation:
         load_best(training.copy, training.trainer.best_weights)
+    if config.train.frozen_until and config.model.head == "whitened":
+        held_out = {"validation": data.validation} if data.validation else {}
+        parts = {"train": data.train} | held_out
+        count = sum(map(len, parts.values()))
+        print(f"The head whitens the trained features of {count:,} images, those held out included.")
+        frozen_backbone.fit_head(config, training.copy, training.workdir, parts)
+        training.copy.save_weights(best_weights_of(training.workdir))
 
 
 def _inputs(config: Config, training: Training, data: Data, steps: int):
@@ -355,7 +345,7 @@ def _inputs(config: Config, training: Training, data: Data, steps: int):
 
     They read images, or stored features if the backbone is frozen.
     """
-    if not config.train.frozen_backbone:
+    if not config.train.is_partly_frozen:
         batches, explain = build_batches(config.data, data.train, steps, seed=config.seed)
         if data.validation is None:
             return batches, explain, None

@@ -1,4 +1,4 @@
-"""Training of a head alone: the features of the frozen backbone are computed once and stored."""
+"""Training of a head, or of the last layers: what the fixed part computes of each image is stored."""
 
 import functools
 import hashlib
@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfrank.common import checks
 from tfrank.common.checks import InputError
 from tfrank.configs import sections
 from tfrank.configs.default import Config
@@ -18,29 +19,56 @@ from tfrank.data.images import ImageLoader
 from tfrank.data.index import RecordIndex
 from tfrank.data.vectors import VectorLoader
 from tfrank.evaluation.embed import embed, embed_into
-from tfrank.models.embedding import split_at_head
+from tfrank.models.efficientnet_lite import LAST_STAGE
+from tfrank.models.embedding import (
+    resolve_options,
+    split_at_head,
+    split_in_backbone,
+    whiten_head,
+    without_head,
+)
 from tfrank.run.datasets import Data, build_loader, build_sampler
 from tfrank.run.embedding import embed_fn, fingerprint_of_weights
 
 
 def check_frozen(train: Train, model: Model, *, dry_run: bool) -> None:
-    """Raises InputError if a setting is incompatible with a frozen backbone."""
-    if not train.frozen_backbone:
+    """Raises InputError if a setting is incompatible with a fixed part of the network."""
+    if not train.is_partly_frozen:
         return
-    if model.head != "pca":
+    field = "config.train.frozen_until" if train.frozen_until else "config.train.frozen_backbone"
+    if train.frozen_until and train.frozen_backbone:
+        raise InputError(f"{field} trains more than config.train.frozen_backbone=True. Set one of them.")
+    if train.frozen_backbone and model.head not in ("pca", "whitened"):
         raise InputError(
-            "config.train.frozen_backbone trains a head without bias. Set config.model.head=pca; received"
-            f" {model.head!r}."
+            f"{field} trains a head that begins as it is computed from features. Set"
+            f" config.model.head=whitened or pca; received {model.head!r}."
         )
+    if train.frozen_until and (model.backbone in ("convnet", "vectors") or model.levels):
+        raise InputError(f"{field} needs a pretrained network with one embedding; received {model.backbone}.")
+    if train.frozen_until == "last_stage" and model.backbone not in LAST_STAGE:
+        known = ", ".join(LAST_STAGE)
+        raise InputError(f"{field}=last_stage is for {known}. Name a layer of {model.backbone}.")
     if model.weights == "random":
         raise InputError(
-            "config.train.frozen_backbone keeps the backbone as it is. Give it pretrained weights,"
-            " --config.model.weights=PATH or imagenet."
+            f"{field} keeps the backbone as it is. Give it pretrained weights, --config.model.weights=PATH or"
+            " imagenet."
         )
     if train.strategy == "multi_worker":
-        raise InputError("config.train.frozen_backbone trains on one machine. Set config.train.strategy.")
+        raise InputError(f"{field} trains on one machine. Set config.train.strategy.")
     if dry_run:
-        raise InputError("config.dry_run cannot be combined with config.train.frozen_backbone.")
+        raise InputError(f"config.dry_run cannot be combined with {field}.")
+
+
+def split(config: Config, model: keras.Model) -> tuple[keras.Model, keras.Model]:
+    """Splits the model of a run into the part that stays as it is and the part that is trained."""
+    name = config.train.frozen_until
+    if not name:
+        return split_at_head(model)
+    fields = config.model
+    options = resolve_options(backbone=fields.backbone, preprocessing=fields.preprocessing)
+    layer = LAST_STAGE[fields.backbone] if name == "last_stage" else name
+    with checks.called({"layer": "config.train.frozen_until"}):
+        return split_in_backbone(model, layer, preprocessing=options["preprocessing"])
 
 
 def build_inputs(config: Config, model: keras.Model, workdir: str, data: Data, steps: int):
@@ -50,27 +78,62 @@ def build_inputs(config: Config, model: keras.Model, workdir: str, data: Data, s
 
     Args:
         config: the config of the run.
-        model: the embedding model. Its backbone computes the features, and its head embeds them.
+        model: the embedding model. Its fixed part computes the features, and the other embeds them.
         workdir: folder of the run.
         data: the records of the run.
         steps: the steps of the run.
     """
-    backbone, head = split_at_head(model)
-    function, weights = embed_fn(backbone), fingerprint_of_weights(backbone)
-    loader = build_loader(config.data, full_size=config.evaluation.full_size)
-    drawn, size = {"seed": config.seed}, {"batch_size": config.evaluation.batch_size}
-
-    def store(index, part, views):
-        folder = os.path.join(workdir, "features", part)
-        return store_features(loader, function, index, folder, views=views, weights=weights, **drawn, **size)
-
-    train = store(data.train, "train", config.train.feature_views)
-    batches = feature_batches(config.data, train, data.train, steps, **drawn)
+    trained = split(config, model)[1]
+    train = stored(config, model, workdir, data.train, "train")
+    shape = trained.input_shape[1:]
+    batches = feature_batches(config.data, train, data.train, steps, seed=config.seed, shape=shape)
     if data.validation is None:
         return batches, lambda step: None, None
-    held_out = store(data.validation, "validation", 1)
-    embed = functools.partial(embed_features, head, held_out, data.validation, **size)
-    return batches, lambda step: None, embed
+    held_out = stored(config, model, workdir, data.validation, "validation")[0]
+    size = config.evaluation.batch_size
+    batches_of = functools.partial(_batches_of, held_out, data.validation.label, shape, size)
+    function = embed_fn(trained)
+    return batches, lambda step: None, lambda: embed(function, batches_of())
+
+
+def fit_head(config: Config, model: keras.Model, workdir: str, parts: dict[str, RecordIndex]) -> None:
+    """Computes the head of a model, "whitened", from the stored features of parts of the data.
+
+    Args:
+        config: the config of the run.
+        model: the embedding model, whose weights may have been trained behind its fixed part.
+        workdir: folder of the run.
+        parts: "train" and, to use it too, "validation".
+    """
+    pooled = without_head(split(config, model)[1])
+    function, shape, size = embed_fn(pooled), pooled.input_shape[1:], config.evaluation.batch_size
+    embedded = [
+        embed(function, _batches_of(view, index.label, shape, size), normalized=False)
+        for part, index in parts.items()
+        for view in stored(config, model, workdir, index, part)
+    ]
+    rows, labels = map(np.concatenate, zip(*embedded))
+    whiten_head(model, rows, labels)
+
+
+def stored(config: Config, model: keras.Model, workdir: str, index: RecordIndex, part: str) -> np.ndarray:
+    """Returns the stored features of a part of the data, `[views, images, features]`; computes what lacks.
+
+    Of the part "train" there are `feature_views` views, of others only the test transform.
+    """
+    fixed, _ = split(config, model)
+    flat = keras.Model(fixed.input, keras.layers.Reshape([-1])(fixed.output))
+    return store_features(
+        build_loader(config.data, full_size=config.evaluation.full_size),
+        embed_fn(flat),
+        index,
+        os.path.join(workdir, "features", part),
+        views=config.train.feature_views if part == "train" else 1,
+        seed=config.seed,
+        batch_size=config.evaluation.batch_size,
+        weights=fingerprint_of_weights(fixed),
+        maps=bool(config.train.frozen_until),
+    )
 
 
 def store_features(
@@ -83,8 +146,9 @@ def store_features(
     seed: int,
     batch_size: int,
     weights: str,
+    maps: bool = False,
 ) -> np.ndarray:
-    """Computes the unit-norm features of all images of an index and stores them; resumes if interrupted.
+    """Computes the features of all images of an index and stores them; resumes if interrupted.
 
     Args:
         loader: loads the images.
@@ -94,12 +158,14 @@ def store_features(
         views: number of transforms of each image: the test transform, then random training augmentations.
         seed: seed of the augmentations.
         batch_size: images embedded at once.
-        weights: fingerprint of the backbone's weights.
+        weights: fingerprint of the weights that compute the features.
+        maps: whether they are the feature maps of a layer in the network, which are stored as they are, in
+            float16, and not the pooled features, of unit norm in float32.
 
     Returns:
-        `[views, images, features]` float32, memory-mapped.
+        `[views, images, features]`, memory-mapped.
     """
-    what = repr((weights, index.fingerprint(), loader, seed, views))
+    what = repr((weights, index.fingerprint(), loader, seed, views, *(["maps"] if maps else [])))
     ids = np.tile(index.id, views)
 
     def batches_from(start):
@@ -119,31 +185,46 @@ def store_features(
                 raise
 
     key = hashlib.sha256(what.encode()).hexdigest()
-    rows = embed_into(folder, function, batches_from, ids=ids, labels=np.tile(index.label, views), key=key)
+    rows = embed_into(
+        folder,
+        function,
+        batches_from,
+        ids=ids,
+        labels=np.tile(index.label, views),
+        key=key,
+        dtype=np.float16 if maps else np.float32,
+        normalized=not maps,
+    )
     return rows.reshape(views, len(index), -1)
 
 
 def feature_batches(
-    data: sections.Data, features: np.ndarray, index: RecordIndex, stop: int, *, seed: int
+    data: sections.Data,
+    features: np.ndarray,
+    index: RecordIndex,
+    stop: int,
+    *,
+    seed: int,
+    shape: tuple[int, ...],
 ) -> Callable[..., tf.data.Dataset]:
     """Returns `batches(step, context)` as `datasets.build_batches` does, but of stored features.
 
-    Batch t has the same images as there. The augmentation of each is drawn by (seed, t).
+    Batch t has the same images as there. The augmentation of each is drawn by (seed, t). An image's features
+    have the given shape.
     """
     sampler = build_sampler(data, index, seed=seed)
 
     def batch(step):
         numbers = sampler.batch(int(step))
         views = np.random.default_rng([seed, int(step)]).integers(len(features), size=len(numbers))
-        return features[views, numbers], index.label[numbers].astype(np.int64)
+        return features[views, numbers].astype(np.float32), index.label[numbers].astype(np.int64)
 
     @tf.autograph.experimental.do_not_convert
     def read(step):
         rows, labels = tf.numpy_function(batch, [step], [tf.float32, tf.int64], stateful=False)
-        shape = [sampler.batch_size]
         return {
-            "image": tf.ensure_shape(rows, [*shape, features.shape[-1]]),
-            "label": tf.ensure_shape(labels, shape),
+            "image": tf.reshape(rows, [sampler.batch_size, *shape]),
+            "label": tf.ensure_shape(labels, [sampler.batch_size]),
         }
 
     def batches(start, context=None):
@@ -155,16 +236,8 @@ def feature_batches(
     return batches
 
 
-def embed_features(
-    head: keras.Model, features: np.ndarray, index: RecordIndex, *, batch_size: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Computes unit-norm embeddings of images from the stored features of their test transform.
-
-    Returns:
-        The embeddings and the labels.
-    """
-    parts = (
-        {"image": features[0, first : first + batch_size], "label": index.label[first : first + batch_size]}
-        for first in range(0, len(index), batch_size)
-    )
-    return embed(lambda rows: head(rows, training=False), parts)
+def _batches_of(features, labels, shape, batch_size):
+    """Yields batches of stored features `[images, features]`, each of which has the given shape."""
+    for first in range(0, len(labels), batch_size):
+        part = slice(first, first + batch_size)
+        yield {"image": features[part].reshape(-1, *shape), "label": labels[part]}

@@ -23,6 +23,8 @@ MOST_CLASSES = 16
 PASSES = (6, 40)
 # The same for a head on a frozen backbone, whose steps cost next to nothing, and its learning rate.
 FROZEN_PASSES, FROZEN_RATE = 24, 3e-4
+# The same for the last layers of a network.
+LAST_PASSES, LAST_RATE = 9, 1e-4
 FEWEST_STEPS, MOST_STEPS = 100, 5000
 EVALUATIONS = 10
 # Held out for validation by default: share of the classes, fewest classes; fewest to hold any out of.
@@ -44,8 +46,11 @@ def resolved(config: Config) -> Config:
     """Returns the config with the open fields filled in that depend on pretrained or random weights."""
     config = copy.deepcopy(config)
     random = config.model.from_random_weights
-    if _trains_head(config.train, config.model) and config.train.learning_rate == OPEN:
-        config.train.learning_rate = FROZEN_RATE
+    if config.train.learning_rate == OPEN:
+        if config.train.frozen_until:
+            config.train.learning_rate = LAST_RATE
+        elif _trains_head(config.train, config.model):
+            config.train.learning_rate = FROZEN_RATE
     for path, value, _, declaration in fields.fields_of(config):
         if declaration.by_weights and value in OPEN_VALUES:
             section, name = path.split(".")
@@ -106,6 +111,8 @@ def _fit_steps(train, model, batch_size, images):
     """Sets the number of steps by the number of images."""
     random = model.from_random_weights
     passes = FROZEN_PASSES if _trains_head(train, model) else PASSES[random]
+    if train.frozen_until:
+        passes = LAST_PASSES
     steps = round(passes * images / batch_size)
     train.steps = min(max(FEWEST_STEPS, steps), MOST_STEPS)
     why = f"{passes} passes over {images:,} images"

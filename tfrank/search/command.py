@@ -15,22 +15,16 @@ until the new one is complete.
 
 import csv
 import functools
-import os
 import shlex
-import tempfile
 from collections.abc import Sequence
 
 from absl import flags
 
 from tfrank.common import commands, files
 from tfrank.common.checks import InputError
-from tfrank.export.saved_model import saved_model_of
 from tfrank.search import building, projector
-from tfrank.search.embedder import Embedder
-from tfrank.search.images import listed_images
 from tfrank.search.index import DUPLICATE, open_index
-from tfrank.search.index_folder import IndexFolder
-from tfrank.search.start import export_start
+from tfrank.search.updating import update_from
 
 _INDEX = flags.DEFINE_string("index_dir", None, "Folder of the index.")
 _MODEL = flags.DEFINE_string(
@@ -79,43 +73,9 @@ _TAKEN = {
 def _update():
     if not _IMAGES.value:
         raise InputError("Give the images: --images=FOLDER or --images=FILE.csv")
-    index, images = IndexFolder(_INDEX.value), listed_images(_IMAGES.value)
-    found = sum(not image.is_folder for image in images)
-    print(f"{found:,} images in {_IMAGES.value}", flush=True)
-    # A reader may be in another folder.
-    root = files.text_of(os.path.abspath(_IMAGES.value))
-    with tempfile.TemporaryDirectory() as folder:
-        embedder = Embedder(_model(index, os.path.join(folder, "start")), trusted=_TRUST.value)
-        done = building.update(_INDEX.value, embedder, images, root=root, target_recall=_RECALL.value)
-    sent = f" ({done.uploads:,} of them from uploads)" if done.uploads else ""
-    print(
-        f"Version {done.version.number} of {_INDEX.value} has {done.version.rows:,} images:"
-        f" {done.embedded:,} embedded{sent}, {done.kept:,} unchanged, {done.removed:,} removed."
-    )
-    print(open_index(_INDEX.value, trusted=_TRUST.value).matches.sentence)
+    options = {"model": _MODEL.value, "trusted": _TRUST.value, "target_recall": _RECALL.value}
+    update_from(_INDEX.value, _IMAGES.value, **options)
     print(f"To search: tfrank serve --index_dir={shlex.quote(_INDEX.value)}")
-    if done.unread:
-        print(
-            f"{done.unread:,} images of the version before cannot be read now and stay as they were. Another"
-            " model embeds their thumbnails until they can be read. To remove them: tfrank index remove"
-        )
-    if done.skipped:
-        image, reason = done.skipped[0]
-        print(
-            f"{len(done.skipped):,} images or folders cannot be read and are listed in"
-            f" {index.path('skipped.csv')}; the first: {image}: {reason}."
-        )
-
-
-def _model(index, start):
-    """The SavedModel that is given, or that of the index, or else one that is written to `start`."""
-    if _MODEL.value:
-        return saved_model_of(_MODEL.value)
-    if old := index.current():
-        return index.path("models", old.model)
-    print("Without --model, EfficientNet-Lite0 with ImageNet weights embeds the images.", flush=True)
-    export_start(start)
-    return start
 
 
 def _duplicates():

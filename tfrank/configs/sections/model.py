@@ -79,8 +79,10 @@ class Model(Section):
     head: str = field(
         "random",
         'Layer from the pooled features to the embedding: "none", the features are the embedding; "pca", a'
-        ' linear layer initialised as the PCA of the training images\' features; "random", a linear layer'
-        " with random weights.",
+        ' linear layer initialised as the PCA of the training images\' features; "whitened", one on the roots'
+        " of the features, initialised so that it whitens them within the training classes; with"
+        ' `train.frozen_until` it is computed again from the trained features. "random", a linear layer with'
+        " random weights.",
         choices=HEADS,
     )
     embedding_dim: int = field(

@@ -61,7 +61,8 @@ class Train(Section):
     momentum: float = field(0.9, 'Only for "sgd": momentum.', at_least=0, at_most=1)
     learning_rate: float = field(
         1e-3,
-        "Learning rate. If it is left open, 3e-4 for a head on a frozen backbone or on vectors.",
+        "Learning rate. If it is left open, 3e-4 for a head on a frozen backbone or on vectors, 1e-4 with"
+        " `frozen_until`.",
         above=0,
         by_weights=ByWeights(3e-5, 1e-3),
     )
@@ -144,8 +145,15 @@ class Train(Section):
         "Keep the backbone fixed and train only the head. The features of `feature_views` transforms of each"
         " training image are computed once. Minutes become seconds.",
     )
+    frozen_until: str = field(
+        "",
+        "Keep the backbone fixed up to this layer and train what follows, as if the fixed part were the data:"
+        " the layer's output for `feature_views` transforms of each training image is computed once and"
+        ' stored as float16. "last_stage": that of EfficientNet-Lite. All that follows has to depend on the'
+        " layer's output alone.",
+    )
     feature_views: int = field(
-        4, "Only with `frozen_backbone`: transforms of each training image.", at_least=1
+        4, "Only with `frozen_backbone` or `frozen_until`: transforms of each training image.", at_least=1
     )
     clip_norm: float = field(
         0.0,
@@ -192,3 +200,8 @@ class Train(Section):
         by_data=True,
     )
     log_every: int = field(50, "Steps between progress lines.", at_least=1, may_change=True)
+
+    @property
+    def is_partly_frozen(self) -> bool:
+        """Whether a part of the network stays as it is, and what it computes of each image is stored."""
+        return self.frozen_backbone or bool(self.frozen_until)

@@ -2,9 +2,12 @@
 
 import dataclasses
 import re
+from collections.abc import Iterable
 
 from tfrank.common import checks
 from tfrank.common.checks import InputError
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,3 +69,16 @@ class Settings:
     def max_pixels(self) -> int:
         """The largest image, in pixels."""
         return int(self.max_megapixels * 1e6)
+
+
+def names_of(host: str, others: Iterable[str] = ()) -> tuple[str, ...]:
+    """Returns the names that a server goes by which listens at a host, for `Settings.hosts`.
+
+    >>> names_of("127.0.0.1")
+    ('localhost', '127.0.0.1', '[::1]')
+    >>> names_of("0.0.0.0")
+    ()
+    """
+    further = tuple(name.lower() for name in others)
+    loopback = tuple(f"[{name}]" if ":" in name else name for name in _LOOPBACK)
+    return (*loopback, *further) if host in _LOOPBACK or further else ()

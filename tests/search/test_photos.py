@@ -1,0 +1,81 @@
+"""A page for a folder of photos, as real processes: made, opened again, and what it says where it cannot."""
+
+import contextlib
+import os
+import re
+import signal
+import time
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.command_lines import CommandLine, run
+from tests.search import write_photos
+from tfrank.search.photos import index_of
+
+pytestmark = pytest.mark.slow
+
+
+@contextlib.contextmanager
+def opened(photos, cwd):
+    """The command, and a client of its page."""
+    process = CommandLine("-m", "tfrank", "photos", str(photos), "--port=0", cwd=cwd)
+    try:
+        while not (found := re.search(r"(http://\S+)", process.written()[0])):
+            assert process.poll() is None, process.written()
+            time.sleep(0.01)
+        with httpx.Client(base_url=found[1], timeout=60) as client:
+            yield process, client
+    finally:
+        os.kill(process.pid, signal.SIGTERM)
+        process.wait(timeout=60)
+
+
+def rows_at_last(client, wanted):
+    """Waits until the page searches so many photos; fails after a minute."""
+    end = time.monotonic() + 60
+    while (rows := client.get("/v1/columns").json()["images"]) != wanted:
+        assert time.monotonic() < end, rows
+        time.sleep(0.1)
+    return rows
+
+
+def test_a_folder_is_searched_and_later_only_what_is_new_is_embedded(tmp_path):
+    photos = write_photos(tmp_path / "photos")
+    before = sorted(path.name for path in photos.rglob("*"))
+    with opened(photos, tmp_path) as (process, client):
+        rows_at_last(client, 12)
+        page = client.get("/")
+        assert page.status_code == 200 and "text/html" in page.headers["content-type"]
+        file = next(photos.rglob("*.*")).read_bytes()
+        found = client.post("/v1/search", files={"file": ("a.png", file)}).json()
+        assert found["results"][0]["similarity"] > 0.999
+    assert "12 embedded" in process.written()[0]
+    Image.fromarray(np.full([300, 300, 3], 99, np.uint8)).save(photos / "new.png")
+    with opened(photos, tmp_path) as (process, client):
+        rows_at_last(client, 13)
+        while "12 unchanged" not in process.written()[0]:
+            time.sleep(0.1)
+    assert "1 embedded, 12 unchanged" in process.written()[0]
+    assert sorted(path.name for path in photos.rglob("*")) == sorted([*before, "new.png"])
+    assert os.path.exists(tmp_path / index_of(str(photos)) / "CURRENT")
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ([], "tfrank photos FOLDER"),
+        (["none"], "none"),
+        (["empty"], "has no images"),
+        (["broken"], "No image of .*broken can be read; the first, a.png"),
+    ],
+)
+def test_what_cannot_be_searched_is_one_line(words, message, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "a.png").write_bytes(b"no image")
+    ended = run("-m", "tfrank", "photos", *(str(tmp_path / word) for word in words), cwd=tmp_path)
+    assert ended.status == 1 and len(ended.errors.splitlines()) == 1
+    assert re.search(message, ended.errors)

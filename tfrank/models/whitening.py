@@ -1,0 +1,77 @@
+"""A head that is computed, not trained: it divides features by how far they spread within classes."""
+
+import keras
+import numpy as np
+from keras import layers, ops
+
+from tfrank.common import checks
+
+# Share of the mean in each variance: the best on birds, objects, cars and groceries lies at 0.4 to 0.7.
+SHRINKAGE = 0.6
+# Keeps the gradient of the root finite at 0.
+_EPSILON = 1e-6
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class Rooted(layers.Layer):
+    """Replaces features by the signed root of their share of the row's sum; the result has unit norm.
+
+        r_i = sign(x_i) sqrt(|x_i| / sum_j |x_j|)
+
+    Cosines of r are those of the Hellinger kernel (Arandjelovic and Zisserman, CVPR 2012, "Three things
+    everyone should know to improve object retrieval"): a few large features no longer decide alone.
+    """
+
+    def call(self, inputs):
+        sizes = ops.abs(inputs) + _EPSILON
+        return ops.sign(inputs) * ops.sqrt(sizes / ops.sum(sizes, axis=-1, keepdims=True))
+
+
+def rooted(features: np.ndarray) -> np.ndarray:
+    """Returns what `Rooted` computes, of `[rows, features]`, in float64.
+
+    >>> rooted(np.array([[9.0, -16.0, 0.0]])).round(3).tolist()
+    [[0.6, -0.8, 0.0]]
+    """
+    sizes = np.abs(np.asarray(features, np.float64)) + _EPSILON
+    return np.sign(features) * np.sqrt(sizes / sizes.sum(axis=1, keepdims=True))
+
+
+def fitted_whitening(
+    rows: np.ndarray, labels: np.ndarray, *, dim: int, shrinkage: float = SHRINKAGE
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the kernel `[features, dim]` and the bias `[dim]` that whiten rows within classes.
+
+        S = mean over rows of (x - mean of its class)(x - mean of its class)^T
+        e = (x - m) W,    W = ((1 - a) S + a tr(S) / features I)^(-1/2) V
+
+    where m is the mean of the rows, a the shrinkage, and V holds the directions in which the whitened rows
+    spread most, so that fewer dimensions are a prefix of more. It is linear discriminant analysis, of all
+    dimensions. W is scaled to a largest singular value of 1.
+
+    Args:
+        rows: `[rows, features]`.
+        labels: `[rows]` integers.
+        dim: number of dimensions, at most that of the features.
+        shrinkage: 0 for S as it is, up to 1, which only centres and turns the rows. Above 0 where S may be
+            singular, as of fewer rows than features.
+
+    >>> rows = np.array([[0, 0], [4, 0], [0, 1], [4, 1.0]])
+    >>> kernel, bias = fitted_whitening(rows, np.array([0, 0, 1, 1]), dim=1, shrinkage=0.01)
+    >>> np.abs(rows @ kernel + bias).round(2).tolist()  # what differs within classes counts for nothing
+    [[0.5], [0.5], [0.5], [0.5]]
+    """
+    checks.number("shrinkage", shrinkage, at_least=0, at_most=1)
+    x = np.asarray(rows, np.float64)
+    mean = x.mean(axis=0)
+    classes, members = np.unique(labels, return_inverse=True)
+    sums = np.zeros([len(classes), x.shape[1]])
+    np.add.at(sums, members, x)
+    within = x - (sums / np.bincount(members)[:, None])[members]
+    variances, directions = np.linalg.eigh(within.T @ within / len(x))
+    variances = np.maximum(variances, 0)
+    whitening = directions / np.sqrt((1 - shrinkage) * variances + shrinkage * variances.mean())
+    spread = (x - mean) @ whitening
+    kernel = whitening @ np.linalg.eigh(spread.T @ spread)[1][:, ::-1][:, :dim]
+    kernel /= np.linalg.norm(kernel, 2)
+    return kernel.astype(np.float32), (-mean @ kernel).astype(np.float32)

@@ -1,0 +1,92 @@
+"""Opens a page that searches a folder of photos by what is in them, without labels or training.
+
+    tfrank photos FOLDER
+
+EfficientNet-Lite0 with ImageNet weights, which came with tfrank, embeds the photos. The page opens as soon as
+the first thousand, drawn evenly, can be searched; the others follow while it is open. Started again, the page
+opens at once, and only photos that are new or changed are embedded. The photos are read and never written:
+the index goes to `runs/photos`, or where --index_dir says.
+"""
+
+import functools
+import hashlib
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+from absl import flags
+
+from tfrank.common import commands
+from tfrank.common.checks import InputError
+from tfrank.search.index_folder import IndexFolder
+from tfrank.search.server import serving
+from tfrank.search.server.settings import Settings, names_of
+from tfrank.search.updating import update_from
+
+_INDEX = flags.DEFINE_string(
+    "index_dir", "", "Folder of the index. Default: a folder in runs/photos, named by the folder of photos."
+)
+_HOST = flags.DEFINE_string("host", "127.0.0.1", "Address to listen at. 0.0.0.0: that of every network.")
+_PORT = flags.DEFINE_integer(
+    "port",
+    -1,
+    "Port to listen at. 0: any that is free. Default: 8000, or if taken any other.",
+    -1,
+    65_535,
+)
+
+# So many photos can be searched before the others are embedded; about half a minute on two cores.
+FIRST = 1000
+USUAL_PORT = 8000
+
+
+def main(argv: Sequence[str]) -> None:
+    """Embeds in one process and serves in another, until the server is told to stop."""
+    if len(argv) != 2:
+        raise InputError("Give the folder of photos: tfrank photos FOLDER")
+    photos = argv[1]
+    folder = _INDEX.value or index_of(photos)
+    ports = (_PORT.value,) if _PORT.value >= 0 else (USUAL_PORT, 0)
+    with serving.listening(_HOST.value, *ports) as listener:
+        # A process of its own, so that searches do not wait for photos. It ends when this one does.
+        embedding = multiprocessing.get_context("spawn").Process(
+            target=_embed, args=(folder, photos), daemon=True
+        )
+        embedding.start()
+        index = IndexFolder(folder)
+        while index.current() is None:
+            if embedding.exitcode:
+                # It has said why, unless a signal ended it.
+                sys.exit(1)
+            time.sleep(0.1)
+        settings = Settings(hosts=names_of(_HOST.value))
+        serving.serve(folder, settings, listener, log_requests=False)
+
+
+def index_of(photos: str) -> str:
+    """Returns the folder of the index of a folder of photos, which no other folder has.
+
+    >>> index_of("/home/ada/Pictures")
+    'runs/photos/Pictures-f7cd2dff'
+    """
+    path = os.path.realpath(photos)
+    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
+    return os.path.join("runs", "photos", f"{os.path.basename(path) or 'root'}-{digest}")
+
+
+def _embed(folder: str, photos: str) -> None:
+    """Brings the index up to date, as a command of its own that says what is wrong."""
+    commands.run(
+        lambda _: update_from(folder, photos, first=FIRST), parse=lambda argv: commands.parse_flags(argv[:1])
+    )
+
+
+def command() -> None:
+    """The command tfrank photos."""
+    commands.run(main, parse=functools.partial(commands.parse_with_help, main.__module__, words=True))
+
+
+if __name__ == "__main__":
+    command()

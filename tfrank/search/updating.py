@@ -1,0 +1,78 @@
+"""Brings an index up to date with the images of a folder, a table or records, and says what it did."""
+
+import os
+import tempfile
+
+from tfrank.common import files
+from tfrank.export.saved_model import saved_model_of
+from tfrank.search import building
+from tfrank.search.embedder import Embedder
+from tfrank.search.images import listed_images
+from tfrank.search.index import open_index
+from tfrank.search.index_folder import IndexFolder
+from tfrank.search.start import export_start
+
+
+def update_from(
+    folder: str,
+    source: str,
+    *,
+    model: str = "",
+    trusted: bool = False,
+    target_recall: float = 0.99,
+    first: int = 0,
+) -> None:
+    """Brings an index up to date with a source of images; prints what it does.
+
+    Args:
+        folder: the index folder; made if it does not exist.
+        source: folder of images or of records, or a table, see `images.listed_images`.
+        model: folder of a run or of a SavedModel. "": the model of the index, or at first EfficientNet-Lite0.
+        trusted: whether the model may run any operation.
+        target_recall: recall that an approximate search structure is built to.
+        first: a new index is first made of so many images, evenly spread over the source, so that they can
+            be searched while the others are embedded. 0: of all at once.
+
+    Raises:
+        InputError: there is no image, none can be read, the model is refused, or another process writes.
+    """
+    index, images = IndexFolder(folder), listed_images(source)
+    found = sum(not image.is_folder for image in images)
+    print(f"{found:,} images in {source}", flush=True)
+    # A reader may be in another folder.
+    options = {"root": files.text_of(os.path.abspath(source)), "target_recall": target_recall}
+    with tempfile.TemporaryDirectory() as start:
+        embedder = Embedder(_model(index, model, os.path.join(start, "start")), trusted=trusted)
+        if 0 < first < len(images) and index.current() is None:
+            spread = [images[row * len(images) // first] for row in range(first)]
+            done = building.update(folder, embedder, spread, **options)
+            print(f"The first {done.version.rows:,} images can be searched.", flush=True)
+        done = building.update(folder, embedder, images, **options)
+    sent = f" ({done.uploads:,} of them from uploads)" if done.uploads else ""
+    print(
+        f"Version {done.version.number} of {folder} has {done.version.rows:,} images:"
+        f" {done.embedded:,} embedded{sent}, {done.kept:,} unchanged, {done.removed:,} removed."
+    )
+    print(open_index(folder, trusted=trusted).matches.sentence)
+    if done.unread:
+        print(
+            f"{done.unread:,} images of the version before cannot be read now and stay as they were. Another"
+            " model embeds their thumbnails until they can be read. To remove them: tfrank index remove"
+        )
+    if done.skipped:
+        image, reason = done.skipped[0]
+        print(
+            f"{len(done.skipped):,} images or folders cannot be read and are listed in"
+            f" {index.path('skipped.csv')}; the first: {image}: {reason}."
+        )
+
+
+def _model(index, given, start):
+    """The SavedModel that is given, or that of the index, or else one that is written to `start`."""
+    if given:
+        return saved_model_of(given)
+    if old := index.current():
+        return index.path("models", old.model)
+    print("EfficientNet-Lite0 with ImageNet weights embeds them.", flush=True)
+    export_start(start)
+    return start
