@@ -88,7 +88,7 @@ COMMANDS_OF = {
 CONFIG = ("run/", "configs/", "data/prepare/__main__.py")
 FIELD = re.compile(r"\bconfig\.(data|model|loss|train|evaluation)\b")
 # A model's operations are refused by all commands that load one.
-LOADING = PROGRAMS - {"tfrank.run.train", "tfrank.data.prepare.__main__", "tfrank.search.photos"}
+LOADING = PROGRAMS - {"tfrank.run.train", "tfrank.data.prepare.__main__"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -287,3 +287,19 @@ def concatenate_embeddings(model: keras.Model) -> keras.Model:
     parts = [UnitNorm(dtype="float32")(output) for output in model.outputs]
     joined = keras.layers.Concatenate(dtype="float32", name="embeddings")(parts)
     return keras.Model(model.input, joined, name="concatenated_model")
+
+
+def mirrored(model: keras.Model) -> keras.Model:
+    """A model that shares the weights of one with one embedding, and embeds an image with its mirror image.
+
+        e'(x) = e(x) / |e(x)| + e(mirror of x) / |e(mirror of x)|
+
+    It takes twice the time. An image and its mirror image have the same embedding.
+
+    Args:
+        model: maps `[batch, height, width, channels]` to `[batch, dim]`.
+    """
+    images = keras.Input(model.input.shape[1:], dtype=model.input.dtype, name="images")
+    unit = UnitNorm(dtype="float32")
+    both = [unit(model(x)) for x in (images, keras.ops.flip(images, axis=2))]
+    return keras.Model(images, keras.layers.Add(dtype="float32")(both), name="mirrored_model")

@@ -17,7 +17,7 @@ from tfrank.common.checks import InputError
 from tfrank.common.normalize import side_by_side
 from tfrank.configs.default import Config
 from tfrank.configs.fields import tree
-from tfrank.configs.sections import Model, Train
+from tfrank.configs.sections import Evaluation, Model, Train
 from tfrank.data.index import RecordIndex
 from tfrank.evaluation.ranking_results import leave_one_out
 from tfrank.evaluation.retrieval_metrics import DEFAULT_KS
@@ -27,6 +27,7 @@ from tfrank.models.blocks import layer_multipliers, recompute_blocks
 from tfrank.models.embedding import (
     concatenate_embeddings,
     embedding_model,
+    mirrored,
     resolve_options,
 )
 from tfrank.models.hub_sizes import PREFIX
@@ -74,11 +75,12 @@ class Training:
     trainer: Trainer
     strategy: tf.distribute.Strategy
     workdir: str
+    evaluation: Evaluation
 
     @functools.cached_property
     def serving(self) -> keras.Model:
-        """The copy with one embedding per image: several levels are concatenated."""
-        return concatenate_embeddings(self.copy)
+        """The copy with one embedding per image, as it is evaluated and exported."""
+        return _serving(self.copy, self.evaluation)
 
     def update_copy(self) -> None:
         """Copies the current weights into the copy, or their average if one is kept."""
@@ -253,7 +255,9 @@ def build_training(
         batch_size=batch_size,
         micro_batch_size=train.micro_batch_size,
     )
-    training = Training(model, copy, optimizer, average, checkpoints, trainer, strategy, workdir)
+    training = Training(
+        model, copy, optimizer, average, checkpoints, trainer, strategy, workdir, config.evaluation
+    )
     training.update_copy()
     return training
 
@@ -380,4 +384,10 @@ def load_trained(config: Config, workdir: str) -> keras.Model:
         raise InputError(f"There is no checkpoint in {workdir} yet. Train it first, by train_main.py.")
     print(f"Checkpoint of step {step:,}")
     load_best(model, best_weights_of(workdir))
-    return concatenate_embeddings(model)
+    return _serving(model, config.evaluation)
+
+
+def _serving(model, evaluation):
+    """The model with one embedding per image: several levels are concatenated, and mirror images added."""
+    one = concatenate_embeddings(model)
+    return mirrored(one) if evaluation.mirror else one

@@ -148,6 +148,8 @@ def _check_vectors(data: Data, model: Model, evaluation: Evaluation) -> None:
             "There is nothing to train: the model has no head and no hidden layers. Set"
             " config.model.head=pca, or config.model.hidden=512."
         )
+    if vectors and evaluation.mirror:
+        raise InputError("Vectors have no mirror image. Leave out config.evaluation.mirror.")
     if vectors and evaluation.any_size:
         raise InputError("Vectors have no scales. Leave out config.evaluation.full_size and scales.")
 

@@ -28,6 +28,14 @@ from tfrank.search.updating import update_from
 _INDEX = flags.DEFINE_string(
     "index_dir", "", "Folder of the index. Default: a folder in runs/photos, named by the folder of photos."
 )
+_MODEL = flags.DEFINE_string(
+    "model",
+    "",
+    "Folder of a run or of a SavedModel. Default: the model of the index, or at first EfficientNet-Lite0.",
+)
+_TRUST = flags.DEFINE_bool(
+    "trust_model", False, "Use the model even if it may read and write files or run Python."
+)
 _HOST = flags.DEFINE_string("host", "127.0.0.1", "Address to listen at. 0.0.0.0: that of every network.")
 _PORT = flags.DEFINE_integer(
     "port",
@@ -52,7 +60,7 @@ def main(argv: Sequence[str]) -> None:
     with serving.listening(_HOST.value, *ports) as listener:
         # A process of its own, so that searches do not wait for photos. It ends when this one does.
         embedding = multiprocessing.get_context("spawn").Process(
-            target=_embed, args=(folder, photos), daemon=True
+            target=_embed, args=(folder, photos, _MODEL.value, _TRUST.value), daemon=True
         )
         embedding.start()
         index = IndexFolder(folder)
@@ -61,7 +69,7 @@ def main(argv: Sequence[str]) -> None:
                 # It has said why, unless a signal ended it.
                 sys.exit(1)
             time.sleep(0.1)
-        settings = Settings(hosts=names_of(_HOST.value))
+        settings = Settings(hosts=names_of(_HOST.value), trusted=_TRUST.value)
         serving.serve(folder, settings, listener, log_requests=False)
 
 
@@ -76,7 +84,7 @@ def index_of(photos: str) -> str:
     return os.path.join("runs", "photos", f"{os.path.basename(path) or 'root'}-{digest}")
 
 
-def _embed(folder: str, photos: str) -> None:
+def _embed(folder: str, photos: str, model: str, trusted: bool) -> None:
     """Brings the index up to date, as a command of its own that says what is wrong."""
     commands.run(
         lambda _: update_from(folder, photos, first=FIRST), parse=lambda argv: commands.parse_flags(argv[:1])

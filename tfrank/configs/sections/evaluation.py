@@ -28,6 +28,11 @@ class Evaluation(Section):
         "Evaluation protocols, see `tfrank.evaluation.protocols`. (): the usual one of the test set.",
         choices=tuple(PROTOCOLS),
     )
+    mirror: bool = field(
+        False,
+        "Embed an image as the mean of it and of its mirror image, each of unit norm: in the evaluation after"
+        " training, in the SavedModel, and in searches with it. Twice the time.",
+    )
     full_size: bool = field(
         False, "Embed images at their own size, one at a time, neither resized nor cropped (mAP_Q)."
     )
