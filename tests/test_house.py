@@ -26,7 +26,7 @@ PRINTING = (
 PROGRAMS = {
     *("tfrank.run.train", "tfrank.run.evaluate", "tfrank.data.prepare.__main__", "tfrank.export.__main__"),
     *("tfrank.search.command", "tfrank.search.server.command", "tfrank.scale.command"),
-    "tfrank.search.photos",
+    *("tfrank.search.photos", "tfrank.search.review"),
 }
 MODULES = sorted({m.name for m in pkgutil.walk_packages([str(ROOT)], "tfrank.")} - PROGRAMS)
 
@@ -79,7 +79,7 @@ COMMANDS_OF = {
     "export": {"tfrank.export.__main__"},
     "search": {
         *("tfrank.search.command", "tfrank.search.server.command", "tfrank.search.photos"),
-        "tfrank.scale.command",
+        *("tfrank.search.review", "tfrank.scale.command"),
     },
     "scale": {"tfrank.scale.command"},
 }

@@ -14,7 +14,20 @@ def test_the_verbs_are_listed_in_the_order_in_which_a_person_needs_them(words):
     assert (
         listed
         == list(VERBS)
-        == [*("photos", "prepare", "train", "eval", "index", "serve", "export", "scale", "completion")]
+        == [
+            *(
+                "photos",
+                "prepare",
+                "train",
+                "eval",
+                "index",
+                "serve",
+                "review",
+                "export",
+                "scale",
+                "completion",
+            )
+        ]
     )
 
 

@@ -28,6 +28,7 @@ VERBS = {
     "eval": Verb("measure a run, a SavedModel or embeddings", "tfrank.run.entry_points", "evaluate"),
     "index": Verb("put photos into an index", "tfrank.search.command", "command", "serve"),
     "serve": Verb("open a page that searches an index", "tfrank.search.server.command", "command", "serve"),
+    "review": Verb("list labels that look wrong", "tfrank.search.review", "command", "serve"),
     "export": Verb("write TensorFlow Lite or ONNX, and a model card", "tfrank.export.__main__", "command"),
     "scale": Verb("do all that on many machines", "tfrank.scale.entry_points", "scale"),
     "completion": Verb("complete verbs and flags by Tab in a shell", "tfrank.completion", "command"),

@@ -13,7 +13,7 @@ from PIL import Image
 
 from tests.command_lines import CommandLine, run
 from tests.search import write_photos
-from tfrank.search.photos import index_of
+from tfrank.search.updating import index_of
 
 pytestmark = pytest.mark.slow
 

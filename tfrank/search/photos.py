@@ -9,9 +9,7 @@ the index goes to `runs/photos`, or where --index_dir says.
 """
 
 import functools
-import hashlib
 import multiprocessing
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -23,7 +21,7 @@ from tfrank.common.checks import InputError
 from tfrank.search.index_folder import IndexFolder
 from tfrank.search.server import serving
 from tfrank.search.server.settings import Settings, names_of
-from tfrank.search.updating import update_from
+from tfrank.search.updating import index_of, update_from
 
 _INDEX = flags.DEFINE_string(
     "index_dir", "", "Folder of the index. Default: a folder in runs/photos, named by the folder of photos."
@@ -71,17 +69,6 @@ def main(argv: Sequence[str]) -> None:
             time.sleep(0.1)
         settings = Settings(hosts=names_of(_HOST.value), trusted=_TRUST.value)
         serving.serve(folder, settings, listener, log_requests=False)
-
-
-def index_of(photos: str) -> str:
-    """Returns the folder of the index of a folder of photos, which no other folder has.
-
-    >>> index_of("/home/ada/Pictures")
-    'runs/photos/Pictures-f7cd2dff'
-    """
-    path = os.path.realpath(photos)
-    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
-    return os.path.join("runs", "photos", f"{os.path.basename(path) or 'root'}-{digest}")
 
 
 def _embed(folder: str, photos: str, model: str, trusted: bool) -> None:

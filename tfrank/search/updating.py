@@ -1,5 +1,6 @@
 """Brings an index up to date with the images of a folder, a table or records, and says what it did."""
 
+import hashlib
 import os
 import tempfile
 
@@ -65,6 +66,17 @@ def update_from(
             f"{len(done.skipped):,} images or folders cannot be read and are listed in"
             f" {index.path('skipped.csv')}; the first: {image}: {reason}."
         )
+
+
+def index_of(photos: str) -> str:
+    """Returns the folder of the index of a folder of photos, which no other folder has.
+
+    >>> index_of("/home/ada/Pictures")
+    'runs/photos/Pictures-f7cd2dff'
+    """
+    path = os.path.realpath(photos)
+    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
+    return os.path.join("runs", "photos", f"{os.path.basename(path) or 'root'}-{digest}")
 
 
 def _model(index, given, start):
