@@ -37,6 +37,7 @@ def test_photos_in_the_folder_of_another_class_are_named_with_their_own(tmp_path
     page = (tmp_path / "index" / "review.html").read_text()
     pictures = [part.split('"')[0] for part in page.split('src="')[1:]]
     assert pictures and all((tmp_path / "index" / picture).exists() for picture in pictures)
+    assert "bass/moved.jpg: 'accordion' is likelier than 'bass'" in printed
     assert "labels look wrong" in printed and "1 groups of near copies" in printed
 
 

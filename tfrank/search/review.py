@@ -90,18 +90,14 @@ def findings(index: SearchIndex, labels: np.ndarray) -> list[Finding]:
     """
     names, numbers = np.unique(labels, return_inverse=True)
     doubts = doubtful_labels(index.embeddings, np.where(labels == "", -1, numbers))
-    found = [
-        Finding(
-            "label", rank, index.ids[one.row], labels[one.row], names[one.suggestion], round(one.margin, 4)
-        )
-        for rank, one in enumerate(doubts, 1)
-    ]
-    label_of = dict(zip(index.ids.tolist(), labels.tolist()))
-    copies = [
-        group for group in index.duplicates(DUPLICATE) if len({label_of[one] for one in group} - {""}) > 1
-    ]
-    for number, group in enumerate(copies, 1):
-        found += [Finding("copies", number, one, label_of[one], "", 0.0) for one in group]
+    ids, texts, found = index.ids.tolist(), labels.tolist(), []
+    for rank, (row, suggestion, margin) in enumerate(doubts, 1):
+        found.append(Finding("label", rank, ids[row], texts[row], str(names[suggestion]), round(margin, 4)))
+    label_of = dict(zip(ids, texts))
+    copies = [[(one, label_of[one]) for one in group] for group in index.duplicates(DUPLICATE)]
+    differing = [group for group in copies if len({label for _, label in group} - {""}) > 1]
+    for number, group in enumerate(differing, 1):
+        found += [Finding("copies", number, one, label, "", 0.0) for one, label in group]
     return found
 
 
