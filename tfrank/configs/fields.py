@@ -111,10 +111,8 @@ class Section:
         def __setattr__(self, name: str, value: Any) -> None:
             declared = self.__dataclass_fields__
             if name not in declared:
-                raise AttributeError(
-                    f"There is no field {name!r}.{did_you_mean(name, declared)} The fields are: "
-                    + ", ".join(sorted(declared))
-                )
+                hint, known = did_you_mean(name, declared), ", ".join(sorted(declared))
+                raise AttributeError(f"There is no field {name!r}.{hint} The fields are: {known}")
             object.__setattr__(self, name, _typed(name, value, declared[name].type))
 
     def update(self, values: Mapping[str, Any] = types.MappingProxyType({}), /, **more: Any) -> None:
@@ -163,8 +161,8 @@ def fields_of(section: Any, prefix: str = "") -> Iterator[Field]:
 
 def check(section: Any) -> None:
     """Raises InputError for the first field of a config that is out of its range."""
-    for path, value, kind, declaration in fields_of(section):
-        declaration.check(f"config.{path}", value, kind)
+    for one in fields_of(section):
+        one.declaration.check(f"config.{one.path}", one.value, one.kind)
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -175,8 +173,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for key, value in values.items():
-        inner = isinstance(value, dict)
-        found |= flatten(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
+        found |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return found
 
 
