@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import time
 
 import httpx
@@ -13,15 +14,19 @@ from PIL import Image
 
 from tests.command_lines import CommandLine, run
 from tests.search import write_photos
+from tests.search.server.servers import save_model
+from tfrank.search.index_folder import IndexFolder
 from tfrank.search.updating import index_of
+
+USUAL_PORT = 8000
 
 pytestmark = pytest.mark.slow
 
 
 @contextlib.contextmanager
-def opened(photos, cwd):
+def opened(photos, cwd, *flags):
     """The command, and a client of its page."""
-    process = CommandLine("-m", "tfrank", "photos", str(photos), "--port=0", cwd=cwd)
+    process = CommandLine("-m", "tfrank", "photos", str(photos), *(flags or ("--port=0",)), cwd=cwd)
     try:
         while not (found := re.search(r"(http://\S+)", process.written()[0])):
             assert process.poll() is None, process.written()
@@ -61,6 +66,20 @@ def test_a_folder_is_searched_and_later_only_what_is_new_is_embedded(tmp_path):
     assert "1 embedded, 12 unchanged" in process.written()[0]
     assert sorted(path.name for path in photos.rglob("*")) == sorted([*before, "new.png"])
     assert os.path.exists(tmp_path / index_of(str(photos)) / "CURRENT")
+
+
+def test_a_model_that_is_given_embeds_and_a_port_that_is_taken_is_left_alone(tmp_path):
+    photos = write_photos(tmp_path / "photos")
+    save_model(tmp_path / "model")
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", USUAL_PORT))
+        taken.listen()
+        flags = f"--model={tmp_path / 'model'}", f"--index_dir={tmp_path / 'index'}"
+        with opened(photos, tmp_path, *flags) as (process, client):
+            rows_at_last(client, 12)
+    assert f":{USUAL_PORT} " not in process.written()[0]
+    assert IndexFolder(str(tmp_path / "index")).current().dim == 16
 
 
 @pytest.mark.parametrize(

@@ -63,18 +63,22 @@ def main(argv: Sequence[str]) -> None:
         embedding.start()
         index = IndexFolder(folder)
         while index.current() is None:
-            if embedding.exitcode:
-                # It has said why, unless a signal ended it.
+            if (status := embedding.exitcode) is not None and status < 0:
+                raise InputError(f"Signal {-status} ended the embedding. Start again, and it goes on.")
+            if status:
+                # It has said why.
                 sys.exit(1)
             time.sleep(0.1)
         settings = Settings(hosts=names_of(_HOST.value), trusted=_TRUST.value)
-        serving.serve(folder, settings, listener, log_requests=False)
+        application = serving.opened(folder, settings, log_requests=False)
+        serving.serve(application, listener, folder)
 
 
 def _embed(folder: str, photos: str, model: str, trusted: bool) -> None:
     """Brings the index up to date, as a command of its own that says what is wrong."""
     commands.run(
-        lambda _: update_from(folder, photos, first=FIRST), parse=lambda argv: commands.parse_flags(argv[:1])
+        lambda _: update_from(folder, photos, model=model, trusted=trusted, first=FIRST),
+        parse=lambda argv: commands.parse_flags(argv[:1]),
     )
 
 

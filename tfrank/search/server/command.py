@@ -52,8 +52,9 @@ def main(_: Sequence[str]) -> None:
     settings = _settings()
     if _DEMO.value:
         demo.make_index(folder)
+    application = serving.opened(folder, settings, log_requests=_LOG.value)
     with serving.listening(_HOST.value, _PORT.value) as listener:
-        serving.serve(folder, settings, listener, log_requests=_LOG.value)
+        serving.serve(application, listener, folder)
 
 
 def _settings():
