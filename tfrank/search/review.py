@@ -9,9 +9,11 @@ one photo that have different labels are listed too. `review.csv` and `review.ht
 else is changed.
 """
 
+import collections
 import csv
 import functools
 import importlib.resources
+import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -29,6 +31,9 @@ _INDEX = flags.DEFINE_string("index_dir", "", "Folder of the index. Default: tha
 _TRUST = flags.DEFINE_bool(
     "trust_model", False, "Use the model even if it may read and write files or run Python."
 )
+# Share of the labels beyond which most that are doubted are right: of birds whose labels are right 0.07 are
+# doubted, of objects 0.01.
+UNSURE = 1 / 15
 # Rows that are printed, and rows of the page.
 _PRINTED, _SHOWN = 10, 500
 
@@ -78,6 +83,11 @@ def main(argv: Sequence[str]) -> None:
         f"{len(doubted):,} of {np.sum(labels != ''):,} labels look wrong, the first ones most;"
         f" {copies:,} groups of near copies have different labels."
     )
+    if len(doubted) > UNSURE * np.sum(labels != ""):
+        print(
+            "So many mean that the model hardly tells some of these classes apart: most of the labels may be"
+            " right. Look at the first ones, and stop where they are."
+        )
     print("\n".join([table, page]))
 
 
@@ -105,17 +115,17 @@ def _page(index, found):
     """The findings with the thumbnails of the index, beside which the page lies."""
     source = importlib.resources.files("tfrank.search").joinpath("review.html.jinja").read_text("utf-8")
     template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(source)
-    near = {
-        one.id: index.search(one.id, k=3, where={"label": one.suggestion})[0].ids
-        for one in found[:_SHOWN]
-        if one.suggestion
-    }
-    thumbnail = functools.partial(_thumbnail, index)
-    return template.render(found=found[:_SHOWN], left=len(found) - _SHOWN, near=near, thumbnail=thumbnail)
+    shown, doubted, near = found[:_SHOWN], collections.defaultdict(list), {}
+    for one in shown:
+        if one.what == "label":
+            doubted[one.suggestion].append(one.id)
+    for label, ids in doubted.items():
+        near |= zip(ids, (one.ids for one in index.search(ids, k=3, where={"label": label})))
 
+    def thumbnail(image_id):
+        return os.path.relpath(index.thumbnail(image_id), index.files.folder)
 
-def _thumbnail(index, image_id):
-    return "/".join(index.thumbnail(image_id).replace("\\", "/").split("/")[-2:])
+    return template.render(found=shown, left=len(found) - _SHOWN, near=near, thumbnail=thumbnail)
 
 
 def command() -> None:
