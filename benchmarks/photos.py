@@ -17,7 +17,8 @@ The method `embeddings` is configs/own_embeddings.py on the features of the froz
 once; its seconds are those without them.
 
 Prints Recall@1 and mAP in percent: means over the seeds, the half widths of 95 % intervals of the means
-(Student's t), the same of the paired differences to the frozen network, and the median of the seconds.
+(Student's t), the same of the paired differences to the frozen network, and the median of the seconds. Of
+`lite0` and `lite2` that is their own network, and a row "head" is that of their head in closed form.
 """
 
 import json
@@ -37,6 +38,7 @@ from tfrank.common.files import write_json
 from tfrank.configs import own_images
 from tfrank.evaluation import evaluate
 from tfrank.models.packaged import PACKAGED
+from tfrank.models.weights import load_backbone_weights
 from tfrank.run import datasets, experiment, settings
 from tfrank.run.embedding import embed_all, embed_fn
 
@@ -51,6 +53,13 @@ _FOLDER = flags.DEFINE_string("folder", "runs/photos", "Where the runs go.")
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PRETRAINED = {"model.weights": PACKAGED["mobilenet_v2"].weights}
+# Networks as they are, which rows are compared with: MobileNetV2, and those of the rows of `STARTS`.
+FROZEN = {
+    "frozen": PRETRAINED,
+    "frozen-lite0": {"model.backbone": "efficientnet_lite0", "data.image_size": 224},
+    "frozen-lite2": {"model.backbone": "efficientnet_lite2", "data.image_size": 224},
+}
+STARTS = {"lite0": "frozen-lite0", "lite2": "frozen-lite2"}
 # What each row changes of configs/own_images.py.
 RUNS = {
     "default": PRETRAINED,
@@ -126,18 +135,18 @@ def trained(name: str, method: str, seed: int, folder: str) -> dict:
         return {**json.load(file), "seconds": time.monotonic() - start}
 
 
-def pretrained(name: str, folder: str):
-    """The config, the data and the function of the pooled features of the pretrained network."""
-    config = config_of(name, 0, {**PRETRAINED, "model.head": "none", "data.validation_classes": 0})
+def pretrained(name: str, folder: str, network: str = "frozen"):
+    """The config, the data and the function of the pooled features of a network of `FROZEN`."""
+    config = config_of(name, 0, {**FROZEN[network], "model.head": "none", "data.validation_classes": 0})
     data = datasets.build_data(config.data, folder, seed=config.seed)
     model = experiment.build_model(config)
-    experiment.load_backbone_weights(model, config.model.weights)
+    load_backbone_weights(model, config.model.weights)
     return config, data, embed_fn(model)
 
 
-def frozen(name: str, _: str, seed: int, folder: str) -> dict:
-    """Of the pooled features of the pretrained network, which nothing is changed of."""
-    config, data, function = pretrained(name, folder)
+def frozen(name: str, network: str, seed: int, folder: str) -> dict:
+    """Of the pooled features of a pretrained network, which nothing is changed of."""
+    config, data, function = pretrained(name, folder, network)
     return {"trained": tested(config, function, data)}
 
 
@@ -186,7 +195,7 @@ def result(name: str, method: str, seed: int) -> dict:
     folder = os.path.abspath(os.path.join(_FOLDER.value, f"{name}-{method}-{seed}"))
     done = f"{folder}.json"
     if not os.path.exists(done):
-        make = {"frozen": frozen, "peer": peer}.get(method, trained)
+        make = {**dict.fromkeys(FROZEN, frozen), "peer": peer}.get(method, trained)
         write_json(done, make(name, method, seed, folder))
     with open(done) as file:
         found = json.load(file)
@@ -202,14 +211,20 @@ def interval(values: np.ndarray) -> str:
 
 def main(_):
     for name in _SETS.value:
-        before = result(name, "frozen", 0)["trained"]
         rows = {
             method: [result(name, method, seed) for seed in range(_SEEDS.value)] for method in _METHODS.value
         }
-        print(f"\n{name}: frozen {before['recall_at_1']:.2%}, mAP {before['map']:.2%}")
+        starts = dict.fromkeys(STARTS.get(method, "frozen") for method in rows)
+        networks = {network: result(name, network, 0)["trained"] for network in starts}
+        for network, before in networks.items():
+            print(f"\n{name}: {network} {before['recall_at_1']:.2%}, mAP {before['map']:.2%}")
         titles = [*METRICS.values(), *(f"{title} - frozen" for title in METRICS.values()), "seconds"]
         print(f"{'':8}" + "".join(f"{title:>18}" for title in titles))
         for method, found in rows.items():
+            before = networks[STARTS.get(method, "frozen")]
+            if method in STARTS:
+                heads = [interval(np.array([one["start"][m] for one in found])) for m in METRICS]
+                print(f"{'  head':8}" + "".join(f"{cell:>18}" for cell in heads))
             values = {m: np.array([one["trained"][m] for one in found]) for m in METRICS}
             cells = [interval(values[m]) for m in METRICS]
             cells += [interval(values[m] - before[m]) for m in METRICS]
