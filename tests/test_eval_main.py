@@ -198,6 +198,23 @@ print(json.dumps([one["embedding"].numpy()[0].tolist() for one in found]))
     assert not any((tmp_path / name).exists() for name in ("whitening", "whitening.npz", "saved_model"))
 
 
+def test_mirrored_and_exported_the_saved_model_alone_gives_the_same_and_is_not_mirrored_twice(run, tmp_path):
+    mirror = "--config.evaluation.mirror=True"
+    evaluate(f"--workdir={run}", f"--output_dir={tmp_path}")
+    plain = np.load(tmp_path / "embeddings" / "embeddings.npy")
+    evaluate(f"--workdir={run}", mirror, "--export", f"--output_dir={tmp_path}")
+    mirrored = np.load(tmp_path / "embeddings" / "embeddings.npy")
+    assert load_metrics(tmp_path)["about"]["mirror"] == "each image with its mirror image"
+    assert not np.allclose(plain, mirrored, atol=1e-2)
+    model, again = f"--model={tmp_path}/saved_model", f"--output_dir={tmp_path}/again"
+    evaluate(model, f"--workdir={run}", again)
+    found = np.load(tmp_path / "again" / "embeddings" / "embeddings.npy")
+    np.testing.assert_allclose(found, mirrored, atol=1e-5)
+    assert "was exported with mirror True, which would be done twice" in refused(
+        model, f"--workdir={run}", mirror, again
+    )
+
+
 def test_what_cannot_be_compared_is_said_before_anything_is_embedded(run, evaluated, tmp_path):
     rows = np.load(evaluated / "embeddings" / "embeddings.npy")
     labels, ids = (np.load(evaluated / "embeddings" / f"{name}.npy") for name in ("labels", "ids"))

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tests.cases import slow
 from tfrank.common.checks import InputError
-from tfrank.models.embedding import concatenate_embeddings, embedding_model, mirrored, resolve_options
+from tfrank.models.embedding import concatenate_embeddings, embedding_model, resolve_options
 from tfrank.models.pooling import MODES as POOLINGS
 from tfrank.models.preprocessing import MODES, preprocess
 
@@ -307,13 +307,3 @@ def test_auto_is_what_the_backbone_expects():
 def test_options_that_do_not_fit_are_refused(options, message):
     with pytest.raises(InputError, match=message):
         embedding_model(image_size=64, embedding_dim=4, **options)
-
-
-def test_a_mirrored_model_is_the_sum_of_both_unit_embeddings_and_does_not_tell_them_apart():
-    model = embedding_model(image_size=8, blocks=1, filters=4, embedding_dim=6)
-    images = np.random.default_rng(0).uniform(0, 255, [3, 8, 8, 3]).astype("float32")
-    one, other = (np.asarray(model(x)) for x in (images, images[:, :, ::-1]))
-    wanted = [a / np.linalg.norm(a) + b / np.linalg.norm(b) for a, b in zip(one, other)]
-    both = mirrored(model)
-    np.testing.assert_allclose(both(images), wanted, atol=1e-5)
-    np.testing.assert_allclose(both(images[:, :, ::-1]), wanted, atol=1e-5)

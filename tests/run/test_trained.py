@@ -267,6 +267,7 @@ def test_embeddings_are_made_anew_where_what_they_depend_on_changed(run, index, 
         (dataclasses.replace(model, fingerprint="other"), index),
         (with_field("data", "resize", 9), index),
         (with_field("evaluation", "scales", (1.0, 0.5)), index),
+        (with_field("evaluation", "mirror", True), index),
         (model, select(index, np.arange(11)[::-1])),
     ]:
         images_embedded(model, index)

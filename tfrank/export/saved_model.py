@@ -14,14 +14,15 @@ from tfrank.common.checks import InputError
 from tfrank.common.normalize import l2_normalize
 from tfrank.export.operations import check_operations
 
-# File in a SavedModel that states the whitening and the scales that it applies, and what it promises of
-# matches.
+# File in a SavedModel that states the whitening, scales and mirror images that it applies, and what it
+# promises of matches.
 CONTENTS = "tfrank.json"
 _STATED = json_files.record(
     {},
     {
         "whitening": json_files.real(0, 10),
         "scales": json_files.list_of(json_files.real(0.01, 100), at_least=1),
+        "mirror": json_files.flag(),
     },
     others=True,
 )
@@ -30,7 +31,7 @@ SIGNATURE = "serving_default"
 
 
 def exported_contents(saved_model: str) -> dict[str, Any]:
-    """Reads the `whitening`, `scales` and `matches` of a SavedModel; {} if it does not state them.
+    """Reads `whitening`, `scales`, `mirror` and `matches` of a SavedModel; {} if it does not state them.
 
     Raises:
         InputError: the file that states them is damaged.

@@ -20,6 +20,8 @@ from tfrank.models.whitening import Rooted, fitted_whitening, rooted
 # The head maps pooled features to an embedding: none, or a linear layer that begins at random, as a PCA, or
 # as what whitens the features within classes.
 HEADS = ("none", "pca", "whitened", "random")
+# Those that are computed from the features of training images.
+COMPUTED_HEADS = ("pca", "whitened")
 HEAD_LAYER, ROOTED_LAYER = "embedding", "rooted"
 # Dimensions up to which the PCA of features takes their square matrix.
 _MOST_SQUARE = 4096
@@ -127,7 +129,7 @@ def head_layer(features, head: str, embedding_dim: int, name: str = HEAD_LAYER):
     # Embeddings that are ranked are float32 even under mixed precision.
     if head == "none":
         return keras.layers.Activation("linear", dtype="float32", name=name)(features)
-    if head in ("pca", "whitened") and embedding_dim > features.shape[-1]:
+    if head in COMPUTED_HEADS and embedding_dim > features.shape[-1]:
         expected = f"at most the backbone's {features.shape[-1]} features with head {head!r}"
         raise checks.invalid("embedding_dim", expected, embedding_dim)
     if head == "whitened":
@@ -287,19 +289,3 @@ def concatenate_embeddings(model: keras.Model) -> keras.Model:
     parts = [UnitNorm(dtype="float32")(output) for output in model.outputs]
     joined = keras.layers.Concatenate(dtype="float32", name="embeddings")(parts)
     return keras.Model(model.input, joined, name="concatenated_model")
-
-
-def mirrored(model: keras.Model) -> keras.Model:
-    """A model that shares the weights of one with one embedding, and embeds an image with its mirror image.
-
-        e'(x) = e(x) / |e(x)| + e(mirror of x) / |e(mirror of x)|
-
-    It takes twice the time. An image and its mirror image have the same embedding.
-
-    Args:
-        model: maps `[batch, height, width, channels]` to `[batch, dim]`.
-    """
-    images = keras.Input(model.input.shape[1:], dtype=model.input.dtype, name="images")
-    unit = UnitNorm(dtype="float32")
-    both = [unit(model(x)) for x in (images, keras.ops.flip(images, axis=2))]
-    return keras.Model(images, keras.layers.Add(dtype="float32")(both), name="mirrored_model")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import keras
 
 from tfrank.common import checks
-from tfrank.models.embedding import HEADS, head_layer
+from tfrank.models.embedding import COMPUTED_HEADS, HEADS, head_layer
 from tfrank.models.normalization import UnitNorm
 
 # The backbone of a config whose model takes vectors: there is none.
@@ -24,9 +24,9 @@ def vector_model(
     Args:
         input_dim: dimensions of the vectors.
         hidden: units of the hidden layers of the MLP, each with ReLU; () leaves the MLP out.
-        head: "none", "pca" or "random", see `embedding.embedding_model`.
+        head: one of `embedding.HEADS`, see `embedding.embedding_model`.
         embedding_dim: dimensions of the embedding; with head "none" it is `input_dim` instead, and with head
-            "pca" at most that.
+            "pca" or "whitened" at most that.
 
     >>> vector_model(input_dim=384, embedding_dim=128).count_params()
     49152
@@ -42,6 +42,6 @@ def vector_model(
     if hidden:
         change = keras.layers.Dense(input_dim, kernel_initializer="zeros", name="change")(x)
         features = keras.layers.Add(dtype="float32", name="features")([features, change])
-    if head == "pca":
+    if head in COMPUTED_HEADS:
         embedding_dim = min(embedding_dim, input_dim)
     return keras.Model(vectors, head_layer(features, head, embedding_dim), name="embedding_model")

@@ -63,15 +63,16 @@ def fitted_whitening(
     """
     checks.number("shrinkage", shrinkage, at_least=0, at_most=1)
     x = np.asarray(rows, np.float64)
-    mean = x.mean(axis=0)
-    classes, members = np.unique(labels, return_inverse=True)
+    mean, squares = x.mean(axis=0), x.T @ x
+    classes, members, counts = np.unique(labels, return_inverse=True, return_counts=True)
     sums = np.zeros([len(classes), x.shape[1]])
     np.add.at(sums, members, x)
-    within = x - (sums / np.bincount(members)[:, None])[members]
-    variances, directions = np.linalg.eigh(within.T @ within / len(x))
+    # Without a copy of the rows: the spread is the sum of squares less that of the means.
+    within = (squares - (sums.T / counts) @ sums) / len(x)
+    spread = squares / len(x) - np.outer(mean, mean)
+    variances, directions = np.linalg.eigh(within)
     variances = np.maximum(variances, 0)
     whitening = directions / np.sqrt((1 - shrinkage) * variances + shrinkage * variances.mean())
-    spread = (x - mean) @ whitening
-    kernel = whitening @ np.linalg.eigh(spread.T @ spread)[1][:, ::-1][:, :dim]
+    kernel = whitening @ np.linalg.eigh(whitening.T @ spread @ whitening)[1][:, ::-1][:, :dim]
     kernel /= np.linalg.norm(kernel, 2)
     return kernel.astype(np.float32), (-mean @ kernel).astype(np.float32)

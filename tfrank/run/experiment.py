@@ -17,7 +17,7 @@ from tfrank.common.checks import InputError
 from tfrank.common.normalize import side_by_side
 from tfrank.configs.default import Config
 from tfrank.configs.fields import tree
-from tfrank.configs.sections import Evaluation, Model, Train
+from tfrank.configs.sections import Model, Train
 from tfrank.data.index import RecordIndex
 from tfrank.evaluation.ranking_results import leave_one_out
 from tfrank.evaluation.retrieval_metrics import DEFAULT_KS
@@ -27,7 +27,6 @@ from tfrank.models.blocks import layer_multipliers, recompute_blocks
 from tfrank.models.embedding import (
     concatenate_embeddings,
     embedding_model,
-    mirrored,
     resolve_options,
 )
 from tfrank.models.hub_sizes import PREFIX
@@ -75,12 +74,11 @@ class Training:
     trainer: Trainer
     strategy: tf.distribute.Strategy
     workdir: str
-    evaluation: Evaluation
 
     @functools.cached_property
     def serving(self) -> keras.Model:
-        """The copy with one embedding per image, as it is evaluated and exported."""
-        return _serving(self.copy, self.evaluation)
+        """The copy with one embedding per image: several levels are concatenated."""
+        return concatenate_embeddings(self.copy)
 
     def update_copy(self) -> None:
         """Copies the current weights into the copy, or their average if one is kept."""
@@ -255,9 +253,7 @@ def build_training(
         batch_size=batch_size,
         micro_batch_size=train.micro_batch_size,
     )
-    training = Training(
-        model, copy, optimizer, average, checkpoints, trainer, strategy, workdir, config.evaluation
-    )
+    training = Training(model, copy, optimizer, average, checkpoints, trainer, strategy, workdir)
     training.update_copy()
     return training
 
@@ -336,11 +332,9 @@ def train(config: Config, training: Training, data: Data, steps: int) -> None:
     if data.validation:
         load_best(training.copy, training.trainer.best_weights)
     if config.train.frozen_until and config.model.head == "whitened":
-        held_out = {"validation": data.validation} if data.validation else {}
-        parts = {"train": data.train} | held_out
-        count = sum(map(len, parts.values()))
-        print(f"The head whitens the trained features of {count:,} images, those held out included.")
-        frozen_backbone.fit_head(config, training.copy, training.workdir, parts)
+        # Not of those held out: from them it is learnt what a match is.
+        print(f"The head whitens the trained features of {len(data.train):,} training images.")
+        frozen_backbone.fit_head(config, training.copy, training.workdir, data.train)
         training.copy.save_weights(best_weights_of(training.workdir))
 
 
@@ -384,10 +378,4 @@ def load_trained(config: Config, workdir: str) -> keras.Model:
         raise InputError(f"There is no checkpoint in {workdir} yet. Train it first, by train_main.py.")
     print(f"Checkpoint of step {step:,}")
     load_best(model, best_weights_of(workdir))
-    return _serving(model, config.evaluation)
-
-
-def _serving(model, evaluation):
-    """The model with one embedding per image: several levels are concatenated, and mirror images added."""
-    one = concatenate_embeddings(model)
-    return mirrored(one) if evaluation.mirror else one
+    return concatenate_embeddings(model)

@@ -11,6 +11,7 @@ from tfrank.common.checks import InputError
 from tfrank.common.normalize import l2_normalize
 from tfrank.configs.sections import Data, Evaluation
 from tfrank.data.images import ImageLoader
+from tfrank.evaluation.postprocessing.mirror import with_mirror
 from tfrank.evaluation.postprocessing.multi_scale import multi_scale
 from tfrank.evaluation.postprocessing.whitening import Whitening, whitening_layer
 from tfrank.export.saved_model import CONTENTS, export_saved_model
@@ -26,9 +27,10 @@ def export_model(
     whitening: Whitening | None = None,
     *,
     scales: Sequence[float] = (1.0,),
+    mirror: bool = False,
     matches: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes a SavedModel that embeds as it was measured: at these scales, then whitened if given.
+    """Writes a SavedModel that embeds as it was measured: mirrored, at these scales, then whitened if given.
 
     Its `encoded` signature decodes images as training did. It states `matches`, see `learned_matches`.
 
@@ -36,6 +38,8 @@ def export_model(
         InputError: a scale is not 1, but the model takes images of one size only.
     """
     function, loader = embed_fn(model), build_loader(data, full_size=evaluation.full_size)
+    if mirror:
+        function = with_mirror(function)
     if tuple(scales) != (1.0,):
         if None not in model.input_shape[1:3]:
             raise InputError(
@@ -49,6 +53,7 @@ def export_model(
         return whitening_layer(whitening)(l2_normalize(tf.cast(function(images), tf.float32)))
 
     contents = {"whitening": evaluation.whitening if whitening else 0.0, "scales": list(scales)}
+    contents |= {"mirror": True} if mirror else {}
     contents |= {"matches": dict(matches)} if matches else {}
     served = whitened if whitening else function
     # A vector has no file that could be decoded.

@@ -21,6 +21,7 @@ from tfrank.data.vectors import VectorLoader
 from tfrank.evaluation.embed import embed, embed_into
 from tfrank.models.efficientnet_lite import LAST_STAGE
 from tfrank.models.embedding import (
+    COMPUTED_HEADS,
     resolve_options,
     split_at_head,
     split_in_backbone,
@@ -38,7 +39,7 @@ def check_frozen(train: Train, model: Model, *, dry_run: bool) -> None:
     field = "config.train.frozen_until" if train.frozen_until else "config.train.frozen_backbone"
     if train.frozen_until and train.frozen_backbone:
         raise InputError(f"{field} trains more than config.train.frozen_backbone=True. Set one of them.")
-    if train.frozen_backbone and model.head not in ("pca", "whitened"):
+    if train.frozen_backbone and model.head not in COMPUTED_HEADS:
         raise InputError(
             f"{field} trains a head that begins as it is computed from features. Set"
             f" config.model.head=whitened or pca; received {model.head!r}."
@@ -96,24 +97,22 @@ def build_inputs(config: Config, model: keras.Model, workdir: str, data: Data, s
     return batches, lambda step: None, lambda: embed(function, batches_of())
 
 
-def fit_head(config: Config, model: keras.Model, workdir: str, parts: dict[str, RecordIndex]) -> None:
-    """Computes the head of a model, "whitened", from the stored features of parts of the data.
+def fit_head(config: Config, model: keras.Model, workdir: str, images: RecordIndex) -> None:
+    """Computes the head of a model, "whitened", from the stored features of all views of training images.
 
     Args:
         config: the config of the run.
         model: the embedding model, whose weights may have been trained behind its fixed part.
         workdir: folder of the run.
-        parts: "train" and, to use it too, "validation".
+        images: the training images.
     """
     pooled = without_head(split(config, model)[1])
     function, shape, size = embed_fn(pooled), pooled.input_shape[1:], config.evaluation.batch_size
-    embedded = [
-        embed(function, _batches_of(view, index.label, shape, size), normalized=False)
-        for part, index in parts.items()
-        for view in stored(config, model, workdir, index, part)
+    views = stored(config, model, workdir, images, "train")
+    rows = [
+        embed(function, _batches_of(view, images.label, shape, size), normalized=False)[0] for view in views
     ]
-    rows, labels = map(np.concatenate, zip(*embedded))
-    whiten_head(model, rows, labels)
+    whiten_head(model, np.concatenate(rows), np.tile(images.label, len(views)))
 
 
 def stored(config: Config, model: keras.Model, workdir: str, index: RecordIndex, part: str) -> np.ndarray:

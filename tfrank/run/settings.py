@@ -1,6 +1,7 @@
 """Checks the fields of a config, and fills in those that are left open."""
 
 import copy
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,6 +14,14 @@ from tfrank.configs.sections import Data, Evaluation, Model, Train
 from tfrank.configs.sections.data import EMBEDDINGS
 from tfrank.models.vector_model import VECTORS
 
+
+class PartTrained(NamedTuple):
+    """Passes over the training images in a run of open length, and the open learning rate."""
+
+    passes: int
+    rate: float
+
+
 # Share of the steps in which PNP-Ds turns gradually into PNP-Dq, from random weights.
 WARM_UP_SHARE = 0.5
 # The backbone "auto" for Keras weights, for a PyTorch file and for random weights.
@@ -21,10 +30,9 @@ KERAS_BACKBONE, PYTORCH_BACKBONE, SMALL_BACKBONE = "keras/MobileNetV2", "mobilen
 MOST_CLASSES = 16
 # Passes over the training images in a run of open length, for (pretrained, random) weights.
 PASSES = (6, 40)
-# The same for a head on a frozen backbone, whose steps cost next to nothing, and its learning rate.
-FROZEN_PASSES, FROZEN_RATE = 24, 3e-4
-# The same for the last layers of a network.
-LAST_PASSES, LAST_RATE = 9, 1e-4
+# The same for a part of the network that is trained alone, and its learning rate: a head, whose steps cost
+# next to nothing, and the last layers.
+HEAD, LAST_LAYERS = PartTrained(24, 3e-4), PartTrained(9, 1e-4)
 FEWEST_STEPS, MOST_STEPS = 100, 5000
 EVALUATIONS = 10
 # Held out for validation by default: share of the classes, fewest classes; fewest to hold any out of.
@@ -46,11 +54,8 @@ def resolved(config: Config) -> Config:
     """Returns the config with the open fields filled in that depend on pretrained or random weights."""
     config = copy.deepcopy(config)
     random = config.model.from_random_weights
-    if config.train.learning_rate == OPEN:
-        if config.train.frozen_until:
-            config.train.learning_rate = LAST_RATE
-        elif _trains_head(config.train, config.model):
-            config.train.learning_rate = FROZEN_RATE
+    if (part := _part_trained(config.train, config.model)) and config.train.learning_rate == OPEN:
+        config.train.learning_rate = part.rate
     for path, value, _, declaration in fields.fields_of(config):
         if declaration.by_weights and value in OPEN_VALUES:
             section, name = path.split(".")
@@ -110,9 +115,8 @@ def _fit_batch(data, classes):
 def _fit_steps(train, model, batch_size, images):
     """Sets the number of steps by the number of images."""
     random = model.from_random_weights
-    passes = FROZEN_PASSES if _trains_head(train, model) else PASSES[random]
-    if train.frozen_until:
-        passes = LAST_PASSES
+    part = _part_trained(train, model)
+    passes = part.passes if part else PASSES[random]
     steps = round(passes * images / batch_size)
     train.steps = min(max(FEWEST_STEPS, steps), MOST_STEPS)
     why = f"{passes} passes over {images:,} images"
@@ -124,8 +128,11 @@ def _fit_steps(train, model, batch_size, images):
     print(f"The run has {train.steps:,} steps: {why}, from {begin}.")
 
 
-def _trains_head(train, model):
-    return train.frozen_backbone or model.takes_vectors
+def _part_trained(train, model):
+    """What an open run of a part of the network takes; None if the whole network is trained."""
+    if train.frozen_until:
+        return LAST_LAYERS
+    return HEAD if train.frozen_backbone or model.takes_vectors else None
 
 
 def evaluate_every(train: Train, steps: int) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 from tfrank.common import checks
 from tfrank.configs.default import Config
 from tfrank.data.index import RecordIndex, select
-from tfrank.models.embedding import initialize_head_with_pca, split_at_head, whiten_head
+from tfrank.models.embedding import COMPUTED_HEADS, initialize_head_with_pca, split_at_head, whiten_head
 from tfrank.models.weights import load_backbone_weights
 from tfrank.run import frozen_backbone
 from tfrank.run.embedding import embed_all, embed_fn
@@ -29,9 +29,9 @@ def load_start(config: Config, model: keras.Model, images: RecordIndex, workdir:
     head = config.model.head
     if head == "whitened" and config.train.is_partly_frozen:
         print(f"The head whitens the features of {len(images):,} training images.", flush=True)
-        frozen_backbone.fit_head(config, model, workdir, {"train": images})
+        frozen_backbone.fit_head(config, model, workdir, images)
         return
-    if head not in ("pca", "whitened"):
+    if head not in COMPUTED_HEADS:
         return
     rows = np.sort(np.random.default_rng(config.seed).permutation(len(images))[:PCA_IMAGES])
     begins = "begins as the PCA of" if head == "pca" else "begins by whitening"

@@ -19,6 +19,7 @@ from tfrank.data.index import RecordIndex, select
 from tfrank.data.sources.image import ROLES
 from tfrank.evaluation.array_checks import check_unique, unit_rows
 from tfrank.evaluation.embed import EmbedFn, embed_into, on_all_replicas
+from tfrank.evaluation.postprocessing.mirror import with_mirror
 from tfrank.evaluation.postprocessing.multi_scale import multi_scale
 from tfrank.evaluation.postprocessing.whitening import Whitening, learn_whitening
 from tfrank.evaluation.protocols import TestSet
@@ -53,7 +54,9 @@ class TrainedModel:
         """Embeds all records to unit norm and stores the embeddings in a folder; resumes if interrupted."""
         data, evaluation = self.config.data, self.config.evaluation
         loader, precision = build_loader(data, full_size=evaluation.full_size), self.config.train.precision
-        what = repr((self.fingerprint, precision, index.fingerprint(), loader, evaluation.scales))
+        # Without it the key is that of embeddings which were stored before it could be on.
+        steps = (evaluation.scales, "mirror") if evaluation.mirror else (evaluation.scales,)
+        what = repr((self.fingerprint, precision, index.fingerprint(), loader, *steps))
 
         def batches_from(start):
             return image_batches(data, evaluation, select(index, np.arange(start, len(index))))
@@ -83,7 +86,8 @@ class TrainedModel:
         """Writes a SavedModel that embeds at the config's scales and whitens if told to; returns its path."""
         self.check_exportable(folder)
         data, evaluation = self.config.data, self.config.evaluation
-        export_model(data, evaluation, self.model, folder, whitening, scales=evaluation.scales)
+        scales, mirror = evaluation.scales, evaluation.mirror
+        export_model(data, evaluation, self.model, folder, whitening, scales=scales, mirror=mirror)
         return folder
 
 
@@ -110,6 +114,8 @@ def open_model(
             model = experiment.load_trained(config, workdir)
             function, fingerprint = embed_fn(model), fingerprint_of_weights(model)
             evaluations = os.path.join(workdir, "evaluation")
+    if config.evaluation.mirror:
+        function = with_mirror(function)
     scales = config.evaluation.scales
     if scales != (1.0,):
         function = multi_scale(function, scales)
@@ -125,16 +131,17 @@ def _input_shape(data: Data, *, any_size: bool) -> tuple[int | None, ...]:
 
 
 def check_contents(saved_model: str, options: Evaluation) -> None:
-    """Raises InputError if the config asks for whitening or scales that the SavedModel already applies."""
+    """Raises InputError if the config asks for a step that the SavedModel already applies."""
     contents = exported_contents(saved_model)
-    for field, asked, nothing in (
-        ("whitening", options.whitening, 0.0),
-        ("scales", list(options.scales), [1.0]),
+    for field, asked, nothing, off in (
+        ("whitening", options.whitening, 0.0, "0.0"),
+        ("scales", list(options.scales), [1.0], "1.0"),
+        ("mirror", options.mirror, False, "False"),
     ):
         if contents.get(field, nothing) != nothing and asked != nothing:
             raise InputError(
                 f"{saved_model} was exported with {field} {contents[field]}, which would be done twice. Set"
-                f" config.evaluation.{field} to {'1.0' if field == 'scales' else '0.0'}."
+                f" config.evaluation.{field} to {off}."
             )
 
 

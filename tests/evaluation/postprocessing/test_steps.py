@@ -5,6 +5,7 @@ from tfrank.evaluation.postprocessing import steps
 
 DEFAULTS = get_config().evaluation.as_dict()
 ON = {
+    "mirror": True,
     "scales": (1.0, 0.5),
     "whitening": 0.25,
     "database_augmentation": 3,
@@ -25,7 +26,9 @@ def test_by_default_no_step_is_on_and_each_is_switched_on_by_its_first_option():
 def test_the_steps_are_applied_in_their_order():
     model, ranking = steps.model_steps(DEFAULTS | ON), steps.ranking_steps(DEFAULTS | ON)
     assert [step.options[0] for step in model + ranking] == list(ON)
-    assert steps.without_model_steps(DEFAULTS | ON) == {"scales": (1.0,), "whitening": 0.0}
+    assert steps.without_model_steps(DEFAULTS | ON) == {
+        **{"mirror": False, "scales": (1.0,), "whitening": 0.0}
+    }
     # Nothing may follow what replaces the similarities.
     assert [bool(step.similarities) for step in ranking] == [False, False, True]
 

@@ -30,8 +30,7 @@ class Evaluation(Section):
     )
     mirror: bool = field(
         False,
-        "Embed an image as the mean of it and of its mirror image, each of unit norm: in the evaluation after"
-        " training, in the SavedModel, and in searches with it. Twice the time.",
+        "Embed an image as the mean of it and of its mirror image, each of unit norm. Twice the time.",
     )
     full_size: bool = field(
         False, "Embed images at their own size, one at a time, neither resized nor cropped (mAP_Q)."

@@ -87,7 +87,8 @@ class Model(Section):
     )
     embedding_dim: int = field(
         64,
-        'Dimensions of the embedding; unused with head "none". With head "pca" on "vectors", at most theirs.',
+        'Dimensions of the embedding; unused with head "none". With head "pca" or "whitened" on "vectors", at'
+        " most theirs.",
         at_least=1,
     )
 

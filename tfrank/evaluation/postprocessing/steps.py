@@ -88,6 +88,7 @@ def _check_unexpanded(self_index, options):
 
 # In the order in which they are applied.
 STEPS = (
+    Step("mirror", ("mirror",), False, lambda options: "each image with its mirror image"),
     Step("scales", ("scales",), (1.0,), _describe_scales),
     Step(
         "whitening",
