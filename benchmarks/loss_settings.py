@@ -1,7 +1,8 @@
 """The losses that benchmarks measure, their settings, and the batches that they get.
 
 Losses with proxies have those of 1,000 classes. "contrastive-memory" has a full memory of 8,192 past
-embeddings.
+embeddings. "pnp-matryoshka" is applied to the first 256, 128 and 64 dimensions too; so is any other loss.
+"asymmetric" (of PNP), "regression" and "relational" compare with random embeddings of a teacher.
 
 Layouts of the batch: "4" and "32" images per class, and "quarter": one class is a quarter of the
 batch, the others have 4.
@@ -21,6 +22,7 @@ VARIANTS = {
         {"labels": np.arange(-1, 8192), "categories": np.arange(-1, 8192) % 12},
     ),
 }
+MATRYOSHKA = "-matryoshka"
 DIM, NUM_CLASSES, MEMORY_ROWS = 512, 1000, 8192
 
 
@@ -55,6 +57,9 @@ def build(name: str):
     from tfrank import losses
     from tfrank.losses.proxies import PROXY_LOSSES
 
+    if name.endswith(MATRYOSHKA):
+        loss, layer = build(name.removesuffix(MATRYOSHKA))
+        return losses.MatryoshkaLoss(loss, (DIM, DIM // 2, DIM // 4, DIM // 8)), layer
     if name in PROXY_LOSSES:
         loss = losses.get(name, labels=range(NUM_CLASSES))
         layer = loss.proxies()
@@ -68,5 +73,13 @@ def build(name: str):
         loss.labels.assign(tf.range(MEMORY_ROWS, dtype=tf.int64) // 4)
         loss.embeddings.assign(rows / np.linalg.norm(rows, axis=1, keepdims=True))
         return loss, None
+    teachers = {
+        "asymmetric": losses.AsymmetricLoss(losses.PNPLoss()),
+        "regression": losses.RegressionLoss(),
+        "relational": losses.RelationalLoss(),
+    }
+    if name in teachers:
+        teacher = tf.random.stateless_normal([MEMORY_ROWS, DIM], [0, 3])
+        return lambda labels, x: teachers[name].against(labels, x, teacher[: tf.shape(x)[0]]), None
     name, settings = VARIANTS.get(name, (name, {}))
     return losses.get(name, **settings), None

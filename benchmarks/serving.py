@@ -90,7 +90,7 @@ def started(index):
     command = [sys.executable, "-m", "tfrank.search.server.command", f"--index_dir={index}", "--port=0"]
     command += [f"--token={TOKEN}", "--nolog_requests", "--max_megabytes=2"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    return process, re.search(r"http://\S+", process.stdout.readline())[0]
+    return process, re.search(r"http://[^\s/]+", process.stdout.readline())[0]
 
 
 def loaded(process, url, files):

@@ -8,9 +8,10 @@ The learning rate of each loss is chosen on training classes that are held out, 
 is seen. `omniglot` trains a small network from random weights (configs/omniglot.py) on alphabets; the rate is
 chosen by the mean of two of them, each held out in turn. `birds` and `caltech101` train a linear head on
 features that a pretrained network has computed. `birds_network` and `caltech101_network` train the pretrained
-network on the photos, as configs/own_images.py does: the best weights count, by training classes that it
-holds out itself. `birds_small_network` and `caltech101_small_network` train a small network on the photos
-from random weights; the last weights count. Features and lists come from `python -m experiments.features`.
+network on the photos, as configs/own_images_whole.py does: the best weights count, by training classes
+that it holds out itself. `birds_small_network` and `caltech101_small_network` train a small network on the
+photos from random weights; the last weights count. Features and lists come from `python -m
+experiments.features`.
 
 Runs are kept in docs/experiments/losses_DATA_runs.csv; the table is losses_DATA.csv, the figure
 losses_DATA.png. Intervals are of 95 %, by a bootstrap over seeds and test classes; the differences are
@@ -60,9 +61,10 @@ HEADS = Setting(
 )
 # The whole network, as the config of own photos trains it.
 NETWORKS = Setting(
-    "own_images.py",
+    "own_images_whole.py",
     {
         "data.name": "csv",
+        "data.fit": "centre",
         "model.weights": PACKAGED["mobilenet_v2"].weights,
         "data.train": ["fit", "held_out"],
     },
@@ -71,7 +73,7 @@ NETWORKS = Setting(
 )
 # A small network from random weights, at 32 x 32 pixels, without the softmax that the config adds.
 SMALL_NETWORKS = Setting(
-    "own_images.py",
+    "own_images_whole.py",
     {
         "data.name": "csv",
         "data.train": ["fit", "held_out"],

@@ -37,7 +37,7 @@ def completed(*words):
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        (["s"], ["serve ", "scale "]),
+        (["s"], ["sweep ", "serve ", "scale "]),
         (["serve", "--d"], ["--demo"]),
         (["index", "--min"], ["--min_similarity="]),
         (["index", "duplicates", "--index_dir", "=", "x", "--trust"], ["--trust_model"]),

@@ -185,6 +185,7 @@ found = of_image(images=image), of_bytes(tf.constant([encoded]))
 assert "tfrank" not in sys.modules
 print(json.dumps([one["embedding"].numpy()[0].tolist() for one in found]))
 """
+    assert f"{ranking(tmp_path)['recall_at_1']:.3f}" in (tmp_path / "model_card.md").read_text()
     for embedding in printed_json("-c", program, run=run_alone):
         np.testing.assert_allclose(embedding, expected[0], atol=1e-5)
     # Measured itself, as it is, it does as well.
@@ -195,7 +196,9 @@ print(json.dumps([one["embedding"].numpy()[0].tolist() for one in found]))
     assert ranking(again) == pytest.approx(ranking(tmp_path), abs=1e-4)
     # Without whitening, what is left of it would not fit the new metrics.
     evaluate(f"--workdir={run}", full_size, f"--output_dir={tmp_path}")
-    assert not any((tmp_path / name).exists() for name in ("whitening", "whitening.npz", "saved_model"))
+    assert not any(
+        (tmp_path / name).exists() for name in ("whitening", "whitening.npz", "saved_model", "model_card.md")
+    )
 
 
 def test_mirrored_and_exported_the_saved_model_alone_gives_the_same_and_is_not_mirrored_twice(run, tmp_path):

@@ -15,18 +15,25 @@ from tests.finder import files_that_test
 ROOT = pathlib.Path(tfrank.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 FOLDERS = sorted(path.name for path in ROOT.iterdir() if (path / "__init__.py").exists())
-# These may import every folder. Of folders, only `scale` imports one of them: `search`.
-TOP = ("configs", "run", "search", "scale", "callbacks.py", "completion.py", "__init__.py")
+# These may import every folder, but for those at the top, of which only two import others.
+TOP = ("configs", "run", "search", "scale", "improve", "callbacks.py", "completion.py", "__init__.py")
+ON_TOP_OF = {"scale": {"search"}, "improve": {"search", "run"}}
 # What commands show: their own words, those of the data sets that they prepare, and progress.
 PRINTING = (
-    *("run/", "search/", "scale/", "export/__main__.py", "data/prepare/", "data/sources/"),
+    *("run/", "search/", "scale/", "improve/", "export/__main__.py", "data/prepare/", "data/sources/"),
     *("__main__.py", "completion.py", "common/commands.py", "common/progress.py"),
 )
 # Some define flags of the same names, so that a process imports one of them.
 PROGRAMS = {
-    *("tfrank.run.train", "tfrank.run.evaluate", "tfrank.data.prepare.__main__", "tfrank.export.__main__"),
+    *(
+        "tfrank.run.train",
+        "tfrank.run.evaluate",
+        "tfrank.run.sweep",
+        "tfrank.data.prepare.__main__",
+        "tfrank.export.__main__",
+    ),
     *("tfrank.search.command", "tfrank.search.server.command", "tfrank.scale.command"),
-    *("tfrank.search.photos", "tfrank.search.review"),
+    *("tfrank.search.photos", "tfrank.search.review", "tfrank.search.compat", "tfrank.improve.command"),
 }
 MODULES = sorted({m.name for m in pkgutil.walk_packages([str(ROOT)], "tfrank.")} - PROGRAMS)
 
@@ -74,14 +81,15 @@ def folder_of(name: str) -> str | None:
 
 # The commands whose flags the texts of a folder may name: those that reach them, or that a text names itself.
 COMMANDS_OF = {
-    "run": {"tfrank.run.train", "tfrank.run.evaluate"},
+    "run": {"tfrank.run.train", "tfrank.run.evaluate", "tfrank.run.sweep"},
     "data": {"tfrank.data.prepare.__main__", "tfrank.scale.command"},
     "export": {"tfrank.export.__main__"},
     "search": {
         *("tfrank.search.command", "tfrank.search.server.command", "tfrank.search.photos"),
-        *("tfrank.search.review", "tfrank.scale.command"),
+        *("tfrank.search.review", "tfrank.search.compat", "tfrank.scale.command"),
     },
     "scale": {"tfrank.scale.command"},
+    "improve": {"tfrank.improve.command"},
 }
 # Whose texts may name fields of the config, which are flags of the commands that read one: their own folders,
 # and the preparation, which ends with the command that trains on its records.
@@ -110,10 +118,12 @@ def test_texts_name_only_flags_that_the_commands_they_come_from_have(path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_run_search_scale_and_callbacks_import_all_and_no_other_folder_imports_another_but_common(path):
+def test_run_search_scale_improve_and_callbacks_import_all_and_no_other_folder_imports_another_but_common(
+    path,
+):
     place = path.relative_to(ROOT).parts[0]
     folders = {folder_of(name) for name in imported_by(path)} - {None}
-    refused = {"run", "scale", "search"} - {place} - ({"search"} if place == "scale" else set())
+    refused = {"run", "search", *ON_TOP_OF} - {place} - ON_TOP_OF.get(place, set())
     assert not folders & refused or path == ROOT / "__init__.py"
     if place not in TOP:
         assert folders <= {place, "common"}

@@ -42,7 +42,7 @@ def test_training_shows_progress_and_a_table_and_says_where_everything_is(run):
     for title in ("Recall@1", "Recall@10", "Recall@100", "mAP", "raw pixels", "start", "trained"):
         assert title in output
     assert "the query itself left out" in output
-    for name in ("metrics.json", "saved_model", "evaluation/test/report.html"):
+    for name in ("metrics.json", "saved_model", "model_card.md", "evaluation/test/report.html"):
         assert str(workdir / name) in output
         assert (workdir / name).exists()
     about = json.loads((workdir / "evaluation" / "test" / "metrics.json").read_text())["about"]

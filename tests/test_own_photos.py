@@ -9,10 +9,11 @@ from PIL import Image
 
 from tests.command_lines import run
 from tfrank.common.checks import InputError
-from tfrank.configs import default, own_images
+from tfrank.configs import default, own_images, own_images_whole
 from tfrank.models.embedding import embedding_model, initialize_head_with_pca, split_at_head
 from tfrank.models.vector_model import vector_model
-from tfrank.run import settings
+from tfrank.run import datasets, settings
+from tfrank.run.fit import choose_fit
 from tfrank.run.verdict import best_sentence, losses_to_judge, warnings_of
 from tfrank.training.trainer import Best
 
@@ -30,7 +31,7 @@ def labels_of(classes, images):
     ],
 )
 def test_what_is_left_open_follows_from_the_weights(weights, backbone, size, rate, share):
-    config = own_images.get_config()
+    config = own_images_whole.get_config()
     config.model.weights = weights
     found = settings.resolved(config)
     assert (found.model.backbone, found.data.image_size) == (backbone, size)
@@ -41,7 +42,7 @@ def test_what_is_left_open_follows_from_the_weights(weights, backbone, size, rat
 
 
 def test_what_is_given_stays():
-    config = own_images.get_config()
+    config = own_images_whole.get_config()
     config.model.backbone, config.data.image_size, config.train.learning_rate = "resnet50", 224, 1e-5
     config.data.classes_per_batch, config.data.examples_per_class, config.train.steps = 7, 3, 11
     found = settings.fitted(settings.resolved(config), labels_of(30, 10))
@@ -62,7 +63,7 @@ def test_what_is_given_stays():
 def test_batches_and_steps_follow_from_the_data_and_the_reason_is_printed(
     classes, images, batch, steps, capsys
 ):
-    config = own_images.get_config()
+    config = own_images_whole.get_config()
     found = settings.fitted(settings.resolved(config), labels_of(classes, images))
     assert (found.data.classes_per_batch, found.data.examples_per_class) == batch
     assert found.train.steps == steps
@@ -73,20 +74,50 @@ def test_batches_and_steps_follow_from_the_data_and_the_reason_is_printed(
 
 
 def test_a_head_on_a_frozen_backbone_learns_faster_and_longer():
-    config = own_images.get_config()
+    config = own_images_whole.get_config()
     config.train.frozen_backbone = True
     found = settings.fitted(settings.resolved(config), labels_of(16, 80))
     assert (found.train.learning_rate, found.train.steps) == (3e-4, 480)
 
 
+@pytest.mark.parametrize("images, views", [(12, 5), (4000, 5), (9999, 2), (50_000, 1)])
+def test_fewer_views_are_stored_of_more_images(images, views, capsys):
+    config = own_images.get_config()
+    found = settings.fitted(settings.resolved(config), np.arange(images) % 4)
+    assert found.train.feature_views == views
+    assert f"{views} views of each training image are stored" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("edges", [True, False])
+def test_a_trial_finds_whether_the_whole_image_or_its_centre_tells_classes_apart(edges, tmp_path, capsys):
+    """Wide pictures with the colour of their class at both ends, or in the middle, and noise elsewhere."""
+    random = np.random.default_rng(0)
+    for number in range(16):
+        folder = tmp_path / "photos" / ("train" if number % 2 else "test") / f"class_{number:02}"
+        folder.mkdir(parents=True)
+        for image in range(6):
+            pixels = random.integers(0, 256, [32, 1, 3]).repeat(96, axis=1)
+            color = np.random.default_rng(number).integers(0, 256, [32, 32, 3])
+            for first in (0, 64) if edges else (32,):
+                pixels[:, first : first + 32] = color
+            Image.fromarray(pixels.astype("uint8")).save(folder / f"{image}.png")
+    config = own_images.get_config()
+    config.data.update(source=str(tmp_path / "photos"), image_size=64, validation_classes=0)
+    config = settings.resolved(config)
+    data = datasets.build_data(config.data, str(tmp_path / "run"), seed=0)
+    assert choose_fit(config, data.train) == ("whole" if edges else "centre")
+    assert "mAP of the pretrained features is" in capsys.readouterr().out
+    assert config.data.fit == "auto"
+
+
 def test_one_class_is_too_few_to_train_on():
     with pytest.raises(InputError, match=r"Training needs at least 2 classes. The training images have 1"):
-        settings.fitted(settings.resolved(own_images.get_config()), labels_of(1, 9))
+        settings.fitted(settings.resolved(own_images_whole.get_config()), labels_of(1, 9))
 
 
 @pytest.mark.parametrize("classes, held_out", [(11, 0), (12, 4), (25, 5), (100, 20)])
 def test_a_fifth_of_the_classes_is_held_out_where_there_are_enough(classes, held_out, capsys):
-    assert settings.held_out_classes(own_images.get_config().data, labels_of(classes, 3)) == held_out
+    assert settings.held_out_classes(own_images_whole.get_config().data, labels_of(classes, 3)) == held_out
     assert f"{classes} training classes" in capsys.readouterr().out
 
 
@@ -220,7 +251,7 @@ def photos(tmp_path_factory):
 
 def run_of(workdir, photos, *flags):
     fields = ("--config.data.image_size=32", "--config.train.evaluate_every=20")
-    given = ("--config=configs/own_images.py", f"--workdir={workdir}", f"--config.data.source={photos}")
+    given = ("--config=configs/own_images_whole.py", f"--workdir={workdir}", f"--config.data.source={photos}")
     return run("train_main.py", *given, *fields, *flags)
 
 
@@ -264,7 +295,7 @@ def test_the_last_stage_is_trained_on_stored_maps_and_a_second_run_ends_with_the
     photos, tmp_path
 ):
     flags = ("--config.data.image_size=64", "--config.train.steps=24", "--config.train.feature_views=2")
-    given = ("--config=configs/own_images_fast.py", f"--config.data.source={photos}", *flags)
+    given = ("--config=configs/own_images.py", f"--config.data.source={photos}", *flags)
     rows = []
     for workdir in (tmp_path / "run", tmp_path / "run", tmp_path / "other"):
         status, output, errors = run("train_main.py", *given, f"--workdir={workdir}")
@@ -274,10 +305,23 @@ def test_the_last_stage_is_trained_on_stored_maps_and_a_second_run_ends_with_the
     assert "The head whitens the trained features of 36 training images." in output
     maps = np.load(tmp_path / "run" / "features" / "train" / "embeddings.npy")
     assert maps.shape == (2 * 36, 2 * 2 * 192) and maps.dtype == np.float16
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["data"]["fit"] in ("centre", "whole")
     assert rows[0] == rows[1] == rows[2]
     status, output, errors = run("eval_main.py", f"--workdir={tmp_path / 'run'}")
     assert status == 0, errors
     assert f"{rows[0]['trained']['map']:.4f}" in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("held_out", [4, 0])
+def test_the_quick_way_ends_with_the_head_in_closed_form_and_warns_of_nothing(held_out, photos, tmp_path):
+    given = ("--config=configs/own_images_fast.py", f"--config.data.source={photos}")
+    flags = ("--config.data.image_size=64", f"--config.data.validation_classes={held_out}")
+    status, output, errors = run("train_main.py", *given, *flags, f"--workdir={tmp_path / 'run'}")
+    assert status == 0, errors
+    assert "WARNING" not in output and "1 step of " in output
+    rows = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert rows["trained"]["map"] == pytest.approx(rows["start"]["map"], abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -305,7 +349,7 @@ def test_the_last_stage_is_trained_on_stored_maps_and_a_second_run_ends_with_the
 def test_what_does_not_go_with_a_frozen_backbone_is_refused(changes, message):
     from tfrank.run.frozen_backbone import check_frozen
 
-    config = own_images.get_config()
+    config = own_images_whole.get_config()
     config.train.frozen_backbone = True
     config.assign(changes)
     with pytest.raises(InputError, match=message):

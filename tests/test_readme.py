@@ -1,4 +1,4 @@
-"""Every code block of the README and of the pages in docs runs."""
+"""Every code block of the README and of the pages in docs runs; notebooks run while the site is built."""
 
 import os
 import re
@@ -13,11 +13,15 @@ from tests.command_lines import ROOT, run, run_alone
 
 README = (ROOT / "README.md").read_text()
 # The later pages look at what the commands of the README left.
-PAGES = (
-    *("training", "config", "losses", "evaluation", "production", "search", "scale"),
-    *("data", "data_sets", "benchmarks", "gpu", "experiments"),
+FIRST = ("training", "config", "losses", "evaluation", "production", "image_search", "scale", "data")
+# Folders that the site's extension writes.
+GENERATED = ("losses", "reference")
+DOCS = ROOT / "docs"
+PAGES = sorted(
+    (page for page in DOCS.rglob("*.md") if page.relative_to(DOCS).parts[0] not in GENERATED),
+    key=lambda page: (FIRST.index(page.stem) if page.stem in FIRST else len(FIRST), page),
 )
-TEXTS = [README, *((ROOT / "docs" / f"{page}.md").read_text() for page in PAGES)]
+TEXTS = [README, *(page.read_text() for page in PAGES)]
 BLOCKS = [block for text in TEXTS for block in re.findall(r"```(python|bash)\n(.*?)```", text, re.DOTALL)]
 INSTALLS = [
     "pip install -e . && python train_main.py",
@@ -36,12 +40,13 @@ def test_the_first_screen_has_exactly_two_commands():
     ] == INSTALLS
 
 
-def test_all_pages_of_docs_are_read_and_no_link_leads_nowhere():
-    assert {path.stem for path in (ROOT / "docs").glob("*.md")} == set(PAGES)
-    for folder, text in zip([ROOT, *[ROOT / "docs"] * len(PAGES)], TEXTS):
+def test_no_link_leads_nowhere():
+    for folder, text in zip([ROOT, *(page.parent for page in PAGES)], TEXTS):
         words = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
         for link in re.findall(r"\]\((?!https?:)([^)#]+)", words):
-            assert (folder / link).exists(), link
+            target = (folder / link).resolve()
+            # Tests of the site follow links to what it generates.
+            assert target.exists() or target.parent in [DOCS / name for name in GENERATED], link
 
 
 def test_the_readme_is_short():

@@ -74,7 +74,7 @@ def test_the_three_commands_work_in_another_folder(bin_folder, tmp_path):
     ran(bin_folder, f"tfrank prepare --source=folder --source_dir=photos {records}", tmp_path)
     small = "--config.data.records=records --config.model.weights=random --config.train.steps=6"
     options = f"{small} --config.train.evaluate_every=3 --workdir=run"
-    ran(bin_folder, f"tfrank train --config=configs/own_images.py {options}", tmp_path)
+    ran(bin_folder, f"tfrank train --config=configs/own_images_whole.py {options}", tmp_path)
     printed = ran(bin_folder, "tfrank eval --workdir=run --output_dir=again", tmp_path)
     assert "Recall@1" in printed
     assert (tmp_path / "run" / "evaluation" / "test" / "report.html").exists() and (

@@ -12,6 +12,7 @@ from tfrank.common import tensorflow_log
 from tfrank.common.checks import InputError
 from tfrank.losses import (
     LOSSES,
+    AsymmetricLoss,
     BlackboxAPLoss,
     CircleLoss,
     ContrastiveLoss,
@@ -21,6 +22,7 @@ from tfrank.losses import (
     HistogramLoss,
     LiftedStructureLoss,
     MarginLoss,
+    MatryoshkaLoss,
     MultiLabelSupConLoss,
     MultiSimilarityLoss,
     NPairsLoss,
@@ -29,6 +31,8 @@ from tfrank.losses import (
     RankedListLoss,
     RankingLoss,
     RecallAtKLoss,
+    RegressionLoss,
+    RelationalLoss,
     SmoothAPLoss,
     SupAPLoss,
     SupConLoss,
@@ -56,12 +60,13 @@ if TYPE_CHECKING:
 
 tensorflow_log.follow_level()
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "LOSSES",
     "PROXY_LOSSES",
     "ArcFaceLoss",
+    "AsymmetricLoss",
     "BlackboxAPLoss",
     "CircleLoss",
     "ContrastiveLoss",
@@ -73,6 +78,7 @@ __all__ = [
     "InputError",
     "LiftedStructureLoss",
     "MarginLoss",
+    "MatryoshkaLoss",
     "MultiLabelSupConLoss",
     "MultiSimilarityLoss",
     "MultiStageModel",
@@ -88,6 +94,8 @@ __all__ = [
     "RankedListLoss",
     "RankingLoss",
     "RecallAtKLoss",
+    "RegressionLoss",
+    "RelationalLoss",
     "SmoothAPLoss",
     "SoftTripleLoss",
     "SupAPLoss",

@@ -379,7 +379,8 @@ def test_steps_and_epochs_are_both_accepted(steps, epochs, expected, capsys):
     config = default.get_config()
     config.train.steps, config.train.epochs = steps, epochs
     assert settings.total_steps(config.train, config.data.batch_size, 1800) == expected
-    assert f"{expected} steps of 128 images" in capsys.readouterr().out
+    said = "1 step" if expected == 1 else f"{expected} steps"
+    assert f"{said} of 128 images" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("steps, epochs", [(0, 0.0), (5, 5.0)])

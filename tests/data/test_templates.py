@@ -74,7 +74,7 @@ def test_the_records_are_a_test_set_of_templates_for_a_config_that_verifies_face
     for changes, message in (
         ({"query_expansion": 2}, "Pairs of templates are compared and not ranked"),
         ({"rerank": True}, "so there is nothing to post-process. Set config.evaluation.rerank=False"),
-        ({"nmi": True}, r"no class \(label -1\), but NMI"),
+        ({"nmi": True}, r"no class \(label -1\), but these need classes: NMI"),
         ({"protocols": ("leave_one_out",), "verification": False}, "but leave_one_out needs classes"),
     ):
         other = copy.deepcopy(config)

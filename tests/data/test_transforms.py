@@ -21,6 +21,7 @@ RANDOM = [
     Transform(size=24, resize=32, flip=0.5, color_jitter=(0.4, 0.4, 0.4, 0.1)),
     Transform(size=24, resize=32, crop="random_resized", flip=0.5),
     Transform(size=24, crop="scaled", scale=(0.5, 2), rotation=30, flip=0.5),
+    Transform(size=24, crop="scaled", fit="whole", scale=(1, 1.4), flip=0.5),
 ]
 
 
@@ -344,3 +345,20 @@ def test_shapes_are_known_where_those_of_the_images_are_not(transform):
 def test_a_field_out_of_range_is_refused(fields, message):
     with pytest.raises(InputError, match=message):
         Transform(**{"size": 24, **fields})
+
+
+def test_a_whole_fit_sees_what_warping_sees_and_its_random_windows_keep_no_proportions():
+    whole = Transform(size=40, crop="scaled", fit="whole", scale=(1.0, 1.25))
+    np.testing.assert_array_equal(
+        evaluation_transform(NOISE, whole), evaluation_transform(NOISE, Transform(size=40))
+    )
+    wide = coordinates(40, 120, step=2)
+    seen = many(wide, whole)
+    across, down = (np.ptp(seen[..., channel], axis=(1, 2)) for channel in (1, 0))
+    assert across.max() > 220 and across.min() > 170
+    np.testing.assert_allclose(across / down, 3, atol=0.25)
+
+
+def test_a_whole_fit_is_for_scaled_crops_alone():
+    with pytest.raises(InputError, match=r"`fit`\. Expected centre, or crop=scaled"):
+        Transform(size=4, fit="whole")

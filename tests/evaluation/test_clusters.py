@@ -122,6 +122,7 @@ def test_bad_arguments_are_named(argument):
     [
         "clusters.cluster_agreement(rows, np.arange(40) % 3)",
         "curves.map_2d(rows)",
+        "from tfrank.search import class_review; class_review.double_classes(rows, np.arange(40) % 3)",
     ],
 )
 def test_nothing_is_printed_where_cores_cannot_be_counted(tmp_path, code):

@@ -21,6 +21,7 @@ def test_every_definition_is_a_sentence_that_begins_with_its_term():
         ("ap", "AP"),
         ("tar_at_far_1e-06", "TAR@FAR 1e-06"),
         ("tar_at_far_<far>", "TAR@FAR x"),
+        ("open_set_oscr_low", "OSCR (from)"),
         ("queries_without_positive", "Queries without a positive"),
     ],
 )

@@ -9,7 +9,8 @@ import pytest
 from tests.evaluation.populations import drawn_classes, wrong_from
 from tfrank.common.checks import InputError
 from tfrank.evaluation import thresholds as module
-from tfrank.evaluation.thresholds import curve, far_thresholds, from_json, in_words, threshold, thresholds
+from tfrank.evaluation.far_thresholds import far_in_words, far_thresholds
+from tfrank.evaluation.thresholds import curve, from_json, in_words, threshold, thresholds
 
 
 def clustered(seed, images=40, classes=5):
@@ -141,7 +142,7 @@ def test_the_threshold_of_a_false_accept_rate_keeps_it_as_loosely_as_can_be(seed
 def test_a_rate_below_one_pair_has_no_threshold():
     (found,) = far_thresholds(*clustered(0), fars=[1e-5])
     assert math.isinf(found.similarity) and found.tar == 0
-    assert "No result is called a match: 5 classes are too few" in module.far_in_words(found)
+    assert "No result is called a match: 5 classes are too few" in far_in_words(found)
 
 
 def test_drawn_pairs_give_nearly_the_threshold_of_all_pairs():

@@ -99,10 +99,10 @@ def test_a_model_that_writes_a_file_is_converted_only_if_it_is_trusted(tmp_path,
 
 
 def test_a_card_names_data_model_and_results(tmp_path):
-    from tfrank.configs import own_images
+    from tfrank.configs import own_images_whole
     from tfrank.configs.fields import tree
 
-    config = own_images.get_config()
+    config = own_images_whole.get_config()
     config.data.source = "/home/someone/photos"
     (tmp_path / "config.json").write_text(json.dumps(tree(config)))
     (tmp_path / "metrics.json").write_text(

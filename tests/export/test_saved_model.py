@@ -23,7 +23,8 @@ from tfrank.data.transforms import Transform
 from tfrank.evaluation.postprocessing.multi_scale import multi_scale
 from tfrank.evaluation.postprocessing.whitening import learn_whitening, whiten, whitening_layer
 from tfrank.export import joined
-from tfrank.export.saved_model import export_saved_model
+from tfrank.export.fingerprint import fingerprint
+from tfrank.export.saved_model import CONTENTS, export_saved_model, exported_contents
 from tfrank.models.embedding import embedding_model
 
 SIZE = 12
@@ -271,3 +272,34 @@ def test_a_joined_model_does_not_replace_what_it_is_made_of(network, folder):
         joined.join(network, "head", folder)
     with pytest.raises(InputError, match="which it is made of"):
         joined.join("network", network, folder)
+
+
+def test_a_model_that_is_cut_short_gives_the_first_dimensions_from_images_and_from_files(
+    exported, images, tmp_path
+):
+    model, whole = exported
+    short = joined.shorten(str(whole), 2, str(tmp_path / "short"))
+    first = unit_embeddings(model, images)[:, :2]
+    expected = first / np.linalg.norm(first, axis=1, keepdims=True)
+    np.testing.assert_allclose(served(short, images)["embedding"], expected, atol=1e-6)
+    encoded = tf.saved_model.load(short).signatures["encoded"](bytes=tf.constant(list(FILES.values())))
+    np.testing.assert_allclose(encoded["embedding"], expected, atol=1e-6)
+    again = joined.shorten(str(whole), 2, str(tmp_path / "again"))
+    assert fingerprint(short) == fingerprint(again) != fingerprint(str(whole))
+
+
+def test_a_model_that_is_cut_short_states_the_matches_that_were_learnt_for_its_dimensions(folder, tmp_path):
+    matches = {"curve": "whole", "trained": [], "dims": {"2": {"curve": "of 2"}}}
+    (folder / CONTENTS).write_text(json.dumps({"mirror": True, "matches": matches}))
+    stated = [exported_contents(joined.shorten(str(folder), dim, str(tmp_path / f"{dim}"))) for dim in (2, 3)]
+    assert stated[0]["matches"]["curve"] == "of 2" and stated[0]["mirror"] is True
+    assert stated[1]["matches"] is None
+
+
+@pytest.mark.parametrize("dim", [0, 5, 6])
+def test_a_model_is_cut_to_fewer_dimensions_than_it_has(folder, tmp_path, dim):
+    with pytest.raises(
+        InputError, match=r"`dim`\. Expected (an integer of at least 1|less than the 5 dimensions)"
+    ):
+        joined.shorten(str(folder), dim, str(tmp_path / "short"))
+    assert not (tmp_path / "short").exists()

@@ -28,6 +28,19 @@ BATCHES = {
     "unequal sample weights": ([0, 1, 0, 2, 1, 0, 2, 2], [0, 0.5, 3, 1, 0.1, 2, 0, 1]),
     "uneven replicas": ([0, 1, 0, 2, 1, 0, 2], [1] * 7),  # Four rows and three.
 }
+
+
+class OfLabels:
+    """A loss of targets that is called with labels: the target of a row says its label and its weight."""
+
+    def __new__(cls, kind, **reduction):
+        def called(self, labels, rows, sample_weight=None):
+            targets = tf.one_hot(labels, 4) + tf.cast(labels, tf.float32)[:, None] / 3
+            return kind.__call__(self, targets, rows, sample_weight)
+
+        return type(kind.__name__, (kind,), {"__call__": called})(**reduction)
+
+
 # Settings under which a loss asks the other replicas more than at its defaults, or reads the step.
 SETTINGS = {
     "map_q, class weights": lambda **reduction: losses.get("map_q", class_weights=True, **reduction),
@@ -37,6 +50,13 @@ SETTINGS = {
     ),
     "recall_at_k, simix": lambda **reduction: losses.get("recall_at_k", simix=True, **reduction),
     "memory": lambda **reduction: losses.CrossBatchMemory(losses.get("pnp", **reduction), 6, warm_up=1),
+    "matryoshka": lambda **reduction: losses.MatryoshkaLoss(losses.get("pnp", **reduction), (4, 2)),
+    "asymmetric": lambda **reduction: losses.AsymmetricLoss(losses.get("pnp", **reduction)),
+    "asymmetric, others only": lambda **reduction: losses.AsymmetricLoss(
+        losses.get("smooth_ap", temperature=0.1, **reduction), include_self=False
+    ),
+    "relational": lambda **reduction: OfLabels(losses.RelationalLoss, **reduction),
+    "regression": lambda **reduction: OfLabels(losses.RegressionLoss, **reduction),
     "triplet, hardest": lambda **reduction: losses.get("triplet", mining="hard", hardest=3, **reduction),
     "lifted_structure, unit": lambda **reduction: losses.get("lifted_structure", normalize=True, **reduction),
     "margin, sampled": lambda **reduction: losses.get("margin", sampled=True, seed=1, **reduction),

@@ -154,8 +154,9 @@ def test_max_pooling_is_that_of_pytorch(pad, side):
     np.testing.assert_array_equal(keras.Model(images, max_pool(images, pad=pad))(pixels)[0, ..., 0], wanted)
 
 
-def test_every_network_of_keras_applications_is_known_by_name():
+def test_every_network_of_keras_applications_is_known_by_name_and_narrow_ones():
     made = {name for name, make in vars(keras.applications).items() if inspect.isfunction(make)}
+    made |= {f"MobileNetV2-{width}" for width in (0.35, 0.5, 0.75)}
     assert {f"keras/{name}" for name in made} == set(BACKBONES) - {"convnet", *NETWORKS, *HUB}
     assert len(APPLICATIONS) >= 38 and {"ResNet152V2", "EfficientNetB7", "MobileNetV3Large"} <= set(
         APPLICATIONS
@@ -163,6 +164,17 @@ def test_every_network_of_keras_applications_is_known_by_name():
     assert {inspect.getmodule(APPLICATIONS[name]) for name in FAMILIES} == {
         inspect.getmodule(make) for make in APPLICATIONS.values()
     }
+
+
+def test_a_narrow_network_is_that_of_keras():
+    model = embedding_model(backbone="keras/MobileNetV2-0.35", image_size=32, head="none", embedding_dim=8)
+    options = {"include_top": False, "weights": None, "input_shape": (32, 32, 3)}
+    theirs = keras.applications.MobileNetV2(alpha=0.35, **options)
+    assert (
+        model.count_params()
+        == theirs.count_params()
+        < 0.2 * APPLICATIONS["MobileNetV2"](**options).count_params()
+    )
 
 
 @pytest.mark.parametrize("name", APPLICATIONS)

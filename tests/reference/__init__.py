@@ -9,6 +9,7 @@ from tests.reference.metrics import average_precision, recall_at_k, relevance
 from tests.reference.postprocess import expanded, k_reciprocal, multi_scale, whitened
 from tests.reference.protocols import averaged_groups, graded, ranking_of, template_embedding
 from tests.reference.ranking import class_weights
+from tests.reference.targets import regression, relational
 
 LOSSES = {
     "pnp": ranking.pnp,
@@ -57,6 +58,8 @@ __all__ = [
     "one_batch",
     "ranking_of",
     "recall_at_k",
+    "regression",
+    "relational",
     "relevance",
     "sigmoid",
     "soft_rank",

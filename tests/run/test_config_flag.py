@@ -62,11 +62,13 @@ def test_fields_are_set_with_their_types():
 
 def test_the_examples_in_the_default_config_set_tuples_and_entries_of_dicts():
     meanings = " ".join(field.declaration.meaning for field in fields_of(default.get_config().train))
-    examples = shlex.split(" ".join(re.findall(r"--config\.train\.(?:\w|\.)+=(?:'.*?'|\w+)", meanings)))
-    assert len(examples) == 4
+    examples = shlex.split(" ".join(re.findall(r"--config\.train\.(?:\w|\.)+=(?:'.*?'|[\w,]+)", meanings)))
+    assert len(examples) == 7
     config = default.get_config()
     config = with_fields(config, ["program", *(e for e in examples if "{" not in e)])
     assert config.train.no_decay == ("bias", "gamma")
+    assert config.train.matryoshka == (256, 128, 64, 32)
+    assert config.train.trackers == ("tensorboard", "mlflow")
     assert config.train.learning_rate_multipliers.to_dict() == {"embedding": 10}
     config = with_fields(config, ["program", *(e for e in examples if "{" in e)])
     assert config.train.learning_rate_multipliers.to_dict() == {"embedding": 10, "embedding/bias": 20}

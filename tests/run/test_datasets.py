@@ -165,21 +165,37 @@ def test_boxes_are_asked_for_of_every_image_but_those_of_a_gallery(config, tmp_p
         assert len(build(config, tmp_path).test) == 8
 
 
-def test_records_without_classes_are_refused(config, tmp_path, monkeypatch):
+def without_class(label, config, tmp_path, monkeypatch):
+    """Two training images of each of the classes 0 to 3 and two to test of 8; one class is taken away."""
     manifest = tmp_path / "list.csv"
-    for number in range(9):
+    for number in range(10):
         (tmp_path / f"{number}.png").write_bytes(picture(number))
     lines = [f"{n}.png,{n // 2},train" for n in range(8)]
-    manifest.write_text("\n".join(["path,label,split", *lines, "8.png,8,test"]))
+    manifest.write_text("\n".join(["path,label,split", *lines, "8.png,8,test", "9.png,8,test"]))
 
     def read(folder):
         for image in read_csv(folder):
-            yield dataclasses.replace(image, label=-1 if image.label == 8 else image.label)
+            yield dataclasses.replace(image, label=-1 if image.label == label else image.label)
 
     monkeypatch.setitem(SOURCES, "csv", Source(read, own=True))
     config.data.update(name="csv", source=str(manifest))
+
+
+def test_records_without_classes_are_refused(config, tmp_path, monkeypatch):
+    without_class(8, config, tmp_path, monkeypatch)
     with pytest.raises(InputError, match="The test records have no classes"):
         build(config, tmp_path)
+
+
+def test_training_images_without_a_class_serve_where_there_is_a_teacher(config, tmp_path, monkeypatch):
+    without_class(1, config, tmp_path, monkeypatch)
+    with pytest.raises(InputError, match=r"^2 of 8 training records have no class"):
+        build(config, tmp_path)
+    config.data.validation_classes = 2
+    data = datasets.build_data(config.data, str(tmp_path / "run"), seed=0, unlabelled=True)
+    assert data.validation.num_classes == 2 and -1 not in data.validation.label
+    assert len(data.train) == 4 and data.train.num_classes == 3
+    assert np.unique(data.train.label, return_counts=True)[1].tolist() == [2, 1, 1]
 
 
 def test_merged_and_noisy_labels_are_trained_on_and_the_validation_part_keeps_its_own(
@@ -197,7 +213,7 @@ def test_merged_and_noisy_labels_are_trained_on_and_the_validation_part_keeps_it
 
 
 @pytest.mark.parametrize(
-    "name, train, test", [("own_images", "train", "test"), ("own_records", "train-*", "test-*")]
+    "name, train, test", [("own_images_whole", "train", "test"), ("own_records", "train-*", "test-*")]
 )
 def test_a_handful_of_own_images_can_be_measured_and_an_impossible_k_is_refused(name, train, test, tmp_path):
     source = write_images(tmp_path / "images", classes=4)
@@ -216,7 +232,7 @@ def test_a_handful_of_own_images_can_be_measured_and_an_impossible_k_is_refused(
         evaluation_results.check_evaluation(config.evaluation, test_set)
 
 
-@pytest.mark.parametrize("name", ["digits", "letters", "omniglot", "own_images", "own_records"])
+@pytest.mark.parametrize("name", ["digits", "letters", "omniglot", "own_images_whole", "own_records"])
 def test_configs_of_data_of_any_size_ask_for_no_k_of_their_own(name):
     assert importlib.import_module(f"tfrank.configs.{name}").get_config().evaluation.recall_at == ()
 
@@ -268,7 +284,7 @@ def test_a_validation_part_that_cannot_be_measured_is_refused_before_training(tm
     labels = [0, 0, 1, 1, 2, 2, 3, 3, 4] if classes == 1 else [0, 0, 1, 2, 3, 4, 5, 6, 6]
     lines = [f"{n}.png,{label},{'test' if n > 5 else 'train'}" for n, label in enumerate(labels)]
     (tmp_path / "x.csv").write_text("\n".join(["path,label,split", *lines]))
-    config = settings.resolved(importlib.import_module("tfrank.configs.own_images").get_config())
+    config = settings.resolved(importlib.import_module("tfrank.configs.own_images_whole").get_config())
     config.data.update(name="csv", source=str(tmp_path / "x.csv"), validation_classes=classes)
     with pytest.raises(InputError, match=rf"The validation part has \d+ images? of {classes} class"):
         build(config, tmp_path)

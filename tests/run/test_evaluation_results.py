@@ -193,10 +193,14 @@ def test_hierarchical_ap_is_measured_by_the_categories_where_it_is_asked_for(pro
         (PLAIN, {"protocols": ("query_gallery",)}, "No image of the test set has the role 'query'"),
         (PLAIN, {"protocols": ("leave_one_out", "revisited")}, "no graded relevance"),
         (GRADED, {"protocols": ("leave_one_out",)}, r"no class \(label -1\)"),
-        (GRADED, {"nmi": True}, r"no class \(label -1\), but NMI and verification need classes"),
+        (
+            GRADED,
+            {"nmi": True},
+            r"no class \(label -1\), but these need classes: NMI, verification, open sets",
+        ),
         (PLAIN, {"hierarchical": True}, "Graded relevance needs the category of every query"),
         (GRADED, {"hierarchical": True}, "Graded relevance needs the category of every query"),
-        (GRADED, {"verification": True}, "but NMI and verification need"),
+        (GRADED, {"verification": True}, "but these need classes: NMI, verification"),
         (ALL_ALONE, {}, "^No image has another of its class, so there is nothing to retrieve"),
         (ALL_ALONE, {"protocols": ("random_gallery",)}, "^No image has another of its class"),
         (

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfrank import losses
 from tfrank.common.checks import InputError
 from tfrank.configs import default
 from tfrank.run.objective import build_objective
@@ -106,3 +107,49 @@ def test_class_weights_let_each_class_count_the_same(loss):
     ]
     np.testing.assert_allclose(found, np.mean(each), rtol=1e-6)
     assert abs(each[0] - each[1]) > 1e-3
+
+
+@pytest.mark.parametrize("loss", ["pnp", "arc_face", "margin"])
+def test_every_loss_of_a_run_is_that_of_first_dimensions_too(loss):
+    options = {"learn_boundary": True} if loss == "margin" else {}
+    train = {"matryoshka": (4, 2), "class_loss_weight": 0.5}
+    objective = objective_of(loss, outputs=1, labels=[3, 3, 5, 6], options=options, **train)
+    assert [one.dims for one in objective.losses] == [(4, 2), (4, 2)]
+    outputs = objective.model(tf.random.stateless_normal([4, 6], [0, 1]))
+    parts = [one([3, 3, 5, 6], output) for one, output in zip(objective.losses, outputs[1])]
+    np.testing.assert_allclose(objective.loss([3, 3, 5, 6], outputs), parts[0] + 0.5 * parts[1], rtol=1e-6)
+    assert len(objective.state) == {"pnp": 1, "arc_face": 2, "margin": 2}[loss]
+
+
+def test_a_teacher_adds_its_three_losses_with_their_weights():
+    weights = {"teacher_weight": 2.0, "regression_weight": 3.0, "relational_weight": 4.0, "loss_weight": 0.5}
+    objective = objective_of("pnp", outputs=1, teacher="t", memory_size=8, **weights)
+    outputs = objective.model(tf.random.stateless_normal([4, 6], [0, 1]))
+    (rows,), others = outputs[0], tf.random.stateless_normal([4, 4], [0, 2])
+    both = tf.concat([rows, others], axis=1)
+    parts = [losses.AsymmetricLoss(losses.get("pnp"))(LABELS, both)]
+    parts += [losses.RegressionLoss()(others, rows), losses.RelationalLoss()(others, rows)]
+    expected = 0.5 * losses.get("pnp")(LABELS, rows) + np.dot([2, 3, 4], parts)
+    np.testing.assert_allclose(objective.loss(LABELS, outputs, teacher=others), expected, rtol=1e-6)
+    assert len(objective.state) == 6  # The memory of the embeddings, and that of the teacher's.
+    with pytest.raises(InputError, match="Expected 4 dimensions, as those of the queries"):
+        objective.loss(LABELS, outputs, teacher=others[:, :3])
+
+
+def test_queries_are_ranked_in_the_gallery_of_an_older_model_too():
+    objective = objective_of("pnp", outputs=1, compatible_with="old", compatible_weight=0.5)
+    outputs = objective.model(tf.random.stateless_normal([4, 6], [0, 1]))
+    (rows,), old = outputs[0], tf.random.stateless_normal([4, 4], [0, 2])
+    against = losses.AsymmetricLoss(losses.get("pnp"))(LABELS, tf.concat([rows, old], axis=1))
+    expected = losses.get("pnp")(LABELS, rows) + 0.5 * against
+    np.testing.assert_allclose(objective.loss(LABELS, outputs, compatible_with=old), expected, rtol=1e-6)
+
+
+def test_first_dimensions_are_compared_with_a_share_of_the_proxies_or_with_a_memory():
+    classes = default.get_config().data.classes_per_batch
+    sampled = objective_of("arc_face", labels=range(4 * classes), proxy_sample=0.5, matryoshka=(4, 2))
+    assert (sampled.losses[0].dims, sampled.losses[0].loss.share) == ((4, 2), 0.5)
+    memory = objective_of("pnp", memory_size=8, matryoshka=(4, 2))
+    assert (memory.losses[0].size, memory.losses[0].loss.dims) == (8, (4, 2))
+    with pytest.raises(InputError, match=r"takes whole embeddings alone\. Leave out config.train.matryoshka"):
+        objective_of("addons/triplet_hard", matryoshka=(4, 2))

@@ -395,6 +395,17 @@ def test_pairs_of_templates_are_numbers_without_queries_also_beside_baselines(tm
         )
 
 
+def test_open_sets_stand_in_the_table_with_their_interval_or_why_there_is_none(tmp_path, records):
+    many = dataclasses.replace(set_of(records, None), labels=np.arange(25) // 2)
+    for test, classes in ((many, 13), (set_of(records, None), 4)):
+        results, _, page = write(tmp_path / str(classes), test, records, open_set=True)
+        assert load_metrics(str(tmp_path / str(classes)))["extras"] == results.extras
+        table = section(page, "metrics")
+        assert "OSCR" in table and "Open-set AUROC" in table
+        assert ("OSCR (from)" in table) == ("open_set_oscr_low" in results.extras) == (classes == 13)
+        assert "the known classes are too few for a threshold" in page
+
+
 def test_published_numbers_and_what_pictures_show_are_said(tmp_path, records):
     config = {"published": {"a paper": {"recall_at_1": 0.8123}}, "query_expansion": 2}
     _, _, page = write(tmp_path, set_of(records, None), records, **config)

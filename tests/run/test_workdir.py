@@ -9,6 +9,7 @@ from tfrank.common.files import locked
 from tfrank.configs import digits, own_images
 from tfrank.run import workdir
 from tfrank.run.workdir import (
+    as_begun,
     check_config_of,
     check_model_of,
     check_path,
@@ -33,6 +34,17 @@ def test_a_run_has_begun_where_a_checkpoint_is_even_if_the_list_of_them_is_lost(
     config.train.learning_rate = 0.1
     with pytest.raises(InputError, match=r"train\.learning_rate: 0\.5 before, 0\.1 now"):
         check_config_of(str(tmp_path), config)
+
+
+def test_a_resumed_run_keeps_the_fit_that_it_chose(tmp_path):
+    config = own_images.get_config()
+    assert as_begun(str(tmp_path), config).data.fit == "auto"
+    config.data.fit = "whole"
+    save_config(str(tmp_path), config, 300)
+    has_checkpoint(tmp_path)
+    again = as_begun(str(tmp_path), own_images.get_config())
+    assert again.data.fit == "whole"
+    check_config_of(str(tmp_path), again)
 
 
 def test_before_a_run_has_begun_the_path_of_test_records_may_change_and_the_test_classes_may_not(tmp_path):

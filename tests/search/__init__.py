@@ -9,6 +9,9 @@ from PIL import Image
 
 from tfrank.export.saved_model import export_saved_model
 from tfrank.models.embedding import embedding_model
+from tfrank.search import building
+from tfrank.search.embedder import Embedder
+from tfrank.search.images import listed_images
 
 
 def write_photo(path: pathlib.Path, seed: int, size: tuple[int, int] = (24, 18)) -> pathlib.Path:
@@ -38,3 +41,10 @@ def write_model(folder: pathlib.Path, seed: int = 0, dim: int = 8) -> pathlib.Pa
 
     export_saved_model(model, str(folder), decode)
     return folder
+
+
+def updated(folder: str | pathlib.Path, embedder: Embedder, source: str | pathlib.Path, **options):
+    """Brings an index up to date with the images of a source, as `building.update` does; returns the same."""
+    return building.update(
+        str(folder), embedder, listed_images(str(source)), root=str(source), quiet=True, **options
+    )

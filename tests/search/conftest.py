@@ -2,10 +2,8 @@
 
 import pytest
 
-from tests.search import write_model, write_photos
-from tfrank.search import building
+from tests.search import updated, write_model, write_photos
 from tfrank.search.embedder import Embedder
-from tfrank.search.images import listed_images
 
 
 @pytest.fixture(scope="package")
@@ -30,5 +28,5 @@ def photos(tmp_path_factory):
 def folder(embedder, photos, tmp_path_factory):
     """An index of these photos."""
     path = str(tmp_path_factory.mktemp("indexes") / "index")
-    building.update(path, embedder, listed_images(str(photos)), root=str(photos), quiet=True)
+    updated(path, embedder, photos)
     return path

@@ -15,7 +15,7 @@ import pytest
 
 from tests.command_lines import CommandLine
 from tests.data.prepare import prepare_folder, write_images
-from tests.search import write_model, write_photo, write_photos
+from tests.search import updated, write_model, write_photo, write_photos
 from tfrank import search
 from tfrank.common.checks import InputError
 from tfrank.evaluation.nearest import searchers
@@ -26,17 +26,12 @@ from tfrank.search import building, index_folder, structure
 from tfrank.search.embedder import Embedder
 from tfrank.search.images import listed_images
 from tfrank.search.index import SearchIndex
+from tfrank.search.updating import update_from
 
 
 @pytest.fixture
 def photos(tmp_path):
     return write_photos(tmp_path / "photos")
-
-
-def updated(folder, embedder, source, **options):
-    return building.update(
-        str(folder), embedder, listed_images(str(source)), root=str(source), quiet=True, **options
-    )
 
 
 def assert_right(folder, embedder, photos):
@@ -275,6 +270,24 @@ def test_no_readable_image_leaves_the_old_version(tmp_path, embedder, photos):
     assert len(search.open(tmp_path / "index")) == 12
 
 
+def test_an_index_of_first_dimensions_stays_one_of_them_when_it_is_brought_up_to_date(
+    tmp_path, model, embedder, photos, capsys
+):
+    updated(tmp_path / "whole", embedder, photos)
+    short, options = str(tmp_path / "short"), {"model": str(model), "dim": 3}
+    update_from(short, str(photos), **options)
+    whole, opened = search.open(tmp_path / "whole"), search.open(short)
+    first = np.asarray(whole.embeddings)[:, :3]
+    by_id = {image: row / np.linalg.norm(row) for image, row in zip(whole.ids, first)}
+    np.testing.assert_allclose(opened.embeddings, [by_id[image] for image in opened.ids], atol=1e-6)
+    capsys.readouterr()
+    for again in (options, {}, {"dim": 3}):
+        update_from(short, str(photos), **again)
+        assert "0 embedded, 12 unchanged" in capsys.readouterr().out
+    with pytest.raises(InputError, match=r"`--dim`\. Expected less than the 3 dimensions"):
+        update_from(short, str(photos), dim=4)
+
+
 def test_a_folder_without_a_model_is_named(tmp_path):
     with pytest.raises(InputError, match="--model has no SavedModel"):
         saved_model_of(str(tmp_path))
@@ -322,7 +335,7 @@ def test_a_large_index_is_searched_by_scann_or_faiss_which_follow_changes(tmp_pa
         ids = [f"i{place}" for place in places]
         columns = dict.fromkeys(("id", "path", "label"), pa.array(ids))
         part = index.write_part(index_folder.table_of(columns, rows[places]), "m")
-        return building._publish(index, old, "m", 8, [part], "", 10, 0.99)
+        return building.publish(index, old, "m", 8, [part], "", 10, 0.99)
 
     first = published(np.arange(380), None)
     second = published(np.arange(10, 400), first)
@@ -346,7 +359,7 @@ def test_a_large_index_without_scann_and_faiss_is_searched_exactly_and_says_so(t
     part = index.write_part(index_folder.table_of({"id": pa.array(map(str, range(400)))}, rows), "m")
     monkeypatch.setattr(searchers, "TREE_FROM", 300)
     monkeypatch.setattr(searchers, "scann_problem", lambda: WITHOUT_SCANN)
-    made = building._publish(index, None, "m", 400, [part], "", 400, 0.99)
+    made = building.publish(index, None, "m", 400, [part], "", 400, 0.99)
     assert made.search.startswith("search-1-")
     # Elsewhere there is no FAISS: no error, but a line.
     monkeypatch.setattr(searchers, "faiss_problem", lambda: "FAISS is not installed.")

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.search import write_model, write_photo, write_photos
+from tests.search import updated, write_model, write_photo, write_photos
 from tfrank import search
 from tfrank.common import files
 from tfrank.common.checks import InputError
@@ -40,12 +40,6 @@ def unreadable(monkeypatch):
     monkeypatch.setattr(os, "scandir", refusing(os.scandir))
     monkeypatch.setattr(files, "open_regular", refusing(files.open_regular))
     return names
-
-
-def updated(folder, embedder, source, **options):
-    return building.update(
-        str(folder), embedder, listed_images(str(source)), root=str(source), quiet=True, **options
-    )
 
 
 def ids(source):

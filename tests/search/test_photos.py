@@ -28,7 +28,7 @@ def opened(photos, cwd, *flags):
     """The command, and a client of its page."""
     process = CommandLine("-m", "tfrank", "photos", str(photos), *(flags or ("--port=0",)), cwd=cwd)
     try:
-        while not (found := re.search(r"(http://\S+)", process.written()[0])):
+        while not (found := re.search(r"(http://[^\s/]+)", process.written()[0])):
             assert process.poll() is None, process.written()
             time.sleep(0.01)
         with httpx.Client(base_url=found[1], timeout=60) as client:
@@ -66,6 +66,18 @@ def test_a_folder_is_searched_and_later_only_what_is_new_is_embedded(tmp_path):
     assert "1 embedded, 12 unchanged" in process.written()[0]
     assert sorted(path.name for path in photos.rglob("*")) == sorted([*before, "new.png"])
     assert os.path.exists(tmp_path / index_of(str(photos)) / "CURRENT")
+
+
+def test_the_page_goes_over_to_the_adapted_model(tmp_path):
+    photos = write_photos(tmp_path / "photos", classes=3, images=40)
+    file = next(photos.rglob("*.*")).read_bytes()
+    with opened(photos, tmp_path) as (process, client):
+        end = time.monotonic() + 120
+        while (found := client.post("/v1/search", files={"file": ("a.png", file)}).json())["version"] != 2:
+            assert time.monotonic() < end, process.written()
+            time.sleep(0.1)
+        assert found["results"][0]["similarity"] > 0.999
+    assert "The model was adapted to them" in process.written()[0]
 
 
 def test_a_model_that_is_given_embeds_and_a_port_that_is_taken_is_left_alone(tmp_path):

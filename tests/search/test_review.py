@@ -39,9 +39,18 @@ def test_photos_in_the_folder_of_another_class_are_named_with_their_own(tmp_path
     assert pictures and all((tmp_path / "index" / picture).exists() for picture in pictures)
     assert "bass/moved.jpg: 'accordion' is likelier than 'bass'" in printed
     assert "labels look wrong" in printed and "1 groups of near copies" in printed
+    shutil.rmtree(photos)
+    status, again, _ = run("-m", "tfrank", "review", f"--index_dir={tmp_path / 'index'}")
+    assert status == 0 and again.splitlines()[0].startswith(f"{photos} is gone")
+    assert again.splitlines()[1:] == printed.splitlines()[-len(again.splitlines()) + 1 :]
 
 
-@pytest.mark.parametrize("words, message", [([], "tfrank review FOLDER"), (["none"], "none")])
+@pytest.mark.parametrize(
+    "words, message",
+    [([], "tfrank review FOLDER"), (["none"], "none"), (["moved"], "The records of moved are not at")],
+)
 def test_what_cannot_be_reviewed_is_one_line(words, message, tmp_path):
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "moved" / "config.json").write_text('{"loss": {"name": "pnp"}}')
     ended = run("-m", "tfrank", "review", *words, cwd=tmp_path)
     assert ended.status == 1 and len(ended.errors.splitlines()) == 1 and message in ended.errors

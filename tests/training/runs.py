@@ -131,13 +131,21 @@ class Setup:
         labels: of each batch.
         constant: whether the model gives every image the same embedding.
         micro_batch_size: as in the config.
-        slope: as of the trainer.
+        slope, trackers: as of the trainer.
     """
 
     LABELS = (0, 0, 1, 1, 2, 2, 3, 4)
 
     def __init__(
-        self, folder, *, learning_rate=1e-2, labels=LABELS, constant=False, micro_batch_size=0, slope=None
+        self,
+        folder,
+        *,
+        learning_rate=1e-2,
+        labels=LABELS,
+        constant=False,
+        micro_batch_size=0,
+        slope=None,
+        trackers=None,
     ):
         folder.mkdir(exist_ok=True)
         keras.utils.set_random_seed(0)
@@ -170,6 +178,7 @@ class Setup:
             strategy=strategy,
             batch_size=len(labels),
             micro_batch_size=micro_batch_size,
+            trackers=trackers,
         )
         self.folder, self.labels = folder, labels
 

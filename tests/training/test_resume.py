@@ -290,8 +290,9 @@ def test_what_a_killed_save_left_is_removed(tmp_path):
     [
         ["--config=configs/digits.py:soft_triple"],
         ["--config.train.memory_size=40", "--config.train.memory_warm_up=3"],
+        ["--config=configs/digits.py:soft_triple", "--config.train.matryoshka=8,2"],
     ],
-    ids=["proxies", "memory"],
+    ids=["proxies", "memory", "first dimensions"],
 )
 def test_a_run_that_goes_on_has_the_proxies_and_the_memory_of_one_that_never_stopped(tmp_path, flags):
     def run(folder, steps):

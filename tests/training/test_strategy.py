@@ -6,6 +6,7 @@ trains in a process of its own, and leaves the weights before and after, and wha
 `FOLDER/STRATEGY.npz`.
 """
 
+import dataclasses
 import os
 import sys
 import types
@@ -24,16 +25,18 @@ from tfrank.training.strategy import check_divides
 STEPS, DEVICES = 6, 2
 # On the devices at once, and in stages, where images stay on the host.
 MICRO_BATCH_SIZES = (0, 4)
-WITH_MEMORY = ", with memory"
+WITH_MEMORY, TAUGHT = ", with memory", ", taught"
 
 
 def train(strategy_name, loss, folder):
     if strategy_name == "mirrored":
         (cpu,) = tf.config.list_physical_devices("CPU")
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * DEVICES)
-    config = digits.get_config(loss.removesuffix(WITH_MEMORY))
+    config = digits.get_config(loss.partition(",")[0])
     if loss.endswith(WITH_MEMORY):
         config.train.update(memory_size=30, memory_warm_up=1)
+    if loss.endswith(TAUGHT):
+        config.train.update(teacher="teacher", regression_weight=1.0, relational_weight=1.0)
     config.data.update(train=(0, 1), test=(8, 9), image_size=8, classes_per_batch=6, max_shift=1)
     config.model.update(filters=8, embedding_dim=8)
     config.train.update(strategy=strategy_name, optimizer="sgd", checkpoint_every=STEPS, log_every=2)
@@ -46,6 +49,9 @@ def train(strategy_name, loss, folder):
         config.train.micro_batch_size = micro_batch_size
         workdir = os.path.join(folder, f"{strategy_name}_{micro_batch_size}")
         data = datasets.build_data(config.data, workdir, seed=config.seed)
+        if loss.endswith(TAUGHT):
+            rows = np.random.default_rng(0).normal(size=[len(data.train), 8]).astype(np.float32)
+            data = dataclasses.replace(data, stored={"teacher": rows})
         training = experiment.build_training(config, workdir, strategy, STEPS, data.train)
         variables = training.model.trainable_variables
         weights |= {f"{micro_batch_size}/before/{v.path}": v.numpy() for v in variables}
@@ -73,7 +79,9 @@ def trained(strategy_name, loss, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss, kept", [("pnp", 0), ("proxy_nca", 1), ("pnp" + WITH_MEMORY, 3)])
+@pytest.mark.parametrize(
+    "loss, kept", [("pnp", 0), ("proxy_nca", 1), ("pnp" + WITH_MEMORY, 3), ("pnp" + TAUGHT, 0)]
+)
 def test_two_devices_end_a_run_with_the_weights_of_one_also_in_stages(tmp_path, loss, kept):
     """And with the same proxies, or the same memory in the same order."""
     one, two = (trained(name, loss, tmp_path) for name in ("one_device", "mirrored"))

@@ -1,7 +1,8 @@
-"""Log level of TensorFlow's and ScaNN's C++ code: makes all parts obey `TF_CPP_MIN_LOG_LEVEL`."""
+"""What TensorFlow and ScaNN say: all parts obey `TF_CPP_MIN_LOG_LEVEL`, and no warning is wrong."""
 
 import ctypes
 import os
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -24,3 +25,12 @@ def follow_level(library: str = "") -> None:
     if set_level and level in ("0", "1", "2", "3"):
         set_level.argtypes, set_level.restype = [ctypes.c_int], None
         set_level(int(level))
+
+
+def without_tracing_warning(function: Callable) -> Callable:
+    """Returns a `tf.function` that gives no warning of many traces.
+
+    TensorFlow counts traces by code, and would warn of five models as of one that is traced five times.
+    """
+    function._omit_frequent_tracing_warning = True  # type: ignore[attr-defined]
+    return function

@@ -57,7 +57,7 @@ class Declaration:
     def check(self, name: str, value: Any, kind: Any) -> None:
         """Raises InputError if a value of this type is none of the allowed ones."""
         bounds = self.bounds()
-        if not (self.choices or bounds) or (self.by_data and value == OPEN):
+        if not (self.choices or bounds) or (self.by_data and value in OPEN_VALUES):
             return
         for item in value if isinstance(value, tuple) else (value,):
             if self.choices:
@@ -87,7 +87,8 @@ class Declaration:
         if self.by_weights:
             pretrained, random = map(written, self.by_weights)
             return f"left open: {pretrained} for pretrained weights, {random} for random ones"
-        return "left open, -1: follows from the training images" if self.by_data else ""
+        value = "auto" if self.choices else OPEN
+        return f"left open, {value}: follows from the training images" if self.by_data else ""
 
 
 def field(default: Any, meaning: str, **declared: Any) -> Any:

@@ -4,7 +4,8 @@ Training batches depend on (seed, t) only. Evaluation is one pass over all recor
 """
 
 import re
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -21,6 +22,7 @@ AUTOTUNE = tf.data.AUTOTUNE
 _PLACES = 2**20
 # Records that are checked for the bad one after a failure.
 _SEARCHED = 20_000
+_NO_COLUMNS: Mapping[str, np.ndarray] = types.MappingProxyType({})
 
 
 def train_batches(
@@ -32,6 +34,7 @@ def train_batches(
     start: int = 0,
     stop: int,
     context: tf.distribute.InputContext | None = None,
+    columns: Mapping[str, np.ndarray] = _NO_COLUMNS,
 ) -> tf.data.Dataset:
     """Returns batches `start` to `stop - 1` of the run, or one machine's slice of them.
 
@@ -42,10 +45,13 @@ def train_batches(
         max_shift: see `shift_images`.
         start, stop: the first step, and the one after the last.
         context: the input context of this machine if there are several devices; None reads everything.
+        columns: `[records, dim]` float32 arrays by name, such as embeddings by another model, whose rows are
+            delivered with their images. They may be memory-mapped.
 
     Returns:
-        A dataset of `{"image": [batch, size, size, 3] uint8, "label": [batch] int64}`, where batch is a
-        device's share. Consecutive elements are the shares of a machine's devices.
+        A dataset of `{"image": [batch, size, size, 3] uint8, "label": [batch] int64}` and, by their names,
+        `[batch, dim]` rows of the columns. Batch is a device's share. Consecutive elements are the shares of
+        a machine's devices.
     """
     context = context or tf.distribute.InputContext()
     share = sampler.batch_size // context.num_replicas_in_sync
@@ -60,7 +66,8 @@ def train_batches(
         return loader.train(serialized, tf.stack([sampler.seed, step * _PLACES + first + place]))
 
     steps = tf.data.Dataset.range(start, stop)
-    batches = _batches(reader, numbers_of, steps, load).batch(slice_size, drop_remainder=True)
+    images = _batches(reader, numbers_of, steps, load, columns)
+    batches = images.batch(slice_size, drop_remainder=True)
     if max_shift:
 
         @tf.autograph.experimental.do_not_convert
@@ -163,6 +170,7 @@ def _batches(
     numbers_of: Callable[[int], np.ndarray],
     steps: tf.data.Dataset,
     load: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor],
+    columns: Mapping[str, np.ndarray] = _NO_COLUMNS,
 ) -> tf.data.Dataset:
     """Returns one element per image, in the order of steps and of places within a step."""
 
@@ -174,17 +182,19 @@ def _batches(
             labels,
             np.full(len(numbers), step),
             np.arange(len(numbers)),
+            *(np.asarray(column[numbers], np.float32) for column in columns.values()),
         )
 
     @tf.autograph.experimental.do_not_convert
     def read_step(step):
-        kinds = [tf.string, tf.int64, tf.int64, tf.int64]
+        kinds = [tf.string, tf.int64, tf.int64, tf.int64, *[tf.float32] * len(columns)]
         parts = tf.numpy_function(read, [step], kinds, stateful=False)
-        return tuple(tf.ensure_shape(part, [None]) for part in parts)
+        shapes = [[]] * 4 + [column.shape[1:] for column in columns.values()]
+        return tuple(tf.ensure_shape(part, [None, *shape]) for part, shape in zip(parts, shapes))
 
     @tf.autograph.experimental.do_not_convert
-    def load_one(serialized, label, step, place):
-        return {"image": load(serialized, step, place), "label": label}
+    def load_one(serialized, label, step, place, *rows):
+        return {"image": load(serialized, step, place), "label": label, **dict(zip(columns, rows))}
 
     # The GIL lets only one batch be read at a time; a second call prepares the next.
     elements = steps.map(read_step, num_parallel_calls=2, deterministic=True).unbatch()

@@ -1,8 +1,12 @@
 """A folder of prepared records: the names of its files, its summary, ground truth and splits."""
 
+import collections
+import csv
+import io
 import logging
 import os
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -15,17 +19,83 @@ _LOG = logging.getLogger(__name__)
 
 # Files in a folder of records beside shards and their index.
 SUMMARY, SKIPPED, GROUND_TRUTH = "prepared.json", "skipped.csv", "ground_truth.json"
-DUPLICATES = "duplicates.csv"
+DUPLICATES, NEAR_COPIES = "duplicates.csv", "near_copies.csv"
+# In place of its split, for a photo that was left out.
+DROPPED = "dropped"
 _REMEDY = "Delete the folder and prepare it again."
 _SPLIT = json_files.record(
     {"images": json_files.whole(), "shards": json_files.list_of(json_files.file_name())}, others=True
 )
 _SUMMARY = json_files.record(
     {"splits": json_files.dict_of(_SPLIT, json_files.file_name())},
-    {"source_dir": json_files.text(), "images": json_files.dict_of(json_files.whole())},
+    {
+        "source_dir": json_files.text(),
+        "images": json_files.dict_of(json_files.whole()),
+        "advice": json_files.list_of(json_files.text()),
+    },
     others=True,
 )
 _GROUND_TRUTH = json_files.dict_of(json_files.dict_of(json_files.list_of(json_files.text())))
+
+
+class Copy(NamedTuple):
+    """A photo that has near copies.
+
+    Attributes:
+        group: number of the group of near copies, from 1.
+        split: its split, or "dropped" if it was left out of train.
+        label: the name of its class.
+        id: its id.
+    """
+
+    group: int
+    split: str
+    label: str
+    id: str
+
+
+def shared(copies: Sequence[Copy], split: str, other: str) -> list[Copy]:
+    """Returns the photos of a split that have a near copy in another split, or in the same one.
+
+    >>> copies = [Copy(1, "train", "owl", "a"), Copy(1, "test", "robin", "b"), Copy(2, "test", "wren", "c")]
+    >>> [copy.id for copy in shared(copies, "test", "train")]
+    ['b']
+    """
+    others = [copy for copy in copies if copy.split.startswith(other)]
+    counts = collections.Counter(copy.group for copy in others)
+    own = split == other
+    return [one for one in copies if one.split.startswith(split) and counts[one.group] > own]
+
+
+def save_copies(folder: str, copies: Sequence[Copy]) -> None:
+    """Writes `near_copies.csv`; nothing if there are none."""
+    if copies:
+        rows = io.StringIO(newline="")
+        csv.writer(rows).writerows([Copy._fields, *copies])
+        with files.atomic_write(os.path.join(folder, NEAR_COPIES)) as file:
+            file.write(rows.getvalue().encode(errors="surrogateescape"))
+
+
+def folder_of(index: RecordIndex | None) -> str:
+    """Returns the folder of the records of an index; "" without records."""
+    return os.path.dirname(index.shards[0]) if index is not None and index.shards else ""
+
+
+def load_copies(folder: str) -> list[Copy]:
+    """Loads the near copies of a folder of records, local or remote; none if it is "" or has no list.
+
+    Raises:
+        InputError: the list is damaged.
+    """
+    if not folder:
+        return []
+    path = os.path.join(folder, NEAR_COPIES)
+    data = _read(path)
+    try:
+        rows = csv.reader(io.StringIO((data or b"").decode(errors="surrogateescape"), newline=""))
+        return [Copy(int(group), *others) for group, *others in list(rows)[1:]]
+    except (ValueError, TypeError, csv.Error):
+        raise InputError(f"{path} is damaged. {_REMEDY}") from None
 
 
 def load_summary(folder: str) -> dict[str, Any] | None:
@@ -69,12 +139,17 @@ def open_split(folder: str, split: str) -> RecordIndex:
 
 def _load_json(path, check):
     """Loads a JSON file, which may be remote; None if it does not exist."""
+    data = _read(path)
+    return None if data is None else json_files.parse(data, check, path, _REMEDY)
+
+
+def _read(path):
+    """The bytes of a file, which may be remote; None if it does not exist."""
     files.check_reachable(path)
     if not tf.io.gfile.exists(path):
         return None
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
-            data = file.read()
+            return file.read()
     except (OSError, tf.errors.OpError) as error:
         raise InputError(f"{path} cannot be read ({error}). {_REMEDY}") from None
-    return json_files.parse(data, check, path, _REMEDY)

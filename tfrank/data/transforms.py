@@ -14,6 +14,7 @@ from tfrank.common import checks
 from tfrank.data.decoding import DecodedImage, full_extent
 
 CROPS = ("warp", "random_resized", "scaled")
+FITS = ("centre", "whole")
 # Random windows to try; if none fits, the largest central window is used, as is usual.
 TRIES = 10
 # Positions of the random numbers: flip; four for colour; row and column of the window; then its shape.
@@ -37,6 +38,8 @@ class Transform:
                 rotated by a random angle, and a random window is cropped. The window lies within the image;
                 an image that is too small for it is enlarged just enough. At test the shorter side is resized
                 to `resize` (`size` if 0), and the central window is cropped.
+        fit: for "scaled" only: "centre", or "whole": the image is squeezed into a square as wide as its
+            shorter side before all this, so that tests see the whole of it.
         crop_area: least and greatest share of the warped square's area, for "random_resized".
         crop_ratio: least and greatest width / height of that part; drawn log-uniformly.
         flip: probability of a horizontal flip.
@@ -53,6 +56,7 @@ class Transform:
     size: int
     resize: int = 0
     crop: str = "warp"
+    fit: str = "centre"
     crop_area: tuple[float, float] = (0.5, 1.0)
     crop_ratio: tuple[float, float] = (0.75, 4 / 3)
     flip: float = 0.0
@@ -65,6 +69,7 @@ class Transform:
         if checks.integer("resize", self.resize, at_least=0) and self.resize < self.size:
             raise checks.invalid("resize", f"0 or an integer of at least size={self.size}", self.resize)
         checks.one_of("crop", self.crop, CROPS)
+        checks.one_of("fit", self.fit, FITS)
         _check_range("crop_area", self.crop_area, at_most=1)
         _check_range("crop_ratio", self.crop_ratio)
         _check_range("scale", self.scale)
@@ -75,6 +80,8 @@ class Transform:
             raise checks.invalid("color_jitter", "four numbers, the last at most 0.5", self.color_jitter)
         if self.crop != "scaled" and self.rotation != 0:
             raise checks.invalid("rotation", "0, or crop=scaled, which alone turns images", self.rotation)
+        if self.crop != "scaled" and self.fit != "centre":
+            raise checks.invalid("fit", "centre, or crop=scaled; other crops squeeze anyway", self.fit)
         if self.crop != "scaled" and tuple(self.scale) != (1, 1):
             raise checks.invalid("scale", "(1, 1), or crop=scaled, which alone scales images", self.scale)
 
@@ -137,7 +144,7 @@ def evaluation_transform(image: tf.Tensor | DecodedImage, transform: Transform) 
     image = image if isinstance(image, DecodedImage) else full_extent(image)
     resize = transform.test_side()
     if transform.crop == "scaled":
-        resized = _enlarged(image, resize / tf.reduce_min(image.extent))
+        resized = _enlarged(image, resize / tf.reduce_min(image.extent), transform)
     else:
         resized = tf.constant([resize, resize])
     window = _window(image, resized, (resized - transform.size) // 2, [transform.size, transform.size])
@@ -201,14 +208,17 @@ def _scaled(image, transform, place, shape):
         extent = tf.abs(tf.cos(angle)) + tf.abs(tf.sin(angle))
         side = tf.cast(tf.math.ceil(transform.size * extent), tf.int32)
     factor = tf.maximum(factor, tf.cast(side, tf.float32) / shorter)
-    resized = _enlarged(image, factor)
+    resized = _enlarged(image, factor, transform)
     window = _window(image, resized, _place(place, resized - side), tf.stack([side, side]))
     return _turned(window, angle, transform.size) if transform.rotation else window
 
 
-def _enlarged(image, factor):
-    """Returns height and width of the image times `factor`, rounded."""
-    return tf.cast(tf.round(image.extent * factor), tf.int32)
+def _enlarged(image, factor, transform):
+    """Returns height and width of the image times `factor`, rounded; squeezed, both are the lesser side."""
+    extent = image.extent
+    if transform.fit == "whole":
+        extent = tf.fill([2], tf.reduce_min(extent))
+    return tf.cast(tf.round(extent * factor), tf.int32)
 
 
 def _turned(image, angle, size):

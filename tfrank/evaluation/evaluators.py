@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfrank.evaluation import clusters, verification
+from tfrank.evaluation import clusters, open_sets, verification
 from tfrank.evaluation.protocols import TEMPLATE_PAIRS
 
 
@@ -51,6 +51,13 @@ EVALUATORS = (
         check=verification.check_pairs,
         note=verification.note,
         protocol=TEMPLATE_PAIRS,
+    ),
+    Evaluator(
+        *("open_set", "open sets"),
+        classes=True,
+        measure=open_sets.open_set,
+        check=open_sets.check,
+        note=open_sets.note,
     ),
 )
 

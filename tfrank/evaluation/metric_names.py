@@ -24,8 +24,9 @@ class Metric(NamedTuple):
     better: int = 1
 
 
-# Suffix of the name of a mean over classes.
-BY_CLASS = "_by_class"
+# Suffix of the name of a mean over classes; those of the ends of an interval; and their entries in `METRICS`.
+BY_CLASS, LOW, HIGH = "_by_class", "_low", "_high"
+SUFFIXES = {BY_CLASS: "by_class", LOW: "low", HIGH: "high"}
 # Metrics by name. `recall_at_<k>` is the family of recall_at_1, recall_at_10 and so on.
 METRICS = {
     "recall_at_<k>": Metric(
@@ -142,7 +143,40 @@ METRICS = {
         unit="variance",
         better=-1,
     ),
+    "open_set_accuracy": Metric(
+        "Open-set accuracy",
+        "Open-set accuracy: half of the classes are unknown, and half of the images of each other class are"
+        " the gallery: share of the others of these classes that the votes of the 10 nearest images of the"
+        " gallery give their class.",
+    ),
+    "open_set_auroc": Metric(
+        "Open-set AUROC",
+        "Open-set AUROC: probability that the score of an image of a known class is above that of an image of"
+        " an unknown class; equal scores count half.",
+    ),
+    "open_set_oscr": Metric(
+        "OSCR",
+        "OSCR: area under the curve of the share of images of known classes that get their class, against the"
+        " share of images of unknown classes that get any, over all thresholds of the score.",
+    ),
+    "open_set_known": Metric(
+        "Known at the threshold",
+        "Known at the threshold: share of the images of known classes that get their class, where the gallery"
+        " promises that at most 5 % of the images of unknown classes get any.",
+    ),
+    "open_set_unknown": Metric(
+        "Unknown at the threshold",
+        "Unknown at the threshold: share of the images of unknown classes that get no class there.",
+    ),
+    "low": Metric(
+        "(from)",
+        "(from), (to): ends of the 95 % interval of a metric, over other classes that are drawn likewise.",
+        better=0,
+    ),
+    "high": Metric("(to)", better=0),
     "queries": Metric("Queries", unit="count", better=0),
+    "open_set_known_queries": Metric("Queries of known classes", unit="count", better=0),
+    "open_set_unknown_queries": Metric("Queries of unknown classes", unit="count", better=0),
     "queries_without_positive": Metric("Queries without a positive", unit="count", better=0),
     "templates": Metric("Templates", unit="count", better=0),
     "positive_pairs": Metric("Positive pairs", unit="count", better=0),
@@ -162,8 +196,8 @@ def family_of(name: str) -> str:
     >>> family_of("recall_at_10"), family_of("map"), family_of("map_by_class")
     ('recall_at_<k>', 'map', 'by_class')
     """
-    if name.endswith(BY_CLASS):
-        return "by_class"
+    if suffix := _suffix(name):
+        return SUFFIXES[suffix]
     if name in METRICS:
         return name
     return next((family for prefix, family in FAMILIES.items() if name.startswith(prefix)), name)
@@ -184,11 +218,15 @@ def metric_title(name: str) -> str:
     >>> metric_title("recall_at_10"), metric_title("recall_at_<k>"), metric_title("map_by_class")
     ('Recall@10', 'Recall@K', 'mAP by class')
     """
-    if name.endswith(BY_CLASS):
-        return f"{metric_title(name.removesuffix(BY_CLASS))} {METRICS['by_class'].title}"
+    if suffix := _suffix(name):
+        return f"{metric_title(name.removesuffix(suffix))} {METRICS[SUFFIXES[suffix]].title}"
     family = family_of(name)
     parameter = name.removeprefix(family[: family.index("<")]) if "<" in family else ""
     return metric_of(name).title + PARAMETERS.get(parameter, parameter)
+
+
+def _suffix(name):
+    return next((suffix for suffix in SUFFIXES if name.endswith(suffix)), "")
 
 
 def definitions_of(names: Iterable[str]) -> list[str]:

@@ -10,7 +10,6 @@ from scipy import stats
 from tfrank.common import checks
 from tfrank.common.checks import InputError
 from tfrank.evaluation.nearest.exhaustive import ROUNDING, exact
-from tfrank.evaluation.verification import pair_similarities, pairs_by_class
 
 # Precision from which on a result is called a match, and from which on it may be one.
 MATCH, PERHAPS = 0.95, 0.5
@@ -105,23 +104,46 @@ def curve(
     Raises:
         InputError: the queries are of one class only, or no two images are of one of their classes.
     """
+    return curve_of_parts([(embeddings, queries)], labels, seed=seed)
+
+
+def curve_of_parts(
+    parts: Sequence[tuple[np.ndarray, np.ndarray | None]], labels: np.ndarray, *, seed: int = 0
+) -> Curve:
+    """Does what `curve` does for queries in parts, each with the embeddings of a model of its own.
+
+    So each class can be searched for by a model that was not trained on it, though all are trained on.
+
+    Args:
+        parts: `[images, dim]` embeddings of unit norm, and `[images]` bool, which images are queries.
+        labels: `[images]` integers, as of `curve`.
+        seed: seed of the draw.
+
+    Raises:
+        InputError: see `curve`.
+    """
     labels = np.asarray(labels)
-    known = labels >= 0 if queries is None else (labels >= 0) & queries
-    _, places, sizes = np.unique(labels[known], return_index=True, return_counts=True)
+    knowns = [labels >= 0 if queries is None else (labels >= 0) & queries for _, queries in parts]
+    _, places, sizes = np.unique(
+        labels[known := np.any(knowns, axis=0)], return_index=True, return_counts=True
+    )
     of_class = np.isin(labels, labels[known][places])
     if len(sizes) < 2 or np.count_nonzero(of_class) == len(sizes):
         raise InputError(TOO_FEW)
     # An image of no known class is a class of its own.
     alone = np.where(labels < 0, np.arange(len(labels)), -1)
     _, classes = np.unique(np.stack([np.maximum(labels, -1), alone]), axis=1, return_inverse=True)
-    chosen = np.random.default_rng(seed).permutation(np.flatnonzero(known))[:QUERIES]
-    chosen = np.sort(chosen)
-    found = exact(embeddings[chosen], embeddings, min(RESULTS + 1, len(labels)), chosen)
-    similarity = np.where(found.index >= 0, found.similarity, -np.inf)
+    drawn = np.random.default_rng(seed).permutation(np.flatnonzero(known))[:QUERIES]
+    chosen = [np.sort(drawn[part[drawn]]) for part in knowns]
+    found = [
+        exact(rows[some], rows, min(RESULTS + 1, len(labels)), some) for (rows, _), some in zip(parts, chosen)
+    ]
+    index, similarity = (np.concatenate(columns) for columns in zip(*found))
+    similarity = np.where(index >= 0, similarity, -np.inf)
     if similarity.shape[1] > RESULTS:
         # Of results as similar as the first one that is left out, some would be left out by their order.
         similarity = np.where(similarity > similarity[:, -1:] + ROUNDING, similarity, -np.inf)
-    return _measured(similarity, classes[found.index], classes[chosen], np.bincount(classes))
+    return _measured(similarity, classes[index], classes[np.concatenate(chosen)], np.bincount(classes))
 
 
 def _measured(similarity: np.ndarray, found: np.ndarray, own: np.ndarray, sizes: np.ndarray) -> Curve:
@@ -175,7 +197,8 @@ def threshold(measured: Curve, precision: float = MATCH, images: int | None = No
     images = measured.images if images is None else checks.integer("images", images, at_least=1)
     most = (1 - precision) / max(1, images / measured.images)
     found = [
-        _first(measured.similarity, bound, most) for bound in (measured.wrong, measured.low, measured.high)
+        first_below(measured.similarity, bound, most)
+        for bound in (measured.wrong, measured.low, measured.high)
     ]
     similarity, low, high = found
     if low == measured.similarity[0]:  # Below the least similarity, nothing was seen.
@@ -185,7 +208,7 @@ def threshold(measured: Curve, precision: float = MATCH, images: int | None = No
     return Threshold(similarity, low, high, precision, recall, images, measured.classes)
 
 
-def _first(similarity: np.ndarray, bound: np.ndarray, most: float) -> float:
+def first_below(similarity: np.ndarray, bound: np.ndarray, most: float) -> float:
     """The first similarity from which on the bound is at most `most`; infinite if there is none."""
     places = np.flatnonzero(bound <= most + 1e-9)
     return float(similarity[places[0]]) if len(places) else math.inf
@@ -243,126 +266,6 @@ of them are of the query's class (95 % confidence, by 9 classes)."
             f" {share}."
         )
     return f"{none}among the images of {found.classes} classes, from no similarity on {share}."
-
-
-def far_in_words(found: "FarThreshold") -> str:
-    """Says what a threshold of a false accept rate promises."""
-    rate = f"at most {100 * found.far:g} % of the pairs of images of different classes"
-    if math.isfinite(found.high):
-        return (
-            f"In an index of any size, results from similarity {found.high:.3f} on are called a match:"
-            f" {rate} are as similar (95 % confidence, by {found.classes} classes). A query has at most"
-            f" {1000 * found.far:g} wrong results in 1,000 images on average."
-        )
-    return f"No result is called a match: {found.classes} classes are too few to promise it of {rate}."
-
-
-class FarThreshold(NamedTuple):
-    """A similarity from which on pairs of images are accepted.
-
-    Attributes:
-        similarity: the threshold by what was seen, a cosine; infinite if the pairs are too few to measure
-            the rate.
-        low, high: its 95 % interval. From `high` on the rate can be promised for other classes too. If it is
-            infinite, nothing can.
-        far: false accept rate, which was asked for.
-        tar: share of the pairs of one class that are accepted from `high` on.
-        pairs: number of pairs of different classes that were compared.
-        classes: number of classes that it was learnt from.
-    """
-
-    similarity: float
-    low: float
-    high: float
-    far: float
-    tar: float
-    pairs: int
-    classes: int
-
-
-def far_thresholds(
-    embeddings: np.ndarray,
-    labels: np.ndarray,
-    *,
-    fars: Sequence[float] = (1e-2, 1e-3),
-    max_pairs: int = MAX_PAIRS,
-    seed: int = 0,
-) -> list[FarThreshold]:
-    """Returns the smallest threshold that accepts at most a share of the pairs of different classes.
-
-    With N such pairs of similarities n, and P pairs of one class of similarities p,
-
-        FAR(t) = 1/N #{n >= t},    TAR(t) = 1/P #{p >= t}
-
-    The threshold of a rate is the smallest of the n with FAR(t) <= rate. An index of M images has M FAR(t)
-    wrong results for a query on average. Take classes that were not trained on.
-
-    The interval is that of drawing classes, to which both images of a pair belong: if class c has a_c
-    accepted of n_c pairs, the standard error is sqrt(C / (C - 1) sum of (a_c - FAR n_c)^2) / N; see `curve`.
-
-    Args:
-        embeddings: `[images, dim]` of unit norm.
-        labels: `[images]` integers, with at least two classes and one pair of equal labels.
-        fars: false accept rates, above 0, below 1.
-        max_pairs: number of pairs of different classes, and of one class, that are drawn if there are more.
-        seed: seed of the draw.
-
-    Raises:
-        InputError: there is one class only, or no two images of one class.
-
-    >>> rows = np.array([[1, 0], [0.96, 0.28], [0, 1], [0.28, 0.96]])
-    >>> (found,) = far_thresholds(rows, np.array([3, 3, 5, 5]), fars=[0.25])
-    >>> round(found.similarity, 2), found.high, found.pairs
-    (0.54, inf, 4)
-    """
-    fars = checks.sequence("fars", fars, checks.number, above=0, below=1)
-    _, classes, counts = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)
-    if len(counts) < 2 or counts.max() < 2:
-        raise InputError(TOO_FEW)
-    rng = np.random.default_rng(seed)
-    rows = np.asarray(embeddings, np.float32)
-    same, different = pairs_by_class(classes)
-    positives = pair_similarities(rows, same, same.drawn(max_pairs, rng))
-    numbers = different.drawn(max_pairs, rng)
-    negatives = pair_similarities(rows, different, numbers)
-    ends = [classes[images] for images in different.images(numbers)]
-    results = []
-    for far in fars:
-        steps, *bounds = _false_accepts(negatives, ends, len(counts), far)
-        similarity, low, high = (_first(steps, bound, far) for bound in bounds)
-        tar = float(np.mean(positives >= high - ROUNDING))
-        results.append(FarThreshold(similarity, low, high, far, tar, len(negatives), len(counts)))
-    return results
-
-
-def _false_accepts(
-    negatives: np.ndarray, ends: Sequence[np.ndarray], count: int, far: float
-) -> tuple[np.ndarray, ...]:
-    """Some similarities, ascending; the false accept rate from each on, and the ends of its interval.
-
-    Args:
-        negatives: `[pairs]` similarities of pairs of different classes.
-        ends: the classes, from 0, of the first and of the second image, `[pairs]` each.
-        count: number of classes.
-        far: the rate.
-    """
-    order = np.argsort(-negatives)
-    ordered, ends = negatives[order], [classes[order] for classes in ends]
-    pairs, quantile = len(order), stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)
-    # Single pairs where they are few, then steps of some percent; and the rate itself.
-    places = np.append(np.geomspace(1, pairs, STEPS).astype(int), max(1, int(far * pairs + 1e-9)))
-    steps = np.unique(ordered[places - 1])
-    of_class = sum(np.bincount(classes, minlength=count) for classes in ends)
-    rows = []
-    for step in steps:
-        accepted = np.searchsorted(-ordered, -(step - ROUNDING), side="right")
-        parts = sum(np.bincount(classes[:accepted], minlength=count) for classes in ends)
-        rate = accepted / pairs
-        spread = math.sqrt(count / (count - 1) * np.sum((parts - rate * of_class) ** 2)) / pairs
-        high = (accepted + UNSEEN) / (pairs + UNSEEN) + quantile * spread
-        few = count < FEWEST_CLASSES
-        rows.append((rate, 0 if few else max(rate - quantile * spread, 0), 1 if few else min(high, 1)))
-    return steps, *np.array(rows).T
 
 
 def as_json(measured: Curve) -> dict[str, Any]:

@@ -9,6 +9,11 @@ else on random ones.
     tfrank export --model=runs/own_embeddings_features_pnp --after=runs/own_images_photos_pnp/saved_model
 
 joins the head of a run on embeddings with the SavedModel that computed them, and exports both as one model.
+
+    tfrank export --model=runs/letters_pnp --dim=64
+
+exports the first 64 dimensions of the embeddings, as a SavedModel too, for a model that was trained with
+--config.train.matryoshka.
 """
 
 import os
@@ -16,7 +21,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from tfrank.common import commands, files
+from tfrank.common import checks, commands, files
 from tfrank.common.checks import InputError
 from tfrank.export import formats, joined, model_card
 from tfrank.export.saved_model import saved_model_of
@@ -31,6 +36,9 @@ _TRUST = flags.DEFINE_bool(
 _AFTER = flags.DEFINE_string(
     "after", "", "SavedModel whose embeddings the model was trained on: writes both as `joined_model`."
 )
+_DIM = flags.DEFINE_integer(
+    "dim", 0, "First dimensions to keep; 0: all. Goes to the folder dim_<dim> of the run.", lower_bound=0
+)
 _LICENSE = flags.DEFINE_string("license", "", "Licence of the model, for its card.")
 
 
@@ -40,12 +48,17 @@ def main(_: Sequence[str]) -> None:
         raise InputError("Give the model: --model=FOLDER of a run or of a SavedModel")
     saved_model = saved_model_of(_MODEL.value.rstrip("/"))
     run = os.path.dirname(saved_model)
-    folder = _OUTPUT.value or run
+    folder = _OUTPUT.value or (os.path.join(run, f"dim_{_DIM.value}") if _DIM.value else run)
     trusted, images = _TRUST.value, None
     if _AFTER.value:
         path = os.path.join(files.make_folder(folder), "joined_model")
         saved_model = joined.join(_AFTER.value, saved_model, path, trusted=trusted)
         print(f"{saved_model}: a SavedModel of both", flush=True)
+    if _DIM.value:
+        path = os.path.join(folder, "saved_model")
+        with checks.called({"dim": "--dim"}):
+            saved_model = joined.shorten(saved_model, _DIM.value, path, trusted=trusted)
+        print(f"{saved_model}: a SavedModel of the first {_DIM.value} dimensions", flush=True)
     if _IMAGES.value:
         images = formats.images_of(_IMAGES.value, formats.image_size(saved_model, trusted=trusted))
     missed = []
@@ -59,7 +72,8 @@ def main(_: Sequence[str]) -> None:
             flush=True,
         )
     if os.path.exists(os.path.join(run, "metrics.json")):
-        print(f"{model_card.write(run, folder, license_name=_LICENSE.value)}: what the model is and does")
+        card = model_card.write(run, folder, license_name=_LICENSE.value, dim=_DIM.value)
+        print(f"{card}: what the model is and does")
     if missed:
         raise InputError(" ".join(missed))
 

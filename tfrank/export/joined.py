@@ -1,12 +1,15 @@
-"""Two SavedModels as one: a network, and the head that was trained on its embeddings."""
+"""SavedModels made of others: a network with a head for its embeddings, or cut short."""
 
 import json
 import os
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
-from tfrank.common import files
+from tfrank.common import checks, files
 from tfrank.common.checks import InputError
+from tfrank.common.normalize import l2_normalize
 from tfrank.export.saved_model import CONTENTS, SIGNATURE, exported_contents, loading
 
 
@@ -24,23 +27,9 @@ def join(network: str, head: str, folder: str, *, trusted: bool = False) -> str:
     Raises:
         InputError: a folder is not such a SavedModel, or the head was trained on other dimensions.
     """
-    target = os.path.realpath(folder)
-    for path in map(os.path.realpath, (network, head)):
-        if os.path.commonpath([path, target]) == target:
-            raise InputError(f"{folder} would replace {path}, which it is made of. Choose another folder.")
-    joined = tf.Module()
-    for name, path in (("network", network), ("head", head)):
-        with loading(path, trusted=trusted) as readable:
-            setattr(joined, name, tf.saved_model.load(readable))
-    with loading(network, trusted=True):
-        signatures = {
-            name: joined.network.signatures[name]
-            for name in (SIGNATURE, "encoded")
-            if name in joined.network.signatures
-        }
-        (dim,) = {signature.structured_outputs["embedding"].shape[1] for signature in signatures.values()}
+    joined, dim = _opened(folder, network, head, trusted=trusted)
     with loading(head, trusted=True):
-        head_function = joined.head.signatures[SIGNATURE]
+        head_function = joined.parts[1].signatures[SIGNATURE]
         takes = head_function.structured_input_signature[1]["vectors"].shape[1]
     if takes != dim:
         raise InputError(
@@ -48,13 +37,103 @@ def join(network: str, head: str, folder: str, *, trusted: bool = False) -> str:
             " embeddings the head was trained on."
         )
     matches = exported_contents(head).get("matches")
-    contents = exported_contents(network) | {"matches": matches}
+    return _write(joined, head_function, exported_contents(network) | {"matches": matches}, folder)
+
+
+def shorten(saved_model: str, dim: int, folder: str, *, trusted: bool = False) -> str:
+    """Writes the SavedModel of the first `dim` dimensions of embeddings, of unit norm; returns its folder.
+
+    It has the signatures of the given one. It states matches if that model was trained to be cut to `dim`.
+
+    Args:
+        saved_model: folder of a SavedModel such as `export_saved_model` writes it.
+        dim: from 1 to less than the dimensions of its embeddings.
+        folder: folder of the shorter model; replaced if it exists.
+        trusted: whether the model may run any operation; see `saved_model.loading`.
+
+    Raises:
+        InputError: the folder is not such a SavedModel, or `dim` is not in that range.
+    """
+    shorter, whole = _opened(folder, saved_model, trusted=trusted)
+    if checks.integer("dim", dim, at_least=1) >= whole:
+        raise checks.invalid("dim", f"less than the {whole} dimensions of {saved_model}", dim)
+    contents = exported_contents(saved_model)
+    matches = contents.get("matches") or {}
+    of_dim = matches.get("dims", {}).get(str(dim))
+
+    def first(vectors):
+        return {"embedding": l2_normalize(vectors[:, :dim])}
+
+    return _write(shorter, first, contents | {"matches": of_dim and matches | of_dim}, folder)
+
+
+def adapted(
+    saved_model: str,
+    layer: Callable[[tf.Tensor], tf.Tensor],
+    folder: str,
+    *,
+    near_copy: float,
+    trusted: bool = False,
+) -> str:
+    """Writes the SavedModel that embeds as another, followed by a layer; returns its folder.
+
+    It has the signatures of the given one. It states no matches, since similarities are others, and that it
+    is not to be adapted again.
+
+    Args:
+        saved_model: folder of a SavedModel such as `export_saved_model` writes it.
+        layer: maps `[batch, dim]` embeddings to `[batch, out]` of unit norm in TensorFlow, without variables.
+        folder: folder of the new model; replaced if it exists.
+        near_copy: the cosine from which on images are near copies, which it states.
+        trusted: whether the model may run any operation; see `saved_model.loading`.
+
+    Raises:
+        InputError: the folder is not such a SavedModel.
+    """
+    module, _ = _opened(folder, saved_model, trusted=trusted)
+
+    def head(vectors):
+        return {"embedding": layer(vectors)}
+
+    stated = exported_contents(saved_model) | {
+        "matches": None,
+        "adapts": False,
+        "near_copy": near_copy,
+    }
+    return _write(module, head, stated, folder)
+
+
+def _opened(folder, *models, trusted):
+    """The loaded SavedModels, as `parts` of a module, and the dimensions of the embeddings of the first.
+
+    Raises InputError if `folder`, where their successor goes, has one of them.
+    """
+    target, module = os.path.realpath(folder), tf.Module()
+    for path in map(os.path.realpath, models):
+        if os.path.commonpath([path, target]) == target:
+            raise InputError(f"{folder} would replace {path}, which it is made of. Choose another folder.")
+    module.parts = []
+    for path in models:
+        with loading(path, trusted=trusted) as readable:
+            module.parts.append(tf.saved_model.load(readable))
+    with loading(models[0], trusted=True):
+        outputs = (signature.structured_outputs for signature in _signatures(module).values())
+        (dim,) = {output["embedding"].shape[1] for output in outputs}
+    return module, dim
+
+
+def _signatures(module):
+    """The signatures of the first part that embed, by name."""
+    found = module.parts[0].signatures
+    return {name: found[name] for name in (SIGNATURE, "encoded") if name in found}
+
+
+def _write(module, head, contents: dict[str, Any], folder: str) -> str:
+    """Writes the first part, followed by the head, and what it states; returns the folder."""
+    signatures = {name: _after(signature, head) for name, signature in _signatures(module).items()}
+    files.make_folder(os.path.dirname(os.path.abspath(folder)))
     with files.atomic_folder(folder) as temporary:
-        tf.saved_model.save(
-            joined,
-            temporary,
-            {name: _after(signature, head_function) for name, signature in signatures.items()},
-        )
+        tf.saved_model.save(module, temporary, signatures)
         with open(os.path.join(temporary, CONTENTS), "w") as file:
             json.dump(contents, file)
     return folder

@@ -40,29 +40,37 @@ _RESULTS = json_files.record(
     {
         "about": json_files.dict_of(_ANYTHING),
         "tfrank": json_files.text(),
+        "rankings": _METRICS,
         "models": json_files.dict_of(json_files.dict_of(json_files.dict_of(_INTERVAL))),
     },
     others=True,
 )
 
 
-def write(run: str, folder: str, *, license_name: str = "") -> str:
+def write(run: str, folder: str, *, license_name: str = "", dim: int = 0, evaluation: str = "") -> str:
     """Writes the card of a run's model; returns its path.
 
     Args:
         run: folder of a finished run.
         folder: where to write `model_card.md`.
         license_name: the licence of the model; "" leaves the field to be filled in.
+        dim: the first dimensions that the model keeps of the embeddings; 0: all.
+        evaluation: folder of the evaluation that measured the model; "": that at the end of training.
 
     Raises:
         InputError: the run has no results, or they are damaged.
     """
     config = _read(os.path.join(run, "config.json"), _CONFIG)
-    metrics = _read(os.path.join(run, "metrics.json"), _METRICS)
-    about, intervals = _evaluation(run)
+    found = _results(evaluation or _evaluation_of(run))
+    about = {**found.get("about", {}), "tfrank": found.get("tfrank", "")}
+    intervals = next(iter(found.get("models", {}).values()), {})
+    if evaluation:
+        metrics = {"trained": next(iter(found["rankings"].values()))}
+    else:
+        metrics = _read(os.path.join(run, "metrics.json"), _METRICS)
     path = os.path.join(files.make_folder(folder), FILE)
     with files.atomic_write(path, "w") as file:
-        file.write(text(config, metrics, about, intervals, license_name))
+        file.write(text(config, metrics, about, intervals, license_name, dim))
     return path
 
 
@@ -79,6 +87,7 @@ def text(
     about: dict[str, Any],
     intervals: dict[str, dict[str, list]],
     license_name: str,
+    dim: int = 0,
 ) -> str:
     """Returns the card as Markdown.
 
@@ -88,6 +97,7 @@ def text(
         about: facts on the evaluation by name, as a report has them.
         intervals: by metric and model, the mean with the ends of its 95 % interval, or None for these.
         license_name: the licence of the model, or "".
+        dim: the first dimensions that the model keeps of the embeddings; 0: all.
     """
     data, model, train = config["data"], config["model"], config["train"]
     source = os.path.basename(str(data["source"] or data["records"]).rstrip("/")) or data["name"]
@@ -96,9 +106,10 @@ def text(
         for name, values in metrics.items()
     ]
     table = [["", *METRICS], ["---"] * (len(METRICS) + 1), *rows]
+    cut = f"the first {dim} of " if dim else ""
     facts = {
         "Licence": license_name or "(fill in)",
-        "Network": f"{model['backbone']}, {model['embedding_dim']} dimensions",
+        "Network": f"{model['backbone']}, {cut}{model['embedding_dim']} dimensions",
         "Starting weights": f"{os.path.basename(str(model['weights']))}, head: {model['head']}",
         "Input": f"RGB images, {data['image_size']} x {data['image_size']} pixels",
         **(_OF_VECTORS if model["backbone"] == "vectors" else {}),
@@ -135,7 +146,7 @@ def preparation(data: Mapping[str, Any]) -> list[str]:
         data: the section `data` of the run's config.
     """
     size, resize = data["image_size"], data["resize"] or data["image_size"]
-    if data["crop"] == "scaled":
+    if data["crop"] == "scaled" and data.get("fit", "centre") == "centre":
         words = f"Resize the shorter side to {resize} pixels and keep the proportions"
         sides = f"[round(side * {resize} / min(image.size)) for side in image.size]"
     else:
@@ -170,16 +181,17 @@ def _cell(value, interval):
     return f"{value:.3f}" if low is None else f"{value:.3f} ({low:.3f} to {high:.3f})"
 
 
-def _evaluation(run):
-    """Returns the facts on the evaluation of a run's test set, and its intervals; {}, {} if it has none."""
+def _evaluation_of(run):
+    """Returns the folder of the evaluation of a run's test set; "" if it has none."""
     evaluations = os.path.join(run, "evaluation")
-    for name in sorted(os.listdir(evaluations)) if os.path.isdir(evaluations) else []:
-        path = os.path.join(evaluations, name, "metrics.json")
-        if os.path.exists(path):
-            found = _read(path, _RESULTS)
-            about = {**found.get("about", {}), "tfrank": found.get("tfrank", "")}
-            return about, next(iter(found.get("models", {}).values()), {})
-    return {}, {}
+    names = sorted(os.listdir(evaluations)) if os.path.isdir(evaluations) else []
+    folders = (os.path.join(evaluations, name) for name in names)
+    return next((one for one in folders if os.path.exists(os.path.join(one, "metrics.json"))), "")
+
+
+def _results(evaluation):
+    """Returns what the file of an evaluation holds; {} if there is no evaluation."""
+    return _read(os.path.join(evaluation, "metrics.json"), _RESULTS) if evaluation else {}
 
 
 def _read(path, check):

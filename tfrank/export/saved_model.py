@@ -15,7 +15,8 @@ from tfrank.common.normalize import l2_normalize
 from tfrank.export.operations import check_operations
 
 # File in a SavedModel that states the whitening, scales and mirror images that it applies, and what it
-# promises of matches.
+# promises of matches. Of a model of an index: whether it is to be adapted, and from which cosine on images
+# are near copies, see `tfrank.search.adaptation`.
 CONTENTS = "tfrank.json"
 _STATED = json_files.record(
     {},
@@ -23,6 +24,13 @@ _STATED = json_files.record(
         "whitening": json_files.real(0, 10),
         "scales": json_files.list_of(json_files.real(0.01, 100), at_least=1),
         "mirror": json_files.flag(),
+        "adapts": json_files.flag(),
+        "near_copy": json_files.real(-1, 1),
+        "matches": json_files.none_or(
+            json_files.record(
+                {}, {"dims": json_files.dict_of(json_files.dict_of(json_files.anything))}, others=True
+            )
+        ),
     },
     others=True,
 )
@@ -31,7 +39,7 @@ SIGNATURE = "serving_default"
 
 
 def exported_contents(saved_model: str) -> dict[str, Any]:
-    """Reads `whitening`, `scales`, `mirror` and `matches` of a SavedModel; {} if it does not state them.
+    """Reads what `CONTENTS` of a SavedModel states; {} if there is none.
 
     Raises:
         InputError: the file that states them is damaged.

@@ -6,6 +6,7 @@ from typing import Any
 from tfrank.common import checks
 from tfrank.losses import metrics
 from tfrank.losses.addons import ADDONS, PREFIX, AddonsLoss
+from tfrank.losses.asymmetric import AsymmetricLoss
 from tfrank.losses.blackbox_ap import BlackboxAPLoss
 from tfrank.losses.circle import CircleLoss
 from tfrank.losses.contrastive import ContrastiveLoss
@@ -17,12 +18,15 @@ from tfrank.losses.histogram import HistogramLoss
 from tfrank.losses.lifted_structure import LiftedStructureLoss
 from tfrank.losses.map_q import QuantizedAPLoss
 from tfrank.losses.margin import MarginLoss
+from tfrank.losses.matryoshka import MatryoshkaLoss
 from tfrank.losses.multi_label_sup_con import MultiLabelSupConLoss
 from tfrank.losses.multi_similarity import MultiSimilarityLoss
 from tfrank.losses.n_pairs import NPairsLoss
 from tfrank.losses.pnp import PNPLoss
 from tfrank.losses.proxies import PROXY_LOSSES, ProxyLoss
 from tfrank.losses.recall_at_k import RecallAtKLoss
+from tfrank.losses.regression import RegressionLoss
+from tfrank.losses.relational import RelationalLoss
 from tfrank.losses.rll import RankedListLoss
 from tfrank.losses.smooth_ap import SmoothAPLoss
 from tfrank.losses.sup_ap import SupAPLoss
@@ -88,6 +92,7 @@ __all__ = [
     "ADDONS",
     "LOSSES",
     "AddonsLoss",
+    "AsymmetricLoss",
     "BlackboxAPLoss",
     "CircleLoss",
     "ContrastiveLoss",
@@ -97,6 +102,7 @@ __all__ = [
     "HistogramLoss",
     "LiftedStructureLoss",
     "MarginLoss",
+    "MatryoshkaLoss",
     "MultiLabelSupConLoss",
     "MultiSimilarityLoss",
     "NPairsLoss",
@@ -105,6 +111,8 @@ __all__ = [
     "RankedListLoss",
     "RankingLoss",
     "RecallAtKLoss",
+    "RegressionLoss",
+    "RelationalLoss",
     "SmoothAPLoss",
     "SupAPLoss",
     "SupConLoss",

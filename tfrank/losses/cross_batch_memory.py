@@ -7,11 +7,12 @@ import keras
 import tensorflow as tf
 
 from tfrank.common import checks, distributed
+from tfrank.losses.core.loss_around import LossAround
 from tfrank.losses.core.ranking_loss import RankingLoss
 
 
 @keras.saving.register_keras_serializable("tfrank")
-class CrossBatchMemory(RankingLoss):
+class CrossBatchMemory(LossAround):
     """Wraps a loss so that it ranks its queries against the batch and the last `size` embeddings before it.
 
         gallery of step t = batch t, and the last M rows of batches ..., t - 2, t - 1
@@ -62,7 +63,9 @@ class CrossBatchMemory(RankingLoss):
     def __init__(
         self, loss: RankingLoss, size: int, *, warm_up: int = 1000, name: str = "cross_batch_memory"
     ):
-        if not isinstance(loss, RankingLoss) or isinstance(loss, CrossBatchMemory):
+        # Of a `MatryoshkaLoss` the loss inside ranks.
+        ranks = isinstance(loss, RankingLoss) and isinstance(getattr(loss, "loss", loss), RankingLoss)
+        if not ranks or isinstance(loss, CrossBatchMemory):
             expected = "a RankingLoss without a memory (of a WeightedSum, each part may have one)"
             raise checks.invalid("loss", expected, loss)
         self.loss = loss
@@ -81,19 +84,6 @@ class CrossBatchMemory(RankingLoss):
     def variables(self) -> list[tf.Variable]:
         """The variables of the memory and of the inner loss."""
         return [self.labels, self.embeddings, self.batches, *self.loss.variables]
-
-    @property
-    def iteration(self) -> tf.Variable | keras.Variable | None:
-        """The `iteration` of the inner loss, see `RankingLoss`."""
-        return self.loss.iteration
-
-    @iteration.setter
-    def iteration(self, variable: tf.Variable | keras.Variable | None) -> None:
-        self.loss.iteration = variable
-
-    def weigh(self, labels: tf.Tensor, valid: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-        """w_q of this replica's queries, from the inner loss."""
-        return self.loss.weigh(labels, valid, weights)
 
     def _score(
         self,
@@ -186,14 +176,6 @@ class CrossBatchMemory(RankingLoss):
             "warm_up": self.warm_up,
             "name": self.name,
         }
-
-    def _shown_arguments(self):
-        return {**super()._shown_arguments(), "loss": repr(self.loss)}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "CrossBatchMemory":
-        """Creates the loss from its `get_config`."""
-        return cls(**(config | {"loss": keras.losses.deserialize(config["loss"])}))
 
 
 def _variables_read():

@@ -1,6 +1,8 @@
 """The networks of `keras.applications`, each with the preprocessing it expects."""
 
+import functools
 import inspect
+from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -11,12 +13,24 @@ from tfrank.models.normalization import FrozenBatchNormalization, FrozenNormaliz
 from tfrank.models.preprocessing import preprocess
 
 _MODES = ("raw", "signed_rgb", "imagenet_rgb", "caffe_bgr")
-# Every function of keras.applications that creates a network, by name, such as `ResNet50`.
+# Widths of MobileNetV2 below 1 that Keras has ImageNet weights for.
+WIDTHS = (0.35, 0.5, 0.75)
+
+
+def _narrow(width: float) -> Callable[..., keras.Model]:
+    @functools.wraps(keras.applications.MobileNetV2)
+    def make(**options):
+        return keras.applications.MobileNetV2(alpha=width, **options)
+
+    return make
+
+
+# Every function of keras.applications that creates a network, by name, such as `ResNet50`, and narrower ones.
 APPLICATIONS = {
     name: make
     for name, make in vars(keras.applications).items()
     if inspect.isfunction(make) and hasattr(inspect.getmodule(make), "preprocess_input")
-}
+} | {f"MobileNetV2-{width}": _narrow(width) for width in WIDTHS}
 
 
 def application(name: str, *, image_size: int | None, batch_norm: str) -> keras.Model:

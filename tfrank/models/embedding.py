@@ -15,7 +15,7 @@ from tfrank.models.pooling import MODES as POOLINGS
 from tfrank.models.pooling import TOKEN_MODES, pool
 from tfrank.models.preprocessing import GREY_MODES, preprocess
 from tfrank.models.preprocessing import MODES as PREPROCESSINGS
-from tfrank.models.whitening import Rooted, fitted_whitening, rooted
+from tfrank.models.whitening import SHRINKAGE, Rooted, fitted_whitening, rooted
 
 # The head maps pooled features to an embedding: none, or a linear layer that begins at random, as a PCA, or
 # as what whitens the features within classes.
@@ -193,16 +193,32 @@ def without_head(part: keras.Model) -> keras.Model:
     return keras.Model(features, x)
 
 
-def whiten_head(model: keras.Model, features: np.ndarray, labels: np.ndarray) -> None:
+def whiten_head(
+    model: keras.Model,
+    features: np.ndarray,
+    labels: np.ndarray,
+    *,
+    shrinkage: float = SHRINKAGE,
+    first: tuple[np.ndarray, np.ndarray] | None = None,
+) -> None:
     """Sets the head to what whitens features within classes; see `whitening.fitted_whitening`.
 
     Args:
         model: the result of `embedding_model(head="whitened", ...)`, or a part of it that has the head.
         features: `[images, features]` of training images.
         labels: `[images]` integers.
+        shrinkage: see there.
+        first: the mean `[features]` and projection `[features, dims]` of a whitening of the roots that comes
+            first, and whose mean is kept. None: none does.
     """
     layer = model.get_layer(HEAD_LAYER)
-    kernel, bias = fitted_whitening(rooted(features), labels, dim=layer.kernel.shape[1])
+    rows, dim = rooted(features), layer.kernel.shape[1]
+    if first:
+        rows = (rows - first[0]) @ first[1]
+    kernel, bias = fitted_whitening(rows, labels, dim=dim, shrinkage=shrinkage)
+    if first:
+        kernel = first[1] @ kernel
+        bias = -first[0] @ kernel
     layer.kernel.assign(kernel)
     layer.bias.assign(bias)
 

@@ -63,6 +63,11 @@ def fitted_whitening(
     """
     checks.number("shrinkage", shrinkage, at_least=0, at_most=1)
     x = np.asarray(rows, np.float64)
+    center, (count, features) = x.mean(axis=0), x.shape
+    if few := count < features:
+        # Outside of what they span, rows do not differ.
+        basis = np.linalg.qr(x.T, mode="complete")[0]
+        x = x @ basis[:, :count]
     mean, squares = x.mean(axis=0), x.T @ x
     classes, members, counts = np.unique(labels, return_inverse=True, return_counts=True)
     sums = np.zeros([len(classes), x.shape[1]])
@@ -72,7 +77,11 @@ def fitted_whitening(
     spread = squares / len(x) - np.outer(mean, mean)
     variances, directions = np.linalg.eigh(within)
     variances = np.maximum(variances, 0)
-    whitening = directions / np.sqrt((1 - shrinkage) * variances + shrinkage * variances.mean())
-    kernel = whitening @ np.linalg.eigh(whitening.T @ spread @ whitening)[1][:, ::-1][:, :dim]
-    kernel /= np.linalg.norm(kernel, 2)
-    return kernel.astype(np.float32), (-mean @ kernel).astype(np.float32)
+    least = shrinkage * variances.sum() / features
+    whitening = directions / np.sqrt((1 - shrinkage) * variances + least)
+    kernel = whitening @ np.linalg.eigh(whitening.T @ spread @ whitening)[1][:, ::-1]
+    if few:
+        kernel = np.hstack([basis[:, :count] @ kernel, basis[:, count:] / np.sqrt(least)])
+    kernel = kernel[:, :dim]
+    kernel /= np.sqrt(np.linalg.eigvalsh(kernel.T @ kernel)[-1])
+    return kernel.astype(np.float32), (-center @ kernel).astype(np.float32)

@@ -121,6 +121,12 @@ def load_baselines(
     return found, notes
 
 
+def rankings_of(results: EvaluationResults) -> dict[str, EarlierRanking]:
+    """Returns the rankings of another model on this very test set."""
+    found = per_query_of(results).items()
+    return {name: EarlierRanking(one, *(np.arange(len(one.ids)),) * 2) for name, one in found}
+
+
 def model_tables(
     results: EvaluationResults, beside: Mapping[str, Mapping[str, EarlierRanking]], name: str
 ) -> list[ModelTable]:
@@ -179,7 +185,7 @@ def earlier_rankings(before: str, now: str, setups: Mapping[str, RankingSetup]) 
     if not setups:
         raise InputError(
             "Evaluations are compared query by query, and pairs of templates have no queries. Leave out"
-            " --compare_with."
+            " --compare_with and config.evaluation.beside."
         )
     tree, _ = load_metrics(before), load_curves(before)
     found = {
@@ -212,6 +218,13 @@ def _earlier(before, name, setup, gallery):
             " compared with these. Evaluate it again on this one."
         )
     return EarlierRanking(other, rows, places)
+
+
+def rankings_beside(
+    folders: Sequence[str], now: str, setups: Mapping[str, RankingSetup]
+) -> dict[str, dict[str, EarlierRanking]]:
+    """Loads the rankings of other evaluations by their folders, see `earlier_rankings`."""
+    return {folder: earlier_rankings(folder, now, setups) for folder in folders}
 
 
 def compare_runs(

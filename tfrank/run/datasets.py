@@ -3,7 +3,8 @@
 import dataclasses
 import os
 import re
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from tfrank.data.samplers import (
 )
 from tfrank.data.sources.image import ROLES
 from tfrank.data.templates import TEMPLATES, Templates, load_templates
-from tfrank.data.transforms import Transform
+from tfrank.data.transforms import FITS, Transform
 from tfrank.data.vectors import VectorLoader
 from tfrank.run import settings
 from tfrank.run.workdir import check_records_of
@@ -54,27 +55,34 @@ class Data:
         test: test images.
         relevance: graded relevance of the test set: for each query id, the gallery ids of each grade. Or its
             templates and their pairs. None if labels define relevance.
+        stored: `[images, dim]` embeddings of the training images by other models, by name; see
+            `other_models`.
     """
 
     train: RecordIndex
     validation: RecordIndex | None
     test: RecordIndex
     relevance: dict | Templates | None
+    stored: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
 
-def build_data(data: sections.Data, workdir: str, *, seed: int) -> Data:
+def build_data(data: sections.Data, workdir: str, *, seed: int, unlabelled: bool = False) -> Data:
     """Opens the records of a data set; writes them to `workdir/records` if it names none.
 
-    Classes that are held out or merged, and false labels, are drawn by the seed.
+    Classes that are held out or merged, and false labels, are drawn by the seed. With `unlabelled`, as a
+    teacher allows it, each training image without a class gets one of its own.
     """
     files.make_folder(workdir)
     train, (test, relevance) = build_train_set(data, workdir), build_test_set(data, workdir)
     _check_boxes(data, "region", train, "train")
-    if (train.label == UNKNOWN).any():
-        raise InputError(
-            "The training records have no classes. Give others, --config.data.records=PATH, and those to test"
-            " on by --config.data.test_records=PATH."
-        )
+    if missing := np.count_nonzero(train.label == UNKNOWN):
+        if not unlabelled:
+            raise InputError(
+                f"{missing:,} of {len(train):,} training records have no class. Give others,"
+                " --config.data.records=PATH, and test records by --config.data.test_records=PATH. Or name"
+                " a teacher to learn from, --config.train.teacher=PATH."
+            )
+        print(f"{missing:,} of {len(train):,} training images have no class. Each is a class of its own.")
     if data.name == FOREIGN and not data.test_records:
         _note_common_labels(train, test)
     check_records_of(workdir, {"train": train.fingerprint(), "test": test.fingerprint()})
@@ -224,9 +232,11 @@ def _note_common_labels(train, test):
 def _relabelled(data: sections.Data, train: RecordIndex, seed: int) -> tuple[RecordIndex, RecordIndex | None]:
     """Returns the training part, with merged classes and label noise if configured, and the held-out part."""
     validation = None
-    if held_out_classes := settings.held_out_classes(data, train.label):
-        rows, held_out = hold_out(train.label, held_out_classes, seed=seed)
-        train, validation = select(train, rows), select(train, held_out)
+    known = np.flatnonzero(train.label != UNKNOWN)
+    if held_out_classes := settings.held_out_classes(data, train.label[known]):
+        _, held_out = hold_out(train.label[known], held_out_classes, seed=seed)
+        rows = np.delete(np.arange(len(train)), known[held_out])
+        train, validation = select(train, rows), select(train, known[held_out])
         _, sizes = np.unique(validation.label, return_counts=True)
         if len(sizes) < 2 or sizes.max() < 2:
             raise InputError(
@@ -235,7 +245,7 @@ def _relabelled(data: sections.Data, train: RecordIndex, seed: int) -> tuple[Rec
                 " classes, one of them with two images. Set a higher config.data.validation_classes, or 0 for"
                 " none."
             )
-    labels = train.label
+    labels = _with_own_classes(train.label)
     if data.merge_classes > 1:
         labels = merge_classes(labels, data.merge_classes, seed=seed)
         print(f"{train.num_classes:,} training classes merged by {data.merge_classes}")
@@ -243,6 +253,16 @@ def _relabelled(data: sections.Data, train: RecordIndex, seed: int) -> tuple[Rec
         before, labels = labels, add_label_noise(labels, data.label_noise, seed=seed)
         print(f"{(labels != before).sum():,} of {len(labels):,} training labels are false (label_noise)")
     return dataclasses.replace(train, label=labels), validation
+
+
+def _with_own_classes(labels: np.ndarray) -> np.ndarray:
+    """Returns labels in which each image without a class has one of its own.
+
+    >>> _with_own_classes(np.array([-1, 5, 3, -1])).tolist()
+    [6, 5, 3, 7]
+    """
+    unknown = labels == UNKNOWN
+    return np.where(unknown, labels.max(initial=UNKNOWN) + np.cumsum(unknown), labels)
 
 
 def vector_dim(data: sections.Data, workdir: str) -> int:
@@ -266,6 +286,8 @@ def build_loader(data: sections.Data, *, full_size: bool = False) -> ImageLoader
         size=data.image_size,
         resize=data.resize,
         crop=data.crop,
+        # Left open where no run has chosen.
+        fit=FITS[0] if data.fit == "auto" else data.fit,
         crop_area=data.crop_area,
         crop_ratio=data.crop_ratio,
         flip=data.flip,
@@ -307,9 +329,14 @@ def build_sampler(data: sections.Data, index: RecordIndex, *, seed: int) -> Samp
 
 
 def build_batches(
-    data: sections.Data, index: RecordIndex, stop: int, *, seed: int
+    data: sections.Data,
+    index: RecordIndex,
+    stop: int,
+    *,
+    seed: int,
+    stored: Mapping[str, np.ndarray] = types.MappingProxyType({}),
 ) -> tuple[Callable[..., tf.data.Dataset], Callable[[int], None]]:
-    """Builds the training batches of a run on these records, until step `stop`.
+    """Builds the training batches of a run on these records, until step `stop`; see `Data` for `stored`.
 
     Returns:
         `batches(step, context)`, the batches from that step on; `context` is that of the machine that reads,
@@ -326,6 +353,7 @@ def build_batches(
             start=start,
             stop=stop,
             context=context,
+            columns=stored,
         )
 
     return batches, lambda step: pipeline.check_batch(reader, sampler.batch(step), loader)

@@ -26,7 +26,7 @@ def dry_run(config: Config, training: Training, data: Data, steps: int) -> None:
     print(f"{training.model.count_params():,} parameters; memory of a device, estimated:")
     for what, size in {**bytes_of, "in all": sum(bytes_of.values())}.items():
         print(f"{what:>16} {size / 2**20:10,.1f} MiB")
-    batches, explain = build_batches(config.data, data.train, stop=2, seed=config.seed)
+    batches, explain = build_batches(config.data, data.train, stop=2, seed=config.seed, stored=data.stored)
     first, second = training.trainer.time_steps(lambda context: batches(0, context), explain)
     started = time.monotonic()
     with contextlib.closing(image_batches(config.data, config.evaluation, data.test)) as images:

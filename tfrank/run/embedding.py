@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfrank.common.tensorflow_log import without_tracing_warning
 from tfrank.configs.sections import Data, Evaluation, Model
 from tfrank.data import pipeline, records
 from tfrank.data.index import RecordIndex
@@ -23,7 +24,9 @@ RAW_SIDE = 64
 def embed_fn(model: keras.Model) -> Callable[[tf.Tensor], tf.Tensor]:
     """Returns a function from images to embeddings, in inference mode, compiled once for any batch size."""
     images = tf.TensorSpec(model.input_shape, tf.float32)
-    return tf.function(lambda batch: model(batch, training=False), input_signature=[images], autograph=False)
+    return without_tracing_warning(
+        tf.function(lambda batch: model(batch, training=False), input_signature=[images], autograph=False)
+    )
 
 
 def fingerprint_of_weights(model: keras.Model) -> str:

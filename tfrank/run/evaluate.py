@@ -7,7 +7,9 @@
 An interrupted evaluation resumes. Without --config, the run's own config is used.
 """
 
+import functools
 import os
+from collections.abc import Mapping
 
 import numpy as np
 from absl import flags
@@ -22,9 +24,21 @@ from tfrank.evaluation.postprocessing.steps import without_model_steps
 from tfrank.evaluation.postprocessing.whitening import save_whitening, whiten
 from tfrank.evaluation.protocols import TestSet
 from tfrank.evaluation.report import terminal
+from tfrank.export import model_card
 from tfrank.export.saved_model import saved_model_of
-from tfrank.run import comparison, datasets, evaluation_results, experiment, report_writer, settings, trained
-from tfrank.run.workdir import default_workdir
+from tfrank.run import (
+    comparison,
+    datasets,
+    evaluation_results,
+    experiment,
+    other_models,
+    report_writer,
+    settings,
+    trained,
+)
+from tfrank.run.evaluation_results import EvaluationResults
+from tfrank.run.shorter import measure_shorter
+from tfrank.run.workdir import as_begun, default_workdir
 
 flags.DEFINE_string("config", None, "The config. Default: that of the run")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run. Default: runs/<config>_<data>_<loss>")
@@ -56,9 +70,11 @@ def main(config: Config) -> None:
         output_dir = _OUTPUT_DIR.value or f"{os.path.splitext(_EMBEDDINGS.value)[0]}_evaluation"
         check(config.evaluation, test, output_dir)
         with files.locked(output_dir):
-            return measure(config, embeddings, test, None, output_dir, _EMBEDDINGS.value, "")
+            shorter = measure_shorter(config, embeddings, test, None)
+            return measure(config, embeddings, test, None, output_dir, _EMBEDDINGS.value, "", shorter)
     saved_model = _MODEL.value and saved_model_of(_MODEL.value)
     workdir = _WORKDIR.value or trained.run_of(saved_model) or default_workdir(config)
+    config = as_begun(workdir, config)
     config.data.dim = datasets.vector_dim(config.data, workdir)
     model = trained.open_model(config, workdir, saved_model, trusted=_TRUST.value)
     output_dir = _OUTPUT_DIR.value or os.path.join(model.evaluations, datasets.test_name(config.data))
@@ -69,26 +85,36 @@ def main(config: Config) -> None:
     check(config.evaluation, test, output_dir)
     with files.locked(output_dir):
         embeddings, whitening = model.embed(index, os.path.join(output_dir, "embeddings")), None
+        train = functools.partial(datasets.build_train_set, config.data, workdir)
+        of_training, search = os.path.join(output_dir, "whitening"), searchers.usable(_SEARCH.value)[0]
+        shorter = measure_shorter(
+            config, embeddings, test, lambda: model.embed_training(train(), of_training), search=search
+        )
+        others = other_models.open_others(config)
+        shorter |= other_models.measure_others(
+            config, others, embeddings, index, test, output_dir, search=search
+        )
         if config.evaluation.whitening:
-            train = datasets.build_train_set(config.data, workdir)
-            whitening = model.learn_whitening(train, os.path.join(output_dir, "whitening"))
+            whitening = model.learn_whitening(train(), of_training)
             save_whitening(os.path.join(output_dir, "whitening.npz"), whitening)
             embeddings = whiten(embeddings, whitening)
         # Files of an earlier evaluation would not fit the new metrics.
-        for name in ["saved_model"] if whitening else ["saved_model", "whitening", "whitening.npz"]:
+        exported = ("saved_model", model_card.FILE)
+        for name in exported if whitening else (*exported, "whitening", "whitening.npz"):
             files.remove(os.path.join(output_dir, name))
         run = trained.run_of(saved_model) or "" if saved_model else workdir
-        measure(config, embeddings, test, index, output_dir, saved_model or workdir, run)
+        measure(config, embeddings, test, index, output_dir, saved_model or workdir, run, shorter)
         if _EXPORT.value:
             print(model.export(os.path.join(output_dir, "saved_model"), whitening))
+            print(model_card.write(workdir, output_dir, evaluation=output_dir))
 
 
 def check(evaluation: Evaluation, test: TestSet, output_dir: str) -> None:
     """Raises InputError, before anything is embedded, if something cannot be measured or compared."""
     evaluation_results.check_evaluation(evaluation, test, search=searchers.usable(_SEARCH.value)[0])
-    if _COMPARE_WITH.value:
-        setups = evaluation_results.ranking_setups(evaluation, test)
-        comparison.earlier_rankings(_COMPARE_WITH.value, output_dir, setups)
+    setups = evaluation_results.ranking_setups(evaluation, test)
+    others = filter(None, [_COMPARE_WITH.value, *evaluation.beside])
+    comparison.rankings_beside([*others], output_dir, setups)
 
 
 def measure(
@@ -99,21 +125,28 @@ def measure(
     output_dir: str,
     name: str,
     run: str,
+    shorter: Mapping[str, EvaluationResults],
 ) -> None:
-    """Measures embeddings; prints the metrics and writes them with a report."""
+    """Measures embeddings; prints the metrics, those of shorter ones too, and writes them with a report."""
     search, why = searchers.usable(_SEARCH.value)
     results = evaluation_results.evaluate_embeddings(
         config.evaluation, embeddings, test, search=search, loss=config.loss
     )
     print(terminal.listing(results.metrics()))
-    for note in filter(None, [why, *results.notes]):
+    if shorter:
+        rows = {**shorter, "all dimensions": results}
+        print(terminal.table({key: one.metrics()[one.main_ranking] for key, one in rows.items()}))
+    compatible, warnings = other_models.on_compatibility(shorter, results)
+    for note in filter(None, [why, *results.notes, *compatible.values(), *warnings]):
         print(note)
     about = evaluation_results.about(config.evaluation, test, model=name, search=why or search)
     paths = report_writer.write_evaluation(
         *(output_dir, config, results, index),
-        about=about,
+        about=about | compatible,
         title=name,
+        warnings=warnings,
         compare_with=_COMPARE_WITH.value,
+        shorter=shorter,
         training=run,
     )
     print("\n".join(paths))

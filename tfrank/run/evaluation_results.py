@@ -164,6 +164,7 @@ def evaluate_embeddings(
     *,
     search: str = "exact",
     loss: Any = None,
+    gallery: np.ndarray | None = None,
 ) -> EvaluationResults:
     """Computes all metrics that a config asks for, of unit-norm embeddings `[images, dim]` of a test set.
 
@@ -175,9 +176,13 @@ def evaluate_embeddings(
         test: their test set.
         search: "exact" or "scann".
         loss: the fields of `config.loss` of the model, for a note on its distance; None if it is unknown.
+        gallery: `[images, dim]` the embeddings of the same test set by another model, which the queries are
+            ranked against; None: `embeddings`. Measures of the embeddings as a whole are of `embeddings`.
     """
     notes = [_note_on_roles(evaluation, test), _note_on_distance(loss)]
+    others = None if gallery is None else average_groups(gallery, test)[0]
     embeddings, test, images = average_groups(embeddings, test)
+    ranked = embeddings if others is None else np.concatenate([embeddings, others])
     options, protocols = evaluation.as_dict(), _protocols(evaluation, test)
     evaluators = switched_on(options, protocols)
     rankings, galleries = {}, {}
@@ -187,10 +192,11 @@ def evaluate_embeddings(
             notes.append(note_on_pairs)
             continue
         tasks = tasks_of(test, name)
+        searched = _galleries(test, tasks)
         ks, note_on_ks = _ks(evaluation, tasks)
         found = evaluate_tasks(
-            embeddings,
-            tasks,
+            ranked,
+            tasks if others is None else [_of_second(task, len(embeddings)) for task in tasks],
             ks,
             search=search,
             target_recall=evaluation.target_recall,
@@ -198,7 +204,6 @@ def evaluate_embeddings(
             with_curves=True,
             **{one.field: True for one in evaluators if not one.measure},
         )
-        searched = _galleries(test, tasks)
         galleries |= {ranking: searched[ranking] for ranking in found}
         empty = sorted(searched.keys() - found.keys())
         notes += [note_on_ks, *(f"Left out: {one}. None of its queries has a positive." for one in empty)]
@@ -214,6 +219,11 @@ def evaluate_embeddings(
     unique = tuple(dict.fromkeys(filter(None, notes)))
     main, *_ = rankings
     return EvaluationResults(rankings, main, galleries, extras, unique, embeddings, test, images)
+
+
+def _of_second(task: RetrievalTask, images: int) -> RetrievalTask:
+    """Returns the task with the gallery among the second `images` rows of twice as many."""
+    return task._replace(gallery=task.gallery + images, leave_one_out=False)
 
 
 def about(evaluation: Evaluation, test: TestSet, *, model: str, search: str) -> dict[str, str | int]:
@@ -273,10 +283,10 @@ def _check_evaluator(evaluator: Evaluator, test: TestSet, tasks: list[RetrievalT
         )
     if evaluator.classes and np.any(test.labels == UNKNOWN):
         needing = [one for one in EVALUATORS if one.classes]
-        fields = " and ".join(f"config.evaluation.{one.field}" for one in needing)
+        fields = ", ".join(f"config.evaluation.{one.field}" for one in needing)
         raise InputError(
-            "Images of the test set have no class (label -1), but"
-            f" {' and '.join(one.name for one in needing)} need classes. Set {fields} to False."
+            "Images of the test set have no class (label -1), but these need classes:"
+            f" {', '.join(one.name for one in needing)}. Set {fields} to False."
         )
     evaluator.check(test.labels)
 

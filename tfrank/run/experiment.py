@@ -8,8 +8,10 @@ import os
 import shutil
 import tempfile
 import types
+from collections.abc import Mapping, Sequence
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfrank.common import checks
@@ -35,9 +37,10 @@ from tfrank.models.weights import check_exists
 from tfrank.run import frozen_backbone, settings
 from tfrank.run.datasets import Data, build_batches, build_loader
 from tfrank.run.embedding import embed_all, embed_fn
-from tfrank.run.objective import build_loss, build_objective
+from tfrank.run.objective import build_loss, build_objective, check_others
 from tfrank.run.pictures import draw_neighbors
-from tfrank.run.start import load_start
+from tfrank.run.start import load_start, turn_head
+from tfrank.run.tracking import trackers_of
 from tfrank.run.workdir import check_model_of, check_path
 from tfrank.training import strategy as strategies
 from tfrank.training.averaging import WeightAverage, averaged_variables
@@ -47,6 +50,7 @@ from tfrank.training.log import BatchStatistics
 from tfrank.training.optimizers import build_optimizer, check_names
 from tfrank.training.schedules import build_schedule
 from tfrank.training.step import build_step
+from tfrank.training.trackers import Tracker, check_installed
 from tfrank.training.trainer import Trainer, ValidationResult, best_weights_of
 
 # Config fields of those arguments of the schedule and the optimizer that have another name.
@@ -98,8 +102,11 @@ def check_config(config: Config) -> None:
     if not model.takes_vectors:
         with checks.as_fields("model", options):
             resolve_options(**{name: getattr(model, name) for name in options})
-    build_loss(config.loss, labels=[0], memory_size=train.memory_size)
+    build_loss(config.loss, labels=[0], dims=train.matryoshka, memory_size=train.memory_size)
+    check_others(config)
     frozen_backbone.check_frozen(train, model, dry_run=config.dry_run)
+    with checks.as_fields("train", ["trackers"]):
+        check_installed(train.trackers)
     multipliers = _own_multipliers(train, config.loss.name)
     _build_optimizer(train, max(1, train.steps, train.warmup_steps), multipliers)
 
@@ -202,8 +209,14 @@ def build_training(
     strategy: tf.distribute.Strategy,
     steps: int,
     images: RecordIndex,
+    stored: Mapping[str, np.ndarray] = types.MappingProxyType({}),
+    trackers: Sequence[Tracker] | None = None,
 ) -> Training:
-    """Builds model, loss, optimizer, checkpoints and trainer of a run of `steps` steps on `images`."""
+    """Builds model, loss, optimizer, checkpoints and trainer of a run of `steps` steps on `images`.
+
+    `stored` has embeddings of the images by other models, see `other_models`. Trackers are the config's if
+    none are given.
+    """
     train, batch_size = config.train, config.data.batch_size
     settings.check_memory(train, batch_size, steps)
     strategies.check_divides(batch_size, strategy)
@@ -211,7 +224,7 @@ def build_training(
     copy = build_model(config, any_size=config.evaluation.any_size)
     # A resumed run needs the initial weights too if they are measured as a baseline.
     if not saved_checkpoints(folder) or config.evaluation.baselines:
-        load_start(config, copy, images, workdir)
+        load_start(config, copy, images, workdir, stored)
     with strategy.scope():
         model = _trained_model(config, copy)
         optimizer = _build_optimizer(train, steps, _multipliers(config, model))
@@ -222,9 +235,7 @@ def build_training(
             optimizer.build(objective.model.trainable_variables)
         average = _build_average(train, model, optimizer, strategy)
     step = build_step(
-        objective.model,
-        objective.loss,
-        optimizer,
+        *(objective.model, objective.loss, optimizer),
         strategy=strategy,
         l2=train.l2,
         no_decay=train.no_decay,
@@ -252,6 +263,7 @@ def build_training(
         strategy=strategy,
         batch_size=batch_size,
         micro_batch_size=train.micro_batch_size,
+        trackers=trackers_of(config, workdir, chief=chief) if trackers is None else trackers,
     )
     training = Training(model, copy, optimizer, average, checkpoints, trainer, strategy, workdir)
     training.update_copy()
@@ -278,7 +290,7 @@ def _temporary_folder():
 def _has_slope(train: Train, loss: str) -> bool:
     """Whether the slope of the loss can be measured."""
     # A memory would add the batch a second time. The outputs of proxies are not embeddings.
-    return not train.memory_size and loss not in PROXY_LOSSES
+    return bool(train.loss_weight) and not train.memory_size and loss not in PROXY_LOSSES
 
 
 def _build_slope(objective):
@@ -315,18 +327,19 @@ def train(config: Config, training: Training, data: Data, steps: int) -> None:
         picture = draw_neighbors(config.data, embeddings, labels, data.validation, seed=config.seed)
         return ValidationResult(metrics, picture)
 
-    training.trainer.fit(
-        batches,
-        steps=steps,
-        checkpoint_every=config.train.checkpoint_every,
-        log_every=config.train.log_every,
-        explain=explain,
-        evaluate=validate if is_chief(training.strategy) else None,
-        evaluate_every=settings.evaluate_every(config.train, steps) if data.validation else 0,
-        patience=config.train.patience,
-        save_best=training.copy.save_weights,
-        config=json.dumps(tree(config), indent=2),
-    )
+    with checks.as_fields("train", ["trackers"]):
+        training.trainer.fit(
+            batches,
+            steps=steps,
+            checkpoint_every=config.train.checkpoint_every,
+            log_every=config.train.log_every,
+            explain=explain,
+            evaluate=validate if is_chief(training.strategy) else None,
+            evaluate_every=settings.evaluate_every(config.train, steps) if data.validation else 0,
+            patience=config.train.patience,
+            save_best=training.copy.save_weights,
+            config=json.dumps(tree(config), indent=2),
+        )
     print(training.trainer.report())
     training.update_copy()
     if data.validation:
@@ -335,6 +348,8 @@ def train(config: Config, training: Training, data: Data, steps: int) -> None:
         # Not of those held out: from them it is learnt what a match is.
         print(f"The head whitens the trained features of {len(data.train):,} training images.")
         frozen_backbone.fit_head(config, training.copy, training.workdir, data.train)
+        if config.train.compatible_with:
+            turn_head(config, training.copy, data.train, data.stored["compatible_with"])
         training.copy.save_weights(best_weights_of(training.workdir))
 
 
@@ -344,7 +359,7 @@ def _inputs(config: Config, training: Training, data: Data, steps: int):
     They read images, or stored features if the backbone is frozen.
     """
     if not config.train.is_partly_frozen:
-        batches, explain = build_batches(config.data, data.train, steps, seed=config.seed)
+        batches, explain = build_batches(config.data, data.train, steps, seed=config.seed, stored=data.stored)
         if data.validation is None:
             return batches, explain, None
         function = embed_fn(training.serving)

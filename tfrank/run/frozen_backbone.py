@@ -3,7 +3,8 @@
 import functools
 import hashlib
 import os
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Mapping
 
 import keras
 import numpy as np
@@ -87,7 +88,9 @@ def build_inputs(config: Config, model: keras.Model, workdir: str, data: Data, s
     trained = split(config, model)[1]
     train = stored(config, model, workdir, data.train, "train")
     shape = trained.input_shape[1:]
-    batches = feature_batches(config.data, train, data.train, steps, seed=config.seed, shape=shape)
+    batches = feature_batches(
+        config.data, train, data.train, steps, seed=config.seed, shape=shape, stored=data.stored
+    )
     if data.validation is None:
         return batches, lambda step: None, None
     held_out = stored(config, model, workdir, data.validation, "validation")[0]
@@ -205,6 +208,7 @@ def feature_batches(
     *,
     seed: int,
     shape: tuple[int, ...],
+    stored: Mapping[str, np.ndarray] = types.MappingProxyType({}),
 ) -> Callable[..., tf.data.Dataset]:
     """Returns `batches(step, context)` as `datasets.build_batches` does, but of stored features.
 
@@ -216,14 +220,21 @@ def feature_batches(
     def batch(step):
         numbers = sampler.batch(int(step))
         views = np.random.default_rng([seed, int(step)]).integers(len(features), size=len(numbers))
-        return features[views, numbers].astype(np.float32), index.label[numbers].astype(np.int64)
+        others = (rows[numbers].astype(np.float32) for rows in stored.values())
+        return features[views, numbers].astype(np.float32), index.label[numbers].astype(np.int64), *others
 
     @tf.autograph.experimental.do_not_convert
     def read(step):
-        rows, labels = tf.numpy_function(batch, [step], [tf.float32, tf.int64], stateful=False)
+        kinds = [tf.float32, tf.int64, *[tf.float32] * len(stored)]
+        rows, labels, *others = tf.numpy_function(batch, [step], kinds, stateful=False)
+        columns = {
+            name: tf.ensure_shape(part, [sampler.batch_size, whole.shape[1]])
+            for (name, whole), part in zip(stored.items(), others)
+        }
         return {
             "image": tf.reshape(rows, [sampler.batch_size, *shape]),
             "label": tf.ensure_shape(labels, [sampler.batch_size]),
+            **columns,
         }
 
     def batches(start, context=None):

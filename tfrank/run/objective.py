@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import keras
@@ -32,6 +32,8 @@ class Objective:
         state: variables other than the embedding model's, for checkpoints: proxies and memories.
         class_weights: the training labels, `[classes]` int64 ascending, and the weight of an image of each,
             `[classes]` float32; None if all images weigh the same.
+        against: losses of the embedding and that of another model, with their weights, by the name under
+            which a batch has the latter; see `other_models`.
     """
 
     model: keras.Model
@@ -39,15 +41,20 @@ class Objective:
     weights: list[float]
     state: list[tf.Variable]
     class_weights: tuple[np.ndarray, np.ndarray] | None = None
+    against: Mapping[str, list[tuple[float, Any]]] = dataclasses.field(default_factory=dict)
 
-    def loss(self, labels: tf.Tensor, outputs: tuple[Any, Any]) -> tf.Tensor:
-        """Returns the weighted sum of the losses of all embeddings."""
-        parts = zip(self.losses, self.weights, outputs[1])
+    def loss(self, labels: tf.Tensor, outputs: tuple[Any, Any], **others: tf.Tensor) -> tf.Tensor:
+        """Returns the weighted sum of the losses of all embeddings, also against those of other models."""
         of_images = None
         if self.class_weights is not None:
             classes, of_classes = map(tf.constant, self.class_weights)
             of_images = tf.gather(of_classes, tf.searchsorted(classes, tf.cast(labels, tf.int64)))
-        return tf.add_n([weight * loss(labels, output, of_images) for loss, weight, output in parts])
+        asked = zip(self.weights, self.losses, outputs[1])
+        parts = [weight * loss(labels, output, of_images) for weight, loss, output in asked]
+        for name, rows in others.items():
+            for weight, loss in self.against[name]:
+                parts.append(weight * loss.against(labels, outputs[0][0], rows, of_images))
+        return tf.add_n(parts)
 
 
 def build_objective(
@@ -67,27 +74,91 @@ def build_objective(
         categories: `[images]` int64, their categories, -1 for none; only Hierarchical AP needs them.
     """
     train = config.train
-    memory = {"memory_size": train.memory_size, "memory_warm_up": train.memory_warm_up}
-    parts: list[Any] = [build_loss(config.loss, labels, categories, **memory) for _ in model.outputs]
-    outputs, weights = model.outputs, [1.0]
+    dims = train.matryoshka
+    around: dict[str, Any] = {
+        "dims": dims,
+        "memory_size": train.memory_size,
+        "memory_warm_up": train.memory_warm_up,
+    }
+    parts: list[Any] = [build_loss(config.loss, labels, categories, **around) for _ in model.outputs]
+    outputs, weights = model.outputs, [train.loss_weight]
     if weight := train.class_loss_weight:
-        parts += [losses.get("normalized_softmax", labels=labels) for _ in model.outputs]
-        outputs, weights = outputs * 2, [1.0, weight]
+        parts += [_of_dims(losses.get("normalized_softmax", labels=labels), dims) for _ in model.outputs]
+        outputs, weights = outputs * 2, [*weights, weight]
     if train.proxy_sample < 1:
         sampled = functools.partial(_sampled, share=train.proxy_sample, data=config.data, seed=config.seed)
-        parts = [sampled(loss) if isinstance(loss, ProxyLoss) else loss for loss in parts]
-    for loss in parts:
+        parts = [sampled(loss) for loss in parts]
+    against = _against_others(config, labels, categories)
+    of_others = [loss for pairs in against.values() for _, loss in pairs]
+    for loss in (*parts, *of_others):
         loss.iteration = iterations
         loss.warns = False  # The trainer warns instead.
     # Different seeds, so that the proxies of each embedding start differently.
     seeds = [(config.seed + place) % 2**32 for place in range(len(parts))]
     heads = [_head(loss, seed) for loss, seed in zip(parts, seeds)]
     asked = [head(output) if head else output for head, output in zip(heads, outputs)]
-    state = [variable for loss in parts for variable in loss.variables]
+    state = [variable for loss in (*parts, *of_others) for variable in loss.variables]
     state += [variable.value for head in heads if head for variable in head.variables]
     weights = [weight for weight in weights for _ in model.outputs]
     training = keras.Model(model.inputs, (model.outputs, asked))
-    return Objective(training, parts, weights, state, _class_weights(labels) if train.class_weights else None)
+    of_classes = _class_weights(labels) if train.class_weights else None
+    return Objective(training, parts, weights, state, of_classes, against)
+
+
+def check_others(config: Config) -> None:
+    """Raises InputError if the model cannot learn from other models as the config says."""
+    train, loss = config.train, config.loss
+    ranks = loss.name in losses.LOSSES and not getattr(loss, "learn_boundary", False)
+    for field, other in (("compatible_with", "an older model"), ("teacher", "a teacher")):
+        if getattr(train, field) and len(config.model.levels) > 1:
+            raise InputError(
+                f"Several levels have an embedding each, and {other} has one. Leave out config.train.{field},"
+                " or give one of config.model.levels."
+            )
+    if train.compatible_with and not ranks:
+        raise InputError(
+            f"Loss {loss.name!r} cannot rank the gallery of an older model. Leave out"
+            f" config.train.compatible_with, or take one of {', '.join(losses.LOSSES)}."
+        )
+    if not train.teacher:
+        if not train.loss_weight:
+            raise InputError(
+                "config.train.loss_weight=0 learns from a teacher alone. Name one, config.train.teacher=PATH."
+            )
+        if train.regression_weight or train.relational_weight:
+            raise InputError(
+                "config.train.regression_weight and relational_weight are of a teacher. Name one,"
+                " config.train.teacher=PATH, or set both to 0."
+            )
+        return
+    if not (train.teacher_weight or train.regression_weight or train.relational_weight):
+        raise InputError(
+            "There is nothing to learn from config.train.teacher: its three weights are 0. Set"
+            " config.train.regression_weight=1, or leave out the teacher."
+        )
+    if train.teacher_weight and not ranks:
+        raise InputError(
+            f"Loss {loss.name!r} cannot rank the gallery of a teacher. Set config.train.teacher_weight=0 and"
+            f" config.train.regression_weight=1, or take one of {', '.join(losses.LOSSES)}."
+        )
+
+
+def _against_others(config, labels, categories):
+    """Returns the losses against other models, see `Objective`."""
+    train = config.train
+    memory = {"memory_size": train.memory_size, "memory_warm_up": train.memory_warm_up}
+
+    def ranked():
+        return losses.AsymmetricLoss(build_loss(config.loss, labels, categories, **memory))
+
+    against: dict[str, list[tuple[float, Any]]] = {}
+    if train.compatible_with:
+        against["compatible_with"] = [(train.compatible_weight, ranked())]
+    if train.teacher:
+        weights = (train.teacher_weight, train.regression_weight, train.relational_weight)
+        made = (ranked, losses.RegressionLoss, losses.RelationalLoss)
+        against["teacher"] = [(weight, make()) for weight, make in zip(weights, made) if weight]
+    return against
 
 
 def _class_weights(labels):
@@ -100,14 +171,28 @@ def _head(loss, seed):
     """Returns the layer that holds what the loss learns: proxies or boundaries; None if it learns nothing."""
     if isinstance(loss, ProxyLoss | SampledProxyLoss):
         return loss.proxies(seed=seed)
-    inner = loss.loss if isinstance(loss, losses.CrossBatchMemory) else loss
-    if isinstance(inner, losses.MarginLoss) and inner.learn_boundary:
-        return inner.boundaries()
+    if isinstance(loss, losses.CrossBatchMemory | losses.MatryoshkaLoss):
+        return _head(loss.loss, seed)
+    if isinstance(loss, losses.MarginLoss) and loss.learn_boundary:
+        return loss.boundaries()
     return None
 
 
-def _sampled(loss: ProxyLoss, share: float, data: Data, seed: int) -> SampledProxyLoss:
-    """Returns the loss with a share of its proxies; raises InputError if that is less than a batch needs."""
+def _of_dims(loss, dims):
+    """Returns the loss over the first dimensions of embeddings, see `MatryoshkaLoss`; itself for no dims."""
+    with checks.as_fields("train", (), dims="matryoshka"):
+        return losses.MatryoshkaLoss(loss, dims) if dims else loss
+
+
+def _sampled(loss: Any, share: float, data: Data, seed: int) -> Any:
+    """Returns a loss with a share of its proxies, if it has some.
+
+    Raises InputError if the share is less than a batch needs.
+    """
+    if isinstance(loss, losses.MatryoshkaLoss):
+        return _of_dims(_sampled(loss.loss, share, data, seed), loss.dims)
+    if not isinstance(loss, ProxyLoss):
+        return loss
     classes = loss.labels.size
     balanced = data.sampler in ("class_balanced", "category_pairs")
     needed = min(classes, data.classes_per_batch if balanced else data.batch_size)
@@ -124,6 +209,7 @@ def build_loss(
     labels: Iterable[int],
     categories: np.ndarray | None = None,
     *,
+    dims: tuple[int, ...] = (),
     memory_size: int = 0,
     memory_warm_up: int = 0,
 ) -> keras.losses.Loss:
@@ -133,6 +219,7 @@ def build_loss(
         section: the fields of `config.loss`.
         labels: labels of the training images; losses with proxies need them.
         categories: their categories, -1 for none; only Hierarchical AP needs them.
+        dims: numbers of first dimensions that it is applied to, see `MatryoshkaLoss`; (): to all alone.
         memory_size: number of past embeddings that join the gallery; 0 for none.
         memory_warm_up: number of batches before they do.
     """
@@ -158,6 +245,9 @@ def build_loss(
         of_data = {"labels": labels, "categories": _known(categories)}
     with checks.as_fields("loss", fields):
         loss = losses.get(name, **fields, **of_data)
+    if dims and name in losses.ADDONS:
+        raise InputError(f"Loss {name!r} takes whole embeddings alone. Leave out config.train.matryoshka.")
+    loss = _of_dims(loss, dims)
     return losses.CrossBatchMemory(loss, memory_size, warm_up=memory_warm_up) if memory_size else loss
 
 

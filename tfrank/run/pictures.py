@@ -54,9 +54,13 @@ class Images:
 
     def picture(self, row: int, **fields: Any) -> ShownImage:
         """Returns the picture of a row of the results, as small as a page needs it."""
+        file = text_of(self._results.test.ids[row])
+        return self.picture_of(self._record(row), caption=self.name(row), file=file, **fields)
+
+    def picture_of(self, record: bytes, **fields: Any) -> ShownImage:
+        """Returns the picture of a record, which may be of another split."""
         assert self._loader, "vectors have no pictures"
-        image = self._loader.test(self._record(row)).numpy()
-        return shown_image(image, caption=self.name(row), file=text_of(self._results.test.ids[row]), **fields)
+        return shown_image(self._loader.test(record).numpy(), **fields)
 
     def name(self, row: int) -> str:
         """Returns the class name of a row, or the image's id if it has no class."""

@@ -17,6 +17,7 @@ from tfrank.common.ignore_labels import UNKNOWN
 from tfrank.configs.default import Config
 from tfrank.configs.fields import tree
 from tfrank.data.index import RecordIndex
+from tfrank.data.record_folder import folder_of, load_copies, load_summary
 from tfrank.evaluation.class_means import dominant_classes
 from tfrank.evaluation.metric_names import BY_CLASS
 from tfrank.evaluation.nearest.exhaustive import exact
@@ -32,14 +33,18 @@ from tfrank.run.comparison import (
     means_and_intervals,
     model_tables,
     per_query_of,
+    rankings_beside,
+    rankings_of,
     setups_of_results,
     write_baselines,
 )
 from tfrank.run.evaluation_results import EvaluationResults
+from tfrank.run.near_copies import grids_of_copies, notes_on_copies
 from tfrank.run.pictures import Images, query_grids
 
 # How many of the classes with most queries a note names.
 NAMED = 5
+MOST_ADVICE = 3
 CURVE_KS = 1000
 MOST_CATEGORIES = 100
 
@@ -54,6 +59,7 @@ def write_evaluation(
     title: str,
     compare_with: str = "",
     baselines: Mapping[str, EvaluationResults] = types.MappingProxyType({}),
+    shorter: Mapping[str, EvaluationResults] = types.MappingProxyType({}),
     warnings: Sequence[str] = (),
     training: str = "",
 ) -> list[str]:
@@ -70,6 +76,7 @@ def write_evaluation(
         baselines: results of baselines on the same test set, such as raw pixels, by name. They are kept in
             the folder. If none are given, the first table shows the kept ones, unless the config disables
             baselines or they were measured in another way.
+        shorter: results of shorter embeddings on the same test set, by name, see `measure_shorter`.
         warnings: warnings at the top of the page.
         training: folder of the run whose training curves are drawn; "" for none.
     """
@@ -80,10 +87,12 @@ def write_evaluation(
         if baselines or not config.evaluation.baselines:
             write_baselines(folder, baselines, about)
         beside, left_out = load_baselines(folder, about, setups)
-        if compare_with:
-            beside["earlier run"] = earlier_rankings(compare_with, folder, setups)
+        beside |= {name: rankings_of(one) for name, one in shorter.items()}
+        beside |= _other_runs(config.evaluation.beside, compare_with, folder, setups)
         tables = model_tables(results, beside, "embeddings" if index is None else "trained")
         notes = [*results.notes, *_note_on_classes(results, images), *left_out]
+        copies = load_copies(folder_of(index))
+        notes += notes_on_copies(results, index, copies)
         page = Report(
             title=title,
             warnings=warnings,
@@ -91,8 +100,9 @@ def write_evaluation(
             model_tables=tables,
             metrics=results.metrics(),
             published=config.evaluation.published.to_dict(),
+            advice=_advice(index),
             notes=[*notes, *_note_on_pictures(config.evaluation.as_dict())],
-            grids=_grids(results, images),
+            grids=[*_grids(results, images), *grids_of_copies(index, images, copies)],
             charts=[*_charts(results, lines, images), *_charts_of_training(training)],
             worst_classes=_worst_classes(results, images),
             categories=_categories(results, images),
@@ -118,6 +128,12 @@ def write_evaluation(
     return [os.path.join(folder, name) for name in ("metrics.json", "per_query", "report.html")]
 
 
+def _other_runs(others, compare_with, folder, setups):
+    """Returns the rankings of other evaluations, and of the one that is compared with, by name."""
+    earlier = {"earlier run": earlier_rankings(compare_with, folder, setups)} if compare_with else {}
+    return rankings_beside(others, folder, setups) | earlier
+
+
 def _now():
     return f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC"
 
@@ -126,6 +142,12 @@ def _facts(about, title):
     """Formats the facts, except the one that is the title."""
     facts = {name: f"{fact:,}" if isinstance(fact, int) else fact for name, fact in about.items()}
     return [(name, fact) for name, fact in facts.items() if fact != title]
+
+
+def _advice(index):
+    """Returns what the preparation of the records says would help most."""
+    folder = folder_of(index)
+    return ((folder and load_summary(folder)) or {}).get("advice", [])[:MOST_ADVICE]
 
 
 def _note_on_classes(results, images):

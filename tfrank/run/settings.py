@@ -34,6 +34,9 @@ PASSES = (6, 40)
 # next to nothing, and the last layers.
 HEAD, LAST_LAYERS = PartTrained(24, 3e-4), PartTrained(9, 1e-4)
 FEWEST_STEPS, MOST_STEPS = 100, 5000
+# Views of each training image that are stored, where their number is left open; and of all images together,
+# which EfficientNet-Lite0 embeds in five minutes on two cores.
+MOST_VIEWS, ALL_VIEWS = 5, 20_000
 EVALUATIONS = 10
 # Held out for validation by default: share of the classes, fewest classes; fewest to hold any out of.
 HELD_OUT_SHARE, FEWEST_HELD_OUT, FEWEST_TO_HOLD_OUT = 0.2, 4, 12
@@ -90,6 +93,8 @@ def fitted(config: Config, labels: np.ndarray) -> Config:
     classes, images = len(np.unique(labels)), len(labels)
     if config.data.classes_per_batch == OPEN:
         _fit_batch(config.data, classes)
+    if config.train.feature_views == OPEN:
+        _fit_views(config.train, images)
     if config.train.steps == OPEN and not config.train.epochs:
         _fit_steps(config.train, config.model, config.data.batch_size, images)
     if getattr(config.loss, "warmup_steps", 0) == OPEN:
@@ -110,6 +115,13 @@ def _fit_batch(data, classes):
         f"A batch has {data.classes_per_batch} classes x {data.examples_per_class} images, which fits"
         f" {classes} training classes."
     )
+
+
+def _fit_views(train, images):
+    """Sets the number of views of each image by the number of images."""
+    train.feature_views = min(MOST_VIEWS, max(1, ALL_VIEWS // images))
+    if train.is_partly_frozen:
+        print(f"{train.feature_views} views of each training image are stored, which fits {images:,} images.")
 
 
 def _fit_steps(train, model, batch_size, images):
@@ -167,6 +179,17 @@ def _check_train(train: Train, model: Model) -> None:
             raise InputError(
                 f"config.train.{field} is for the vision transformers, config.model.backbone=hub/..."
             )
+    if train.matryoshka and len(model.levels) > 1:
+        raise InputError(
+            "Several levels are concatenated, and cannot be cut to first dimensions. Leave out"
+            " config.train.matryoshka, or give one of config.model.levels."
+        )
+    dim = model.embedding_dim
+    if train.matryoshka and model.head != "none" and max(train.matryoshka) != dim:
+        raise InputError(
+            f"The largest of config.train.matryoshka={','.join(map(str, train.matryoshka))} is not the whole"
+            f" embedding. Let it be {dim}, or set config.model.embedding_dim={max(train.matryoshka)}."
+        )
     if train.patience and train.strategy == "multi_worker":
         raise InputError(
             "Only one of several machines evaluates, so the others do not know when to stop. Set"
@@ -212,7 +235,10 @@ def total_steps(train: Train, batch_size: int, images: int) -> int:
             f" Received: steps={train.steps}, epochs={train.epochs}"
         )
     steps = _steps_of(train, batch_size, images)
-    print(f"{steps:,} steps of {batch_size} images = {steps * batch_size / images:.1f} epochs")
+    print(
+        f"{steps:,} step{'s' * (steps != 1)} of {batch_size} images ="
+        f" {steps * batch_size / images:.1f} epochs"
+    )
     return steps
 
 

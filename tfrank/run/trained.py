@@ -29,6 +29,7 @@ from tfrank.run import evaluation_results, experiment
 from tfrank.run.datasets import build_loader
 from tfrank.run.embedding import embed_fn, fingerprint_of_weights, image_batches
 from tfrank.run.export import export_model
+from tfrank.run.shorter import sample_of
 from tfrank.run.workdir import check_path
 
 
@@ -65,14 +66,16 @@ class TrainedModel:
         ids = evaluation_results.distinct_ids(index)
         return embed_into(folder, self.function, batches_from, ids=ids, labels=index.label, key=key)
 
+    def embed_training(self, train: RecordIndex, folder: str) -> np.ndarray:
+        """Embeds the training images, or a sample of them, as `embed` does."""
+        sample = sample_of(self.config, train)
+        what = "Whitening" if self.config.evaluation.whitening else "PCA"
+        print(f"{what} is learnt on {len(sample):,} of {len(train):,} training images.")
+        return self.embed(sample, folder)
+
     def learn_whitening(self, train: RecordIndex, folder: str) -> Whitening:
         """Learns PCA whitening as configured, on the training images or a sample of them."""
-        options = self.config.evaluation
-        count = min(len(train), options.whitening_images)
-        # The same images for every seed, so that runs are comparable.
-        rows = np.sort(np.random.default_rng(0).permutation(len(train))[:count])
-        print(f"Whitening is learnt on {count:,} of {len(train):,} training images.")
-        embeddings = self.embed(select(train, rows), folder)
+        options, embeddings = self.config.evaluation, self.embed_training(train, folder)
         with checks.as_fields("evaluation", (), dims="whitening_dim"):
             return learn_whitening(embeddings, power=options.whitening, dims=options.whitening_dim or None)
 

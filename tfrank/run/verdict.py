@@ -33,12 +33,14 @@ TRY = (
 LARGER = " larger images (--config.data.image_size),"
 
 
-def best_sentence(best: Best, steps: int) -> str:
-    """A sentence on which weights are evaluated and exported.
+def best_sentence(best: Best | None, steps: int) -> str:
+    """A sentence on which weights are evaluated and exported; `best` is None without validation.
 
     >>> best_sentence(Best(150, 0.63, 0.59), 1000)
     'Best: step 150 of 1,000. Its mAP on the validation classes is 0.6300, and that of the start 0.5900.'
     """
+    if best is None:
+        return f"The weights of the last step, {steps:,}."
     if not best.step:
         value = f"{best.start:.4f}"
         return f"Best: the start. Its mAP on the validation classes is {value}, and no later step has more."

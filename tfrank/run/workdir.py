@@ -1,5 +1,6 @@
 """Config and record fingerprints in a run's folder: a resumed run must not silently be another one."""
 
+import copy
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -29,6 +30,15 @@ def default_workdir(config: Config) -> str:
     if path and config.data.name in OWN_DATA:
         names.insert(1, re.sub(ENDS, "", os.path.basename(os.path.abspath(path)), flags=re.IGNORECASE))
     return os.path.join("runs", re.sub(r"[^\w.-]+", "_", "_".join(names)))
+
+
+def as_begun(workdir: str, config: Config) -> Config:
+    """Returns the config with the fit that the run in a workdir has chosen, if it is left open."""
+    path = os.path.join(workdir, "config.json")
+    config = copy.deepcopy(config)
+    if config.data.fit == "auto" and os.path.exists(path):
+        config.data.fit = _load(path).get("data", {}).get("fit", "auto")
+    return config
 
 
 def check_config_of(workdir: str, config: Config) -> None:
@@ -105,9 +115,20 @@ def check_records_of(workdir: str, fingerprints: dict[str, str]) -> None:
     if not os.path.exists(path):
         files.write_json(path, fingerprints)
     elif _load(path) != fingerprints:
-        raise InputError(
-            f"The records of the run in {workdir} changed since it began. Choose another --workdir."
-        )
+        raise _changed(workdir, "records")
+
+
+def check_other_models_of(workdir: str, fingerprints: dict[str, str]) -> None:
+    """Saves the fingerprints of other models; raises InputError if a run that has trained has others."""
+    path = os.path.join(workdir, "other_models.json")
+    if _steps_saved(workdir) and (_load(path) if os.path.exists(path) else {}) != fingerprints:
+        raise _changed(workdir, f"other models ({', '.join(fingerprints) or 'none now'})")
+    if fingerprints or os.path.exists(path):
+        files.write_json(path, fingerprints)
+
+
+def _changed(workdir: str, what: str) -> InputError:
+    return InputError(f"The {what} of the run in {workdir} changed since it began. Choose another --workdir.")
 
 
 def _compare(path: str, config: Config, matters: Callable[[Declaration], bool]) -> None:

@@ -171,7 +171,7 @@ def _beside(task: ShardTask) -> list[str]:
     folder = os.path.dirname(task.path)
     columns = [os.path.join(shards.shard_index_path(task), f"{name}.npy") for name in COLUMNS]
     header = os.path.join(shards.shard_index_path(task), HEADER)
-    paths = [*columns, header, shards.hashes_path(task), shards.done_path(task)]
+    paths = [*columns, header, shards.looks_path(task), shards.done_path(task)]
     return [os.path.relpath(path, folder) for path in paths]
 
 

@@ -7,7 +7,7 @@ import hashlib
 import io
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,10 +18,12 @@ from tfrank.common.checks import InputError
 from tfrank.common.progress import Progress
 from tfrank.data.prepare.image_files import SHORTER_SIDE, BadImage, checked_image
 from tfrank.search import earlier, structure
+from tfrank.search.columns import further_columns, relabelled
 from tfrank.search.embedder import BATCH, Embedder, copy_model
 from tfrank.search.images import Listed
 from tfrank.search.index_folder import (
     COLUMNS,
+    MAPPED,
     MOST_SMALL,
     PART_ROWS,
     SMALL_SHARE,
@@ -60,13 +62,17 @@ class Update(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """The file and the row in it where an image stands, and what its file was when it was embedded."""
+    """The file and the row in it where an image stands, and what its file was when it was embedded.
+
+    `mapped_from` is the model that embedded it, if the index's own did not, see `upgrading`.
+    """
 
     part: str
     number: int
     size: int
     modified: int
     path: str
+    mapped_from: str | None = None
 
 
 class _Checked(NamedTuple):
@@ -87,11 +93,12 @@ class _Checked(NamedTuple):
 def update(
     folder: str,
     embedder: Embedder,
-    images: Sequence[Listed],
+    images: Sequence[Listed] | None,
     *,
     root: str = "",
     remove_others: bool = True,
     target_recall: float = 0.99,
+    storage: str = "",
     quiet: bool = False,
 ) -> Update:
     """Brings an index folder up to date with images.
@@ -104,12 +111,13 @@ def update(
     Args:
         folder: the index folder; made if it does not exist.
         embedder: the model. If it is another than before, all images are embedded again.
-        images: the images, of unique ids.
+        images: the images, of unique ids. None: those that the index has, as they were indexed.
         root: the folder or file that the images came from, for readers.
         remove_others: whether images that are not given leave the index, but for those without a path, which
             were sent to a server; another model embeds their originals. If not, `skipped.csv` and what an
             interrupted update wrote stay as they are.
         target_recall: recall that an approximate search structure is built to.
+        storage: what is held in memory of an embedding, of `codes.STORAGES`. "": as before, else float32.
         quiet: whether to show no progress.
 
     Raises:
@@ -120,20 +128,22 @@ def update(
         index.check_folders()
         old = index.current()
         same_model = old is not None and old.model == embedder.fingerprint
-        if old and not same_model and not remove_others:
+        if old and images is None:
+            images, remove_others, root = list(earlier.as_indexed(index, old)), False, old.root
+        elif old and not same_model and not remove_others:
             raise InputError(f"{folder} has another model by now, so images are not added with this one.")
         before = _rows_of(index, old.parts if old else ())
-        wanted = {image.id: image for image in images}
+        wanted = {image.id: image for image in images or ()}
         uploads = {key for key, row in before.items() if not (same_model or row.path or key in wanted)}
-        images = [*images, *earlier.uploads(index, old, uploads)]
+        images = [*wanted.values(), *earlier.uploads(index, old, uploads)]
         wanted = {image.id: image for image in images}
         unfinished = list(index.unfinished(embedder.fingerprint))
-        rows = dict(before) if same_model else {}
+        rows = dict(before) if same_model else _rows_of(index, index.earlier(embedder.fingerprint))
+        rows = {key: row for key, row in rows.items() if same_model or key in wanted}
         # What an interrupted update embedded counts for the images that are given, and for no others.
         rows |= {key: row for key, row in _rows_of(index, unfinished).items() if key in wanted}
         stays = {key: row for key, row in rows.items() if _stays(row, wanted.get(key), remove_others)}
         new = [image for image in images if image.id not in stays]
-        files.make_folder(index.path("models"))
         copy_model(embedder.folder, index.path("models", embedder.fingerprint))
         skipped: list[tuple[str, str]] = []
         written = list(_embedded(index, embedder, _checked_ahead(new, skipped), len(new), skipped, quiet))
@@ -149,21 +159,26 @@ def update(
             now |= {one.image.id: one.image.path for one in seen}
         if remove_others:
             _write_skipped(index.path("skipped.csv"), skipped)
-        if not stays and not written:
-            reason = f"; the first, {skipped[0][0]}: {skipped[0][1]}" if skipped else ""
-            raise InputError(f"No image of {root or 'the list'} can be read{reason}.")
+        _check_any([*stays, *written], root, skipped)
         kept = _rewritten(index, embedder.fingerprint, stays, wanted)
         now |= {key: row.path for key, row in stays.items()}
         unread, removed = unread & now.keys(), len(before.keys() - now.keys())
-        model, changed = (embedder.fingerprint, embedder.dim), embedded + removed
-        keep = () if remove_others else unfinished
-        version = _publish(index, old, *model, [*kept, *written], root, changed, target_recall, keep)
+        model, keep = (embedder.fingerprint, embedder.dim), () if remove_others else unfinished
+        about = (root, embedded + removed, target_recall, keep, storage)
+        fresh = [key for key in now if key not in stays or stays[key] != before.get(key)]
+        version = publish(index, old, *model, [*kept, *written], *about, fresh=fresh)
         if remove_others:
             earlier.remove_other_pictures(index, now)
         else:
             earlier.remove_pictures(index, before.keys() - now.keys())
-        unchanged = len(stays.keys() - unread)
-        return Update(version, embedded, unchanged, removed, skipped, sent, len(unread))
+        return Update(version, embedded, len(stays.keys() - unread), removed, skipped, sent, len(unread))
+
+
+def _check_any(images: Collection[str], root: str, skipped: Sequence[tuple[str, str]]) -> None:
+    """Raises InputError if there is no image, with the reason why the first one was skipped."""
+    if not images:
+        reason = f"; the first, {skipped[0][0]}: {skipped[0][1]}" if skipped else ""
+        raise InputError(f"No image of {root or 'the list'} can be read{reason}.")
 
 
 def remove(folder: str, ids: Iterable[str], *, target_recall: float = 0.99) -> Version:
@@ -175,9 +190,7 @@ def remove(folder: str, ids: Iterable[str], *, target_recall: float = 0.99) -> V
     with files.locked(folder):
         index = IndexFolder(folder)
         index.check_folders()
-        old = index.current()
-        if old is None:
-            raise InputError(f"{folder} is not an index folder. Make one with tfrank index.")
+        old = index.existing()
         rows, ids = _rows_of(index, old.parts), set(ids)
         if unknown := sorted(ids - set(rows)):
             raise InputError(f"The index has no image {unknown[0]!r}.")
@@ -186,7 +199,7 @@ def remove(folder: str, ids: Iterable[str], *, target_recall: float = 0.99) -> V
             raise InputError("The index would have no image left. Remove its folder instead.")
         keep = list(index.unfinished(old.model))
         parts = _rewritten(index, old.model, stays, {})
-        version = _publish(index, old, old.model, old.dim, parts, old.root, len(ids), target_recall, keep)
+        version = publish(index, old, old.model, old.dim, parts, old.root, len(ids), target_recall, keep)
         earlier.remove_pictures(index, ids)
         return version
 
@@ -195,17 +208,18 @@ def _rows_of(index: IndexFolder, parts: Iterable[str]) -> dict[str, _Row]:
     """Returns the rows of files of embeddings, by id."""
     rows = {}
     for part in parts:
-        table = index.read_part(part, ["id", "bytes", "modified", "path"])
+        columns = ["id", "bytes", "modified", "path", *[MAPPED] * index.has(part, MAPPED)]
+        table = index.read_part(part, columns)
         for number, (key, *others) in enumerate(zip(*(column.to_pylist() for column in table.columns))):
             rows[key] = _Row(part, number, *others)
     return rows
 
 
 def _stays(row: _Row, image: Listed | None, remove_others: bool) -> bool:
-    """Returns whether a row stays: the image is unchanged, or it is not given and need not be."""
+    """Returns whether a row stays: the image is embedded as it is, or it is not given and need not be."""
     if image is None:
         return not remove_others or not row.path
-    return (row.size, row.modified) == (image.size, image.modified)
+    return not row.mapped_from and (row.size, row.modified) == (image.size, image.modified)
 
 
 def _embedded(
@@ -303,13 +317,7 @@ def _columns(some: Sequence[_Checked]) -> dict[str, pa.Array]:
         for image, one in zip((one.image for one in some), some)
     ]
     columns = {name: pa.array(values, kind) for (name, kind), values in zip(COLUMNS.items(), zip(*fixed))}
-    return columns | _others([one.image for one in some])
-
-
-def _others(images: Sequence[Listed]) -> dict[str, pa.Array]:
-    """Returns the further columns of images, by name."""
-    names = sorted({name for image in images for name in image.others})
-    return {name: pa.array([image.others.get(name) for image in images]) for name in names}
+    return columns | further_columns([one.image for one in some])
 
 
 def _rewritten(
@@ -330,7 +338,7 @@ def _rewritten(
             parts.append(part)
             continue
         table = index.read_part(part)
-        now = _relabelled(table.take(pa.array(sorted(rows))), wanted)
+        now = relabelled(table.take(pa.array(sorted(rows))), wanted)
         if few:
             small.append((part, table, now))
         else:
@@ -344,25 +352,7 @@ def _rewritten(
     ]
 
 
-def _relabelled(table: pa.Table, wanted: Mapping[str, Listed]) -> pa.Table:
-    """Returns the table with the paths, labels and further columns that its images are listed with now."""
-    if wanted.keys().isdisjoint(table.column("id").to_pylist()):
-        return table
-    rows = table.drop_columns("embedding").to_pylist()
-    now = [_relisted(row, wanted[row["id"]]) if row["id"] in wanted else row for row in rows]
-    columns = {name: pa.array([row.get(name) for row in now], kind) for name, kind in COLUMNS.items()}
-    others = sorted({name for row in now for name in row} - set(COLUMNS))
-    columns |= {name: pa.array([row.get(name) for row in now]) for name in others}
-    return pa.table({**columns, "embedding": table.column("embedding")})
-
-
-def _relisted(row: dict[str, Any], image: Listed) -> dict[str, Any]:
-    """Returns the columns of an image, those with which it is listed as they are now."""
-    fixed = {name: row.get(name) for name in COLUMNS}
-    return {**fixed, "path": image.path, "label": image.label, **image.others}
-
-
-def _publish(
+def publish(
     index: IndexFolder,
     old: Version | None,
     model: str,
@@ -372,16 +362,21 @@ def _publish(
     changed: int,
     target_recall: float,
     keep: Collection[str] = (),
+    storage: str = "",
+    *,
+    fresh: Collection[str] = (),
 ) -> Version:
-    """Publishes a version of these files, with a search structure if it needs one."""
+    """Publishes a version of these files, with a search structure if it needs one, see `structure.added`."""
+    storage = storage or (old.storage if old else "float32")
     number = (old.number if old else 0) + 1
     rows = sum(index.rows(part) for part in parts)
     same = old if old and old.model == model else None
-    version = Version(number, model, dim, tuple(parts), rows, root)
-    unchanged = old and (old.model, old.parts, old.root) == (model, version.parts, root)
-    if unchanged and structure.readable(index, old):
+    former = "" if old is None else old.before if same else old.model
+    version = Version(number, model, dim, tuple(parts), rows, root, storage=storage, before=former)
+    same_rows = old and (old.model, old.parts, old.root) == (model, version.parts, root)
+    if same_rows and old.storage == storage and structure.readable(index, old):
         return old
-    version = structure.added(index, version, same, changed, target_recall)
+    version = structure.added(index, version, same, changed, target_recall, fresh)
     index.publish(version, keep)
     return version
 

@@ -3,9 +3,8 @@
 from collections.abc import Callable
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
+from tfrank.common.connected import groups_of, members_of
 from tfrank.search.structure import Structure
 
 # Queries searched at a time, and neighbours searched at first; more where all of them are similar enough.
@@ -37,17 +36,12 @@ def groups(
             if count > MOST_PAIRS:
                 pairs = [_fewest(_group(pairs, len(rows)))]
                 count = len(pairs[0][0])
-    group = _group(pairs, len(rows))
-    order = np.argsort(group, kind="stable")
-    members = np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
-    return sorted((one for one in members if len(one) > 1), key=lambda one: (-len(one), one[0]))
+    return sorted(members_of(_group(pairs, len(rows))), key=lambda one: (-len(one), one[0]))
 
 
 def _group(pairs, rows):
     """Returns the number of the group that each row is in, by the pairs that connect them."""
-    first, second = (np.concatenate(ends) for ends in zip(*pairs))
-    graph = coo_array((np.ones(len(first), bool), (first, second)), shape=(rows, rows))
-    return connected_components(graph, directed=False)[1]
+    return groups_of(*(np.concatenate(ends) for ends in zip(*pairs)), rows)
 
 
 def _fewest(group):

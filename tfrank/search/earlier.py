@@ -1,14 +1,15 @@
-"""The images of the version before that an update takes over: uploads, and those that it cannot read."""
+"""The images of the version before that an update takes over: all, uploads, and those that it cannot read."""
 
 import contextlib
 import functools
+import hashlib
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tfrank.common import files
-from tfrank.search.images import Listed
-from tfrank.search.index_folder import COLUMNS, IndexFolder, Version
+from tfrank.search.images import Listed, read_at
+from tfrank.search.index_folder import COLUMNS, MAPPED, IndexFolder, Version
 
 
 class Thumbnail(NamedTuple):
@@ -17,6 +18,34 @@ class Thumbnail(NamedTuple):
     image: Listed
     width: int
     height: int
+
+
+def as_indexed(index: IndexFolder, version: Version) -> Iterator[Listed]:
+    """Yields the images of a version. Their `read` returns what was indexed, or raises OSError.
+
+    Of none it is known that it is gone, so an update keeps those that it cannot read.
+    """
+    for part in version.parts:
+        for row in index.read_part(part).drop_columns("embedding").to_pylist():
+            read = functools.partial(_read_as_indexed, index, row)
+            yield _listed(row, read)._replace(size=max(row["bytes"], 0))
+
+
+def mapped(index: IndexFolder, version: Version) -> list[Listed]:
+    """Returns the images of a version whose embeddings were mapped from another model's, see `upgrading`."""
+    parts = [index.read_part(part, ["id", MAPPED]) for part in version.parts if index.has(part, MAPPED)]
+    marked = {row["id"] for part in parts for row in part.to_pylist() if row[MAPPED]}
+    return [image for image in as_indexed(index, version) if image.id in marked]
+
+
+def _read_as_indexed(index: IndexFolder, row: Mapping[str, Any]) -> bytes:
+    if not row["path"]:
+        return _read_upload(index, row["id"])
+    data = read_at(row["path"], row["bytes"])
+    # The path is that of the index, which somebody else may have made, and leads anywhere.
+    if hashlib.sha256(data).hexdigest() != row.get("file_sha256"):
+        raise OSError("it is not the image that was indexed")
+    return data
 
 
 def uploads(index: IndexFolder, version: Version | None, ids: Collection[str]) -> Iterator[Listed]:
@@ -66,7 +95,7 @@ def _rows(index: IndexFolder, version: Version | None, ids: Collection[str]) -> 
 
 
 def _listed(row: Mapping[str, Any], read: Callable[[], bytes]) -> Listed:
-    others = {name: value for name, value in row.items() if name not in COLUMNS}
+    others = {name: value for name, value in row.items() if name not in {*COLUMNS, MAPPED}}
     return Listed(row["id"], row["path"], row["label"], others, read, row["bytes"], row["modified"])
 
 

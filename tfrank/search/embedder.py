@@ -72,5 +72,6 @@ def check_model(folder: str, expected: str) -> None:
 def copy_model(source: str, target: str) -> None:
     """Copies a SavedModel into a new folder, which appears when it is complete."""
     if not os.path.exists(target):
+        files.make_folder(os.path.dirname(target))
         with files.atomic_folder(target) as temporary:
             shutil.copytree(source, temporary, dirs_exist_ok=True)

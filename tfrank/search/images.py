@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from tfrank.common import files
 from tfrank.common.checks import InputError
@@ -15,10 +16,10 @@ from tfrank.data.record_folder import load_summary, open_split
 from tfrank.data.records import RecordReader, class_text, encoded_image
 from tfrank.data.sources.tables import TEXTS, read_images
 from tfrank.data.sources.walk import SUFFIXES, Walk, is_ours
-from tfrank.search.index_folder import COLUMNS
+from tfrank.search.index_folder import COLUMNS, MAPPED
 
 # Columns of a table that the index fills in itself.
-OWN = {*COLUMNS, "embedding"} - set(TEXTS)
+OWN = {*COLUMNS, MAPPED, "embedding"} - set(TEXTS)
 
 
 class Listed(NamedTuple):
@@ -114,6 +115,19 @@ def _of_records(folder: str) -> Iterator[Listed]:
 def _read_record(reader, row):
     (serialized,) = reader.read([row])
     return encoded_image(serialized)
+
+
+def read_at(path: str, size: int) -> bytes:
+    """Returns the bytes of an image by the `path` and the `size` of a `Listed`. Raises OSError."""
+    shard, _, offset = path.rpartition(":")
+    if not offset.isdecimal() or os.path.exists(files.path_of(path)):
+        return _read(files.path_of(path))
+    with files.open_regular(files.path_of(shard)) as file:
+        file.seek(int(offset))
+        try:
+            return encoded_image(file.read(size))
+        except (DecodeError, LookupError):
+            raise OSError("its record has changed") from None
 
 
 def _of_folder(folder: str) -> Iterator[Listed]:

@@ -1,5 +1,7 @@
 """An index that is open for search."""
 
+import functools
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,13 +13,15 @@ from tfrank.common import checks, files
 from tfrank.common.checks import InputError
 from tfrank.data.prepare.image_files import SHORTER_SIDE, BadImage, checked_image
 from tfrank.evaluation.array_checks import unit_rows
-from tfrank.evaluation.nearest.exhaustive import exact
 from tfrank.evaluation.nearest.neighbors import Neighbors
-from tfrank.search import duplicates, structure
+from tfrank.evaluation.votes import FAR, NEAREST
+from tfrank.export.saved_model import exported_contents
+from tfrank.search import duplicates, labels, proposals, structure
+from tfrank.search.classes import Classes, Classified, classes_of
 from tfrank.search.embedder import Embedder, check_model
 from tfrank.search.filters import rows_where
-from tfrank.search.index_folder import Contents, IndexFolder, Version
-from tfrank.search.matches import matches_of, stated_by
+from tfrank.search.index_folder import MAPPED, Contents, IndexFolder, Version
+from tfrank.search.matches import Matches, matches_of, stated_by
 
 # Images at least as similar as this are taken for duplicates: copies in another size or compression.
 DUPLICATE = 0.97
@@ -37,6 +41,8 @@ class Found(NamedTuple):
         matches: for each "match", "perhaps" or "no"; "" if nothing can be promised.
         version: number of the version of the index that was searched.
         promise: what a match promises in an index of this size, or why there is none.
+        storage: what was searched: "float32", or the codes "float16", "int8" or "binary".
+        searched: how the images were compared, and what an approximate search finds.
     """
 
     ids: list[str]
@@ -45,6 +51,8 @@ class Found(NamedTuple):
     matches: list[str]
     version: int
     promise: str
+    storage: str
+    searched: str
 
 
 class SearchIndex:
@@ -57,10 +65,11 @@ class SearchIndex:
 
     Attributes:
         version: the version.
-        table: the columns of the images but for the embeddings, a `pyarrow.Table`.
+        table: the columns of the images but for the embeddings, a `pyarrow.Table`. Labels are as people
+            corrected them.
+        said: the labels that people gave, see `tfrank.search.labels`.
         ids: `[rows]` ids of the images.
-        embeddings: `[rows, dim]` float32 of unit norm.
-        matches: from which similarity on results are called a match, see `tfrank.search.matches`.
+        embeddings: `[rows, dim]` float32 of unit norm; on disk if codes of them are searched.
 
     Raises:
         InputError: the folder is no index, or is damaged.
@@ -68,27 +77,63 @@ class SearchIndex:
 
     def __init__(self, folder: str, *, trusted: bool = False, before: "SearchIndex | None" = None):
         self.files = IndexFolder(folder)
-        self.version, self._contents = _read(self.files, before and before._contents)
+        self.version, self._contents = _read(self.files, before)
         self.files.check_regular("models", self.version.model)
-        self.table, self.embeddings = self._contents.table, self._contents.rows
+        self.table = self._contents.table
+        self.said = labels.said(folder)
         self.ids = np.array(self.table.column("id").to_pylist())
         self._row_of = {key: row for row, key in enumerate(self.ids.tolist())}
-        self._structure = structure.opened(
-            self.files, self.version, self.ids, self.embeddings, before and before._structure
-        )
+        self._structure = self._opened(before)
+        rows = self._contents.rows
+        self.embeddings = self._structure.rows if rows is None else rows
+        self._relabel()
         same = before if before is not None and before.version.model == self.version.model else None
         if same is None:
             check_model(self._model_folder(), self.version.model)
         self._trusted, self._embedder = trusted, same and same._embedder
-        labels = [label or "" for label in self.table.column("label").to_pylist()]
-        stated = stated_by(self._model_folder())
-        self.matches = matches_of(stated, self.embeddings, labels, same and same.matches)
+        self._stated = stated_by(self._model_folder())
+        # What was measured, and not the index that measured it, which would stay in memory.
+        self._measured = same and vars(same).get("matches", same._measured)
 
     def __len__(self) -> int:
         return self.version.rows
 
     def __contains__(self, image_id: object) -> bool:
         return image_id in self._row_of
+
+    def _opened(self, before):
+        """Returns the search structure, that of another open index if both have one version."""
+        if before is not None and before.version == self.version:
+            return before._structure
+        rows, old = self._contents.rows, before and before._structure
+        read = functools.partial(self.files.vectors, self._contents) if rows is None else rows
+        return structure.opened(self.files, self.version, self.ids, read, old)
+
+    def _relabel(self):
+        """Gives the table the labels that people gave."""
+        if self.said.labels:
+            place = self.table.schema.get_field_index("label")
+            now = labels.merged(dict(zip(self.ids.tolist(), self.labels)), self.said.labels)
+            self.table = self.table.set_column(place, "label", pa.array(list(now.values()), pa.string()))
+
+    @property
+    def labels(self) -> list[str]:
+        """The label of each image; "" for none."""
+        return [label or "" for label in self.table.column("label").to_pylist()]
+
+    @functools.cached_property
+    def near_copy(self) -> float:
+        """The similarity from which on images are near copies: 0.97, or what an adapted model states."""
+        return float(exported_contents(self._model_folder()).get("near_copy", DUPLICATE))
+
+    @functools.cached_property
+    def matches(self) -> Matches:
+        """From which similarity on results are called a match, see `tfrank.search.matches`."""
+        if self.mapped:
+            return Matches(
+                math.inf, math.inf, len(self), f"No result is called a match. {self._mixed()}", None
+            )
+        return matches_of(self._stated, self.embeddings, self.labels, self._measured)
 
     @property
     def embedder(self) -> Embedder:
@@ -126,7 +171,8 @@ class SearchIndex:
             k: number of images to find, at least 1.
             min_similarity: least cosine, -1 to 1; None for any.
             where: conditions on columns, which are met exactly; see `filters.rows_where`.
-            exclude_duplicates: whether to leave out images whose similarity to the query is at least 0.97.
+            exclude_duplicates: whether to leave out images whose similarity to the query is at least
+                `near_copy`.
 
         Raises:
             InputError: a query is neither, an image cannot be read, or a condition is bad.
@@ -137,12 +183,37 @@ class SearchIndex:
         vectors, own = self._vectors(queries)
         rows = np.flatnonzero(rows_where(self.table, where)) if where else None
         least = -np.inf if min_similarity is None else min_similarity
-        most = DUPLICATE if exclude_duplicates else np.inf
+        most = self.near_copy if exclude_duplicates else np.inf
         found = []
         for index, similarity in self._nearest(vectors, k, own, rows, most):
             good = similarity >= least
             found.append(self._found(index[good], similarity[good]))
         return found
+
+    @functools.cached_property
+    def classes(self) -> Classes:
+        """The classes of the index, measured when they are first used, in some seconds."""
+        trained = self._stated["trained"] if self._stated else ()
+        return classes_of(self.embeddings, self.labels, trained)
+
+    def classify(self, images: Query | Sequence[Query], *, far: float = FAR) -> list[Classified]:
+        """Returns which class of the index each image is of, by its nearest images, or that it is of none.
+
+        An image of the index has no vote on itself. See `tfrank.evaluation.votes` for share and score.
+
+        Args:
+            images: one or several, as the queries of `search`.
+            far: share of the images of other classes that may be called one of a class of the index,
+                above 0, below 1. It is promised for classes like these, which the model was not trained on.
+
+        Raises:
+            InputError: an image is none or cannot be read, or the index has no labels.
+        """
+        checks.number("far", far, above=0, below=1)
+        labelled = self.classes.labelled
+        vectors, own = self._vectors(images)
+        rows = labelled if len(labelled) < len(self) else None
+        return self.classes.of(self._nearest(vectors, NEAREST, own, rows, np.inf), own, far)
 
     def _vectors(self, queries):
         """Returns `[queries, dim]` embeddings of unit norm, and the row of each query in the index, or -1."""
@@ -206,14 +277,30 @@ class SearchIndex:
         if not len(rows):
             none = np.zeros([len(query), 0])
             return Neighbors(none.astype(np.int64), none.astype(np.float32))
-        found = exact(query, self.embeddings[rows], min(k, len(rows)))
-        return Neighbors(rows[found.index], found.similarity)
+        return structure.among(self._structure, self.embeddings, query, min(k, len(rows)), rows)
 
     def _found(self, rows, similarities):
         metadata = self.table.take(pa.array(rows, pa.int64())).to_pylist()
         matches = [self.matches.of(similarity) for similarity in similarities.tolist()]
         ids = self.ids[rows].tolist()
-        return Found(ids, similarities, metadata, matches, self.version.number, self.matches.sentence)
+        about = (self.version.number, self.matches.sentence, self.version.storage, self.searched)
+        return Found(ids, similarities, metadata, matches, *about)
+
+    @property
+    def searched(self) -> str:
+        """How the images are compared, in sentences."""
+        return f"{structure.in_a_sentence(self._structure)} {self._mixed()}".rstrip()
+
+    @functools.cached_property
+    def mapped(self) -> int:
+        """The number of images whose embeddings an upgrade mapped from those of another model."""
+        return len(self) - self.table.column(MAPPED).null_count if MAPPED in self.table.column_names else 0
+
+    def _mixed(self):
+        """Says that embeddings are mapped; "" if none is."""
+        if not self.mapped:
+            return ""
+        return f"Of {self.mapped:,} of {len(self):,} images the embeddings are mapped from another model's."
 
     def _row(self, image_id):
         if image_id not in self._row_of:
@@ -221,17 +308,22 @@ class SearchIndex:
         return self._row_of[image_id]
 
     def duplicates(
-        self, min_similarity: float = DUPLICATE, check: Callable[[], None] | None = None
+        self, min_similarity: float | None = None, check: Callable[[], None] | None = None
     ) -> list[list[str]]:
         """Returns groups of images that are connected by at least this similarity, the largest first.
 
         Args:
-            min_similarity: least cosine, -1 to 1.
+            min_similarity: least cosine, -1 to 1; None: `near_copy`.
             check: called every second or so; ends the search by raising an exception.
         """
+        min_similarity = self.near_copy if min_similarity is None else min_similarity
         checks.number("min_similarity", min_similarity, at_least=-1, at_most=1)
         found = duplicates.groups(self._structure, self.embeddings, min_similarity, check)
         return [self.ids[rows].tolist() for rows in found]
+
+    def nearest(self, check: Callable[[], None] = lambda: None) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the rows that are nearest to each row, and their cosines; see `proposals.nearest`."""
+        return proposals.nearest(self._structure, self.embeddings, check)
 
 
 def open_index(folder: str | os.PathLike, *, trusted: bool = False) -> SearchIndex:
@@ -247,14 +339,15 @@ def open_index(folder: str | os.PathLike, *, trusted: bool = False) -> SearchInd
     return SearchIndex(os.fspath(folder), trusted=trusted)
 
 
-def _read(folder: IndexFolder, before: Contents | None) -> tuple[Version, Contents]:
-    """Reads the current version and what it holds."""
+def _read(folder: IndexFolder, before: SearchIndex | None) -> tuple[Version, Contents]:
+    """Reads the current version and what it holds, but for what an open index has of it."""
     while True:
-        version = folder.current()
-        if version is None:
-            raise InputError(f"{folder.folder} is not an index folder. Make one with tfrank index.")
+        version = folder.existing()
+        if before is not None and before.version == version:
+            return version, before._contents
         try:
-            return version, folder.read(version, before=before)
+            embeddings = version.storage == "float32"
+            return version, folder.read(version, before=before and before._contents, embeddings=embeddings)
         except InputError:
             # Two newer versions may have removed a file meanwhile.
             if folder.current() == version:

@@ -7,6 +7,7 @@ search-3-<random>/          the search structure that was built for version 3, i
 models/<fingerprint>/       the SavedModel
 thumbnails/<digest>.jpg     by the SHA-256 of the image's id
 originals/<digest>          of images that were sent to a server, for another model
+labels.csv                  what people said of the labels, of no version, see `labels`
 
 A writer adds files, then the version that names them, and renames CURRENT at last. It then removes the files
 that neither the new version nor the one before needs. Killed at any moment, it leaves the old version
@@ -27,6 +28,7 @@ import pyarrow as pa
 
 from tfrank.common import files, json_files, parquet_files
 from tfrank.common.checks import InputError
+from tfrank.evaluation.nearest.codes import STORAGES
 
 # Number of rows of a file of embeddings; an interrupted run embeds at most as many images again.
 PART_ROWS = 1024
@@ -46,6 +48,8 @@ COLUMNS = {
     "file_sha256": pa.string(),
 }
 MODEL_KEY = b"tfrank.model"
+# Where an upgrade mapped embeddings, the fingerprint of the model that computed them; null for other images.
+MAPPED = "mapped_from"
 # Folders whose files are written and removed.
 FOLDERS = ("versions", "models", "thumbnails", "originals")
 
@@ -63,6 +67,8 @@ class Version:
         root: the folder or file that the images came from.
         search: name of the folder of the search structure; "" for exact search.
         changed: number of images added or removed since the search structure was built.
+        storage: what is held in memory of an embedding, one of `codes.STORAGES`.
+        before: fingerprint of the model that the index had before this one, which is kept; "" if none.
     """
 
     number: int
@@ -73,6 +79,8 @@ class Version:
     root: str
     search: str = ""
     changed: int = 0
+    storage: str = "float32"
+    before: str = ""
 
 
 # What a version's file may say. Fingerprints and names are no paths.
@@ -87,7 +95,13 @@ VERSION = json_files.record(
         "rows": json_files.whole(),
         "root": json_files.text(),
     },
-    {"search": json_files.text(r"(search-[A-Za-z0-9_-]{1,64})?"), "changed": json_files.whole()},
+    {
+        "search": json_files.text(r"(search-[A-Za-z0-9_-]{1,64})?"),
+        "changed": json_files.whole(),
+        # Before there was a choice, it was float32.
+        "storage": json_files.one_of(*STORAGES),
+        "before": json_files.text(r"[A-Za-z0-9_-]{0,64}"),
+    },
 )
 
 
@@ -96,12 +110,12 @@ class Contents(NamedTuple):
 
     Attributes:
         table: the columns of the images but for the embeddings.
-        rows: the embeddings, `[rows, dim]` float32 of unit norm.
+        rows: the embeddings, `[rows, dim]` float32 of unit norm; None if they were not asked for.
         parts: by the name of each file of embeddings, the columns in it and its rows among all.
     """
 
     table: pa.Table
-    rows: np.ndarray
+    rows: np.ndarray | None
     parts: dict[str, tuple[pa.Table, slice]]
 
 
@@ -138,6 +152,12 @@ class IndexFolder:
         except (OSError, ValueError) as error:
             raise InputError(f"{self.folder} is damaged ({error}). {_AGAIN}") from None
 
+    def existing(self) -> Version:
+        """Returns the current version; raises InputError if there is none, or it is damaged."""
+        if (version := self.current()) is None:
+            raise InputError(f"{self.folder} is not an index folder. Make one with tfrank index.")
+        return version
+
     def _version(self, number: int) -> Version:
         """Returns a version. Raises FileNotFoundError if there is none, or InputError if it is damaged."""
         name = os.path.join("versions", f"{number}.json")
@@ -170,11 +190,7 @@ class IndexFolder:
         return name
 
     def read_part(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """Reads a file of embeddings, or some of its columns.
-
-        Raises:
-            InputError: the file is missing or damaged.
-        """
+        """Reads columns of a file of embeddings, or all. Raises InputError if it is missing or damaged."""
         try:
             with files.open_below(self.folder, name) as file:
                 return parquet_files.read(file, self.path(name), _AGAIN, columns)
@@ -182,7 +198,12 @@ class IndexFolder:
             raise InputError(f"{self.path(name)} is damaged ({error.strerror}). {_AGAIN}") from None
 
     def read(
-        self, version: Version, columns: Sequence[str] | None = None, before: "Contents | None" = None
+        self,
+        version: Version,
+        columns: Sequence[str] | None = None,
+        before: "Contents | None" = None,
+        *,
+        embeddings: bool = True,
     ) -> "Contents":
         """Reads what a version holds.
 
@@ -190,11 +211,13 @@ class IndexFolder:
             version: the version.
             columns: names of the columns; None for all.
             before: what another version holds, of the same columns. Files that both have are not read again.
+            embeddings: whether to read the embeddings.
 
         Raises:
             InputError: a file is missing or damaged.
         """
-        known = before.parts if before else {}
+        old = before.rows if before and embeddings else None
+        known = before.parts if before and (old is not None or not embeddings) else {}
         counts = [len(known[one][0]) if one in known else self.rows(one) for one in version.parts]
         if sum(counts) != version.rows:
             raise InputError(
@@ -202,25 +225,43 @@ class IndexFolder:
                 f" {version.rows:,}). {_AGAIN}"
             )
         most = parquet_files.bound(sum(os.path.getsize(self.path(one)) for one in version.parts))
-        rows, parts, start = np.empty([version.rows, version.dim], np.float32), {}, 0
+        rows = np.empty([version.rows, version.dim if embeddings else 0], np.float32)
+        parts, start = {}, 0
         for part in version.parts:
-            if before and part in before.parts:
-                table, place = before.parts[part]
-                embeddings = before.rows[place]
+            if part in known:
+                table, place = known[part]
+                some = None if old is None else old[place]
             else:
-                whole = self.read_part(part, columns and [*columns, "embedding"])
-                self._check_part(part, whole.schema, version)
-                table, embeddings = whole.drop_columns("embedding"), matrix(whole)
-            most -= table.nbytes + embeddings.nbytes
+                schema = self._about(part)[0]
+                self._check_part(part, schema, version)
+                names = [name for name in columns or schema.names if name != "embedding"]
+                whole = self.read_part(part, [*names, "embedding"] if embeddings else names)
+                table, some = whole.select(names), matrix(whole) if embeddings else None
+            most -= table.nbytes + (0 if some is None else some.nbytes)
             if most < 0:
                 raise InputError(f"{self.folder} is damaged (it takes too much memory). {_AGAIN}")
-            place = slice(start, start + len(embeddings))
-            rows[place], parts[part] = embeddings, (table, place)
+            place = slice(start, start + len(table))
+            parts[part] = (table, place)
+            if some is not None:
+                rows[place] = some
             start = place.stop
         if not np.isfinite(rows).all():
             raise InputError(f"{self.folder} is damaged (an embedding is not finite). {_AGAIN}")
         tables = [table for table, _ in parts.values()]
-        return Contents(pa.concat_tables(tables, promote_options="permissive").combine_chunks(), rows, parts)
+        table = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+        return Contents(table, rows if embeddings else None, parts)
+
+    def vectors(self, contents: "Contents", rows: np.ndarray) -> np.ndarray:
+        """Reads the embeddings of some rows, ascending, from the files that have them.
+
+        Raises:
+            InputError: a file is missing or damaged.
+        """
+        found = []
+        for part, (_, place) in contents.parts.items():
+            if len(some := rows[slice(*np.searchsorted(rows, [place.start, place.stop]))]):
+                found.append(matrix(self.read_part(part, ["embedding"]))[some - place.start])
+        return np.concatenate(found)
 
     def _check_part(self, name: str, schema: pa.Schema, version: Version) -> None:
         """Raises InputError if a file has other columns than an index, or is by another model."""
@@ -240,6 +281,10 @@ class IndexFolder:
         """Returns the number of rows of a file of embeddings."""
         return self._about(name)[1]
 
+    def has(self, name: str, column: str) -> bool:
+        """Returns whether a file of embeddings has a column."""
+        return column in self._about(name)[0].names
+
     def _about(self, name: str) -> tuple[pa.Schema, int]:
         """Returns the columns of a file of embeddings, with its metadata, and the number of its rows."""
         try:
@@ -252,10 +297,17 @@ class IndexFolder:
         """Yields the names of the files that an interrupted update by the same model left."""
         named = self._named_before()
         for name in sorted(os.listdir(self.folder)):
-            if _PART.fullmatch(name) and name not in named:
-                with contextlib.suppress(InputError):
-                    if (self._about(name)[0].metadata or {}).get(MODEL_KEY) == model.encode():
-                        yield name
+            if _PART.fullmatch(name) and name not in named and self._is_by(model, name):
+                yield name
+
+    def earlier(self, model: str) -> Iterator[str]:
+        """Yields the names of the files by a model that the current version or those before have."""
+        yield from (name for name in sorted(self._named_before()) if self._is_by(model, name))
+
+    def _is_by(self, model, name):
+        with contextlib.suppress(InputError):
+            return (self._about(name)[0].metadata or {}).get(MODEL_KEY) == model.encode()
+        return False
 
     def _named_before(self):
         """Returns the names of the files of the current version and of those before."""
@@ -301,12 +353,14 @@ class IndexFolder:
     def _remove_unused(self, versions, keep):
         parts = {name for version in versions for name in version.parts} | set(keep)
         searches = {version.search for version in versions}
-        models = {version.model for version in versions}
+        models = {name for version in versions for name in (version.model, version.before)}
         numbers = {f"{version.number}.json" for version in versions}
         for name in os.listdir(self.folder):
             unused_part = _PART.fullmatch(name) and name not in parts
             unused_search = name.startswith("search-") and name not in searches
-            if unused_part or unused_search or name.endswith(".tmp"):
+            # Whoever changes labels may be writing them.
+            left = name.endswith(".tmp") and not name.startswith("labels")
+            if unused_part or unused_search or left:
                 files.remove(self.path(name))
         for folder, kept in (("versions", numbers), ("models", models)):
             for name in set(os.listdir(self.path(folder))) - kept:

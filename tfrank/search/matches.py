@@ -36,7 +36,12 @@ STATED = json_files.record(
         "curve": _CURVE,
         "trained": json_files.list_of(json_files.text("[0-9a-f]{16}")),
     },
-    {"far": json_files.none_or(json_files.real(-2, 2)), "sentence": json_files.text()},
+    # Of `dims`, which models to be cut short state, see `tfrank.export.joined.shorten`, nothing is read here.
+    {
+        "far": json_files.none_or(json_files.real(-2, 2)),
+        "sentence": json_files.text(),
+        "dims": json_files.dict_of(json_files.anything),
+    },
 )
 
 
@@ -122,13 +127,26 @@ def stated_by(model: str) -> dict[str, Any] | None:
 
 def measured_by_labels(rows: np.ndarray, labels: Sequence[str], trained: Collection[str]) -> Curve | None:
     """Returns the curve of images of classes that were not trained on; None if there are too few."""
-    names, numbers = np.unique(np.asarray(labels, str), return_inverse=True)
-    known = set(trained)
-    usable = np.array([name != "" and class_fingerprint(name) not in known for name in names.tolist()])
-    if usable.sum() < FEWEST_CLASSES:
+    classes, queries = numbered(labels, trained)
+    if len(np.unique(classes[queries])) < FEWEST_CLASSES:
         return None
-    classes = np.where((names != "")[numbers], numbers, -1)
     try:
-        return curve(rows, classes, queries=usable[numbers])
+        return curve(rows, classes, queries=queries)
     except InputError:  # No two images are of one class.
         return None
+
+
+def numbered(labels: Sequence[str], trained: Collection[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the number of each label in their alphabetical order, and whether it was not trained on.
+
+    Args:
+        labels: `[rows]` words; "" for none, whose number is -1 and which counts as trained on.
+        trained: fingerprints of the classes that a model was trained on.
+
+    >>> numbered(["wren", "", "robin", "wren"], [class_fingerprint("robin")])
+    (array([ 1, -1,  0,  1]), array([ True, False, False,  True]))
+    """
+    names, numbers = np.unique(["", *labels], return_inverse=True)
+    known = set(trained)
+    usable = np.array([name != "" and class_fingerprint(name) not in known for name in names.tolist()])
+    return numbers[1:] - 1, usable[numbers[1:]]

@@ -3,9 +3,10 @@
     tfrank photos FOLDER
 
 EfficientNet-Lite0 with ImageNet weights, which came with tfrank, embeds the photos. The page opens as soon as
-the first thousand, drawn evenly, can be searched; the others follow while it is open. Started again, the page
-opens at once, and only photos that are new or changed are embedded. The photos are read and never written:
-the index goes to `runs/photos`, or where --index_dir says.
+the first thousand, drawn evenly, can be searched; the others follow while it is open. At last the model is
+adapted to them: what differs between neighbours counts for less. Started again, the page opens at once, and
+only photos that are new or changed are embedded. The photos are read and never written: the index goes to
+`runs/photos`, or where --index_dir says.
 """
 
 import functools
@@ -20,7 +21,7 @@ from tfrank.common import commands
 from tfrank.common.checks import InputError
 from tfrank.search.index_folder import IndexFolder
 from tfrank.search.server import serving
-from tfrank.search.server.settings import Settings, names_of
+from tfrank.search.server.settings import Settings, key_for, names_of
 from tfrank.search.updating import index_of, update_from
 
 _INDEX = flags.DEFINE_string(
@@ -30,6 +31,9 @@ _MODEL = flags.DEFINE_string(
     "model",
     "",
     "Folder of a run or of a SavedModel. Default: the model of the index, or at first EfficientNet-Lite0.",
+)
+_ADAPT = flags.DEFINE_bool(
+    "adapt", False, "Adapt a given model to the photos, without labels, as EfficientNet-Lite0 always is."
 )
 _TRUST = flags.DEFINE_bool(
     "trust_model", False, "Use the model even if it may read and write files or run Python."
@@ -58,7 +62,7 @@ def main(argv: Sequence[str]) -> None:
     with serving.listening(_HOST.value, *ports) as listener:
         # A process of its own, so that searches do not wait for photos. It ends when this one does.
         embedding = multiprocessing.get_context("spawn").Process(
-            target=_embed, args=(folder, photos, _MODEL.value, _TRUST.value), daemon=True
+            target=_embed, args=(folder, photos, _MODEL.value, _TRUST.value, _ADAPT.value), daemon=True
         )
         embedding.start()
         index = IndexFolder(folder)
@@ -69,15 +73,15 @@ def main(argv: Sequence[str]) -> None:
                 # It has said why.
                 sys.exit(1)
             time.sleep(0.1)
-        settings = Settings(hosts=names_of(_HOST.value), trusted=_TRUST.value)
+        settings = Settings(key=key_for(_HOST.value), hosts=names_of(_HOST.value), trusted=_TRUST.value)
         application = serving.opened(folder, settings, log_requests=False)
         serving.serve(application, listener, folder)
 
 
-def _embed(folder: str, photos: str, model: str, trusted: bool) -> None:
+def _embed(folder: str, photos: str, model: str, trusted: bool, adapted: bool) -> None:
     """Brings the index up to date, as a command of its own that says what is wrong."""
     commands.run(
-        lambda _: update_from(folder, photos, model=model, trusted=trusted, first=FIRST),
+        lambda _: update_from(folder, photos, model=model, trusted=trusted, first=FIRST, adapted=adapted),
         parse=lambda argv: commands.parse_flags(argv[:1]),
     )
 

@@ -4,9 +4,12 @@ import hashlib
 import os
 import tempfile
 
-from tfrank.common import files
+from tfrank.common import checks, files
+from tfrank.evaluation.nearest.codes import STORAGES
+from tfrank.export import joined
 from tfrank.export.saved_model import saved_model_of
 from tfrank.search import building
+from tfrank.search.adaptation import adapt
 from tfrank.search.embedder import Embedder
 from tfrank.search.images import listed_images
 from tfrank.search.index import open_index
@@ -21,7 +24,10 @@ def update_from(
     model: str = "",
     trusted: bool = False,
     target_recall: float = 0.99,
+    storage: str = "",
     first: int = 0,
+    dim: int = 0,
+    adapted: bool = False,
 ) -> None:
     """Brings an index up to date with a source of images; prints what it does.
 
@@ -31,19 +37,33 @@ def update_from(
         model: folder of a run or of a SavedModel. "": the model of the index, or at first EfficientNet-Lite0.
         trusted: whether the model may run any operation.
         target_recall: recall that an approximate search structure is built to.
+        storage: what is held in memory of an embedding: float32, float16, int8 or binary, see `codes`. "": as
+            it was, at first float32.
         first: a new index is first made of so many images, evenly spread over the source, so that they can
             be searched while the others are embedded. 0: of all at once.
+        dim: the first dimensions of the model's embeddings to keep; 0: all.
+        adapted: whether to adapt the model to the images, see `adaptation`. EfficientNet-Lite0 always is.
 
     Raises:
-        InputError: there is no image, none can be read, the model is refused, or another process writes.
+        InputError: the storage is unknown, there is no image, none can be read, the model is refused, or
+            another process writes.
     """
+    if storage:
+        checks.one_of("storage", storage, STORAGES)
     index, images = IndexFolder(folder), listed_images(source)
     found = sum(not image.is_folder for image in images)
     print(f"{found:,} images in {source}", flush=True)
     # A reader may be in another folder.
-    options = {"root": files.text_of(os.path.abspath(source)), "target_recall": target_recall}
+    root = files.text_of(os.path.abspath(source))
+    options = {"root": root, "target_recall": target_recall, "storage": storage}
     with tempfile.TemporaryDirectory() as start:
         embedder = Embedder(_model(index, model, os.path.join(start, "start")), trusted=trusted)
+        if dim not in (0, embedder.dim):
+            with checks.called({"dim": "--dim"}):
+                shorter = joined.shorten(
+                    embedder.folder, dim, os.path.join(start, "shorter"), trusted=trusted
+                )
+            embedder = Embedder(shorter, trusted=trusted)
         if 0 < first < len(images) and index.current() is None:
             spread = [images[row * len(images) // first] for row in range(first)]
             done = building.update(folder, embedder, spread, **options)
@@ -54,6 +74,7 @@ def update_from(
         f"Version {done.version.number} of {folder} has {done.version.rows:,} images:"
         f" {done.embedded:,} embedded{sent}, {done.kept:,} unchanged, {done.removed:,} removed."
     )
+    adapt(folder, asked=adapted, trusted=trusted, target_recall=target_recall)
     print(open_index(folder, trusted=trusted).matches.sentence)
     if done.unread:
         print(

@@ -1,20 +1,18 @@
-"""The log of a run: training.csv, TensorBoard, cost.json, and a picture at the end.
+"""The log of a run: training.csv, trackers such as TensorBoard, cost.json, and a picture at the end.
 
 A killed process may have logged steps beyond its last checkpoint. A resumed run drops these first, so every
 step is logged once.
 """
 
 import csv
-import glob
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
-
-import tensorflow as tf
 
 from tfrank.common import files, json_files
 from tfrank.common.checks import InputError
+from tfrank.training.trackers import TensorBoard, Tracker
 
 COLUMNS = ("step", "loss", "batch_recall_at_1", "valid_queries", "validation_recall_at_1")
 
@@ -41,40 +39,42 @@ class Cost(NamedTuple):
 
 
 class TrainingLog:
-    """`training.csv`, `tensorboard/`, `cost.json` and `training.png` in a run's folder.
+    """`training.csv`, `cost.json` and `training.png` in a run's folder; trackers get the same values.
 
     Args:
         folder: the folder of the run.
         images_per_step: number of images in the global batch.
         forward_passes: number of times that a step embeds each image.
+        trackers: what else follows the run. None: TensorBoard.
     """
 
-    def __init__(self, folder: str, *, images_per_step: int, forward_passes: int = 1):
+    def __init__(
+        self,
+        folder: str,
+        *,
+        images_per_step: int,
+        forward_passes: int = 1,
+        trackers: Sequence[Tracker] | None = None,
+    ):
         self._folder = folder
         self._csv = os.path.join(folder, "training.csv")
-        self._events = os.path.join(folder, "tensorboard")
         self._images, self._forward_passes = images_per_step, forward_passes
-        self._writer, self._rows = None, {}
+        self._trackers = [TensorBoard(folder)] if trackers is None else trackers
+        self._rows = {}
 
     def begin(self, step: int, config: str) -> None:
-        """Opens the log to continue after `step`; at the start of a run, writes the config to TensorBoard."""
+        """Opens the log to continue after `step`; `config` is the config as text."""
         self._start, self._seconds = time.monotonic(), 0.0
         rows = _read_rows(self._csv, step)
         with files.atomic_write(self._csv, "w") as file:
             csv.writer(file).writerows([COLUMNS, *rows])
-        for unfinished in glob.glob(os.path.join(glob.escape(self._events), "*.tmp")):
-            os.remove(unfinished)
-        for path in glob.glob(os.path.join(glob.escape(self._events), "events.*")):
-            _cut_events(path, step if step else -1)
-        self._writer = tf.summary.create_file_writer(self._events)
-        if not step:
-            with self._writer.as_default(step=0):
-                tf.summary.text("config", f"```\n{config}\n```")
-        else:
+        for tracker in self._trackers:
+            tracker.begin(step, config)
+        if step:
             self._seconds = _seconds_of(self._cost)
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Adds values of a step. `flush` writes all to TensorBoard, and those with a column to the CSV."""
+        """Adds values of a step. `flush` gives all to the trackers, and the CSV those with a column."""
         self._rows.setdefault(step, {}).update(values)
 
     def add_summary(self, step: int, summary: BatchStatistics) -> None:
@@ -83,33 +83,28 @@ class TrainingLog:
         self.add(step, {name: float(value) for name, value in values.items() if value.ndim == 0})
         for name, value in values.items():
             if value.ndim:
-                self._histogram(step, name, value)
-
-    def _histogram(self, step, name, counts):
-        """Logs a histogram, given the counts of equal bins from -1 to 1."""
-        from tensorboard.plugins.histogram import metadata
-
-        edges = tf.linspace(-1.0, 1.0, len(counts) + 1)
-        bins = tf.stack([edges[:-1], edges[1:], tf.cast(counts, tf.float32)], axis=1)
-        with files.naming(self._events), self._writer.as_default(step=step):
-            tf.summary.write(name, bins, metadata=metadata.create_summary_metadata(name, ""))
+                for tracker in self._trackers:
+                    tracker.histogram(step, name, value)
 
     def picture(self, step: int, name: str, png: bytes) -> None:
         """Logs a PNG image."""
-        with files.naming(self._events), self._writer.as_default(step=step):
-            tf.summary.image(name, tf.io.decode_png(png, channels=3)[None])
+        for tracker in self._trackers:
+            tracker.picture(step, name, png)
 
     def flush(self) -> None:
-        """Writes all pending values to disk."""
+        """Writes all pending values."""
         with files.naming(self._csv), open(self._csv, "a", newline="") as file:
             for step, values in self._rows.items():
                 cells = (repr(values[name]) if name in values else "" for name in COLUMNS[1:])
                 csv.writer(file).writerow([step, *cells])
-        with files.naming(self._events), self._writer.as_default():
-            for step, values in self._rows.items():
-                for name, value in values.items():
-                    tf.summary.scalar(name, value, step=step)
-        self._rows.clear()
+        for tracker in self._trackers:
+            tracker.scalars(self._rows)
+        self._rows = {}
+
+    def end(self, results: Mapping[str, float]) -> None:
+        """Gives the metrics on the test set to the trackers, and closes them."""
+        for tracker in self._trackers:
+            tracker.end(results)
 
     def save_cost(self, step: int) -> Cost:
         """Writes and returns the cost of `step` steps."""
@@ -152,16 +147,6 @@ def _seconds_of(path):
         return float(json_files.read(path, check, "")["wall_seconds"])
     except (FileNotFoundError, InputError):
         return 0.0
-
-
-def _cut_events(path, last_step):
-    """Drops events after the given step. A truncated file is read up to its last complete record."""
-    records = tf.data.TFRecordDataset(path).ignore_errors(log_warning=False)
-    with tf.io.TFRecordWriter(f"{path}.tmp") as writer:
-        for record in records.as_numpy_iterator():
-            if tf.compat.v1.Event.FromString(record).step <= last_step:
-                writer.write(record)
-    os.replace(f"{path}.tmp", path)
 
 
 def _draw(file, rows):

@@ -46,7 +46,7 @@ Step = Callable[[dict[str, tf.Tensor]], Outcome]
 
 def build_step(
     model: keras.Model,
-    loss: Callable[[tf.Tensor, Any], tf.Tensor],
+    loss: Callable[..., tf.Tensor],
     optimizer: keras.optimizers.Optimizer,
     *,
     strategy: tf.distribute.Strategy,
@@ -61,7 +61,8 @@ def build_step(
 
     Args:
         model: maps float images `[batch, height, width, 3]` to `[batch, dim]` embeddings, or several.
-        loss: function of labels and the model's output; values and gradients are summed over replicas.
+        loss: function of labels, the model's output and, as keyword arguments, what a batch has besides
+            "image" and "label"; values and gradients are summed over replicas.
         optimizer: built for the model's trainable variables.
         strategy: the strategy in whose scope model and optimizer were created.
         l2: weight decay added to the gradient of trainable variables: l2 x variable.
@@ -84,10 +85,11 @@ def build_step(
 
     def replica_step(batch):
         variables = _values(model.trainable_variables)
+        others = {name: rows for name, rows in batch.items() if name not in ("image", "label")}
 
         def objective(embeddings, penalties):
             """The loss, and the minimised value: with penalties, and scaled for mixed precision."""
-            value = loss(batch["label"], embeddings)
+            value = loss(batch["label"], embeddings, **others)
             penalties = [*penalties, *(l2 * tf.nn.l2_loss(variable) for variable in decayed)]
             # Every replica adds the penalties and gradients are summed, so divide to count them once.
             shares = [tf.cast(penalty / replicas, value.dtype) for penalty in penalties]

@@ -6,7 +6,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import keras
@@ -19,6 +19,7 @@ from tfrank.common.progress import Progress
 from tfrank.training.checkpoints import Checkpoints, saved_checkpoints
 from tfrank.training.log import BatchStatistics, TrainingLog
 from tfrank.training.step import Step
+from tfrank.training.trackers import Tracker
 
 # Below this spread all embeddings of a batch are nearly one point; similarities are above 0.9999.
 COLLAPSED_SPREAD = 0.01
@@ -81,6 +82,7 @@ class Trainer:
         strategy: the strategy that distributes the batches.
         batch_size: batch size of all replicas together.
         micro_batch_size: if above 0, batches stay on the host and each image is embedded twice.
+        trackers: what follows the run, beside training.csv. None: TensorBoard.
 
     Attributes:
         best_weights: path of the best weights.
@@ -99,11 +101,11 @@ class Trainer:
         strategy: tf.distribute.Strategy,
         batch_size: int,
         micro_batch_size: int = 0,
+        trackers: Sequence[Tracker] | None = None,
     ):
         self.best_weights = best_weights_of(folder)
-        self._log = TrainingLog(
-            folder, images_per_step=batch_size, forward_passes=2 if micro_batch_size else 1
-        )
+        passes = 2 if micro_batch_size else 1
+        self._log = TrainingLog(folder, images_per_step=batch_size, forward_passes=passes, trackers=trackers)
         self._model, self._step, self._checkpoints = model, step, checkpoints
         self._strategy, self._batch_size = strategy, batch_size
         self._input = tf.distribute.InputOptions(experimental_fetch_to_device=not micro_batch_size)
@@ -150,7 +152,7 @@ class Trainer:
                 step, so that the initial model is a candidate for the best weights.
             patience: training ends early after this many evaluations in a row without improvement; 0: never.
             save_best: writes the weights measured by `evaluate` to a path.
-            config: text of the config, shown in TensorBoard.
+            config: text of the config, for the trackers.
 
         Raises:
             InputError: the loss is not finite, or a batch cannot be read.
@@ -223,6 +225,10 @@ class Trainer:
             f"{cost.updates:,} updates, {cost.forward_images:,} images forward,"
             f" {cost.backward_images:,} backward, {time_taken} of training; curves: {self._log.draw()}"
         )
+
+    def end(self, results: Mapping[str, float]) -> None:
+        """Gives the metrics of the trained model on the test set to the trackers, and closes them."""
+        self._log.end(results)
 
     def _distribute(self, batches_of):
         return self._strategy.distribute_datasets_from_function(batches_of, self._input)

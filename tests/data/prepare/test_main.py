@@ -39,7 +39,7 @@ def test_the_table_has_queries_and_gallery_and_no_classes_where_there_are_none(i
         (
             "folder",
             ["train", "test"],
-            "train_main.py --config=configs/own_images_fast.py --config.data.records='my p'",
+            "train_main.py --config=configs/own_images.py --config.data.records='my p'",
         ),
         ("csv", ["test"], "eval_main.py --workdir=RUN --config.data.test_records='my p'"),
         ("cub", ["train", "test"], "train_main.py --config=configs/cub.py --config.data.records='my p'"),

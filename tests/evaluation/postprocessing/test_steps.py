@@ -8,6 +8,7 @@ ON = {
     "mirror": True,
     "scales": (1.0, 0.5),
     "whitening": 0.25,
+    "adapt": True,
     "database_augmentation": 3,
     "query_expansion": 5,
     "rerank": True,
@@ -30,7 +31,7 @@ def test_the_steps_are_applied_in_their_order():
         **{"mirror": False, "scales": (1.0,), "whitening": 0.0}
     }
     # Nothing may follow what replaces the similarities.
-    assert [bool(step.similarities) for step in ranking] == [False, False, True]
+    assert [bool(step.similarities) for step in ranking] == [False, False, False, True]
 
 
 def test_scales_of_a_list_are_those_of_a_tuple():

@@ -28,7 +28,7 @@ CASES = [
     for name in proxies.PROXY_LOSSES
     for way in (WAYS if name == "soft_triple" else ["fit with weights"])
 ]
-CASES += [f"sampled, {way}" for way in WAYS]
+CASES += [f"{name}, {way}" for name in ("sampled", "matryoshka") for way in WAYS]
 
 
 def two_steps(strategy, case):
@@ -36,10 +36,12 @@ def two_steps(strategy, case):
     name, way = case.split(", ")
     if name == "sampled":
         loss = proxies.SampledProxyLoss(losses.get("cos_face", labels=range(12)), share=0.5)
+    elif name == "matryoshka":
+        loss = losses.MatryoshkaLoss(losses.get("proxy_anchor", labels=CLASSES), (4, 2))
     else:
         loss = losses.get(name, labels=CLASSES)
     with strategy.scope():
-        _, model = training_model(loss)
+        _, model = training_model(loss.loss if name == "matryoshka" else loss)
         optimizer = keras.optimizers.SGD(0.5)
         optimizer.build(model.trainable_variables)
         loss.iteration = optimizer.iterations

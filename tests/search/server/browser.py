@@ -75,7 +75,7 @@ class Page:
         """Waits until an expression is true."""
         until = time.monotonic() + seconds
         while not self.run(condition):
-            assert time.monotonic() < until, condition
+            assert time.monotonic() < until, f"{condition}\n{self.run('document.body.innerText')}"
             time.sleep(0.03)
 
     def give(self, selector: str, path: pathlib.Path) -> None:

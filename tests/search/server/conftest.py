@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.search.server import browser as chromium
 from tests.search.server import servers
 
 
@@ -32,3 +33,10 @@ def server(index_folder):
     """A server of that index with low limits, which may not be changed."""
     with servers.serving(index_folder, "--max_megabytes=0.5", "--max_megapixels=0.1", token="") as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def chrome(tmp_path_factory):
+    """A tab of Chromium."""
+    with chromium.browser(tmp_path_factory.mktemp("profile")) as page:
+        yield page

@@ -51,10 +51,10 @@ def encoded(image: Image.Image, format: str = "PNG") -> bytes:
     return buffer.getvalue()
 
 
-def save_model(folder: pathlib.Path, seed: int = 0) -> None:
+def save_model(folder: pathlib.Path, seed: int = 0, dim: int = 16) -> None:
     """Exports a random projection of the pixels: what looks alike has a similarity near 1."""
     keras.utils.set_random_seed(seed)
-    layers = [keras.layers.Rescaling(1 / 127.5, -1), keras.layers.Flatten(), keras.layers.Dense(16)]
+    layers = [keras.layers.Rescaling(1 / 127.5, -1), keras.layers.Flatten(), keras.layers.Dense(dim)]
     model = keras.Sequential([keras.Input([SIZE, SIZE, 3]), *layers])
 
     def decode(file):
@@ -100,10 +100,10 @@ class Here(NamedTuple):
 
 
 class Server:
-    """A server that runs: its address, its process, and a client."""
+    """A server that runs: its address, the key of its page, its process, and a client."""
 
-    def __init__(self, process: CommandLine, url: str):
-        self.process, self.url = process, url
+    def __init__(self, process: CommandLine, url: str, key: str):
+        self.process, self.url, self.key = process, url, key
         self.client = httpx.Client(base_url=url, timeout=30)
 
     @property
@@ -154,10 +154,10 @@ def serving(folder: str, *flags: str, token: str = TOKEN) -> Iterator[Server]:
     environment = {**os.environ, "TFRANK_TOKEN": token, "TF_CPP_MIN_LOG_LEVEL": "3"}
     process = CommandLine(*COMMAND, f"--index_dir={folder}", "--port=0", *flags, env=environment)
     try:
-        while not (found := re.search(r"(http://\S+).*\n", process.written()[0])):
+        while not (found := re.search(r"(http://[^\s/]+)(?:/#key=)?(\S*).*\n", process.written()[0])):
             assert process.poll() is None, process.written()
             time.sleep(0.01)
-        server = Server(process, found[1])
+        server = Server(process, found[1], found[2])
         with server.client:
             yield server
     finally:

@@ -78,6 +78,16 @@ def test_the_vector_of_an_answer_finds_the_same_again(server, index):
     assert first["vector"] == as_text(embedding)
 
 
+def test_a_vector_of_another_model_is_refused(server, index):
+    first = server.search(drawn((20, 150, 60), 2)).json()
+    assert first["model"] == index.version.model
+    for path in ("/v1/search", "/v1/classify"):
+        for model, status in ((first["model"], 200), ("0123456789abcdef", 409)):
+            answer = server.client.post(path, json={"vector": first["vector"], "model": model})
+            assert answer.status_code == status, path
+        assert answer.json()["error"].startswith("The index has another model")
+
+
 def test_a_box_searches_by_a_part_of_a_file_and_of_an_image_of_the_index(server, index, images):
     left, right = drawn((200, 40, 30), 1), drawn((30, 60, 200), 4)
     both = Image.new("RGB", (120, 40))

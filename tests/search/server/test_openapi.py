@@ -37,6 +37,6 @@ def test_no_request_makes_the_server_fail_and_answers_are_as_described(operation
 
         one()
 
-    assert len(operations) == 12
+    assert len(operations) == 20
     for operation in operations:
         tried(operation)

@@ -17,12 +17,6 @@ FOUND = "document.querySelectorAll('#results .similarity').length"
 IDLE = "document.querySelector('#results').getAttribute('aria-busy') == 'false'"
 
 
-@pytest.fixture(scope="module")
-def chrome(tmp_path_factory):
-    with chromium.browser(tmp_path_factory.mktemp("profile")) as page:
-        yield page
-
-
 @pytest.fixture
 def page(chrome, server):
     """The page as one finds it first; afterwards nothing was wrong with it."""
@@ -98,6 +92,29 @@ def test_a_chosen_file_is_searched_and_its_address_can_be_sent(page, server, tmp
     assert found(page)[:3] == results[:3]
     assert "not the picture" in page.run("document.querySelector('#sent').textContent")
     assert page.run("document.querySelector('#picture').hidden")
+
+
+def test_after_a_new_model_a_picture_is_looked_at_again_and_an_address_of_before_is_refused(page, tmp_path):
+    path = tmp_path / "mine.png"
+    path.write_bytes(drawn((200, 40, 30), 3))
+    page.give("#file", path)
+    results = found(page)
+    address = page.run("location.href")
+    # As if the index had another model since.
+    page.run("""
+        window.of_server = fetch;
+        const refused = () => Promise.resolve(new Response('{"error": "another model"}', {status: 409}));
+        window.fetch = (...asked) => asked[1]?.body instanceof FormData && asked[1].body.has("vector")
+            ? refused() : of_server(...asked);
+        document.querySelector("#results").replaceChildren();
+        document.querySelector("#distinct").click();""")
+    # Without near copies.
+    assert found(page)[0] == results[1] and page.run("document.querySelector('#error').hidden")
+    before = fragment(page)["model"]
+    page.open(address.replace(before, before[::-1]))
+    page.wait("!document.querySelector('#error').hidden")
+    assert "another model" in page.run("document.querySelector('[role=alert]').textContent")
+    page.problems[:] = [one for one in page.problems if "409" not in one]
 
 
 def test_a_click_searches_again_and_back_goes_back(page):

@@ -31,6 +31,7 @@ def bomb():
     return b"\x89PNG\r\n\x1a\n" + b"".join(framed)
 
 
+TAKE_FILES = ("/v1/search", "/v1/classify", "/v1/embed")
 BAD_FILES = [
     (b"just some text", 415, "no image in a known format"),
     (b"", 415, "empty"),
@@ -43,7 +44,7 @@ BAD_FILES = [
 
 
 @pytest.mark.parametrize("file, status, words", BAD_FILES, ids=range(len(BAD_FILES)))
-@pytest.mark.parametrize("path", ["/v1/search", "/v1/embed"])
+@pytest.mark.parametrize("path", TAKE_FILES)
 def test_a_bad_file_is_refused_by_what_it_is_and_not_by_what_it_is_called(server, path, file, status, words):
     answer = server.client.post(path, files={"file": ("photo.jpg", file, "image/jpeg")})
     assert answer.status_code == status, answer.text
@@ -96,7 +97,7 @@ def test_a_box_or_limit_that_is_no_number_is_refused_everywhere(server):
     for box in ["[0,NaN,1,1]", "[0,0,1,NaN]", "[NaN,NaN,NaN,NaN]", "[0,0,Infinity,1]", "[-Infinity,0,1,1]"]:
         fields = {"file": ("a.png", GOOD), "box": (None, box.strip("[]"))}
         body = f'{{"id": "a/0/0.png", "box": {box}}}'
-        answers = [server.client.post(path, files=fields) for path in ("/v1/search", "/v1/embed")]
+        answers = [server.client.post(path, files=fields) for path in TAKE_FILES]
         answers.append(
             server.client.post("/v1/search", content=body, headers={"Content-Type": "application/json"})
         )

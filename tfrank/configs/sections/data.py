@@ -7,7 +7,7 @@ from tfrank.data.images import REGIONS
 from tfrank.data.prepare.scan import Features
 from tfrank.data.samplers import SHORT_CLASSES
 from tfrank.data.sources import SOURCES
-from tfrank.data.transforms import CROPS
+from tfrank.data.transforms import CROPS, FITS
 
 # Names of a data set whose images are vectors, and of one whose records were made elsewhere.
 EMBEDDINGS, FOREIGN = "embeddings", "tfrecords"
@@ -143,6 +143,14 @@ class Data(Section):
         ' part of random area and aspect ratio, resized (RLL); or "scaled", a square of `image_size` of the'
         " image in its own proportions, scaled by a random factor and rotated (mAP_Q).",
         choices=CROPS,
+    )
+    fit: str = field(
+        "centre",
+        'Only for crop "scaled": "centre", the proportions are kept and tests see the central square;'
+        ' "whole", images are squeezed into a square, so that long things such as cars are seen whole. If it'
+        " is left open, the pretrained network tries both on training images before the run.",
+        choices=FITS,
+        by_data=True,
     )
     crop_area: tuple[float, float] = field(
         (0.5, 1.0),

@@ -69,7 +69,12 @@ class Evaluation(Section):
     )
     whitening_dim: int = field(0, "Dimensions of the whitened embedding; 0 for all.", at_least=0)
     whitening_images: int = field(
-        20000, "Largest number of training images to learn whitening on.", at_least=2
+        20000, "Largest number of training images to learn whitening and PCA on.", at_least=2
+    )
+    adapt: bool = field(
+        False,
+        "Adapt the embeddings to the gallery, without its labels, as an index does: what differs between"
+        " neighbours counts for less.",
     )
     query_expansion: int = field(
         0, "Number of neighbours averaged into each query; 0 for none, 10 in mAP_Q.", at_least=0
@@ -87,10 +92,27 @@ class Evaluation(Section):
     hierarchical: bool = field(
         False, "Also measure Hierarchical AP, graded nDCG and ASI, for records with categories."
     )
+    dims: tuple[int, ...] = field(
+        (),
+        "Also measure the first so many dimensions of the embeddings, and PCA to as many, learnt on at most"
+        " `whitening_images` training images. (): those of `train.matryoshka`. Not with whitening, which"
+        " orders them itself. On the command line: --config.evaluation.dims=128,64,32",
+        at_least=1,
+    )
+    beside: tuple[str, ...] = field(
+        (),
+        "Folders of evaluations of other models on the same test set, whose Recall@1 and mAP the report shows"
+        " beside those of this one, such as models trained at `dims`.",
+    )
     nmi: bool = field(
         False, "Also measure normalised and adjusted mutual information of k-means clusters and classes."
     )
     verification: bool = field(False, "Also measure ROC-AUC and TAR at FAR of image pairs.")
+    open_set: bool = field(
+        False,
+        "Also measure classification by nearest images where half of the classes are unknown: accuracy,"
+        " unknown images that are recognised, AUROC and OSCR.",
+    )
     baselines: bool = field(
         False, "Also evaluate raw pixels and the model before training; for small images and test sets."
     )

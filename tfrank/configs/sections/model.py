@@ -16,7 +16,8 @@ class Model(Section):
         "convnet",
         'Backbone: "convnet" (a small one), "resnet50", "resnet101" (v1.5), "se_resnet50", "bn_inception",'
         ' "mobilenet_v2" (torchvision\'s), "efficientnet_lite0", "efficientnet_lite1" or'
-        ' "efficientnet_lite2", a network of keras.applications, such as "keras/EfficientNetB0", or a vision'
+        ' "efficientnet_lite2", a network of keras.applications, such as "keras/EfficientNetB0" or'
+        ' "keras/MobileNetV3Small", the narrow "keras/MobileNetV2-0.35", -0.5 and -0.75, or a vision'
         ' transformer of keras-hub (extra hub), such as "hub/dinov2_small". Or "vectors": only a head is'
         ' trained, on embeddings that another model has computed (data "embeddings"). "auto":'
         ' "keras/MobileNetV2" for pretrained weights ("mobilenet_v2" for a PyTorch file), "convnet" for'

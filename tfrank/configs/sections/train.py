@@ -8,6 +8,7 @@ from tfrank.configs.fields import ByWeights, Section, field
 from tfrank.training.optimizers import OPTIMIZERS
 from tfrank.training.schedules import SCHEDULES
 from tfrank.training.strategy import STRATEGIES
+from tfrank.training.trackers import TRACKERS
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
@@ -85,6 +86,11 @@ class Train(Section):
         " --config.train.learning_rate_multipliers.embedding=10"
         ' --config.train.learning_rate_multipliers=\'{"embedding": 10, "embedding/bias": 20}\'',
     )
+    loss_weight: float = field(
+        1.0,
+        "Weight of the loss of the embeddings among themselves. 0: learn from a teacher alone.",
+        at_least=0,
+    )
     class_loss_weight: float = field(
         0.0,
         "Weight of an additional loss, a normalized softmax with a proxy of each training class; 0: none."
@@ -123,12 +129,52 @@ class Train(Section):
         above=0,
         at_most=1,
     )
+    matryoshka: tuple[int, ...] = field(
+        (),
+        "Dimensions that an embedding can be cut to: the loss is also that of its first so many dimensions,"
+        " normalised. The largest is the whole embedding. (): only the whole. On the command line:"
+        " --config.train.matryoshka=256,128,64,32",
+        at_least=1,
+    )
     memory_size: int = field(
         0,
         "Cross-batch memory: number of past embeddings that join the gallery of the loss; 0: none.",
         at_least=0,
     )
     memory_warm_up: int = field(1000, "Number of batches before the memory joins.", at_least=0)
+    teacher: str = field(
+        "",
+        "Another model to learn from: the folder of a run or of a SavedModel, or an .npz of embeddings, see"
+        " `tfrank.run.other_models`. Its embeddings of the training images are computed once. Empty: none.",
+        path=True,
+    )
+    teacher_weight: float = field(
+        1.0,
+        "Weight of the loss of the model's queries against the teacher's embeddings of the batch; 0: none.",
+        at_least=0,
+    )
+    regression_weight: float = field(
+        0.0,
+        "Weight of 1 - the cosine of the model's and the teacher's embedding of an image; 0: none. 10 did"
+        " best on Omniglot.",
+        at_least=0,
+    )
+    relational_weight: float = field(
+        0.0,
+        "Weight of the difference between the model's and the teacher's distances within the batch; 0: none."
+        " The only one of the three for a teacher of other dimensions.",
+        at_least=0,
+    )
+    compatible_with: str = field(
+        "",
+        "An older model, as `teacher` names one, whose embeddings the model's queries are to search: the loss"
+        " also ranks them against the older model's embeddings of the batch. Reports show old in old, new in"
+        " old and new in new. Empty: none.",
+        path=True,
+    )
+    compatible_weight: float = field(
+        1.0, "Only with `compatible_with`: weight of that loss, beside the usual one of 1.", above=0
+    )
     l2: float = field(
         0.0, "Weight decay added to the gradient, as in the papers and in PyTorch's Adam.", at_least=0
     )
@@ -153,7 +199,11 @@ class Train(Section):
         " layer's output alone.",
     )
     feature_views: int = field(
-        4, "Only with `frozen_backbone` or `frozen_until`: transforms of each training image.", at_least=1
+        4,
+        "Only with `frozen_backbone` or `frozen_until`: transforms of each training image. If it is left"
+        " open, at most five, and fewer for more than 4,000 images.",
+        at_least=1,
+        by_data=True,
     )
     clip_norm: float = field(
         0.0,
@@ -200,6 +250,14 @@ class Train(Section):
         by_data=True,
     )
     log_every: int = field(50, "Steps between progress lines.", at_least=1, may_change=True)
+    trackers: tuple[str, ...] = field(
+        ("tensorboard",),
+        'What follows the run, beside training.csv: "tensorboard"; "mlflow" and "wandb" (Weights & Biases),'
+        " by the extras of these names and where their own environment variables say. On the command line:"
+        " --config.train.trackers=tensorboard --config.train.trackers=mlflow",
+        choices=TRACKERS,
+        may_change=True,
+    )
 
     @property
     def is_partly_frozen(self) -> bool:

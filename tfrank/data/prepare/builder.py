@@ -28,14 +28,13 @@ from tfrank.common.checks import InputError
 from tfrank.common.files import locked
 from tfrank.common.ignore_labels import UNKNOWN
 from tfrank.data.index import index_path
-from tfrank.data.prepare import shards
+from tfrank.data.prepare import copies, overview, shards
 from tfrank.data.prepare.archives import is_archive, unpack
-from tfrank.data.prepare.duplicates import find_duplicates, report_duplicates
 from tfrank.data.prepare.image_files import JPEG_QUALITY, SHORTER_SIDE
 from tfrank.data.prepare.listing import check_disjoint, check_enough, check_images_apart, list_images
 from tfrank.data.prepare.processes import Processes, Writer
 from tfrank.data.prepare.shards import Skipped
-from tfrank.data.record_folder import DUPLICATES, GROUND_TRUTH, SKIPPED, SUMMARY, load_summary
+from tfrank.data.record_folder import GROUND_TRUTH, SKIPPED, SUMMARY, load_summary
 from tfrank.data.sources import SOURCES
 from tfrank.data.sources.counts import compare_counts
 from tfrank.data.sources.image import ROLES
@@ -69,9 +68,11 @@ def prepare(
         source_dir: the data set's folder, or an archive (zip, tar), which is unpacked for the time of the
             preparation; "" if the data is part of a package.
         output_dir: gets `<split>-00000-of-00004.tfrecord` and so on, `<split>.index`, `skipped.csv` and
-            `prepared.json`; and `duplicates.csv` if photos are in train and in test, or in two classes.
+            `prepared.json`; `duplicates.csv` if photos are in train and in test, or in two classes; and
+            `near_copies.csv` if photos have near copies.
         options: options of the source's function; and `shorter_side` in pixels, to which larger images are
             shrunk. 0 keeps their size. The default is 512 for folders and CSV files, 0 for published data.
+            Folders and CSV files also have `near_copies`, see `copies`; the default is "keep".
         num_shards: shards per split; 0: one for each 10,000 images, at least 4.
         processes: number of worker processes; 0: one per core.
         max_skipped: the share of images that may be left out because they are missing, damaged, repeated or
@@ -90,13 +91,7 @@ def prepare(
     checks.integer("num_shards", num_shards, at_least=0)
     checks.number("max_skipped", max_skipped, at_least=0, at_most=1)
     writer = writer or Processes(checks.integer("processes", processes, at_least=0) or os.cpu_count())
-    options = dict(options)
-    shorter_side = options.pop("shorter_side", None)
-    source = _source(name, options)
-    if shorter_side is None:
-        shorter_side = SHORTER_SIDE if source.own else 0
-    checks.integer("shorter_side", shorter_side, at_least=0)
-    about = _as_json({"source": name, "options": options, "shorter_side": shorter_side})
+    source, about, options, near = _asked(name, dict(options))
     if source_dir and os.path.realpath(source_dir) == os.path.realpath(output_dir):
         raise InputError(f"{output_dir} is the folder of the source. Choose another folder for the records.")
     if files.is_remote(output_dir):
@@ -112,13 +107,18 @@ def prepare(
                 listings = list_images(source.read(folder, **options), work, root=root)
             _check_listings(source, listings, source_dir, root, max_skipped, allow_common_classes)
             templates = source.templates and save_templates(work, source.templates(folder))
-            tasks = _tasks(listings, root, work, num_shards, shorter_side)
-            skipped, changes = _write_shards(tasks, output_dir, writer, max_skipped)
+
+            def write(listings, choose=dict):
+                tasks = choose(_tasks(listings, root, work, num_shards, about["shorter_side"], source.own))
+                return tasks, *_write_shards(tasks, output_dir, writer, max_skipped)
+
+            written, said = write(listings), []
+            if source.own:
+                written, said = overview.looked_over(listings, written, near, write, output_dir)
+            tasks, skipped, changes = written
             if templates:
                 save_templates(output_dir, templates, shards.joined(itertools.chain(*tasks.values())).id)
-            if source.own:
-                _report_duplicates(tasks, os.path.join(output_dir, DUPLICATES))
-            splits = {split: _join(split, tasks[split], skipped, output_dir, writer) for split in listings}
+            splits = {split: _join(split, tasks[split], skipped, output_dir, writer) for split in tasks}
             if source.ground_truth:
                 files.write_json(os.path.join(output_dir, GROUND_TRUTH), source.ground_truth(folder))
             summary = about | {
@@ -127,6 +127,7 @@ def prepare(
                 "images": changes,
                 "jpeg_quality": JPEG_QUALITY,
                 "splits": splits,
+                "advice": said,
                 **(templates.counts() if templates else {}),
             }
             files.write_json(os.path.join(output_dir, SUMMARY), summary)
@@ -134,6 +135,20 @@ def prepare(
             _check_existing(summary, about, output_dir, writer)
         shutil.rmtree(os.path.join(output_dir, UNFINISHED), ignore_errors=True)
     return summary
+
+
+def _asked(name, options):
+    """Returns the source, what `prepared.json` says of it, its own options, and what is done with copies."""
+    near = checks.one_of("near_copies", options.pop("near_copies", "keep"), copies.CHOICES)
+    shorter_side = options.pop("shorter_side", None)
+    source = _source(name, options)
+    if shorter_side is None:
+        shorter_side = SHORTER_SIDE if source.own else 0
+    checks.integer("shorter_side", shorter_side, at_least=0)
+    if near != "keep" and not source.own:
+        raise InputError(f"near_copies is for photos of your own, not for {name!r}. Leave it out.")
+    asked = options | ({} if near == "keep" else {"near_copies": near})
+    return source, _as_json({"source": name, "options": asked, "shorter_side": shorter_side}), options, near
 
 
 def _as_json(tree):
@@ -252,7 +267,7 @@ def _enough(bad, total):
     return math.ceil(1000 * bad / total) / 1000
 
 
-def _tasks(listings, folder, work, num_shards, shorter_side):
+def _tasks(listings, folder, work, num_shards, shorter_side, looks):
     return {
         split: shards.shard_tasks(
             listing,
@@ -261,6 +276,7 @@ def _tasks(listings, folder, work, num_shards, shorter_side):
             work,
             num_shards=num_shards or max(MIN_SHARDS, math.ceil(len(listing) / IMAGES_PER_SHARD)),
             shorter_side=shorter_side,
+            looks=looks,
         )
         for split, listing in listings.items()
     }
@@ -298,13 +314,6 @@ def _write_skipped(skipped, total, path, max_skipped):
             f"{remedy * (len(skipped) < total)} {path} lists them. The first is {skipped[0].path}:"
             f" {skipped[0].reason}"
         )
-
-
-def _report_duplicates(tasks, path):
-    """Finds and reports photos that occur more than once."""
-    indexes = {split: shards.joined(some) for split, some in tasks.items()}
-    hashes = {split: np.concatenate(list(map(shards.load_hashes, some))) for split, some in tasks.items()}
-    report_duplicates(find_duplicates(indexes, hashes), path)
 
 
 def _join(split, tasks, skipped, output_dir, writer):

@@ -13,8 +13,9 @@ import numpy as np
 
 from tfrank.common import files, json_files
 from tfrank.common.normalize import SMALLEST_NORM
-from tfrank.data import vectors
+from tfrank.data import near_copies, vectors
 from tfrank.data.index import RecordIndex, concatenate, load_index
+from tfrank.data.prepare import screenshots
 from tfrank.data.prepare.image_files import BadImage, ImageFile, checked_image
 from tfrank.data.prepare.listing import Listing, image_of, lines_at, read_images
 from tfrank.data.prepare.workers import Counts
@@ -22,9 +23,21 @@ from tfrank.data.records import ImageRecord, write_shard
 from tfrank.data.sources.image import SourceImage
 
 # Increase it when the same image is written differently.
-FORMAT = 2
+FORMAT = 3
 # Maximum size of an image file; a record of 2 GB cannot be written.
 MAX_FILE_BYTES = 2**30
+
+# What is kept of a photo until all are written: a hash that is equal for equal files with equal box and
+# landmarks, the shorter side in pixels before it was shrunk, whether it looks like a screenshot, and a
+# thumbnail, see `data.near_copies`.
+LOOK = np.dtype(
+    [
+        ("hash", np.int64),
+        ("side", np.int32),
+        ("screenshot", np.bool_),
+        ("thumbnail", np.uint8, (near_copies.SIDE, near_copies.SIDE)),
+    ]
+)
 
 
 class Skipped(NamedTuple):
@@ -89,6 +102,8 @@ class ShardTask:
         repeated: positions in `starts` of the images whose id an earlier image of the list has.
         folder: the folder that the images' paths are relative to.
         shorter_side: see `image_files.checked_image`.
+        looks: whether to keep a `LOOK` of each photo.
+        left_out: positions in `starts` of the images that are not wanted.
         read: reads the file at a path; raises BadImage if that fails.
     """
 
@@ -98,6 +113,8 @@ class ShardTask:
     repeated: frozenset[int]
     folder: str
     shorter_side: int
+    looks: bool = False
+    left_out: frozenset[int] = frozenset()
     read: Callable[[str], bytes] = read_file
 
     def path_of(self, image: SourceImage) -> str:
@@ -107,7 +124,7 @@ class ShardTask:
     def digest(self) -> str:
         """Hashes what determines the shard's content; of image files, only size and modification time."""
         folder = self.folder if files.is_remote(self.folder) else os.path.abspath(self.folder)
-        about = f"{FORMAT} {self.shorter_side} {sorted(self.repeated)} {folder}"
+        about = f"{FORMAT} {self.shorter_side} {sorted(self.repeated)} {folder} {sorted(self.left_out)}"
         digest = hashlib.sha256(about.encode(errors="surrogateescape"))
         for line in lines_at(self.listing, self.starts):
             digest.update(line)
@@ -118,7 +135,14 @@ class ShardTask:
 
 
 def shard_tasks(
-    listing: Listing, split: str, folder: str, work: str, *, num_shards: int, shorter_side: int = 0
+    listing: Listing,
+    split: str,
+    folder: str,
+    work: str,
+    *,
+    num_shards: int,
+    shorter_side: int = 0,
+    looks: bool = False,
 ) -> list[ShardTask]:
     """Distributes a split's images over shards `<split>-00000-of-00004.tfrecord` and so on."""
     return [
@@ -129,24 +153,25 @@ def shard_tasks(
             repeated=frozenset(place // num_shards for place in listing.repeated if place % num_shards == k),
             folder=folder,
             shorter_side=shorter_side,
+            looks=looks,
         )
         for k in range(num_shards)
     ]
 
 
 def write(task: ShardTask, counts: Counts) -> Written:
-    """Writes a shard, and beside it its own index, hashes of its files, and a note that it is done.
+    """Writes a shard, and beside it its own index, the looks of its photos, and a note that it is done.
 
     Does not write the shard if `counts` is stopped meanwhile.
     """
-    skipped, changes, hashes, digest = [], collections.Counter(), [], task.digest()
+    skipped, changes, looks, digest = [], collections.Counter(), [], task.digest()
     try:
-        index = write_shard(_records(task, counts, skipped, changes, hashes), task.path)
+        index = write_shard(_records(task, counts, skipped, changes, looks), task.path)
     except _Stopped:
         return Written(skipped, changes)
     index.save(shard_index_path(task))
-    with files.atomic_write(hashes_path(task)) as file:
-        np.save(file, np.array(hashes, np.int64))
+    with files.atomic_write(looks_path(task)) as file:
+        np.save(file, np.array(looks, LOOK))
     files.write_json(done_path(task), {"digest": digest, "skipped": skipped, "changes": changes})
     return Written(skipped, changes)
 
@@ -156,7 +181,7 @@ def finished(task: ShardTask) -> Written | None:
     try:
         if _note(task)["digest"] != task.digest():
             return None
-        if len(load_index(shard_index_path(task))) != len(load_hashes(task)):
+        if len(load_index(shard_index_path(task))) != len(load_looks(task)) and task.looks:
             return None
         return written(task)
     except (OSError, ValueError, KeyError, TypeError):
@@ -173,9 +198,9 @@ def _note(task):
     return json_files.read(done_path(task), DONE, "Run the same command again.", most_bytes=2**28)
 
 
-def load_hashes(task: ShardTask) -> np.ndarray:
-    """Loads `[records]` int64 hashes of a shard: equal for equal files with equal box and landmarks."""
-    return np.load(hashes_path(task), allow_pickle=False)
+def load_looks(task: ShardTask) -> np.ndarray:
+    """Loads the `LOOK` of each record of a shard, `[records]`; none if the task keeps none."""
+    return np.load(looks_path(task), allow_pickle=False)
 
 
 def joined(tasks: Iterable[ShardTask]) -> RecordIndex:
@@ -188,9 +213,9 @@ def shard_index_path(task: ShardTask) -> str:
     return f"{task.path}.index"
 
 
-def hashes_path(task: ShardTask) -> str:
-    """Returns the path of the hashes of a shard's files."""
-    return f"{task.path}.hashes.npy"
+def looks_path(task: ShardTask) -> str:
+    """Returns the path of the looks of a shard's photos."""
+    return f"{task.path}.looks.npy"
 
 
 def done_path(task: ShardTask) -> str:
@@ -207,10 +232,13 @@ def _records(
     counts: Counts,
     skipped: list[Skipped],
     changes: collections.Counter[str],
-    hashes: list[int],
+    looks: list[tuple],
 ) -> Iterator[ImageRecord]:
-    """Yields the records of usable images; adds to `skipped`, `changes` and `hashes`."""
+    """Yields the records of usable images; adds to `skipped`, `changes` and `looks`."""
     for number, image in enumerate(read_images(task.listing, task.starts)):
+        if number in task.left_out:
+            counts.add()
+            continue
         try:
             if number in task.repeated:
                 raise BadImage(f"another image has the id {image.id!r}")
@@ -223,9 +251,8 @@ def _records(
         else:
             counts.add()
             changes.update(checked.changes or ("kept",))
-            digest = hashlib.blake2b(repr((image.box, image.landmarks)).encode(), digest_size=8)
-            digest.update(data)
-            hashes.append(int.from_bytes(digest.digest(), "little", signed=True))
+            if task.looks:
+                looks.append(_look(image, data, checked))
             yield record
         if counts.stopped:
             raise _Stopped
@@ -241,6 +268,17 @@ def _checked(image: SourceImage, data: bytes, shorter_side: int) -> ImageFile:
     if np.linalg.norm(vector.astype(np.float64)) < SMALLEST_NORM:
         raise BadImage(f"its norm is below {SMALLEST_NORM:g}")
     return ImageFile(data, image.format, width=len(vector), height=1)
+
+
+def _look(image: SourceImage, data: bytes, file: ImageFile) -> tuple:
+    """Returns the `LOOK` of an image; that of a vector has no thumbnail."""
+    digest = hashlib.blake2b(repr((image.box, image.landmarks)).encode(), digest_size=8)
+    digest.update(data)
+    content = int.from_bytes(digest.digest(), "little", signed=True)
+    if image.format == vectors.FORMAT:
+        return content, file.width, False, np.zeros(LOOK["thumbnail"].shape, np.uint8)
+    screenshot = screenshots.looks_like_one(data)
+    return content, min(file.width, file.height), screenshot, near_copies.thumbnail(file.encoded)
 
 
 def _record(image: SourceImage, file: ImageFile) -> ImageRecord:

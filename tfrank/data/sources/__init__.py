@@ -25,8 +25,8 @@ SOURCES: dict[str, Source] = {
     "digits": Source(read_digits),
     "letters": Source(read_letters),
     "omniglot": Source(read_omniglot),
-    "folder": Source(read_folder, config=("own_images_fast.py",), own=True),
-    "csv": Source(read_csv, config=("own_images_fast.py",), own=True),
+    "folder": Source(read_folder, config=("own_images.py",), own=True),
+    "csv": Source(read_csv, config=("own_images.py",), own=True),
     "embeddings": Source(read_embeddings, config=("own_embeddings.py",), own=True),
     "sop": Source(read_sop, {"train": Count(11_318, 59_551), "test": Count(11_316, 60_502)}),
     "in_shop": Source(

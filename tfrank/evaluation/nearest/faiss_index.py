@@ -4,9 +4,7 @@ Its files are arrays and their checksums. FAISS' own format is not used: it can 
 opens for writing.
 """
 
-import hashlib
 import importlib.util
-import io
 import math
 import os
 from collections.abc import Sequence
@@ -16,7 +14,8 @@ import numpy as np
 
 from tfrank.common import checks, files, json_files
 from tfrank.common.checks import InputError
-from tfrank.common.json_files import record, text
+from tfrank.common.json_files import record
+from tfrank.evaluation.nearest.checked_arrays import DIGEST, load_array, rows_of, save_arrays
 from tfrank.evaluation.nearest.depths import DEPTHS, Sample, depth_for, held_out, new_queries, recall_of
 from tfrank.evaluation.nearest.exhaustive import exact
 from tfrank.evaluation.nearest.neighbors import Neighbors
@@ -71,7 +70,7 @@ _SETTINGS = record(
                 "depths": json_files.list_of(_DEPTH, at_most=100),
             }
         ),
-        "sha256": record({name: text("[0-9a-f]{64}") for name in (CENTRES, CELLS, IDS)}),
+        "sha256": record(dict.fromkeys((CENTRES, CELLS, IDS), DIGEST)),
     }
 )
 
@@ -174,13 +173,7 @@ class FaissIndex:
         """Writes the index, but for the embeddings, to a new folder."""
         files.make_folder(folder)
         centres = self._index.quantizer.reconstruct_n(0, self.settings.cells)
-        digests = {}
-        for name, array in ((CENTRES, centres), (CELLS, self._cells), (IDS, self.ids)):
-            data = io.BytesIO()
-            np.save(data, array, allow_pickle=False)
-            digests[name] = hashlib.sha256(data.getbuffer()).hexdigest()
-            with files.atomic_write(os.path.join(folder, name)) as file:
-                file.write(data.getbuffer())
+        digests = save_arrays(folder, {CENTRES: centres, CELLS: self._cells, IDS: self.ids})
         depths = [depth._asdict() for depth in self.settings.depths]
         tree = {"settings": {"cells": self.settings.cells, "depths": depths}, "sha256": digests}
         files.write_json(os.path.join(folder, SETTINGS), tree)
@@ -210,12 +203,8 @@ class FaissIndex:
         quantizer = faiss.IndexFlatIP(embeddings.shape[1])
         quantizer.add(centres)
         index = faiss.IndexIVFFlat(quantizer, *centres.shape[::-1], faiss.METRIC_INNER_PRODUCT)
-        order = np.argsort(known)
-        place = order[np.minimum(np.searchsorted(known, ids, sorter=order), len(known) - 1)]
-        rows = np.ascontiguousarray(embeddings, np.float32)
-        return cls(
-            ids, settings, index, _filled(index, rows, np.where(known[place] == ids, cells[place], -1))
-        )
+        place, rows = rows_of(ids, known), np.ascontiguousarray(embeddings, np.float32)
+        return cls(ids, settings, index, _filled(index, rows, np.where(place >= 0, cells[place], -1)))
 
 
 def _filled(index: Any, rows: np.ndarray, cells: np.ndarray) -> np.ndarray:
@@ -237,7 +226,7 @@ def _read(folder: str, dim: int) -> tuple[Settings, list[np.ndarray]]:
     stored = json_files.read(SETTINGS, _SETTINGS, AGAIN, below=folder)
     depths = tuple(Depth(**depth) for depth in stored["settings"]["depths"])
     settings = Settings(stored["settings"]["cells"], depths)
-    arrays = [_array(folder, name, stored["sha256"][name]) for name in (CENTRES, CELLS, IDS)]
+    arrays = [load_array(folder, name, stored["sha256"][name]) for name in (CENTRES, CELLS, IDS)]
     centres, cells, ids = arrays
     if (
         centres.shape != (settings.cells, dim)
@@ -250,18 +239,6 @@ def _read(folder: str, dim: int) -> tuple[Settings, list[np.ndarray]]:
     if not len(cells) or not 0 <= cells.min() <= cells.max() < settings.cells:
         raise ValueError(f"{CELLS} names cells that do not exist")
     return settings, arrays
-
-
-def _array(folder: str, name: str, digest: str) -> np.ndarray:
-    """Reads an array of a folder; raises ValueError if it is damaged."""
-    with files.open_below(folder, name) as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != digest:  # type: ignore[arg-type]
-            raise ValueError(f"the checksum of {name} differs")
-        file.seek(0)
-        try:
-            return files.load_array(file)
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
 
 
 def faiss_problem() -> str:

@@ -1,6 +1,7 @@
-"""The searches, exact, by ScaNN and by FAISS, behind one interface; and which of them can run here."""
+"""The searches, exact, by ScaNN, FAISS and codes, behind one interface; and which of them can run here."""
 
 import functools
+import glob
 import logging
 import os
 from typing import Any, Protocol
@@ -8,7 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from tfrank.common import checks
-from tfrank.evaluation.nearest import faiss_index, scann_files
+from tfrank.evaluation.nearest import coded_index, faiss_index, scann_files
+from tfrank.evaluation.nearest.coded_index import CodedIndex
 from tfrank.evaluation.nearest.exact_index import ExactIndex
 from tfrank.evaluation.nearest.exhaustive import exact
 from tfrank.evaluation.nearest.faiss_index import FaissIndex, faiss_problem
@@ -41,11 +43,16 @@ class Searcher(Protocol):
         """Writes it to a folder, for its `load`; an exact one for that of `ScannIndex`."""
 
 
-SEARCHERS: dict[str, type[Searcher]] = {"exact": ExactIndex, "scann": ScannIndex, "faiss": FaissIndex}
+SEARCHERS: dict[str, type[Searcher]] = {
+    "exact": ExactIndex,
+    "scann": ScannIndex,
+    "faiss": FaissIndex,
+    "coded": CodedIndex,
+}
 # Those that evaluate.
 SEARCHES = ("exact", "scann")
 # The file by which the folder of one is known.
-_FILES = {faiss_index.SETTINGS: "faiss", scann_files.MANIFEST: "scann"}
+_FILES = {faiss_index.SETTINGS: "faiss", scann_files.MANIFEST: "scann", coded_index.VECTORS: "coded"}
 
 
 def usable(*names: str) -> tuple[str, str]:
@@ -78,6 +85,19 @@ def for_rows(rows: int, *names: str) -> str:
 def name_of(folder: str) -> str:
     """The name of the search that was saved to a folder; "" if this version of tfrank cannot read it."""
     return next((name for file, name in _FILES.items() if os.path.exists(os.path.join(folder, file))), "")
+
+
+def ids_of(folder: str) -> np.ndarray:
+    """The ids of the rows of the search that was saved to a folder, mapped from disk.
+
+    Raises:
+        OSError, ValueError: they are missing or damaged.
+    """
+    # ScaNN's lie in a folder of their own.
+    paths = [*glob.iglob(os.path.join(glob.escape(folder), "**", "ids.npy"), recursive=True)]
+    if len(paths) != 1:
+        raise ValueError(f"{folder} has {len(paths)} lists of ids")
+    return np.load(paths[0], mmap_mode="r", allow_pickle=False)
 
 
 def find(

@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfrank.common.checks import InputError
+from tfrank.evaluation.postprocessing.neighbor_whitening import TRAINED, learn_neighbor_whitening
 from tfrank.evaluation.postprocessing.query_expansion import augment_database, expand_queries
 from tfrank.evaluation.postprocessing.reranking import k_reciprocal_blocks
+from tfrank.evaluation.postprocessing.whitening import whiten
 
 # Values by option name. A missing option switches its step off.
 Options = Mapping[str, Any]
@@ -62,6 +64,12 @@ def _describe_neighbors(name):
     return lambda options: f"{options[name]} nearest, weighted by s^{options['expansion_alpha']:g}"
 
 
+def _adapt(queries, gallery, self_index, options):
+    whitening = learn_neighbor_whitening(gallery, **TRAINED)
+    adapted = whiten(gallery, whitening)
+    return adapted if queries is gallery else whiten(queries, whitening), adapted
+
+
 def _augment(queries, gallery, self_index, options):
     augmented = augment_database(
         gallery, k=options["database_augmentation"], alpha=options["expansion_alpha"]
@@ -96,6 +104,7 @@ STEPS = (
         0.0,
         _describe_whitening,
     ),
+    Step("adaptation", ("adapt",), False, lambda options: "to the gallery", move=_adapt),
     Step(
         "database augmentation",
         ("database_augmentation", "expansion_alpha"),

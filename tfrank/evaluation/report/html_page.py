@@ -127,7 +127,7 @@ class Report:
         model_tables: the tables that open the page.
         metrics: maps the name of a protocol to its metrics by name; shares from 0 to 1.
         published: maps the name of a published result to its metrics; shares from 0 to 1.
-        notes: sentences below these tables.
+        advice, notes: sentences below these tables; `advice` says what about the data would help most.
         grids: queries and their nearest images.
         charts: charts from `charts`.
         worst_classes: as from `curves.worst_classes`.
@@ -143,6 +143,7 @@ class Report:
     model_tables: Sequence[ModelTable] = ()
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    advice: Sequence[str] = ()
     notes: Sequence[str] = ()
     grids: Sequence[Grid] = ()
     charts: Sequence[Chart] = ()

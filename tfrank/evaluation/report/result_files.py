@@ -3,7 +3,7 @@
 `metrics.json`:
 
     {"schema": 2,
-     "tfrank": "0.1.0",
+     "tfrank": "0.2.0",
      "about": {"model": "...", "images": 900, "classes": 5, "protocols": "...", "search": "exact", ...},
      "rankings": {"leave_one_out": {"recall_at_1": 0.99, ..., "queries": 900, "queries_without_positive": 0}},
      "galleries": {"leave_one_out": {"images": 900, "sha256": "of their ids and labels"}},

@@ -19,6 +19,7 @@ import tensorflow as tf
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 from tfrank.common.devices import gpu
+from tfrank.common.tensorflow_log import without_tracing_warning
 from tfrank.losses.core import padding
 from tfrank.losses.core.first_order import first_derivative
 from tfrank.losses.core.permutation import inverse, permute
@@ -219,16 +220,7 @@ def _scoring(kernel, options: Options, block_similarities):
     def score(*arguments):
         return _score_all(kernel, options, block_similarities, *arguments)
 
-    return _quiet(tf.function(score, autograph=False, reduce_retracing=True))
-
-
-def _quiet(function):
-    """The function, which gives no warning of many traces.
-
-    TensorFlow counts traces by code, and would warn of five losses as of one that is traced five times.
-    """
-    function._omit_frequent_tracing_warning = True
-    return function
+    return without_tracing_warning(tf.function(score, autograph=False, reduce_retracing=True))
 
 
 def _score_all(
@@ -387,4 +379,6 @@ def _compiled(kernel, block_similarities, gallery_size, needs_positives):
         slopes, rates = tf.reshape(slopes, [-1, gallery]), tf.reshape(rates, [-1, runs.value.shape[1]])
         return tf.reshape(losses, [-1])[:queries], slopes[:queries], rates[:queries]
 
-    return _quiet(tf.function(score_in_blocks, jit_compile=True, autograph=False, reduce_retracing=True))
+    return without_tracing_warning(
+        tf.function(score_in_blocks, jit_compile=True, autograph=False, reduce_retracing=True)
+    )

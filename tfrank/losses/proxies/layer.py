@@ -79,12 +79,14 @@ class Proxies(keras.layers.Layer):
         """Returns the cosines of `[batch, dim]` embeddings with the proxies, `[batch, num_proxies]`.
 
         Args:
-            embeddings: `[batch, dim]` floats.
+            embeddings: `[batch, dim]` floats. Those of fewer dimensions, as in a `MatryoshkaLoss`, are
+                compared with as many of the proxies'.
             columns: `[columns]` integers, the numbers of some proxies, for `[batch, columns]`; None: all.
         """
         dtype = tf.float64 if embeddings.dtype == tf.float64 else tf.float32
         proxies = tf.convert_to_tensor(self.proxies)
         some = proxies if columns is None else gather(proxies, columns)
+        some = some[:, : embeddings.shape[1]]
         rows, proxies = (l2_normalize(tf.cast(x, dtype)) for x in (embeddings, some))
         return tf.matmul(rows, proxies, transpose_b=True)
 

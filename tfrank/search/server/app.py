@@ -2,25 +2,24 @@
 
 import contextlib
 import hashlib
-import hmac
 import json
 import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, Header, Query, Request, Response
+from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import AfterValidator, BaseModel, ValidationError
 from starlette.datastructures import UploadFile as Uploaded
 
 import tfrank
-from tfrank.search.server import pages, schemas, service
+from tfrank.search.server import improving, labelling, pages, schemas, service
 from tfrank.search.server.errors import RequestError, add_handlers, first_of
-from tfrank.search.server.guard import VERSION, Guard
-from tfrank.search.server.schemas import AddRequest, SearchRequest, WithBox
+from tfrank.search.server.guard import VERSION, Guard, for_those_who_know
+from tfrank.search.server.schemas import AddRequest, ClassifyRequest, SearchRequest, WithBox
 from tfrank.search.server.service import Service
 from tfrank.search.server.settings import Settings
-from tfrank.search.server.versions import Opened
+from tfrank.search.server.versions import Opened, plain
 
 # Below this nearly all images would be near copies of each other.
 LEAST_DUPLICATE = 0.8
@@ -32,7 +31,8 @@ MOST_FIELD_BYTES, MOST_JSON_BYTES = 2**20, 2**21
 ImageId = Annotated[str, AfterValidator(urllib.parse.unquote)]
 _REFUSED = {code: {"model": schemas.Error} for code in (400, 403, 408, 413, 415, 421, 422, 500, 503)}
 _UNKNOWN = {**_REFUSED, 404: {"model": schemas.Error}}
-_CHANGES = {**_UNKNOWN, 401: {"model": schemas.Error}, 409: {"model": schemas.Error}}
+_BY_IMAGE = {**_UNKNOWN, 409: {"model": schemas.Error}}
+_CHANGES = {**_BY_IMAGE, 401: {"model": schemas.Error}}
 _JPEG = {200: {"content": {"image/jpeg": {}}}, 304: {"description": "Unchanged."}}
 
 
@@ -76,6 +76,8 @@ def create_app(folder: str, settings: Settings | None = None) -> FastAPI:
     _add_items(app, running)
     _add_changes(app, running)
     _add_facts(app, running)
+    labelling.add(app, running, _read, _answer, _CHANGES)
+    improving.add(app, running, _read, _answer, _CHANGES)
     pages.add(app)
     return app
 
@@ -149,7 +151,7 @@ def _add_searches(app: FastAPI, running: Service) -> None:
     @app.post(
         "/v1/search",
         openapi_extra=_body(SearchRequest, json_too=True),
-        responses={200: {"model": schemas.SearchAnswer}, **_UNKNOWN},
+        responses={200: {"model": schemas.SearchAnswer}, **_BY_IMAGE},
         tags=["search"],
     )
     async def search(request: Request) -> Response:
@@ -165,9 +167,24 @@ def _add_searches(app: FastAPI, running: Service) -> None:
                 for key, similarity, match, row in rows
             ]
             text = None if vector is None else schemas.as_text(vector)
-            return _answer(opened, {"results": results, "promise": found.promise, "vector": text})
+            about = {"promise": found.promise, "storage": found.storage, "searched": found.searched}
+            about |= {"vector": text, "model": running.embedder(opened).fingerprint}
+            return _answer(opened, {"results": results, **about})
 
         return await threads.run(threads.answers, answer)
+
+    @app.post(
+        "/v1/classify",
+        openapi_extra=_body(ClassifyRequest, json_too=True),
+        responses={200: {"model": schemas.ClassifyAnswer}, **_BY_IMAGE},
+        tags=["search"],
+    )
+    async def classify(request: Request) -> Response:
+        """Returns which class of the index an image is of, or that it is of none: a file, id, or vector."""
+        opened = running.versions.current
+        asked, data = await _read(request, ClassifyRequest)
+        found = await running.classify(opened, asked, data)
+        return _answer(opened, {name: plain(value) for name, value in found._asdict().items()})
 
     @app.post(
         "/v1/embed",
@@ -181,8 +198,9 @@ def _add_searches(app: FastAPI, running: Service) -> None:
         asked, data = await _read(request, WithBox)
         if data is None:
             raise RequestError(422, "file: Send an image.")
-        embedding = await running.embed(opened, data, asked.box)
-        return _answer(opened, {"model": opened.model, "embedding": embedding.tolist()})
+        embedder = running.embedder(opened)
+        embedding = await running.embed(embedder, data, asked.box)
+        return _answer(opened, {"model": embedder.fingerprint, "embedding": embedding.tolist()})
 
 
 def _add_items(app: FastAPI, running: Service) -> None:
@@ -215,12 +233,16 @@ def _add_items(app: FastAPI, running: Service) -> None:
     picture("/v1/items/{image_id:path}/image", image, "The file of an image, upright")
 
     @app.get("/v1/items", responses={200: {"model": schemas.Items}, **_REFUSED}, tags=["images"])
-    async def items(k: Annotated[int, Query(ge=1, le=1000)] = 20) -> Response:
-        """Lists k images, evenly spread over the index."""
+    async def items(
+        k: Annotated[int, Query(ge=1, le=1000)] = 20,
+        label: Annotated[str | None, Query(description="Empty: none.")] = None,
+    ) -> Response:
+        """Lists k images, evenly spread over the index, or the first with a label."""
         opened = running.versions.current
 
         def answer():
-            rows = [opened.index.metadata(key) for key in opened.spread(k)]
+            keys = opened.spread(k) if label is None else opened.labelled.get(label, [])[:k]
+            rows = [opened.index.metadata(key) for key in keys]
             results = [{"id": row["id"], "metadata": opened.metadata(row)} for row in rows]
             return _answer(opened, {"images": len(opened.index), "results": results})
 
@@ -240,20 +262,12 @@ def _add_items(app: FastAPI, running: Service) -> None:
 def _add_changes(app: FastAPI, running: Service) -> None:
     """Adds what changes the index, for those who know the token."""
 
-    def authorized(authorization: Annotated[str, Header()] = "") -> None:
-        token = running.settings.token
-        if not token:
-            raise RequestError(
-                403, "The server was started without a token, so that nobody may change the index."
-            )
-        given = authorization.removeprefix("Bearer ")
-        if not hmac.compare_digest(given.encode(errors="replace"), token.encode()):
-            raise RequestError(401, "Send the server's token: Authorization: Bearer TOKEN.")
+    authorized = for_those_who_know([running.settings.token], "the index")
 
     @app.post(
         "/v1/items",
         status_code=201,
-        dependencies=[Depends(authorized)],
+        dependencies=[authorized],
         openapi_extra=_body(AddRequest, json_too=False),
         responses={201: {"model": schemas.Changed}, **_CHANGES},
         tags=["changes"],
@@ -269,7 +283,7 @@ def _add_changes(app: FastAPI, running: Service) -> None:
 
     @app.delete(
         "/v1/items/{image_id:path}",
-        dependencies=[Depends(authorized)],
+        dependencies=[authorized],
         responses={200: {"model": schemas.Changed}, **_CHANGES},
         tags=["changes"],
     )
@@ -291,13 +305,14 @@ def _add_facts(app: FastAPI, running: Service) -> None:
 
     @app.get("/v1/duplicates", responses={200: {"model": schemas.Duplicates}, **_REFUSED}, tags=["index"])
     async def duplicates(
-        min_similarity: Annotated[float, Query(ge=LEAST_DUPLICATE, le=1)] = 0.97,
+        min_similarity: Annotated[float | None, Query(ge=LEAST_DUPLICATE, le=1)] = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     ) -> Response:
         """Lists groups of images that are nearly the same, the largest first."""
         opened = running.versions.current
-        groups = await running.threads.run_long(opened.duplicates, min_similarity)
-        return _answer(opened, {"total": len(groups), "groups": groups[:limit]})
+        least = opened.index.near_copy if min_similarity is None else min_similarity
+        groups = await running.threads.run_long(opened.duplicates, least)
+        return _answer(opened, {"total": len(groups), "groups": groups[:limit], "min_similarity": least})
 
     @app.get("/healthz", responses={200: {"model": schemas.Health}, **_REFUSED}, tags=["server"])
     async def healthz() -> Response:

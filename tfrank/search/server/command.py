@@ -14,7 +14,8 @@ from absl import flags
 
 from tfrank.common import checks, commands
 from tfrank.common.checks import InputError
-from tfrank.search.server.settings import Settings, names_of
+from tfrank.export.saved_model import saved_model_of
+from tfrank.search.server.settings import Settings, key_for, names_of
 
 _INDEX = flags.DEFINE_string("index_dir", None, "Folder of the index.")
 _DEMO = flags.DEFINE_bool("demo", False, "Make an index of letters if there is none.")
@@ -32,6 +33,12 @@ _CONNECTIONS = flags.DEFINE_integer(
 )
 _TRUST = flags.DEFINE_bool(
     "trust_model", False, "Use the model even if it may read and write files or run Python."
+)
+_QUERY_MODEL = flags.DEFINE_string(
+    "query_model",
+    "",
+    "Run or SavedModel that embeds the images to search by, such as a network that the model of the index"
+    " has taught. Default: the model of the index.",
 )
 _LOG = flags.DEFINE_bool("log_requests", True, "Print a line for each request.")
 
@@ -61,10 +68,13 @@ def _settings():
     """Returns the settings that the flags say."""
     limits = {flag.name: flag.value for flag in (_MEGABYTES, _MEGAPIXELS, _WAITING, _CONNECTIONS)}
     with checks.called({name: f"--{name}" for name in limits}):
+        token = _TOKEN.value or os.environ.get("TFRANK_TOKEN", "")
         return Settings(
-            token=_TOKEN.value or os.environ.get("TFRANK_TOKEN", ""),
+            token=token,
+            key=key_for(_HOST.value, token),
             hosts=names_of(_HOST.value, _HOSTS.value),
             trusted=_TRUST.value,
+            query_model=_QUERY_MODEL.value and saved_model_of(_QUERY_MODEL.value),
             **limits,
         )
 

@@ -3,11 +3,14 @@
 import asyncio
 import contextlib
 import errno
+import hmac
 import logging
 import time
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import Annotated, Any
 
+from fastapi import Depends, Header
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -18,7 +21,7 @@ from tfrank.search.server.metrics import Metrics
 from tfrank.search.server.settings import Settings
 
 VERSION = "index-version"
-LONG = "/v1/duplicates"
+LONG = ("/v1/duplicates", "/v1/proposals", "/v1/doubts")
 # What the log and the metrics say of a request whose client closed the connection, as nginx does.
 LEFT = 499
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -85,7 +88,7 @@ class Guard:
     async def _answer(self, scope, body, send):
         """Lets a request pass that may, once it has arrived, while there is room."""
         # Long work has a queue of its own.
-        headers, place = Headers(scope=scope), int(works(scope) and scope["path"] != LONG)
+        headers, place = Headers(scope=scope), int(works(scope) and scope["path"] not in LONG)
         try:
             self._check(scope, headers)
             await body.arrive()
@@ -136,9 +139,33 @@ def works(scope: Scope) -> bool:
     path = scope["path"]
     return (
         scope["method"] in ("POST", "DELETE")
-        or path == LONG
+        or path in LONG
         or (path.startswith("/v1/items/") and path.endswith("/image"))
     )
+
+
+def knows(authorization: str, secrets: Collection[str]) -> bool:
+    """Returns whether a header Authorization names one of the secrets that are not empty."""
+    given = authorization.removeprefix("Bearer ").encode(errors="replace")
+    return any([hmac.compare_digest(given, one.encode()) for one in secrets if one])
+
+
+def for_those_who_know(secrets: Collection[str], what: str) -> Any:
+    """Returns the dependency of endpoints that refuse requests whose header Authorization names no secret.
+
+    Args:
+        secrets: those that are not empty; if none is, all requests are refused.
+        what: what the endpoints change, in words.
+    """
+
+    def authorized(authorization: Annotated[str, Header()] = "") -> None:
+        if not any(secrets):
+            nobody = f"The server was started without a token, so that nobody may change {what}."
+            raise RequestError(403, nobody)
+        if not knows(authorization, secrets):
+            raise RequestError(401, "Send the server's token: Authorization: Bearer TOKEN.")
+
+    return Depends(authorized)
 
 
 def _take_raw_path(scope):

@@ -14,7 +14,12 @@ _FILES = {
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
     "/results.js": ("results.js", "text/javascript"),
+    "/server.js": ("server.js", "text/javascript"),
+    "/labels.js": ("labels.js", "text/javascript"),
+    "/groups.js": ("groups.js", "text/javascript"),
+    "/improve.js": ("improve.js", "text/javascript"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
+    "/tick.svg": ("tick.svg", "image/svg+xml"),
 }
 
 

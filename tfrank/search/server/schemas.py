@@ -7,14 +7,18 @@ from collections.abc import Iterable
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from tfrank.evaluation.votes import FAR
+from tfrank.search.labels import MOST_LETTERS, PRINTED
 from tfrank.search.server.errors import RequestError, shortened
 from tfrank.search.server.uploads import Box
 
 # Most images of an answer, so that one request takes little memory and time.
 MOST_RESULTS = 1000
-_PRINTED = r"^[^\x00-\x1f\x7f]*$"
+# Most images of a change of labels.
+MOST_LABELLED = 10_000
+_PRINTED = rf"^{PRINTED}$"
 
 
 def once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -71,6 +75,12 @@ _BOX = Field(
 )
 
 
+def json_body(model: type[BaseModel]) -> dict[str, Any]:
+    """Returns the OpenAPI description of a body that is JSON."""
+    content = {"application/json": {"schema": model.model_json_schema()}}
+    return {"requestBody": {"content": content, "required": True}}
+
+
 class WithBox(BaseModel):
     """A request that may mark a part of its image."""
 
@@ -88,13 +98,30 @@ class WithBox(BaseModel):
         return box
 
 
-class SearchRequest(WithBox):
-    """What to search for: an id, a vector, or an uploaded file."""
+class QueryRequest(WithBox):
+    """An image: an id, a vector, or an uploaded file."""
 
     id: str | None = Field(None, description="Id of an image of the index.")
     vector: Annotated[list[float] | None, BeforeValidator(_vector)] = Field(
         None, description="An embedding: numbers, or little-endian float16 in base64.", max_length=65_536
     )
+    model: str | None = Field(
+        None,
+        description="The model of the vector, as an answer named it: refused if the index has another now.",
+    )
+
+
+class ClassifyRequest(QueryRequest):
+    """What to classify, and how rarely an image of no class may be taken for one of a class."""
+
+    far: float = Field(
+        FAR, gt=0, lt=1, description="Share of the images of other classes that may get a class."
+    )
+
+
+class SearchRequest(QueryRequest):
+    """What to search for: an id, a vector, or an uploaded file."""
+
     k: int = Field(
         20,
         ge=1,
@@ -117,7 +144,7 @@ class AddRequest(BaseModel):
     id: str = Field(
         "", description="A new id; made from the content if absent.", max_length=500, pattern=_PRINTED
     )
-    label: str = Field("", description="Its class.", max_length=200, pattern=_PRINTED)
+    label: str = Field("", description="Its class.", max_length=MOST_LETTERS, pattern=_PRINTED)
 
     @field_validator("id")
     @classmethod
@@ -125,6 +152,31 @@ class AddRequest(BaseModel):
         if image_id.endswith(("/thumbnail", "/image")):
             raise ValueError("an id may not end in /thumbnail or /image, as addresses of pictures do")
         return image_id
+
+
+class Undo(BaseModel):
+    """A change of labels to take back."""
+
+    model_config = ConfigDict(extra="forbid")
+    labels_version: str = Field(description="Version of the labels that were seen.", max_length=100)
+
+
+class Relabel(Undo):
+    """A label for images, which are named by their ids or by the label that they have."""
+
+    ids: list[str] = Field([], description="Ids of images.", max_length=MOST_LABELLED)
+    group: str = Field("", description="Instead of ids: all images with this label.")
+    label: str | None = Field(
+        description="Their label; empty: they belong to no group; null: the one they came with.",
+        max_length=MOST_LETTERS,
+        pattern=_PRINTED,
+    )
+
+    @model_validator(mode="after")
+    def _check_images(self):
+        if bool(self.ids) == bool(self.group):
+            raise ValueError("expected either ids or a group")
+        return self
 
 
 class Versioned(BaseModel):
@@ -149,9 +201,25 @@ class SearchAnswer(Versioned):
     promise: str = Field(
         description="What a match promises in an index of this size, or why no result is called one."
     )
+    storage: str = Field(description="What was searched: float32, or the codes float16, int8 or binary.")
+    searched: str = Field(description="How the images were compared, and what an approximate search finds.")
     vector: str | None = Field(
         description="The embedding of an image that was sent, to search by again: float16 in base64."
     )
+    model: str = Field(description="The model that embeds what is sent; to be sent with its vector.")
+
+
+class ClassifyAnswer(Versioned):
+    """The class of an image, by its nearest images."""
+
+    label: str | None = Field(description="The class; null if no class of the index is near enough.")
+    nearest: str = Field(description="The class with most votes, near enough or not.")
+    share: float = Field(description="Its share of the votes of the nearest images, 0 to 1.")
+    score: float = Field(description="How near it is, and how clear of other classes.")
+    threshold: float | None = Field(
+        description="The score from which on an image is of a class; null if nothing can be promised."
+    )
+    promise: str = Field(description="What the threshold promises, or why there is none.")
 
 
 class EmbedAnswer(Versioned):
@@ -193,6 +261,63 @@ class Duplicates(Versioned):
 
     total: int
     groups: list[list[str]]
+    min_similarity: float = Field(description="Each is connected by pairs that are at least so similar.")
+
+
+class Group(BaseModel):
+    """Images of one label."""
+
+    label: str
+    images: int
+    ids: list[str] = Field(description="Ids of the first of them.")
+
+
+class Labels(Versioned):
+    """The labels of the images, as people corrected them."""
+
+    labels_version: str = Field(description="Changes when a label does; a change has to name it.")
+    images: int
+    groups: list[Group]
+    may_change: bool = Field(description="Whether the request's token or key allows changes.")
+    undo: int = Field(description="Number of images that an undo would change.")
+    note: str = Field(description="A sentence on labels of images that are gone; empty if there are none.")
+
+
+class Relabelled(Versioned):
+    """Images whose label is another now, with that label."""
+
+    labels_version: str
+    changed: dict[str, str]
+
+
+class Proposed(BaseModel):
+    """Images that likely show the same, and the label of those that they resemble, which may be empty."""
+
+    ids: list[str]
+    label: str
+
+
+class Doubted(BaseModel):
+    """An image whose label looks wrong, and how much likelier another is, 0 to 1."""
+
+    id: str
+    label: str
+    suggestion: str
+    margin: float
+
+
+class Proposals(Versioned):
+    """Groups to confirm, the largest first."""
+
+    labels_version: str
+    groups: list[Proposed]
+
+
+class Doubts(Versioned):
+    """Labels that look wrong, the most doubtful first."""
+
+    labels_version: str
+    doubts: list[Doubted]
 
 
 class Health(Versioned):
@@ -203,6 +328,21 @@ class Health(Versioned):
     )
     images: int
     look_seconds: float = Field(description="Seconds since the last look for a new version that succeeded.")
+
+
+class Improve(BaseModel):
+    """What to do: learn from the labels, or go back."""
+
+    model_config = ConfigDict(extra="forbid")
+    back: bool = Field(False, description="Go back to the model that the index had before.")
+
+
+class Improved(Versioned):
+    """How far an improvement is."""
+
+    state: str = Field(description="none, running, done or failed.")
+    lines: list[str] = Field(description="What it said last; why, if it failed.")
+    may_go_back: bool = Field(description="Whether the index had another model before.")
 
 
 class Error(BaseModel):

@@ -17,13 +17,15 @@ from tfrank.common.checks import InputError
 from tfrank.data.prepare.image_files import SHORTER_SIDE, BadImage, checked_image
 from tfrank.evaluation.array_checks import unit_rows
 from tfrank.search import building
+from tfrank.search.classes import Classified
 from tfrank.search.embedder import Embedder
 from tfrank.search.images import Listed
 from tfrank.search.index import Found, SearchIndex
 from tfrank.search.server.batching import Batcher
 from tfrank.search.server.errors import RequestError, shortened
+from tfrank.search.server.improvement import Improvement
 from tfrank.search.server.metrics import Metrics
-from tfrank.search.server.schemas import MOST_RESULTS, SearchRequest
+from tfrank.search.server.schemas import MOST_RESULTS, ClassifyRequest, QueryRequest, SearchRequest
 from tfrank.search.server.settings import Settings
 from tfrank.search.server.threads import Threads
 from tfrank.search.server.uploads import Box, check_pixels, ready
@@ -33,6 +35,13 @@ from tfrank.search.server.versions import Opened, Versions
 CHANGES_SECONDS, CHANGES = 0.05, 256
 # Seconds between looks for a new version while looks fail.
 LONGEST_WAIT = 30
+OTHER_MODEL = (
+    "The index has another model than the one that looked at this picture. Choose the picture again."
+)
+NO_PROMISE = (
+    "No result is called a match: the image was embedded by another model than those of the index, and what a"
+    " match promises was measured with one model."
+)
 _LOG = logging.getLogger("tfrank.search.server")
 
 
@@ -47,6 +56,14 @@ class _Options(NamedTuple):
     exclude_duplicates: bool
 
 
+class _Far(NamedTuple):
+    """A version and the options of a classification, which several requests may share."""
+
+    opened: Opened
+    by_id: bool
+    far: float
+
+
 class Service:
     """An open index, the threads that work for it, and what requests ask of it.
 
@@ -56,12 +73,22 @@ class Service:
 
     Attributes:
         settings, metrics, versions: the settings, the counters, and the current version.
+        queries: the model that embeds the images to search by; None: that of the index.
+        improvement: the command that lets the index learn, if it runs.
         threads: do all that takes longer than a look-up.
     """
 
     def __init__(self, folder: str, settings: Settings):
         self.settings, self.metrics, self.threads = settings, Metrics(), Threads()
         self.versions = Versions(folder, trusted=settings.trusted)
+        self.improvement = Improvement(folder, trusted=settings.trusted)
+        model = settings.query_model
+        self.queries = Embedder(model, trusted=settings.trusted) if model else None
+        if self.queries and self.queries.dim != (dim := self.versions.current.index.version.dim):
+            raise InputError(
+                f"The embeddings of --query_model={model} have {self.queries.dim} dimensions, and those of"
+                f" the index {dim}. Give a model that was taught by that of the index."
+            )
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -69,8 +96,10 @@ class Service:
         wait = self.settings.wait_seconds
         with (
             self.threads,
+            contextlib.closing(self.improvement),
             contextlib.closing(Batcher(self._embedded, wait_seconds=wait)) as self._embed,
             contextlib.closing(Batcher(_searched, wait_seconds=0)) as self._search,
+            contextlib.closing(Batcher(_classified, wait_seconds=0)) as self._classify,
             contextlib.closing(
                 Batcher(self._changed, size=CHANGES, wait_seconds=CHANGES_SECONDS)
             ) as self._change,
@@ -102,24 +131,12 @@ class Service:
             RequestError: the query is none, or an image cannot be read.
             InputError: a condition is bad.
         """
-        given = sum(one is not None for one in (request.id, request.vector, data))
-        if given != 1:
-            raise RequestError(422, f"Send one of file, id and vector; {given or 'none'} came.")
-        if request.vector is not None and request.box:
-            raise RequestError(422, "A box marks a part of an image, but a vector was sent. Send the image.")
+        _check_query(request, data)
         opened.check_columns(request.where)
         k = min(request.k, len(opened.index))
         if k > MOST_RESULTS:
             raise RequestError(422, f"k: An answer has at most {MOST_RESULTS:,} images. Ask for fewer.")
-        query, vector = request.id, None
-        if request.vector is not None:
-            query = _unit(request.vector, opened.index.version.dim)
-        elif request.id is not None:
-            known(opened, request.id)
-            if request.box:
-                data = await self.threads.run(self.threads.files, original, opened, request.id)
-        if data is not None:
-            query = vector = await self.embed(opened, data, request.box)
+        query, vector = await self._query(opened, request, data, self.embedder(opened))
         options = _Options(
             opened,
             isinstance(query, str),
@@ -128,12 +145,47 @@ class Service:
             json.dumps(request.where),
             request.exclude_duplicates,
         )
-        return await self._search(options, query), vector
+        found = await self._search(options, query)
+        if self.queries and not isinstance(query, str):
+            found = found._replace(matches=[""] * len(found.ids), promise=NO_PROMISE)
+        return found, vector
 
-    async def embed(self, opened: Opened, data: bytes, box: Box | None) -> np.ndarray:
+    async def classify(self, opened: Opened, request: ClassifyRequest, data: bytes | None) -> Classified:
+        """Returns which class of the index an image is of, or that it is of none.
+
+        Raises:
+            RequestError: the query is none, or an image cannot be read.
+            InputError: the index has no labels.
+        """
+        _check_query(request, data)
+        query, _ = await self._query(opened, request, data, opened.index.embedder)
+        return await self._classify(_Far(opened, isinstance(query, str), request.far), query)
+
+    async def _query(
+        self, opened: Opened, request: QueryRequest, data: bytes | None, embedder: Embedder
+    ) -> tuple[str | np.ndarray, np.ndarray | None]:
+        """Returns an id or a vector, and the embedding if an image was embedded for it."""
+        query, vector = request.id, None
+        if request.vector is not None:
+            if request.model not in (None, self.embedder(opened).fingerprint):
+                raise RequestError(409, OTHER_MODEL)
+            query = _unit(request.vector, opened.index.version.dim)
+        elif request.id is not None:
+            known(opened, request.id)
+            if request.box:
+                data = await self.threads.run(self.threads.files, original, opened, request.id)
+        if data is not None:
+            query = vector = await self.embed(embedder, data, request.box)
+        return query, vector
+
+    def embedder(self, opened: Opened) -> Embedder:
+        """Returns the model that embeds the images to search by."""
+        return self.queries or opened.index.embedder
+
+    async def embed(self, embedder: Embedder, data: bytes, box: Box | None) -> np.ndarray:
         """Returns the embedding of an image file, or of a part of it, `[dim]`."""
         image = await self.threads.run(self.threads.images, ready, data, box, self.settings.max_pixels)
-        return await self._embed(opened.index.embedder, image)
+        return await self._embed(embedder, image)
 
     def _embedded(self, embedder: Embedder, images: list[bytes]) -> np.ndarray:
         self.metrics.batches.observe(len(images))
@@ -195,6 +247,20 @@ def _searched(options: _Options, queries: list) -> list[Found]:
         where=json.loads(options.where),
         exclude_duplicates=options.exclude_duplicates,
     )
+
+
+def _classified(options: _Far, queries: list) -> list[Classified]:
+    """Classifies queries of the same options: ids, or vectors."""
+    return options.opened.index.classify(queries if options.by_id else np.stack(queries), far=options.far)
+
+
+def _check_query(request: QueryRequest, data: bytes | None) -> None:
+    """Raises RequestError unless a request brings one query."""
+    given = sum(one is not None for one in (request.id, request.vector, data))
+    if given != 1:
+        raise RequestError(422, f"Send one of file, id and vector; {given or 'none'} came.")
+    if request.vector is not None and request.box:
+        raise RequestError(422, "A box marks a part of an image, but a vector was sent. Send the image.")
 
 
 def _unit(vector: list[float], dim: int) -> np.ndarray:

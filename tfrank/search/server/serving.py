@@ -42,7 +42,10 @@ def serve(application: FastAPI, listener: socket.socket, name: str) -> None:
     # The server handles signals while it runs. One may come before, and it raises them again after.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    print(f"Serving {name} at {address(listener)} - stop with Ctrl-C", flush=True)
+    key = application.state.service.settings.key
+    # What stands after # stays in the browser.
+    where = address(listener) + (f"/#key={key}" if key else "")
+    print(f"Serving {name} at {where} - stop with Ctrl-C", flush=True)
     server.run(sockets=[listener])
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import secrets
 from collections.abc import Iterable
 
 from tfrank.common import checks
@@ -16,6 +17,7 @@ class Settings:
 
     Attributes:
         token: what callers send to add and delete images; "": nobody may.
+        key: what the page sends to change labels, where there is no token; "": nobody may.
         max_megabytes: largest request, in 10^6 bytes.
         max_megapixels: largest image, in 10^6 pixels.
         max_waiting: number of searches, embeddings and changes at a time; further ones get status 503.
@@ -24,6 +26,7 @@ class Settings:
         hosts: names that the server may be called by, without a port; (): any. A name list protects a server
             on the loopback address from web pages whose own name leads to that address.
         trusted: whether the model of the index may run any operation.
+        query_model: folder of a SavedModel that embeds the images to search by; "": the model of the index.
         poll_seconds: how often to look for a new version of the index.
         wait_seconds: how long an image waits for others, so that the model embeds them together.
         max_header_bytes: largest header of a request, its address included.
@@ -34,12 +37,14 @@ class Settings:
     """
 
     token: str = ""
+    key: str = ""
     max_megabytes: float = 20
     max_megapixels: float = 50
     max_waiting: int = 64
     max_connections: int = 256
     hosts: tuple[str, ...] = ()
     trusted: bool = False
+    query_model: str = ""
     poll_seconds: float = 0.5
     wait_seconds: float = 0.002
     max_header_bytes: int = 32_768
@@ -69,6 +74,15 @@ class Settings:
     def max_pixels(self) -> int:
         """The largest image, in pixels."""
         return int(self.max_megapixels * 1e6)
+
+
+def key_for(host: str, token: str = "") -> str:
+    """Returns a new key of the page, on this machine and where there is no token; else "".
+
+    >>> len(key_for("127.0.0.1")), key_for("127.0.0.1", "a token"), key_for("0.0.0.0")
+    (22, '', '')
+    """
+    return secrets.token_urlsafe(16) if host in _LOOPBACK and not token else ""
 
 
 def names_of(host: str, others: Iterable[str] = ()) -> tuple[str, ...]:

@@ -16,8 +16,10 @@ import pyarrow.compute as pc
 import pyarrow.types as types
 
 from tfrank.common.checks import InputError, did_you_mean
+from tfrank.search import labels
 from tfrank.search.index import SearchIndex
 from tfrank.search.index_folder import IndexFolder
+from tfrank.search.label_review import compressed
 from tfrank.search.server.errors import shortened
 
 # Text columns with at most so many values are listed with them.
@@ -44,10 +46,15 @@ class Opened:
         self.index = SearchIndex(folder, trusted=trusted, before=before and before.index)
         self.number, self.model = self.index.version.number, self.index.version.model
         self.names = [name for name in self.index.table.column_names if name not in PRIVATE]
-        self._lock, self._duplicates = threading.Lock(), {}
+        self._lock = threading.Lock()
+        same = before if before is not None and before.index.version == self.index.version else None
+        self._duplicates: dict[float, list[list[str]]] = same._duplicates if same else {}
+        self._computed: dict[str, Any] = same._computed if same else {}
         if before is None or before.model != self.model:
             # The first call of a model takes longest.
             self.index.embedder.embed([_PIXEL])
+        if same is None:
+            self.index.matches  # noqa: B018  After new labels it is computed by the next search.
 
     def metadata(self, row: dict[str, Any]) -> dict[str, Any]:
         """Returns the columns of an image as JSON has them, without those that are private."""
@@ -76,6 +83,29 @@ class Opened:
                 self._duplicates[min_similarity] = self.index.duplicates(min_similarity, check)
             return self._duplicates[min_similarity]
 
+    def nearest(self, check: Callable[[], None]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the nearest rows of each row, and their cosines. `check` may end the work."""
+        return self._once("nearest", lambda: self.index.nearest(check))
+
+    def compressed(self) -> np.ndarray:
+        """Returns the embeddings in fewer dimensions, by which labels are judged quicker."""
+        return self._once("compressed", lambda: compressed(self.index.embeddings))
+
+    def _once(self, name, compute):
+        """Returns what is computed once for all that have this version of the index."""
+        with self._lock:
+            if name not in self._computed:
+                self._computed[name] = compute()
+            return self._computed[name]
+
+    @functools.cached_property
+    def labelled(self) -> dict[str, list[str]]:
+        """The ids of the photos of each label, by the alphabet; of "" those without one."""
+        found: dict[str, list[str]] = {}
+        for key, label in zip(self.index.ids.tolist(), self.index.labels):
+            found.setdefault(label, []).append(key)
+        return dict(sorted(found.items()))
+
     def spread(self, k: int) -> list[str]:
         """Returns the ids of k images, evenly spread over the index."""
         images = len(self.index)
@@ -102,20 +132,26 @@ class Versions:
     def __init__(self, folder: str, *, trusted: bool = False):
         self.folder, self._trusted, self._lock = folder, trusted, threading.Lock()
         self.problem = ""
+        self._stamp = labels.stamp(folder)
         self.current = Opened(folder, trusted=trusted)
         self._looked = time.monotonic()
 
     def refresh(self) -> None:
-        """Opens the current version if it is another than the one that is served.
+        """Opens the current version if it, or what was said of its labels, is not what is served.
 
         If that fails, whatever the reason, the version before stays, and the reason is logged once.
         """
         with self._lock:
             try:
+                # Taken before it is read, so that no change is overlooked.
+                stamp = labels.stamp(self.folder)
                 # Not by the number, which a folder that was made anew has again.
-                if IndexFolder(self.folder).current() != self.current.index.version:
+                new = IndexFolder(self.folder).current() != self.current.index.version
+                if new or stamp != self._stamp:
                     self.current = Opened(self.folder, trusted=self._trusted, before=self.current)
-                    _LOG.info("version %d: %d images", self.current.number, len(self.current.index))
+                    self._stamp = stamp
+                    if new:
+                        _LOG.info("version %d: %d images", self.current.number, len(self.current.index))
                 self._looked, problem = time.monotonic(), ""
             except InputError as error:
                 problem = str(error)

@@ -1,6 +1,9 @@
 // The search. What is searched for stands in the address, after the #, so that it can be sent to someone: the
 // id of an image of the index, or what the model saw in a picture (its embedding); the picture itself is not
 // in it. The server never gets what stands after the #.
+import * as groups from "./groups.js";
+import * as labels from "./labels.js";
+import { talk } from "./server.js";
 import { address, conditions, setConditions, showColumns, showGroups, showImages } from "./results.js";
 
 // MOST: images of an answer, as the server allows.
@@ -16,10 +19,11 @@ function read() {
   const fields = new URLSearchParams(location.hash.slice(1)), vector = fields.get("vector") || undefined;
   const k = Number(fields.get("k")), least = Number(fields.get("min"));
   return {
-    id: fields.get("id") || undefined, vector, ...pictures.get(vector),
+    id: fields.get("id") || undefined, vector, model: fields.get("model") || undefined, ...pictures.get(vector),
     box: readBox(fields.get("box")) || pictures.get(vector)?.box,
     k: Number.isInteger(k) && k >= 1 && k <= MOST ? k : STEP, least: least > 0 && least <= 1 ? least : 0,
     distinct: fields.has("distinct"), where: readWhere(fields.get("where")), copies: fields.has("copies"),
+    groups: fields.has("groups"), group: fields.get("group") ?? undefined,
   };
 }
 
@@ -38,8 +42,11 @@ function readWhere(text) {
 function written(state) {
   const fields = new URLSearchParams();
   if (state.copies) fields.set("copies", "1");
+  if (state.groups) fields.set("groups", "1");
+  if (state.group !== undefined) fields.set("group", state.group);
   if (state.id) fields.set("id", state.id);
   if (state.vector) fields.set("vector", state.vector);
+  if (state.vector && state.model) fields.set("model", state.model);
   if (state.id && state.box) fields.set("box", state.box.map(share => share.toFixed(3)).join(","));
   if (state.k !== STEP) fields.set("k", state.k);
   if (state.least) fields.set("min", state.least);
@@ -48,27 +55,12 @@ function written(state) {
   return `#${fields}`;
 }
 
-// Talking to the server.
+// Talking to the server. Only the last request is waited for.
 
-async function ask(path, options = {}) {
+function ask(path, options = {}) {
   request.abort();
   request = new AbortController();
-  let response;
-  try {
-    response = await fetch(path, { ...options, signal: request.signal });
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new Error("The server does not answer. Is it running?");
-  }
-  let answer;
-  try {
-    answer = await response.json();
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new Error(`The server's answer cannot be read (status ${response.status}). Try again.`);
-  }
-  if (!response.ok) throw new Error(answer.error);
-  return answer;
+  return talk(path, { ...options, signal: request.signal });
 }
 
 function body(state) {
@@ -76,6 +68,8 @@ function body(state) {
   if (state.file && (!state.vector || state.fresh)) form.set("file", state.file);
   else if (state.vector) form.set("vector", state.vector);
   else form.set("id", state.id);
+  // To a model that came since, the vector says nothing.
+  if (form.has("vector") && state.model) form.set("model", state.model);
   if (state.box && !form.has("vector")) form.set("box", state.box.join(","));
   form.set("k", state.k);
   form.set("where", JSON.stringify(state.where));
@@ -91,12 +85,14 @@ async function go(changes, { replace = false, focus = false } = {}) {
   show(state);
   busy(true);
   try {
-    const title = await (state.copies ? findCopies() : state.id || state.vector || state.file ? find(state) : begin());
+    const title = await view(state);
     if (state.fresh) state.fresh = false;
     history[replace ? "replaceState" : "pushState"](null, "", written(state));
     at.heading.textContent = document.title = title;
     at.share.hidden = !(state.id || state.vector);
+    labels.show();
     if (focus) at.heading.focus();
+    if (state.vector && state.labelled) classify(state).catch(() => {});
   } catch (error) {
     if (error.name === "AbortError") return;
     for (const place of [at.results, at.groups]) place.replaceChildren();
@@ -112,19 +108,45 @@ function say(error) {
   at.error.hidden = false;
 }
 
+// Shows what was asked for, and returns its title.
+function view(state) {
+  if (state.copies) return findCopies();
+  if (state.groups) return showAllGroups();
+  if (state.group !== undefined) return showGroup(state);
+  return state.id || state.vector || state.file ? find(state) : begin();
+}
+
 async function find(state) {
-  const answer = await ask("v1/search", { method: "POST", body: body(state) });
+  let answer;
+  try {
+    answer = await ask("v1/search", { method: "POST", body: body(state) });
+  } catch (error) {
+    if (error.status !== 409 || !state.file || state.fresh) throw error;
+    state.fresh = true;
+    return find(state);
+  }
   if (answer.vector && state.file) {
-    state.vector = answer.vector;
+    Object.assign(state, { vector: answer.vector, model: answer.model });
     pictures.set(answer.vector, { file: state.file, box: state.box });
   }
   showImages(at.results, answer.results, choose);
   const count = answer.results.length, nearest = answer.results[0]?.similarity;
   at.status.textContent = count
-    ? `${count} image${count > 1 ? "s" : ""}, the most similar first. The nearest has a similarity of ${nearest.toFixed(2)}. ${answer.promise}`
+    ? `${count} image${count > 1 ? "s" : ""}, the most similar first. The nearest has a similarity of ${nearest.toFixed(2)}. ${answer.promise} ${answer.searched}`
     : "Nothing is similar enough. Lower the least similarity, or change the filter.";
   at.more.hidden = count < state.k || state.k >= MOST;
+  state.labelled = answer.results.some(one => one.metadata.label);
   return state.box ? "Similar to this part" : "Similar pictures";
+}
+
+// Says which class of the index a picture is of. The results do not wait for it.
+async function classify(state) {
+  const found = await ask("v1/classify", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ vector: state.vector, model: state.model }) });
+  const nearest = `${found.nearest} (${Math.round(100 * found.share)} %)`;
+  at.class.textContent = found.label ? `Looks like ${nearest}.`
+    : found.threshold === null ? `The nearest class is ${nearest}. ${found.promise}`
+    : `Looks like none of this index's classes. The nearest is ${nearest}.`;
+  at.class.hidden = false;
 }
 
 async function begin() {
@@ -138,27 +160,47 @@ async function findCopies() {
   const answer = await ask("v1/duplicates");
   showGroups(at.groups, answer.groups, choose);
   at.status.textContent = answer.total
-    ? `${answer.total} group${answer.total > 1 ? "s" : ""} of images with a similarity of 0.97 and more.`
-    : "No two images have a similarity of 0.97 or more.";
+    ? `${answer.total} group${answer.total > 1 ? "s" : ""} of images with a similarity of ${answer.min_similarity.toFixed(2)} and more.`
+    : `No two images have a similarity of ${answer.min_similarity.toFixed(2)} or more.`;
   return "Near copies";
+}
+
+async function showAllGroups() {
+  await labels.refresh();
+  busy(true, at.groups);
+  // What is proposed arrives later: nobody waits for it.
+  groups.showAll(at.groups, group => go({ ...NOTHING, group }, { focus: true }), () => go({}, { replace: true }), ask, words => { at.status.textContent = words; })
+    .catch(error => { if (error.name === "AbortError") throw error; say(error.message); })
+    .then(() => busy(false, at.groups), () => {});
+  return "Groups";
+}
+
+async function showGroup(state) {
+  const { results } = await ask(`v1/items?k=${state.k}&label=${encodeURIComponent(state.group)}`);
+  showImages(at.results, results, choose);
+  at.status.textContent = results.length ? `The first ${labels.pictures(results.length)} of the group.` : "The group has no pictures.";
+  at.more.hidden = results.length < state.k || state.k >= MOST;
+  if (results.length < state.k) at.status.textContent = labels.pictures(results.length);
+  return state.group || "Without a group";
 }
 
 // Showing what is searched for.
 
-function busy(is) {
-  at.results.setAttribute("aria-busy", is);
-  if (is) at.error.hidden = true;
+function busy(is, place = at.results) {
+  place.setAttribute("aria-busy", is);
+  if (is) at.error.hidden = at.class.hidden = true;
 }
 
 function show(state) {
   const queried = state.id || state.vector || state.file;
-  document.body.classList.toggle("empty", !queried);
+  document.body.classList.toggle("empty", !(queried || state.groups || state.group !== undefined));
   at.picture.hidden = !(state.id || state.file);
   at.narrow.hidden = !queried;
   at.sent.hidden = !(state.vector && !state.file);
   if (state.file) setPicture(state.file);
   else if (state.id) setPicture(state.id);
-  (state.copies ? at.results : at.groups).replaceChildren();
+  (state.copies || state.groups ? at.results : at.groups).replaceChildren();
+  busy(false, at.groups);
   at.more.hidden = true;
   at.least.value = state.least;
   at["least-shown"].textContent = state.least ? state.least.toFixed(2) : "any";
@@ -194,7 +236,7 @@ function showPart(box) {
 
 // What starts a search.
 
-const NOTHING = { id: undefined, vector: undefined, file: undefined, box: undefined, copies: false, k: STEP };
+const NOTHING = { id: undefined, vector: undefined, model: undefined, file: undefined, box: undefined, copies: false, groups: false, group: undefined, k: STEP };
 
 function choose(id) {
   go({ ...NOTHING, id }, { focus: true });
@@ -227,6 +269,7 @@ for (const kind of ["dragover", "dragleave", "drop"]) {
 }
 at.home.addEventListener("click", event => { event.preventDefault(); go({ ...NOTHING, where: {}, least: 0, distinct: false }); });
 at.copies.addEventListener("click", () => go({ ...NOTHING, copies: true }, { focus: true }));
+at.grouping.addEventListener("click", () => go({ ...NOTHING, groups: true }, { focus: true }));
 at.more.addEventListener("click", async () => {
   const first = at.results.children.length;
   await go({ k: Math.min(asked.k + STEP, MOST) }, { replace: true });
@@ -298,6 +341,8 @@ const wide = matchMedia("(min-width: 761px)"), fit = () => { at.narrow.open = wi
 wide.addEventListener("change", fit);
 fit();
 
+// After a change, what shows labels is shown anew; results of a search stay where they are.
+labels.start(changed => (!changed || asked.groups || asked.group !== undefined) && go({}, { replace: true }));
 asked = read();
 at.filter.hidden = true;
 try {
@@ -306,7 +351,7 @@ try {
   showColumns(at.columns, columns.columns, () => later({ where: conditions(at.columns), k: STEP }));
   at.filter.hidden = !at.columns.children.length;
   at.filter.open = Object.keys(asked.where).length > 0;
-  await go({}, { replace: true });
+  await Promise.all([go({}, { replace: true }), labels.refresh()]);
 } catch (error) {
   // A search that was begun meanwhile goes on.
   if (error.name !== "AbortError") say(error.message);

@@ -15,16 +15,17 @@ function nameOf(id, metadata = {}) {
   return metadata.label || id.split("/").pop();
 }
 
-// A picture in its own proportions; a click on it calls `choose`.
-function card({ id, similarity, match = "", metadata = {} }, choose) {
-  const name = nameOf(id, metadata), known = metadata.width > 0 && metadata.height > 0;
+// A picture in its own proportions, which can be selected; a click on it calls `choose`.
+export function picture({ id, similarity, match = "", metadata = {} }, choose) {
+  const known = metadata.width > 0 && metadata.height > 0;
   const certainty = { match: ", a match", perhaps: ", perhaps a match" }[match] || "";
-  const words = similarity === undefined ? `Search by ${name}` : `Search by ${name}, similarity ${similarity.toFixed(2)}${certainty}`;
   const image = make("img", { src: address(id, "thumbnail"), alt: "", loading: "lazy", decoding: "async" });
   const frame = make("button", { type: "button", className: "frame", title: id }, image);
-  frame.setAttribute("aria-label", words);
-  frame.addEventListener("click", () => choose(id));
-  const item = make("li", {}, make("figure", {}, frame, caption(name, similarity, match)));
+  frame.addEventListener("click", () => choose?.(id));
+  const pick = make("input", { type: "checkbox", className: "pick" });
+  const item = make("li", {}, make("figure", {}, frame, pick, caption(similarity, match)));
+  Object.assign(item.dataset, { id, words: similarity === undefined ? "" : `, similarity ${similarity.toFixed(2)}${certainty}` });
+  setName(item, metadata.label);
   const setAspect = (width, height) => {
     item.style.setProperty("--aspect", Math.min(Math.max(width / height, 0.5), 2.6).toFixed(3));
     item.classList.toggle("tiny", Math.max(width, height) < 64);
@@ -34,8 +35,21 @@ function card({ id, similarity, match = "", metadata = {} }, choose) {
   return item;
 }
 
-function caption(name, similarity, match) {
-  const label = make("span", { className: "name", textContent: name, title: name });
+function setName(card, label = "") {
+  const { id, words } = card.dataset, name = nameOf(id, { label });
+  card.dataset.label = label || "";
+  Object.assign(card.querySelector(".name"), { textContent: name, title: name });
+  card.querySelector(".frame").setAttribute("aria-label", `Search by ${name}${words}`);
+  card.querySelector(".pick").setAttribute("aria-label", `Select ${label ? `${name}, ${id.split("/").pop()}` : name}`);
+}
+
+// Gives all cards of an image another label.
+export function relabel(id, label) {
+  for (const card of document.querySelectorAll("li[data-id]")) if (card.dataset.id === id) setName(card, label);
+}
+
+function caption(similarity, match) {
+  const label = make("span", { className: "name" });
   if (similarity === undefined) return make("figcaption", {}, label);
   const bar = make("span");
   bar.style.width = `${Math.max(0, Math.min(1, similarity)) * 100}%`;
@@ -47,12 +61,12 @@ function caption(name, similarity, match) {
 }
 
 export function showImages(list, images, choose) {
-  list.replaceChildren(...images.map(image => card(image, choose)));
+  list.replaceChildren(...images.map(image => picture(image, choose)));
 }
 
 export function showGroups(place, groups, choose) {
   place.replaceChildren(...groups.map((ids, number) => {
-    const list = make("ol", { className: "gallery" }, ...ids.slice(0, 24).map(id => card({ id }, choose)));
+    const list = make("ol", { className: "gallery" }, ...ids.slice(0, 24).map(id => picture({ id }, choose)));
     const more = ids.length > 24 ? `, the first 24 shown` : "";
     return make("section", { className: "group" }, make("h2", { textContent: `Group ${number + 1}: ${ids.length} images${more}` }), list);
   }));

@@ -1,0 +1,156 @@
+"""An index whose model is adapted to its images: when, what it serves, and what stays."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from tests.search import updated, write_model, write_photos
+from tfrank import search
+from tfrank.common.checks import InputError
+from tfrank.evaluation.postprocessing.neighbor_whitening import learn_neighbor_whitening
+from tfrank.evaluation.postprocessing.whitening import load_whitening, whiten
+from tfrank.export.saved_model import CONTENTS
+from tfrank.search import adaptation, building, upgrading
+from tfrank.search.adaptation import adapt
+from tfrank.search.embedder import Embedder
+from tfrank.search.images import listed_images
+from tfrank.search.updating import update_from
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return write_photos(tmp_path_factory.mktemp("many"), classes=3, images=40)
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """A model that asks to be adapted, as that of a new index does."""
+    path = write_model(tmp_path_factory.mktemp("start") / "model")
+    (path / CONTENTS).write_text(json.dumps({"adapts": True}))
+    return Embedder(str(path))
+
+
+@pytest.fixture(scope="module")
+def indexed(start, photos, tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("indexed") / "index")
+    updated(folder, start, photos)
+    return folder
+
+
+@pytest.fixture
+def folder(indexed, tmp_path):
+    return shutil.copytree(indexed, tmp_path / "index").as_posix()
+
+
+def test_images_have_the_embedding_that_the_adapted_model_gives_and_none_is_embedded_again(
+    folder, photos, start, monkeypatch
+):
+    before = search.open(folder)
+    monkeypatch.setattr(building, "update", None)
+    adapt(folder)
+    after = search.open(folder)
+    whitening = learn_neighbor_whitening(before.embeddings)
+    np.testing.assert_allclose(after.embeddings, whiten(before.embeddings, whitening), atol=1e-6)
+    paths = [str(photos / key) for key in after.ids]
+    np.testing.assert_allclose(after.embed(paths), after.embeddings, atol=1e-5)
+    assert after.mapped == 0 and after.labels == before.labels
+    assert (after.version.number, after.version.before) == (2, start.fingerprint)
+    stored = load_whitening(after.files.path("models", after.version.model, adaptation.WHITENING))
+    np.testing.assert_array_equal(stored.projection, whitening.projection)
+
+
+def test_it_is_adapted_once_and_new_photos_are_embedded_by_the_adapted_model(folder, photos, tmp_path):
+    adapt(folder)
+    model = search.open(folder).version.model
+    adapt(folder, asked=True)
+    more = shutil.copytree(photos, tmp_path / "more")
+    shutil.copy(photos / "class 0" / "0.jpg", more / "class 0" / "again.jpg")
+    update_from(folder, str(more))
+    index = search.open(folder)
+    assert index.version.model == model and len(index) == 121
+    rows = dict(zip(index.ids.tolist(), index.embeddings))
+    np.testing.assert_allclose(rows["class 0/again.jpg"], rows["class 0/0.jpg"], atol=1e-5)
+
+
+def test_another_model_is_adapted_only_if_that_is_asked_for(photos, tmp_path):
+    model = write_model(tmp_path / "model", seed=1, dim=6)
+    for asked, number in ((False, 1), (True, 2)):
+        folder = str(tmp_path / f"index {asked}")
+        update_from(folder, str(photos), model=str(model), adapted=asked)
+        index = search.open(folder)
+        assert index.version.number == number
+        # How it was adapted is kept of the network of a new index alone, whose features labels refine.
+        assert not (
+            tmp_path / f"index {asked}" / "models" / index.version.model / adaptation.WHITENING
+        ).exists()
+
+
+def test_who_went_back_to_the_model_as_it_is_keeps_it(folder, start, photos):
+    adapt(folder)
+    updated(folder, start, photos)
+    adapt(folder)
+    assert search.open(folder).version.model == start.fingerprint
+
+
+def test_few_images_are_left_as_they_are(start, photos, tmp_path, capsys):
+    folder = str(tmp_path / "index")
+    some = listed_images(str(photos))[: adaptation.FEWEST - 1]
+    building.update(folder, start, some, root=str(photos), quiet=True)
+    adapt(folder)
+    assert search.open(folder).version.number == 1 and not capsys.readouterr().out
+    adapt(folder, asked=True)
+    assert search.open(folder).version.number == 1
+    assert capsys.readouterr().out == "The model was not adapted: that takes 100 images.\n"
+
+
+def test_an_index_that_got_another_model_meanwhile_is_not_spoilt(folder, tmp_path, monkeypatch):
+    other = Embedder(str(write_model(tmp_path / "other", seed=1)))
+    learn = adaptation.learn_neighbor_whitening
+
+    def late(rows, **options):
+        building.update(folder, other, None, quiet=True)
+        return learn(rows, **options)
+
+    monkeypatch.setattr(adaptation, "learn_neighbor_whitening", late)
+    with pytest.raises(InputError, match="learnt for another model than the index"):
+        adapt(folder)
+    assert search.open(folder).version.model == other.fingerprint
+
+
+def test_killed_before_the_switch_the_next_update_adapts(folder, photos, monkeypatch):
+    def killed(*args, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(adaptation, "map_rows", killed)
+        adapt(folder)
+    update_from(folder, str(photos))
+    assert search.open(folder).version.number == 2
+    assert upgrading.map_rows is adaptation.map_rows
+
+
+def test_near_copies_are_those_that_were_before(folder):
+    before = search.open(folder)
+    assert before.near_copy == 0.97
+    adapt(folder)
+    index = search.open(folder)
+    assert 0.5 < index.near_copy < 0.97
+    # Random weights see many photos of one colour as copies.
+    assert index.duplicates() == index.duplicates(index.near_copy) != index.duplicates(0.999)
+
+
+def test_a_copy_that_differs_in_a_random_direction_has_the_cosine_that_is_stated():
+    draw = np.random.default_rng(1)
+    rows = 1 + draw.normal(size=[500, 32])  # Most of it is their mean, which is taken off.
+    rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    whitening = learn_neighbor_whitening(rows)
+    stated = adaptation.near_copy_after(rows, lambda some: whiten(some, whitening))
+    found = []
+    for row in rows[:200]:
+        aside = draw.normal(size=32)
+        aside -= aside @ row * row
+        copy = 0.97 * row + (1 - 0.97**2) ** 0.5 * aside / np.linalg.norm(aside)
+        found.append(float(np.dot(*whiten(np.stack([row, copy]), whitening))))
+    assert stated < 0.95 and stated == pytest.approx(np.median(found), abs=0.01)

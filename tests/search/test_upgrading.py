@@ -1,0 +1,227 @@
+"""An index gets another model by a map: at once, then image by image, and is whole at any moment."""
+
+import os
+import shutil
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from tests.command_lines import CommandLine, run
+from tests.search import updated, write_model, write_photo, write_photos
+from tfrank import search
+from tfrank.common.checks import InputError
+from tfrank.evaluation.embedding_maps import learn_map, load_map, save_map
+from tfrank.search import building, upgrading
+from tfrank.search.embedder import Embedder
+from tfrank.search.images import listed_images
+from tfrank.search.index_folder import MAPPED, IndexFolder
+from tfrank.search.maps import learn_from
+from tfrank.search.pairs import pairs_of
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return write_photos(tmp_path_factory.mktemp("many"), classes=3, images=20)
+
+
+@pytest.fixture(scope="module")
+def better(tmp_path_factory):
+    return Embedder(str(write_model(tmp_path_factory.mktemp("better") / "model", seed=1, dim=6)))
+
+
+@pytest.fixture(scope="module")
+def indexed(embedder, photos, tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("indexed") / "index")
+    updated(folder, embedder, photos)
+    return folder
+
+
+@pytest.fixture
+def folder(indexed, tmp_path):
+    return shutil.copytree(indexed, tmp_path / "index").as_posix()
+
+
+@pytest.fixture(scope="module")
+def mapping(indexed, better):
+    return learn_from(indexed, better.folder)
+
+
+def own_rows(folder, better, photos):
+    """Which rows have the embedding that the model computes now."""
+    index = search.open(folder)
+    wanted = better.embed([(photos / key).read_bytes() for key in index.ids])
+    return np.abs(index.embeddings - wanted).max(axis=1) < 1e-5
+
+
+def test_all_rows_are_mapped_at_once_marked_and_searched_by_the_new_model(
+    folder, embedder, better, mapping, photos
+):
+    before = search.open(folder)
+    version = upgrading.map_rows(folder, better, mapping)
+    index = search.open(folder)
+    assert (version.number, version.model, version.dim) == (2, better.fingerprint, 6)
+    np.testing.assert_allclose(index.embeddings, mapping(before.embeddings), atol=1e-6)
+    assert index.mapped == 60 and set(index.table.column(MAPPED).to_pylist()) == {embedder.fingerprint}
+    (found,) = index.search(str(photos / "class 0" / "0.jpg"), k=60)
+    assert len(found.ids) == 60 and set(found.matches) == {""}
+    assert "Of 60 of 60 images the embeddings are mapped" in found.searched and "mapped" in found.promise
+    # The former model and its labels stay.
+    assert version.before == embedder.fingerprint and index.labels == before.labels
+
+
+def test_images_are_embedded_part_by_part_and_answers_are_whole_in_between(
+    folder, better, mapping, photos, monkeypatch, capsys
+):
+    monkeypatch.setattr(upgrading, "PART_ROWS", 25)
+    upgrading.map_rows(folder, better, mapping)
+    seen, update = [], building.update
+
+    def watched(*arguments, **options):
+        index = search.open(folder)
+        assert sorted(index.search(index.ids[0], k=60)[0].ids) == sorted(index.ids[1:])
+        seen.append((index.mapped, int(own_rows(folder, better, photos).sum())))
+        return update(*arguments, **options)
+
+    monkeypatch.setattr(building, "update", watched)
+    upgrading.embed_mapped(folder, better)
+    assert seen == [(60, 0), (35, 25), (10, 50)]
+    assert own_rows(folder, better, photos).all() and search.open(folder).mapped == 0
+    assert MAPPED not in search.open(folder).table.column_names
+    assert "Version 5: 60 of 60 images are embedded." in capsys.readouterr().out
+
+
+def test_images_that_are_gone_stay_mapped_and_the_others_are_embedded(
+    embedder, better, mapping, tmp_path, capsys
+):
+    photos, folder = write_photos(tmp_path / "photos", images=20), str(tmp_path / "index")
+    updated(folder, embedder, photos)
+    shutil.rmtree(photos / "class 1")
+    upgrading.map_rows(folder, better, mapping)
+    upgrading.embed_mapped(folder, better)
+    index = search.open(folder)
+    gone = [key.startswith("class 1/") for key in index.ids]
+    assert [mark is not None for mark in index.table.column(MAPPED).to_pylist()] == gone
+    assert index.mapped == sum(gone) == 20
+    assert "20 images cannot be read and stay mapped; the first: class 1/" in capsys.readouterr().out
+    # So they do when the index is brought up to date with its own images.
+    building.update(folder, better, None, quiet=True)
+    assert search.open(folder).mapped == 20
+
+
+def test_an_update_embeds_mapped_images_too(folder, better, mapping, photos):
+    upgrading.map_rows(folder, better, mapping)
+    done = updated(folder, better, photos)
+    assert done.embedded == 60 and own_rows(folder, better, photos).all()
+
+
+@pytest.mark.parametrize("storage", ["int8", "binary"])
+def test_codes_follow_images_that_are_embedded_again(folder, better, mapping, photos, storage):
+    version = IndexFolder(folder).existing()
+    old = Embedder(IndexFolder(folder).path("models", version.model))
+    building.update(folder, old, None, storage=storage, quiet=True)
+    upgrading.map_rows(folder, better, mapping)
+    some = listed_images(str(photos))[:3]
+    building.update(folder, better, some, root=version.root, remove_others=False, quiet=True)
+    index = search.open(folder)
+    for image in some:
+        (found,) = index.search(str(photos / image.id), k=1)
+        assert found.ids == [image.id] and found.similarities[0] == pytest.approx(1, abs=1e-5)
+
+
+def test_a_mapped_index_can_be_mapped_again_and_keeps_who_embedded_it(folder, embedder, better, mapping):
+    upgrading.map_rows(folder, better, mapping)
+    rows = np.random.default_rng(0).normal(size=(80, 6))
+    back = learn_map(rows, rows[:, :5]).map._replace(models=np.array([better.fingerprint, ""]))
+    third = Embedder(better.folder)
+    third.fingerprint, third.dim = "third", 5
+    upgrading.map_rows(folder, third, back)
+    parts = IndexFolder(folder).existing().parts
+    marks = IndexFolder(folder).read_part(parts[0]).column(MAPPED).to_pylist()
+    assert set(marks) == {embedder.fingerprint}
+
+
+def test_the_command_learns_a_map_upgrades_and_goes_on(folder, better, photos, tmp_path, capsys):
+    upgrading.upgrade(folder, better.folder, embed=False)
+    printed = capsys.readouterr().out
+    assert "60 photos: 0 embedded now by the old model, 60 by the new one." in printed
+    assert "Recall@1: old in old" in printed and "60 embeddings were mapped in" in printed
+    assert search.open(folder).mapped == 60
+    upgrading.upgrade(folder)
+    assert own_rows(folder, better, photos).all()
+
+
+def test_a_model_of_the_same_space_needs_no_map(folder, embedder, tmp_path):
+    before, same = search.open(folder), str(write_model(tmp_path / "same", seed=5))
+    upgrading.upgrade(folder, same, "identity", embed=False)
+    index = search.open(folder)
+    np.testing.assert_allclose(index.embeddings, before.embeddings, atol=1e-6)
+    assert index.mapped == 60 and index.version.model != embedder.fingerprint
+
+
+def test_pairs_come_from_what_an_index_knows_by_the_files(
+    folder, indexed, embedder, better, photos, tmp_path
+):
+    moved = shutil.copytree(photos, tmp_path / "elsewhere")
+    (moved / "class 0" / "0.jpg").write_bytes((photos / "class 1" / "1.jpg").read_bytes() + b" ")
+    found = pairs_of(folder, better.folder, str(moved))
+    assert found.embedded == (1, 60) and len(found.old) == 60
+    upgrading.upgrade(folder, better.folder)
+    # Two indexes of the same photos: nothing is embedded.
+    found = pairs_of(indexed, folder)
+    assert found.embedded == (0, 0) and found.models == (embedder.fingerprint, better.fingerprint)
+    known = {tuple(row) for row in search.open(indexed).embeddings.tolist()}
+    assert {tuple(row) for row in found.old.tolist()} == known
+
+
+def test_bad_input_is_one_line(folder, indexed, embedder, better, mapping, tmp_path):
+    few = str(tmp_path / "few")
+    others = tmp_path / "others"
+    for number in range(3):
+        write_photo(others / f"{number}.jpg", 1000 + number)
+    updated(few, better, others)
+    shutil.rmtree(others)
+    wrong = mapping._replace(models=np.array(["another", better.fingerprint]))
+    save_map(str(tmp_path / "map.npz"), mapping)
+    (tmp_path / "text.npz").write_text("no map")
+    old = Embedder(IndexFolder(indexed).path("models", embedder.fingerprint))
+    for action, expected in (
+        (lambda: upgrading.map_rows(folder, better, wrong), "learnt for another model than the index's"),
+        (lambda: upgrading.map_rows(few, better, mapping), "takes embeddings of 8 dimensions to 6. Those of"),
+        (lambda: upgrading.map_rows(str(tmp_path / "none"), better, mapping), "is not an index folder"),
+        (lambda: upgrading.upgrade(folder, better.folder, str(tmp_path / "no.npz")), "There is no map"),
+        (lambda: upgrading.upgrade(folder, better.folder, str(tmp_path / "text.npz")), "is no map, or is"),
+        (
+            lambda: upgrading.upgrade(folder, better.folder, "identity"),
+            "6 dimensions to 6. Those of the index",
+        ),
+        (lambda: pairs_of(folder, indexed), "have the same model"),
+        (lambda: pairs_of(old.folder, better.folder), "Give the images to learn on"),
+        (lambda: pairs_of(folder, few), "have no photo in common"),
+        (lambda: pairs_of(few, old.folder), "None of 3 photos can be read as it was indexed"),
+    ):
+        with pytest.raises(InputError, match=expected) as caught:
+            action()
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_killed_while_it_embeds_the_same_command_finishes(folder, better, mapping, photos, tmp_path):
+    path = str(tmp_path / "map.npz")
+    ended = run("-m", "tfrank", "compat", f"--old={folder}", f"--new={better.folder}", f"--output={path}")
+    assert ended.status == 0 and "To upgrade an index: tfrank index upgrade" in ended.output, ended.errors
+    np.testing.assert_allclose(load_map(path).linear, mapping.linear, atol=1e-5)
+    command = ["-m", "tfrank", "index", "upgrade", f"--index_dir={folder}", f"--model={better.folder}"]
+    command.append(f"--map={path}")
+    for delay in (0.0, 0.2, 0.6):
+        running = CommandLine(*command)
+        while search.open(folder).version.model != better.fingerprint and running.poll() is None:
+            time.sleep(0.02)
+        time.sleep(delay)
+        os.killpg(running.pid, signal.SIGKILL)
+        running.communicate()
+        assert len(search.open(folder)) == 60
+    ended = run(*command)
+    assert ended.status == 0, ended.errors
+    assert own_rows(folder, better, photos).all() and search.open(folder).mapped == 0

@@ -1,0 +1,228 @@
+"""Searches fields of a config: trains many times, and compares by mAP on held-out training classes.
+
+    tfrank sweep --config=configs/own_embeddings.py --config.data.source=features.npz \\
+        --sweep=train.learning_rate=1e-5..1e-2:log --sweep=loss.alpha=1..8 --trials=40
+
+The first trial has the values of the config. Optuna (extra `tune`) proposes the others by what the trials
+before have reached, and a trial that is below the median of the others at the same step is stopped. The test
+set is not looked at. A sweep that was stopped, however, resumes with the same command; the trial that was
+under way is taken again. `sweep.html` in the folder of the sweep has the curves, what each field matters, and
+the command that trains with the best values.
+"""
+
+import contextlib
+import copy
+import gc
+import os
+import shlex
+import shutil
+import sys
+from typing import Any
+
+import keras
+import optuna
+import tensorflow as tf
+from absl import flags
+from optuna.trial import TrialState
+
+from tfrank.common import files, json_files
+from tfrank.common.checks import InputError
+from tfrank.configs.default import Config
+from tfrank.configs.fields import fields_of, flatten, tree
+from tfrank.run import config_flag, datasets, experiment, other_models, settings, sweep_page
+from tfrank.run.datasets import Data
+from tfrank.run.fit import choose_fit
+from tfrank.run.sweep_page import ERROR, finished
+from tfrank.run.sweep_space import Searched, flags_of, parse, with_values
+from tfrank.run.workdir import default_workdir
+from tfrank.training.trackers import Rows, Tracker
+from tfrank.training.trainer import CHOSEN_BY
+
+flags.DEFINE_string("config", None, "The config, and its loss: configs/letters.py:smooth_ap")
+_SWEEP = flags.DEFINE_multi_string(
+    "sweep",
+    [],
+    "A field and its values: train.learning_rate=1e-5..1e-2:log, loss.alpha=1..8 or train.optimizer=adam,sgd."
+    " Repeat the flag for several fields.",
+)
+_TRIALS = flags.DEFINE_integer("trials", 40, "Number of trials, with those of before.", lower_bound=1)
+_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the sweep. Default: sweeps/<config>_<data>_<loss>")
+
+# Finished trials before the first one may be stopped, and the share of the steps that each takes anyway.
+TRIALS_BEFORE_PRUNING, PRUNED_FROM = 5, 0.3
+METRIC = f"validation_{CHOSEN_BY}"
+
+
+class _Pruning(Tracker):
+    """Tells a trial the mAP of each evaluation; raises `TrialPruned` where it is below the median.
+
+    Args:
+        trial: the trial.
+        begin: the step from which on it may be stopped: before, a start says little of the end.
+    """
+
+    def __init__(self, trial: optuna.Trial, *, begin: int):
+        self._trial, self._begin = trial, begin
+
+    def scalars(self, rows: Rows) -> None:
+        """Takes the values of steps."""
+        for step, values in rows.items():
+            if METRIC in values:
+                self._trial.report(values[METRIC], step)
+                if step >= self._begin and self._trial.should_prune():
+                    raise optuna.TrialPruned
+
+
+def main(config: Config) -> None:
+    """Searches, as the flags say."""
+    searched = parse(_SWEEP.value, config)
+    base = settings.resolved(config)
+    settings.check_fields(base)
+    for one in searched:
+        for value in one.ends():
+            experiment.check_config(settings.resolved(with_values(config, {one.field: value})))
+    if base.train.strategy == "multi_worker":
+        raise InputError("A sweep runs on one machine. Set config.train.strategy.")
+    workdir = _WORKDIR.value or os.path.join("sweeps", os.path.basename(default_workdir(base)))
+    # TensorFlow warns of functions that are traced anew; each trial has its own.
+    tf.get_logger().setLevel("ERROR")
+    strategy = experiment.build_strategy(base.train, 0)
+    experiment.check_start(base.model, workdir, baselines=False)
+    with files.locked(workdir):
+        study = _study(workdir, config, searched)
+        unlabelled = bool(base.train.teacher)
+        data = datasets.build_data(base.data, workdir, seed=base.seed, unlabelled=unlabelled)
+        if data.validation is None:
+            raise InputError(
+                "A sweep compares by training classes that are held out, and there are none. Set"
+                " config.data.validation_classes."
+            )
+        if config.data.fit == "auto":
+            config.data.fit = choose_fit(base, data.train)
+        _begin(study, base, searched)
+        run_trials(study, config, searched, workdir, strategy, data)
+        _end(study, workdir)
+
+
+def _study(workdir: str, config: Config, searched: list[Searched]) -> optuna.Study:
+    """Opens the study of a folder; raises InputError if it searches something else."""
+    path = os.path.join(workdir, "sweep.json")
+    asked = {"config": tree(config), "sweep": [list(map(_plain, one)) for one in searched]}
+    if os.path.exists(path):
+        known = json_files.read(path, json_files.dict_of(json_files.anything), "Choose another --workdir.")
+        if known != asked:
+            before, now = flatten({"": known}), flatten({"": asked})
+            changed = sorted(key[1:] for key in {*before, *now} if before.get(key) != now.get(key))
+            raise InputError(
+                f"The sweep in {workdir} has another {' and '.join(changed)}. Choose another --workdir, or"
+                " the same command."
+            )
+    else:
+        files.write_json(path, asked)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    # A journal whose end was cut off by a kill could not be read again; a database rolls back.
+    storage = f"sqlite:///{os.path.join(workdir, 'trials.db')}"
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=TRIALS_BEFORE_PRUNING)
+    return optuna.create_study(
+        storage=storage, study_name="sweep", direction="maximize", pruner=pruner, load_if_exists=True
+    )
+
+
+def _plain(value):
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _begin(study: optuna.Study, base: Config, searched: list[Searched]) -> None:
+    """Puts the config's own values first, and again the values of a trial that was under way."""
+    for trial in study.get_trials(states=[TrialState.RUNNING]):
+        study.tell(trial.number, state=TrialState.FAIL)
+        study.enqueue_trial(trial.params)
+    values = {field.path: field.value for field in fields_of(base)}
+    if not study.trials and all(one.has(values[one.field]) for one in searched):
+        study.enqueue_trial({one.field: values[one.field] for one in searched})
+
+
+def run_trials(
+    study: optuna.Study,
+    config: Config,
+    searched: list[Searched],
+    workdir: str,
+    strategy: tf.distribute.Strategy,
+    data: Data,
+) -> None:
+    """Runs trials up to the number that the flag says, those of before included."""
+    while (number := len(finished(study)) + 1) <= _TRIALS.value:
+        # A resumed sweep proposes as one that was not stopped would have.
+        study.sampler = optuna.samplers.TPESampler(seed=config.seed + number)
+        trial = study.ask()
+        values = {one.field: one.suggest(trial) for one in searched}
+        said = "  ".join(f"{field}={sweep_page.short(value)}" for field, value in values.items())
+        folder = os.path.join(workdir, "trial")
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            with open(os.path.join(workdir, "training.log"), "a") as log, contextlib.redirect_stdout(log):
+                print(f"\nTrial {number}: {said}")
+                value = _train(with_values(config, values), folder, strategy, data, trial)
+            study.tell(trial, value)
+            result = f"validation mAP {value:.4f}"
+        except optuna.TrialPruned:
+            study.tell(trial, state=TrialState.PRUNED)
+            result = f"stopped at step {study.trials[-1].last_step:,}, below the median"
+        except InputError as error:
+            trial.set_user_attr(ERROR, str(error))
+            study.tell(trial, state=TrialState.FAIL)
+            result = f"failed: {error}"
+        print(f"trial {number}/{_TRIALS.value}: {result}  {said}", flush=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        keras.backend.clear_session()
+        gc.collect()
+
+
+def _train(
+    config: Config, folder: str, strategy: tf.distribute.Strategy, data: Data, trial: optuna.Trial
+) -> float:
+    """Trains in a folder; returns the best mAP on the validation classes."""
+    config = settings.resolved(copy.deepcopy(config))
+    settings.check_fields(config)
+    experiment.check_config(config)
+    os.makedirs(folder)
+    shared = os.path.join(os.path.dirname(folder), "features")
+    os.makedirs(shared, exist_ok=True)
+    os.symlink(os.path.abspath(shared), os.path.join(folder, "features"))
+    fitted = settings.fitted(config, data.train.label)
+    fitted.data.dim = datasets.vector_dim(config.data, os.path.dirname(folder))
+    steps = settings.total_steps(fitted.train, fitted.data.batch_size, len(data.train))
+    pruning = _Pruning(trial, begin=round(PRUNED_FROM * steps))
+    data, _ = other_models.with_others(fitted, data, os.path.dirname(folder))
+    training = experiment.build_training(
+        fitted, folder, strategy, steps, data.train, data.stored, trackers=[pruning]
+    )
+    experiment.train(fitted, training, data, steps)
+    assert training.trainer.best
+    return training.trainer.best.value
+
+
+def _end(study: optuna.Study, workdir: str) -> None:
+    """Writes the page and prints the best trial and the command that trains with its values."""
+    best = sweep_page.best_of(study)
+    if not best:
+        *_, last = finished(study)
+        raise InputError(f"All trials failed. The last: {last.user_attrs.get(ERROR, 'it was stopped.')}")
+    command = _command(best.params)
+    for line in sweep_page.write(study, best, workdir, command=command):
+        print(line)
+    print(f"Best: validation mAP {best.value:.4f}. Train with it, and see the test set for the first time:")
+    print(command)
+
+
+def _command(values: dict[str, Any]) -> str:
+    """Returns the command that trains with values of a sweep, with the fields of this command line."""
+    words = flags.FLAGS.config, *(word for word in sys.argv[1:] if word.startswith("--config."))
+    return shlex.join(["tfrank", "train", f"--config={words[0]}", *words[1:], *flags_of(values)])
+
+
+def command() -> None:
+    """The command tfrank sweep."""
+    from tfrank.configs import letters
+
+    config_flag.run(main, lambda: letters.__file__)

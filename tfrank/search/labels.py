@@ -1,0 +1,238 @@
+"""What people said of the labels of an index: labels.csv, beside its versions.
+
+    id,label
+    birds/7.jpg,robin
+    birds/9.jpg,
+
+A photo has the latest label that it was given; an empty one says that it belongs to no group. Photos without
+a row keep the label that they were indexed with. labels-history.csv has what the last changes replaced, so
+that they can be undone.
+"""
+
+import csv
+import hashlib
+import io
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from tfrank.common import files
+from tfrank.common.checks import InputError
+
+LABELS, HISTORY = "labels.csv", "labels-history.csv"
+_COLUMNS, _HISTORY_COLUMNS = ("id", "label"), ("version", "id", "said", "label")
+# A label is a word or a few, on one line; the server bounds them alike.
+MOST_LETTERS, PRINTED = 200, r"[^\x00-\x1f\x7f]*"
+# So many changes can be undone.
+MOST_CHANGES = 100
+
+
+class Stale(InputError):
+    """Raised where somebody else changed the labels in between."""
+
+
+class Said(NamedTuple):
+    """What people said.
+
+    Attributes:
+        labels: by the id of each photo that something was said of its label; "" for none.
+        version: a digest of the labels, so that equal labels have equal versions.
+    """
+
+    labels: dict[str, str]
+    version: str
+
+
+class _Change(NamedTuple):
+    """A change: the version that it made, and the labels that it replaced, None where there was none."""
+
+    version: str
+    before: dict[str, str | None]
+
+
+def read(folder: str) -> dict[str, str]:
+    """Returns the labels that people gave, by id; "" for photos that belong to no group.
+
+    Args:
+        folder: the index folder. Without a labels.csv nothing was said.
+
+    Raises:
+        InputError: labels.csv is damaged; the message names the line.
+    """
+    return said(folder).labels
+
+
+def said(folder: str) -> Said:
+    """Returns the labels that people gave, and their version. Raises InputError as `read` does."""
+    labels = {}
+    for line, row in _rows(folder, LABELS, _COLUMNS):
+        # The last word on a photo counts, also in a file that was written by hand.
+        labels[row[0]] = _checked(row[1], f"{os.path.join(folder, LABELS)}, line {line}: ")
+    return Said(labels, _version(labels))
+
+
+def stamp(folder: str) -> tuple[int, ...]:
+    """Returns what is another after labels.csv was changed; cheaper than to read it."""
+    try:
+        status = os.stat(os.path.join(folder, LABELS), follow_symlinks=False)
+    except OSError:
+        return ()
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def change(folder: str, changes: Mapping[str, str | None], expected_version: str) -> str:
+    """Gives labels to photos, and returns the new version. Killed at any moment, all are changed or none.
+
+    Args:
+        folder: the index folder.
+        changes: the labels by id: "" for photos that belong to no group, None to take back what was said.
+        expected_version: the version that the changes are made to.
+
+    Raises:
+        Stale: the labels have another version by now. Nothing is changed.
+        InputError: a label is no line of text, or a file is damaged or cannot be written.
+    """
+    changes = {
+        key: label if label is None else _checked(label.strip(), f"{key}: ") for key, label in changes.items()
+    }
+    return _replace(folder, expected_version, lambda *_: changes, undoing=False)
+
+
+def undo(folder: str, expected_version: str) -> str:
+    """Takes back the change that made a version, and returns the version that is then. Raises as `change`."""
+
+    def before(labels, history):
+        if not history:
+            raise InputError("There is no change to undo.")
+        return history[-1].before
+
+    return _replace(folder, expected_version, before, undoing=True)
+
+
+def undoable(folder: str) -> int:
+    """Returns the number of photos that an undo would change; 0 if there is no change to undo."""
+    history = _history_of(folder, said(folder).version)
+    return len(history[-1].before) if history else 0
+
+
+def merged(labels: Mapping[str, str], spoken: Mapping[str, str]) -> dict[str, str]:
+    """Returns the labels of an index as people corrected them.
+
+    >>> merged({"a": "wren", "b": "wren", "c": ""}, {"b": "", "c": "robin", "gone": "wren"})
+    {'a': 'wren', 'b': '', 'c': 'robin'}
+    """
+    return {key: spoken.get(key, label) for key, label in labels.items()}
+
+
+def gone(ids: Iterable[str], spoken: Mapping[str, str]) -> str:
+    """Returns a sentence on labels of photos that an index does not have; "" if there are none.
+
+    >>> gone(["a"], {"a": "wren", "b": "robin"})
+    'Photos that are gone have 1 of the labels in labels.csv, which is kept.'
+    """
+    count = len(spoken.keys() - set(ids))
+    verb = "is" if count == 1 else "are"
+    return (
+        f"Photos that are gone have {count:,} of the labels in {LABELS}, which {verb} kept." if count else ""
+    )
+
+
+def _replace(folder, expected_version, changes_of, *, undoing):
+    """Makes the changes that `changes_of(labels, history)` returns, under a lock between processes."""
+    path = os.path.join(folder, LABELS)
+    try:
+        # Its lock lasts until the file is replaced, so that nobody else changes the labels meanwhile.
+        with files.atomic_write(path, "w") as file:
+            labels, version = said(folder)
+            if version != expected_version:
+                raise Stale("Somebody else changed the labels meanwhile. Nothing of yours was changed.")
+            history = _history_of(folder, version)
+            changes = changes_of(labels, history)
+            before = {key: labels.get(key) for key, label in changes.items() if labels.get(key) != label}
+            now = {key: label for key, label in {**labels, **changes}.items() if label is not None}
+            version = _version(now)
+            if before and not undoing:
+                history = [*history, _Change(version, before)][-MOST_CHANGES:]
+            # First, as a last change that did not come about is left out when it is read.
+            with files.atomic_write(os.path.join(folder, HISTORY), "w") as log:
+                log.write(_text(_HISTORY_COLUMNS, _history_rows(history)))
+            file.write(_labels_text(now))
+    except OSError as error:
+        raise InputError(f"Cannot write to {folder} ({error.strerror}). No label was changed.") from error
+    return version
+
+
+def _history_of(folder: str, version: str) -> list[_Change]:
+    """Returns the changes that led to a version, the last one last; none if it was made by hand."""
+    history: list[_Change] = []
+    for _, (made, key, known, label) in _rows(folder, HISTORY, _HISTORY_COLUMNS):
+        if not history or history[-1].version != made:
+            history.append(_Change(made, {}))
+        history[-1].before[key] = label if known == "yes" else None
+    while history and history[-1].version != version:
+        history.pop()
+    return history
+
+
+def _history_rows(history):
+    for one in history:
+        for key, label in one.before.items():
+            yield one.version, key, "no" if label is None else "yes", label or ""
+
+
+def _rows(folder: str, name: str, columns: Sequence[str]) -> list[tuple[int, list[str]]]:
+    """Returns the rows of a table of the index with the numbers of their lines; none if there is no table."""
+    path = os.path.join(folder, name)
+    try:
+        with files.open_below(folder, name) as file:
+            data = file.read()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}).") from None
+    rows, line = [], 1
+    try:
+        # As spreadsheets write it, it may begin with a mark.
+        lines = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
+        for row in lines:
+            if row or not rows:
+                _check_row(row, columns, header=not rows)
+                rows.append((line, row))
+            line = lines.line_num + 1
+        if not rows:
+            _check_row([], columns, header=True)
+    except UnicodeDecodeError as error:
+        line, reason = data.count(b"\n", 0, error.start) + 1, "it is no UTF-8"
+    except csv.Error as error:
+        reason = str(error)
+    else:
+        return rows[1:]
+    raise InputError(f"{path} is damaged (line {line}: {reason}). Mend the line, or remove the file.")
+
+
+def _check_row(row, columns, *, header):
+    if len(row) != len(columns) or (header and row != [*columns]):
+        raise csv.Error(f"expected {','.join(columns)}")
+
+
+def _checked(label: str, where: str) -> str:
+    unicode = label.encode(errors="ignore").decode() == label
+    if len(label) > MOST_LETTERS or not re.fullmatch(PRINTED, label) or not unicode:
+        raise InputError(f"{where}A label has at most {MOST_LETTERS} letters, on one line.")
+    return label
+
+
+def _version(labels: Mapping[str, str]) -> str:
+    return hashlib.sha256(_labels_text(labels).encode()).hexdigest()[:16]
+
+
+def _labels_text(labels):
+    return _text(_COLUMNS, sorted(labels.items()))
+
+
+def _text(columns, rows):
+    """Returns a table as the text of a CSV file."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([columns, *rows])
+    return text.getvalue()

@@ -1,0 +1,62 @@
+"""Learns a map between the embeddings of two models on photos, and says what it keeps."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tfrank.evaluation.compatibility import measure_upgrade, sentences
+from tfrank.evaluation.embedding_maps import EmbeddingMap, Learnt, learn_map
+from tfrank.evaluation.nearest.exhaustive import exact, share_found
+from tfrank.search.pairs import MOST, Pairs, pairs_of
+
+# So many nearest photos are compared.
+NEAREST = 10
+
+
+def learn_from(
+    old: str, new: str, images: str = "", *, most: int = MOST, hidden: int = 0, trusted: bool = False
+) -> EmbeddingMap:
+    """Learns a map from the embeddings of an old model to those of a new one; prints what it keeps.
+
+    Args:
+        old, new, images, most, trusted: see `pairs.pairs_of`.
+        hidden: units of an MLP that is added to the linear map; 0: none.
+    """
+    found = pairs_of(old, new, images, most=most, trusted=trusted)
+    learnt = learn_map(found.old, found.new, hidden=hidden)
+    for line in described(found, learnt):
+        print(line, flush=True)
+    return learnt.map._replace(models=np.array(found.models))
+
+
+def described(found: Pairs, learnt: Learnt) -> Iterator[str]:
+    """Yields what a map was learnt on, and what it keeps, measured on the photos held out."""
+    rows, unread = learnt.held_out, f" {found.unread:,} cannot be read." if found.unread else ""
+    yield (
+        f"{len(found.old):,} photos: {found.embedded[0]:,} embedded now by the old model,"
+        f" {found.embedded[1]:,} by the new one.{unread}"
+    )
+    dims = f"from {found.old.shape[1]:,} to {found.new.shape[1]:,} dimensions"
+    yield (
+        f"The map {dims} ({learnt.penalty}) is tested on {len(rows):,} photos that it was not learnt on; they"
+        " only chose how far it is pulled."
+    )
+    old, new = found.old[rows], found.new[rows]
+    yield (
+        f"Of the {NEAREST} photos nearest to one by the new model, it finds"
+        f" {_shared(new, learnt.mapped, new):.1%} among mapped embeddings; the old model finds"
+        f" {_shared(old, old, new):.1%}."
+    )
+    names, labels = np.unique(["", *(found.labels[row] for row in rows)], return_inverse=True)
+    labels = labels[1:] - 1
+    if len(names) > 2 and np.bincount(labels[labels >= 0]).max() > 1:
+        yield from sentences(
+            measure_upgrade(old, learnt.mapped, new, labels, ignore_label=-1), named="mapped embeddings"
+        )
+
+
+def _shared(queries: np.ndarray, gallery: np.ndarray, new: np.ndarray) -> float:
+    """The share of the photos nearest by the new model that a search finds as the nearest."""
+    own, k = np.arange(len(new)), min(NEAREST, len(new) - 1)
+    found, nearest = (exact(*rows, k, own) for rows in ((queries, gallery), (new, new)))
+    return share_found(found, nearest, new, new, own)

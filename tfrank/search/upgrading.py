@@ -1,0 +1,162 @@
+"""Gives an index another model at once, by a map of its embeddings, and then embeds the images part by part.
+
+Every image has one embedding in the space of the new model at any moment: a mapped one, which the column
+`index_folder.MAPPED` marks, or its own. Each part becomes a version of its own. Killed at any moment, the
+index is as the last version left it, and the same command goes on. An image that cannot be read stays mapped.
+"""
+
+import concurrent.futures
+import time
+
+import pyarrow as pa
+
+from tfrank.common import files
+from tfrank.common.checks import InputError
+from tfrank.evaluation.embedding_maps import EmbeddingMap, identity_map, load_map
+from tfrank.export.saved_model import saved_model_of
+from tfrank.search import building, earlier
+from tfrank.search.embedder import Embedder, copy_model
+from tfrank.search.index_folder import MAPPED, PART_ROWS, IndexFolder, Version, matrix, table_of
+from tfrank.search.maps import learn_from
+
+# In place of the path of a map, of a model that shares the space of the index's.
+IDENTITY = "identity"
+# Large indexes are prepared for search anew with each version: at most so many of them.
+MOST_VERSIONS = 10
+# Seconds until the next try while somebody else writes to the index.
+WAIT = 2.0
+
+
+def upgrade(
+    folder: str,
+    model: str = "",
+    map_path: str = "",
+    *,
+    embed: bool = True,
+    trusted: bool = False,
+    target_recall: float = 0.99,
+) -> None:
+    """Gives an index another model, or goes on with it; prints what it does.
+
+    Args:
+        folder: the index folder.
+        model: folder of a run or of a SavedModel. "": that of the index, whose mapped images are embedded.
+        map_path: the map; "": one is learnt on images of the index. `IDENTITY`: none is needed.
+        embed: whether to embed the images after they are mapped.
+        trusted: whether the models may run any operation.
+        target_recall: recall that an approximate search structure is built to.
+
+    Raises:
+        InputError: there is no index, the map is of other models, no image can be read to learn one, or
+            another process writes.
+    """
+    index = IndexFolder(folder)
+    version = index.existing()
+    saved_model = saved_model_of(model) if model else index.path("models", version.model)
+    embedder = Embedder(saved_model, trusted=trusted)
+    if embedder.fingerprint != version.model:
+        if map_path == IDENTITY:
+            mapping = identity_map(embedder.dim)
+        elif map_path:
+            mapping = load_map(map_path)
+        else:
+            mapping = learn_from(folder, saved_model, trusted=trusted)
+        begun = time.perf_counter()
+        version = map_rows(folder, embedder, mapping, target_recall=target_recall)
+        seconds = time.perf_counter() - begun
+        print(
+            f"Version {version.number} of {folder}: {version.rows:,} embeddings were mapped in {seconds:.1f}"
+            " seconds. The new model searches them.",
+            flush=True,
+        )
+    if embed:
+        embed_mapped(folder, embedder, target_recall=target_recall)
+
+
+def map_rows(
+    folder: str,
+    embedder: Embedder,
+    mapping: EmbeddingMap,
+    *,
+    marked: bool = True,
+    target_recall: float = 0.99,
+) -> Version:
+    """Makes a version of an index whose embeddings are those of the version before, mapped.
+
+    Args:
+        folder: the index folder.
+        embedder: the new model.
+        mapping: the map from the embeddings of the index to those of the new model.
+        marked: whether to mark the images as mapped. If not, the new model gives just these embeddings.
+        target_recall: recall that an approximate search structure is built to.
+
+    Raises:
+        InputError: there is no index, the map is of other models, or another process writes.
+    """
+    with files.locked(folder):
+        index = IndexFolder(folder)
+        index.check_folders()
+        old = index.existing()
+        _check_models(mapping, (old.model, embedder.fingerprint), (old.dim, embedder.dim))
+        copy_model(embedder.folder, index.path("models", embedder.fingerprint))
+
+        def mapped(name):
+            table = index.read_part(name)
+            table = table_of(_columns(table, old.model if marked else None), mapping(matrix(table)))
+            return index.write_part(table, embedder.fingerprint)
+
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            parts = list(pool.map(mapped, old.parts))
+        model = (embedder.fingerprint, embedder.dim)
+        return building.publish(index, old, *model, parts, old.root, old.rows, target_recall)
+
+
+def _columns(table: pa.Table, model: str | None) -> dict[str, pa.Array]:
+    """Returns the columns of rows but for their embeddings; with a model, marked by what embedded each."""
+    columns = {name: table.column(name) for name in table.column_names if name != "embedding"}
+    if model:
+        marks = columns[MAPPED].to_pylist() if MAPPED in columns else [None] * len(table)
+        columns[MAPPED] = pa.array([mark or model for mark in marks], pa.string())
+    return columns
+
+
+def _check_models(mapping: EmbeddingMap, models: tuple[str, str], dims: tuple[int, int]) -> None:
+    """Raises InputError if a map is not from the one of two models to the other."""
+    again = "Learn one with tfrank compat --old=INDEX --new=MODEL."
+    takes, gives = len(mapping.mean), len(mapping.offset)
+    if (takes, gives) != dims:
+        raise InputError(
+            f"The map takes embeddings of {takes} dimensions to {gives}. Those of the index have {dims[0]},"
+            f" and those of the new model {dims[1]}. {again}"
+        )
+    for known, model, which in zip(mapping.models.tolist(), models, ("index", "new model")):
+        if known not in ("", model):
+            raise InputError(f"The map was learnt for another model than the {which}'s. {again}")
+
+
+def embed_mapped(folder: str, embedder: Embedder, *, target_recall: float = 0.99) -> None:
+    """Embeds the images of an index whose embeddings are mapped, part by part; prints how far it is.
+
+    Raises:
+        InputError: the index has another model by now.
+    """
+    index, tried, reasons = IndexFolder(folder), set[str](), dict[str, str]()
+    while True:
+        version = index.existing()
+        left = [image for image in earlier.mapped(index, version) if image.id not in tried]
+        if not left:
+            break
+        some = left[: max(PART_ROWS, -(-version.rows // MOST_VERSIONS))]
+        options = {"root": version.root, "remove_others": False, "target_recall": target_recall}
+        try:
+            done = building.update(folder, embedder, some, **options)
+        except files.Locked:
+            time.sleep(WAIT)
+            continue
+        tried |= {image.id for image in some}
+        reasons |= dict(done.skipped)
+        own = version.rows - len(left) + len(some) - len(reasons)
+        print(f"Version {done.version.number}: {own:,} of {version.rows:,} images are embedded.", flush=True)
+    if reasons:
+        image, reason = next(iter(reasons.items()))
+        print(f"{len(reasons):,} images cannot be read and stay mapped; the first: {image}: {reason}.")
