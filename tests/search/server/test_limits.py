@@ -102,6 +102,23 @@ def test_a_header_that_comes_byte_by_byte_has_the_same_time(here):
         assert time.monotonic() - start < 8
 
 
+def test_a_header_that_came_while_the_server_was_busy_is_not_late(here, monkeypatch):
+    received, busy = protocol.Connection.data_received, threading.Event()
+
+    def received_by_a_busy_server(connection, data):
+        if data == b"G":
+            busy.set()
+            time.sleep(1.5 * SETTINGS.header_seconds)
+        received(connection, data)
+
+    monkeypatch.setattr(protocol.Connection, "data_received", received_by_a_busy_server)
+    with here.connect() as connection, here.connect() as other:
+        other.sendall(b"G")
+        assert busy.wait(10)
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert all_of(connection).startswith(b"HTTP/1.1 200 ")
+
+
 def test_bodies_that_do_not_come_keep_nobody_waiting(here):
     with contextlib.ExitStack() as stack:
         begun = [stack.enter_context(here.connect()) for _ in range(12)]
@@ -114,7 +131,7 @@ def test_bodies_that_do_not_come_keep_nobody_waiting(here):
 
 def test_bodies_that_do_not_come_do_not_keep_the_server_from_its_end(index_folder, monkeypatch):
     monkeypatch.setattr(protocol, "ARRIVE_SECONDS", 0.5)
-    patient = dataclasses.replace(SETTINGS, body_seconds=60)
+    patient = dataclasses.replace(SETTINGS, header_seconds=60, body_seconds=60)
     with servers.serving_here(index_folder, patient) as here, contextlib.ExitStack() as stack:
         begun = [stack.enter_context(here.connect()) for _ in range(12)]
         for connection in begun:

@@ -72,6 +72,7 @@ class Connection(H11Protocol):
     def __init__(self, *, settings: Settings, **arguments: Any):
         super().__init__(**arguments)
         self._settings, self._begun, self._header_bytes = settings, self.loop.time(), 0
+        self._looks = 0
         self._pace = (self._begun, 0)
 
     def connection_made(self, transport: asyncio.Transport) -> None:
@@ -106,9 +107,11 @@ class Connection(H11Protocol):
             if unread > before - SLOWEST * (now - since):
                 return self.transport.abort()
             self._pace = now, unread
-        late = self._idle() and now - self._begun > self._settings.header_seconds
+        # Looks are counted, not seconds: between two of them a server that was busy reads what has come.
+        late = self._idle() and self._looks * LOOK_SECONDS > self._settings.header_seconds
         if late and not unread and not self.transport.is_closing():
             self._refuse(408, "The request took too long to arrive.")
+        self._looks += 1
         self.loop.call_later(LOOK_SECONDS, self._look)
 
     def data_received(self, data: bytes) -> None:
@@ -120,7 +123,7 @@ class Connection(H11Protocol):
 
     def on_response_complete(self) -> None:
         """Waits for the next request."""
-        self._begun = self.loop.time()
+        self._begun, self._looks = self.loop.time(), 0
         super().on_response_complete()
 
     def shutdown(self) -> None:
