@@ -19,7 +19,7 @@ from absl import app, flags
 
 from benchmarks import photos
 from benchmarks.photos import METRICS, interval, measured
-from tfrank.evaluation.postprocessing.neighbor_whitening import TRAINED, learn_neighbor_whitening
+from tfrank.evaluation.postprocessing.neighbor_whitening import learn_neighbor_whitening
 from tfrank.evaluation.postprocessing.whitening import whiten
 from tfrank.export.saved_model import saved_model_of
 from tfrank.search import building
@@ -32,7 +32,7 @@ from tfrank.search.start import export_start
 flags.set_default(photos._FOLDER, "runs/adapt")
 _MODEL = flags.DEFINE_string("model", "", "Folder of a run. Default: EfficientNet-Lite0.")
 # Classes and photos of each.
-SMALL = ((10, 5), (20, 10), (40, 10))
+SMALL = ((40, 3), (20, 10), (40, 10))
 DRAWS = 5
 
 
@@ -50,7 +50,6 @@ def show(name: str, before: np.ndarray, after: np.ndarray) -> None:
 
 
 def main(_):
-    options = TRAINED if _MODEL.value else {}
     titles = [f"{title} {when}" for when in ("", "adapted", "gain") for title in METRICS.values()]
     print(f"{'':34}" + "".join(f"{title:>16}" for title in titles))
     for name in photos._SETS.value:
@@ -74,7 +73,7 @@ def main(_):
             pairs = []
             for seed in range(DRAWS):
                 some = drawn(labels, classes, images, seed)
-                learnt = learn_neighbor_whitening(rows[some], **options)
+                learnt = learn_neighbor_whitening(rows[some])
                 both = rows[some], whiten(rows[some], learnt)
                 pairs.append([[*measured(one, labels[some]).values()] for one in both])
             show(f"  {images} of {classes} classes", *np.array(pairs).transpose(1, 0, 2))

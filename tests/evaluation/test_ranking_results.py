@@ -14,7 +14,7 @@ from tfrank.evaluation import retrieval_metrics as metrics
 from tfrank.evaluation.class_means import class_means
 from tfrank.evaluation.nearest import exhaustive, neighbors, searchers
 from tfrank.evaluation.nearest.scann_index import ScannIndex
-from tfrank.evaluation.postprocessing.neighbor_whitening import TRAINED, learn_neighbor_whitening
+from tfrank.evaluation.postprocessing.neighbor_whitening import learn_neighbor_whitening
 from tfrank.evaluation.postprocessing.whitening import whiten
 from tfrank.evaluation.protocols import RetrievalTask, TestSet, tasks_of
 from tfrank.evaluation.ranking_results import evaluate_task, evaluate_tasks
@@ -59,7 +59,7 @@ def similarities_by_hand(queries, gallery, own, post):
 @pytest.mark.parametrize("protocol", ["leave_one_out", "query_gallery"])
 def test_adapted_embeddings_are_whitened_within_the_neighbours_of_the_gallery_alone(protocol):
     task = task_of(protocol)
-    whitened = whiten(DISTINCT, learn_neighbor_whitening(DISTINCT[task.gallery], **TRAINED))
+    whitened = whiten(DISTINCT, learn_neighbor_whitening(DISTINCT[task.gallery]))
     wanted = evaluate_tasks(whitened, [task], KS)[protocol].metrics
     assert evaluate_tasks(DISTINCT, [task], KS, options={"adapt": True})[protocol].metrics == wanted
 

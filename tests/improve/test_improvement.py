@@ -17,6 +17,7 @@ from tfrank.improve.training import Compared, compare, parts_of
 from tfrank.search import labels
 from tfrank.search.index import open_index
 from tfrank.search.index_folder import IndexFolder
+from tfrank.search.originals import originals
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +56,10 @@ def test_a_better_model_is_used_the_way_back_is_at_once_and_nothing_new_is_not_l
     assert after.version.number == 2 and after.version.before == before.version.model
     assert sorted(after.ids) == sorted(before.ids) and after.labels.count("group 0") == 4
     assert not os.path.exists(os.path.join(copy, improvement.WORK))
-    # It states what 0.97 has become, from which on images are near copies.
-    assert before.near_copy == 0.97 and 0 < after.near_copy < 0.97
+    # Near copies are told by roots of the network's features, which are of unit norm and not negative.
+    roots = originals(after.files.path("models", after.version.model))(after.embeddings)
+    np.testing.assert_allclose(np.linalg.norm(roots, axis=1), 1, atol=1e-5)
+    assert roots.min() > -1e-4 > after.embeddings.min()
     # What the server embeds is what the index has.
     path = after.metadata("3-1.png")["path"]
     row = after.embeddings[after.ids.tolist().index("3-1.png")]

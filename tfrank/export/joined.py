@@ -72,7 +72,6 @@ def adapted(
     layer: Callable[[tf.Tensor], tf.Tensor],
     folder: str,
     *,
-    near_copy: float,
     trusted: bool = False,
 ) -> str:
     """Writes the SavedModel that embeds as another, followed by a layer; returns its folder.
@@ -84,7 +83,6 @@ def adapted(
         saved_model: folder of a SavedModel such as `export_saved_model` writes it.
         layer: maps `[batch, dim]` embeddings to `[batch, out]` of unit norm in TensorFlow, without variables.
         folder: folder of the new model; replaced if it exists.
-        near_copy: the cosine from which on images are near copies, which it states.
         trusted: whether the model may run any operation; see `saved_model.loading`.
 
     Raises:
@@ -95,12 +93,7 @@ def adapted(
     def head(vectors):
         return {"embedding": layer(vectors)}
 
-    stated = exported_contents(saved_model) | {
-        "matches": None,
-        "adapts": False,
-        "near_copy": near_copy,
-    }
-    return _write(module, head, stated, folder)
+    return _write(module, head, exported_contents(saved_model) | {"matches": None, "adapts": False}, folder)
 
 
 def _opened(folder, *models, trusted):

@@ -15,8 +15,7 @@ from tfrank.common.normalize import l2_normalize
 from tfrank.export.operations import check_operations
 
 # File in a SavedModel that states the whitening, scales and mirror images that it applies, and what it
-# promises of matches. Of a model of an index: whether it is to be adapted, and from which cosine on images
-# are near copies, see `tfrank.search.adaptation`.
+# promises of matches. Of a model of an index: whether it is to be adapted, see `tfrank.search.adaptation`.
 CONTENTS = "tfrank.json"
 _STATED = json_files.record(
     {},
@@ -25,7 +24,6 @@ _STATED = json_files.record(
         "scales": json_files.list_of(json_files.real(0.01, 100), at_least=1),
         "mirror": json_files.flag(),
         "adapts": json_files.flag(),
-        "near_copy": json_files.real(-1, 1),
         "matches": json_files.none_or(
             json_files.record(
                 {}, {"dims": json_files.dict_of(json_files.dict_of(json_files.anything))}, others=True

@@ -20,18 +20,18 @@ from tfrank.evaluation.retrieval_ranks import positive_ranks
 from tfrank.evaluation.thresholds import as_json, curve_of_parts
 from tfrank.export.saved_model import class_fingerprint
 from tfrank.improve.groups import LEARNT, Groups
-from tfrank.models.embedding import whiten_head
+from tfrank.models.embedding import HEAD_LAYER, whiten_head
 from tfrank.models.weights import load_backbone_weights
 from tfrank.run import experiment, frozen_backbone, settings
 from tfrank.run.export import export_model
 from tfrank.run.fit import choose_fit
-from tfrank.search.adaptation import WHITENING, near_copy_after
+from tfrank.search import originals
+from tfrank.search.adaptation import WHITENING
 
 # Number of parts that the groups are divided into.
 PARTS = 5
-# Of few photos; `whitening.SHRINKAGE` is for whole training sets. After a whitening within neighbours, labels
-# say less. docs/image_search.md has the measurements.
-SHRINKAGE, AFTER_NEIGHBORS = 0.8, 0.9
+# Of few photos; `whitening.SHRINKAGE` is for whole training sets. docs/image_search.md has the measurements.
+SHRINKAGE = 0.8
 METRICS = {"recall_at_1": "Recall@1", "ap": "mAP"}
 
 # `[photos, dim]` embeddings of unit norm by a model, and `[photos]` which groups' photos it has not learnt.
@@ -74,8 +74,7 @@ class Learner:
     def learn(self, labels: np.ndarray) -> np.ndarray:
         """Learns from the photos of labels from 0 on; returns the embeddings of all, `[photos, dim]`."""
         rows = np.flatnonzero(labels >= 0)
-        shrinkage = AFTER_NEIGHBORS if self.adapted else SHRINKAGE
-        whiten_head(self.model, self.features[rows], labels[rows], shrinkage=shrinkage, first=self.adapted)
+        whiten_head(self.model, self.features[rows], labels[rows], shrinkage=SHRINKAGE, first=self.adapted)
         return self._embed(self.features)
 
     def _embed(self, features):
@@ -102,9 +101,10 @@ class Learner:
             "curve": as_json(curve_of_parts(after, labels)),
             "trained": sorted(map(class_fingerprint, self.groups.names)),
         }
-        stated = {"matches": matches, "near_copy": near_copy_after(self.features, self._embed)}
-        export_model(self.config.data, self.config.evaluation, self.model, folder, **stated)
+        export_model(self.config.data, self.config.evaluation, self.model, folder, matches=matches)
         files.replace_file(os.path.join(folder, LEARNT), self.groups.as_text().encode())
+        kernel, bias = self.model.get_layer(HEAD_LAYER).get_weights()
+        originals.save(folder, Whitening(np.linalg.solve(kernel.T, -bias), kernel))
         if self.adapted:
             save_whitening(os.path.join(folder, WHITENING), self.adapted)
 

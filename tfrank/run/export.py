@@ -29,12 +29,10 @@ def export_model(
     scales: Sequence[float] = (1.0,),
     mirror: bool = False,
     matches: Mapping[str, Any] | None = None,
-    near_copy: float | None = None,
 ) -> None:
     """Writes a SavedModel that embeds as it was measured: mirrored, at these scales, then whitened if given.
 
-    Its `encoded` signature decodes images as training did. It states `matches`, see `learned_matches`,
-    and `near_copy`, the cosine from which on images are near copies, if they are given.
+    Its `encoded` signature decodes images as training did. It states `matches`, see `learned_matches`.
 
     Raises:
         InputError: a scale is not 1, but the model takes images of one size only.
@@ -57,7 +55,6 @@ def export_model(
     contents = {"whitening": evaluation.whitening if whitening else 0.0, "scales": list(scales)}
     contents |= {"mirror": True} if mirror else {}
     contents |= {"matches": dict(matches)} if matches else {}
-    contents |= {} if near_copy is None else {"near_copy": near_copy}
     served = whitened if whitening else function
     # A vector has no file that could be decoded.
     decode = loader.serve if isinstance(loader, ImageLoader) else None

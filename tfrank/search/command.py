@@ -30,7 +30,7 @@ from absl import flags
 from tfrank.common import commands, files
 from tfrank.common.checks import InputError
 from tfrank.search import building, projector, upgrading
-from tfrank.search.index import open_index
+from tfrank.search.index import DUPLICATE, open_index
 from tfrank.search.updating import update_from
 
 _INDEX = flags.DEFINE_string("index_dir", None, "Folder of the index.")
@@ -61,7 +61,7 @@ _ADAPT = flags.DEFINE_bool(
 _SIMILARITY = flags.DEFINE_float(
     "min_similarity",
     None,
-    "Least cosine of duplicates, -1 to 1. Default: 0.97, or what corresponds to it in an adapted index.",
+    "Least cosine of duplicates, -1 to 1. Default: 0.97. In an adapted index, of embeddings before it was.",
 )
 _OUTPUT = flags.DEFINE_string(
     "output_dir",
@@ -118,7 +118,7 @@ def _update():
 
 def _duplicates():
     index = open_index(_INDEX.value, trusted=_TRUST.value)
-    least = index.near_copy if _SIMILARITY.value is None else _SIMILARITY.value
+    least = DUPLICATE if _SIMILARITY.value is None else _SIMILARITY.value
     groups = index.duplicates(least)
     path = index.files.path("duplicates.csv")
     with files.atomic_write(path, "w") as file:

@@ -14,7 +14,12 @@ MOST_FOUND, MOST_PAIRS = 2**21, 2**22
 
 
 def groups(
-    search: Structure, rows: np.ndarray, min_similarity: float, check: Callable[[], None] | None = None
+    search: Structure,
+    rows: np.ndarray,
+    min_similarity: float,
+    check: Callable[[], None] | None = None,
+    *,
+    cosines: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
 ) -> list[np.ndarray]:
     """Returns the rows of each group of at least two, the largest group first.
 
@@ -25,11 +30,13 @@ def groups(
         rows: `[rows, dim]` of unit norm.
         min_similarity: least cosine of a pair.
         check: called before each search; ends the work by raising an exception.
+        cosines: given rows `[queries, dim]` and the numbers of their neighbours `[queries, k]`, -1 for none,
+            returns the similarities `[queries, k]`; None: those that are searched by.
     """
     pairs, count = [], 0
     for start in range(0, len(rows), BLOCK):
         for pair in _pairs(
-            search, rows, np.arange(start, min(start + BLOCK, len(rows))), min_similarity, check
+            search, rows, np.arange(start, min(start + BLOCK, len(rows))), min_similarity, check, cosines
         ):
             pairs.append(pair)
             count += len(pair[0])
@@ -51,7 +58,7 @@ def _fewest(group):
     return leader[others], others
 
 
-def _pairs(search, rows, queries, min_similarity, check):
+def _pairs(search, rows, queries, min_similarity, check, cosines):
     """Yields the pairs of similar rows whose first row is a query."""
     k = NEIGHBORS
     while len(queries):
@@ -60,7 +67,8 @@ def _pairs(search, rows, queries, min_similarity, check):
             if check:
                 check()
             found = search.search(rows[some], min(k, len(rows)))
-            similar = (found.index >= 0) & (found.similarity >= min_similarity)
+            similarity = cosines(rows[some], found.index) if cosines else found.similarity
+            similar = (found.index >= 0) & (similarity >= min_similarity)
             # Where all neighbours are similar, there may be more.
             unfinished = similar.all(axis=1) & (found.index.shape[1] < len(rows))
             done = similar & ~unfinished[:, None]

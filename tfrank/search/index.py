@@ -15,13 +15,13 @@ from tfrank.data.prepare.image_files import SHORTER_SIDE, BadImage, checked_imag
 from tfrank.evaluation.array_checks import unit_rows
 from tfrank.evaluation.nearest.neighbors import Neighbors
 from tfrank.evaluation.votes import FAR, NEAREST
-from tfrank.export.saved_model import exported_contents
 from tfrank.search import duplicates, labels, proposals, structure
 from tfrank.search.classes import Classes, Classified, classes_of
 from tfrank.search.embedder import Embedder, check_model
 from tfrank.search.filters import rows_where
 from tfrank.search.index_folder import MAPPED, Contents, IndexFolder, Version
 from tfrank.search.matches import Matches, matches_of, stated_by
+from tfrank.search.originals import originals
 
 # Images at least as similar as this are taken for duplicates: copies in another size or compression.
 DUPLICATE = 0.97
@@ -122,9 +122,13 @@ class SearchIndex:
         return [label or "" for label in self.table.column("label").to_pylist()]
 
     @functools.cached_property
-    def near_copy(self) -> float:
-        """The similarity from which on images are near copies: 0.97, or what an adapted model states."""
-        return float(exported_contents(self._model_folder()).get("near_copy", DUPLICATE))
+    def _originals(self):
+        return originals(self._model_folder())
+
+    def _copy_similarity(self, queries, index):
+        """Returns `[queries, k]` cosines of queries and rows of the index, by the original embeddings."""
+        found = self._originals(self.embeddings[index.ravel()]).reshape(*index.shape, -1)
+        return np.einsum("qd,qkd->qk", self._originals(queries), found)
 
     @functools.cached_property
     def matches(self) -> Matches:
@@ -171,8 +175,7 @@ class SearchIndex:
             k: number of images to find, at least 1.
             min_similarity: least cosine, -1 to 1; None for any.
             where: conditions on columns, which are met exactly; see `filters.rows_where`.
-            exclude_duplicates: whether to leave out images whose similarity to the query is at least
-                `near_copy`.
+            exclude_duplicates: whether to leave out near copies of the query, see `duplicates`.
 
         Raises:
             InputError: a query is neither, an image cannot be read, or a condition is bad.
@@ -183,9 +186,8 @@ class SearchIndex:
         vectors, own = self._vectors(queries)
         rows = np.flatnonzero(rows_where(self.table, where)) if where else None
         least = -np.inf if min_similarity is None else min_similarity
-        most = self.near_copy if exclude_duplicates else np.inf
         found = []
-        for index, similarity in self._nearest(vectors, k, own, rows, most):
+        for index, similarity in self._nearest(vectors, k, own, rows, copies=not exclude_duplicates):
             good = similarity >= least
             found.append(self._found(index[good], similarity[good]))
         return found
@@ -213,7 +215,7 @@ class SearchIndex:
         labelled = self.classes.labelled
         vectors, own = self._vectors(images)
         rows = labelled if len(labelled) < len(self) else None
-        return self.classes.of(self._nearest(vectors, NEAREST, own, rows, np.inf), own, far)
+        return self.classes.of(self._nearest(vectors, NEAREST, own, rows), own, far)
 
     def _vectors(self, queries):
         """Returns `[queries, dim]` embeddings of unit norm, and the row of each query in the index, or -1."""
@@ -255,20 +257,27 @@ class SearchIndex:
                 f"{name!r} is neither the id of an image of the index nor an image file."
             ) from None
 
-    def _nearest(self, queries, k, own, rows, most):
-        """Yields the k nearest rows of each query, of `rows` if given, with similarities below `most`."""
+    def _nearest(self, queries, k, own, rows, *, copies=True):
+        """Yields the k nearest rows of each query, of `rows` if given, and without `copies` of the query."""
         if not len(queries):
             return
-        first = k + int(own.max() >= 0) + (SPARE if most < np.inf else 0)
+        first = k + int(own.max() >= 0) + (0 if copies else SPARE)
         most_rows = len(self) if rows is None else len(rows)
+
+        def is_good(query, row, index, similarity):
+            good = (index >= 0) & (index != row)
+            if not copies and self._originals:
+                (similarity,) = self._copy_similarity(query[None], index[None])
+            return good if copies else good & (similarity < DUPLICATE)
+
         # One product for all queries; then one for each query of which too many neighbours are left out.
         for query, row, index, similarity in zip(queries, own, *self._search(queries, first, rows)):
             wanted = first
-            good = (index >= 0) & (index != row) & (similarity < most)
+            good = is_good(query, row, index, similarity)
             while good.sum() < k and wanted < most_rows:
                 wanted *= 2
                 index, similarity = (part[0] for part in self._search(query[None], wanted, rows))
-                good = (index >= 0) & (index != row) & (similarity < most)
+                good = is_good(query, row, index, similarity)
             yield index[good][:k], similarity[good][:k]
 
     def _search(self, query, k, rows):
@@ -308,17 +317,19 @@ class SearchIndex:
         return self._row_of[image_id]
 
     def duplicates(
-        self, min_similarity: float | None = None, check: Callable[[], None] | None = None
+        self, min_similarity: float = DUPLICATE, check: Callable[[], None] | None = None
     ) -> list[list[str]]:
         """Returns groups of images that are connected by at least this similarity, the largest first.
 
+        Similarities are those of the model before the index adapted it, see `originals`.
+
         Args:
-            min_similarity: least cosine, -1 to 1; None: `near_copy`.
+            min_similarity: least cosine, -1 to 1.
             check: called every second or so; ends the search by raising an exception.
         """
-        min_similarity = self.near_copy if min_similarity is None else min_similarity
         checks.number("min_similarity", min_similarity, at_least=-1, at_most=1)
-        found = duplicates.groups(self._structure, self.embeddings, min_similarity, check)
+        cosines = self._copy_similarity if self._originals else None
+        found = duplicates.groups(self._structure, self.embeddings, min_similarity, check, cosines=cosines)
         return [self.ids[rows].tolist() for rows in found]
 
     def nearest(self, check: Callable[[], None] = lambda: None) -> tuple[np.ndarray, np.ndarray]:

@@ -28,7 +28,7 @@ from tfrank.common.checks import InputError
 from tfrank.configs import of_run
 from tfrank.data.near_copies import near_copies, thumbnail
 from tfrank.search.class_review import double_classes, mixed_classes
-from tfrank.search.index import SearchIndex, open_index
+from tfrank.search.index import DUPLICATE, SearchIndex, open_index
 from tfrank.search.label_review import doubtful_labels
 from tfrank.search.updating import index_of, update_from
 
@@ -186,7 +186,7 @@ def findings(index: SearchIndex, labels: np.ndarray) -> list[Finding]:
 def _differing_copies(index, label_of):
     """Returns groups of ids of near copies with different labels, by embeddings and by pixels."""
     copies = []
-    for group in index.duplicates(1 - APART * (1 - index.near_copy)):
+    for group in index.duplicates(1 - APART * (1 - DUPLICATE)):
         if len({label_of[one] for one in group} - {""}) < 2:
             continue
         group = [one for one in group if os.path.exists(index.thumbnail(one))]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfrank.common.checks import InputError
-from tfrank.evaluation.postprocessing.neighbor_whitening import TRAINED, learn_neighbor_whitening
+from tfrank.evaluation.postprocessing.neighbor_whitening import learn_neighbor_whitening
 from tfrank.evaluation.postprocessing.query_expansion import augment_database, expand_queries
 from tfrank.evaluation.postprocessing.reranking import k_reciprocal_blocks
 from tfrank.evaluation.postprocessing.whitening import whiten
@@ -65,7 +65,7 @@ def _describe_neighbors(name):
 
 
 def _adapt(queries, gallery, self_index, options):
-    whitening = learn_neighbor_whitening(gallery, **TRAINED)
+    whitening = learn_neighbor_whitening(gallery)
     adapted = whiten(gallery, whitening)
     return adapted if queries is gallery else whiten(queries, whitening), adapted
 

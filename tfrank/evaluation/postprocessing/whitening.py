@@ -98,6 +98,28 @@ def whiten(embeddings: np.ndarray, whitening: Whitening) -> np.ndarray:
     return whitened
 
 
+def inverse(whitening: Whitening) -> Callable[[np.ndarray], np.ndarray]:
+    """Returns the function from what `whiten` returns, `[images, dim]`, back to the embeddings of unit norm.
+
+    The projection has to be square and not singular, as that of `learn_neighbor_whitening`.
+
+    >>> x = np.array([[0.6, 0.8], [0.8, 0.6], [1.0, 0.0]])
+    >>> whitening = learn_whitening(x)
+    >>> inverse(whitening)(whiten(x, whitening)).round(3).tolist()
+    [[0.6, 0.8], [0.8, 0.6], [1.0, 0.0]]
+    """
+    mean, back = whitening.mean.astype(np.float64), np.linalg.inv(whitening.projection.astype(np.float64))
+
+    def unwhiten(rows):
+        """Its length is the one at which mean and direction have unit norm together."""
+        directions = rows @ back
+        squares, along = np.sum(directions**2, axis=1), directions @ mean
+        length = (np.sqrt(along**2 + squares * (1 - mean @ mean)) - along) / squares
+        return (mean + length[:, None] * directions).astype(np.float32)
+
+    return unwhiten
+
+
 def whitening_layer(whitening: Whitening) -> Callable[[tf.Tensor], tf.Tensor]:
     """Returns `whiten` as a TensorFlow function, for graphs such as that of an exported model.
 

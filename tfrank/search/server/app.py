@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ValidationError
 from starlette.datastructures import UploadFile as Uploaded
 
 import tfrank
+from tfrank.search.index import DUPLICATE
 from tfrank.search.server import improving, labelling, pages, schemas, service
 from tfrank.search.server.errors import RequestError, add_handlers, first_of
 from tfrank.search.server.guard import VERSION, Guard, for_those_who_know
@@ -305,14 +306,15 @@ def _add_facts(app: FastAPI, running: Service) -> None:
 
     @app.get("/v1/duplicates", responses={200: {"model": schemas.Duplicates}, **_REFUSED}, tags=["index"])
     async def duplicates(
-        min_similarity: Annotated[float | None, Query(ge=LEAST_DUPLICATE, le=1)] = None,
+        min_similarity: Annotated[float, Query(ge=LEAST_DUPLICATE, le=1)] = DUPLICATE,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     ) -> Response:
         """Lists groups of images that are nearly the same, the largest first."""
         opened = running.versions.current
-        least = opened.index.near_copy if min_similarity is None else min_similarity
-        groups = await running.threads.run_long(opened.duplicates, least)
-        return _answer(opened, {"total": len(groups), "groups": groups[:limit], "min_similarity": least})
+        groups = await running.threads.run_long(opened.duplicates, min_similarity)
+        return _answer(
+            opened, {"total": len(groups), "groups": groups[:limit], "min_similarity": min_similarity}
+        )
 
     @app.get("/healthz", responses={200: {"model": schemas.Health}, **_REFUSED}, tags=["server"])
     async def healthz() -> Response:
