@@ -68,10 +68,15 @@ def test_a_folder_is_searched_and_later_only_what_is_new_is_embedded(tmp_path):
     assert os.path.exists(tmp_path / index_of(str(photos)) / "CURRENT")
 
 
-def test_the_page_goes_over_to_the_adapted_model(tmp_path):
+@pytest.mark.parametrize("given", [False, True])
+def test_the_page_goes_over_to_the_adapted_model(tmp_path, given):
     photos = write_photos(tmp_path / "photos", classes=3, images=40)
+    flags = ["--port=0"]
+    if given:
+        save_model(tmp_path / "model")
+        flags += [f"--model={tmp_path / 'model'}"]
     file = next(photos.rglob("*.*")).read_bytes()
-    with opened(photos, tmp_path) as (process, client):
+    with opened(photos, tmp_path, *flags) as (process, client):
         end = time.monotonic() + 120
         while (found := client.post("/v1/search", files={"file": ("a.png", file)}).json())["version"] != 2:
             assert time.monotonic() < end, process.written()

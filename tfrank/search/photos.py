@@ -33,7 +33,7 @@ _MODEL = flags.DEFINE_string(
     "Folder of a run or of a SavedModel. Default: the model of the index, or at first EfficientNet-Lite0.",
 )
 _ADAPT = flags.DEFINE_bool(
-    "adapt", False, "Adapt a given model to the photos, without labels, as EfficientNet-Lite0 always is."
+    "adapt", True, "Adapt a given model to the photos, without labels. EfficientNet-Lite0 always is."
 )
 _TRUST = flags.DEFINE_bool(
     "trust_model", False, "Use the model even if it may read and write files or run Python."
@@ -60,9 +60,11 @@ def main(argv: Sequence[str]) -> None:
     folder = _INDEX.value or index_of(photos)
     ports = (_PORT.value,) if _PORT.value >= 0 else (USUAL_PORT, 0)
     with serving.listening(_HOST.value, *ports) as listener:
+        # A model that the index has is left as it is: somebody may have gone back to it.
+        adapted = _ADAPT.value and bool(_MODEL.value)
         # A process of its own, so that searches do not wait for photos. It ends when this one does.
         embedding = multiprocessing.get_context("spawn").Process(
-            target=_embed, args=(folder, photos, _MODEL.value, _TRUST.value, _ADAPT.value), daemon=True
+            target=_embed, args=(folder, photos, _MODEL.value, _TRUST.value, adapted), daemon=True
         )
         embedding.start()
         index = IndexFolder(folder)
