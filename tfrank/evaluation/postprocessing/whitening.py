@@ -105,7 +105,7 @@ def inverse(whitening: Whitening) -> Callable[[np.ndarray], np.ndarray]:
 
     >>> x = np.array([[0.6, 0.8], [0.8, 0.6], [1.0, 0.0]])
     >>> whitening = learn_whitening(x)
-    >>> inverse(whitening)(whiten(x, whitening)).round(3).tolist()
+    >>> inverse(whitening)(whiten(x, whitening)).astype(float).round(3).tolist()
     [[0.6, 0.8], [0.8, 0.6], [1.0, 0.0]]
     """
     mean, back = whitening.mean.astype(np.float64), np.linalg.inv(whitening.projection.astype(np.float64))
