@@ -95,6 +95,7 @@ def test_near_copies_do_not_drown_what_others_tell():
         (ROWS, {"neighbors": 0}, "neighbors"),
         (ROWS, {"shrinkage": 0}, "shrinkage"),
         (np.ones([9, 4]), {}, "No two embeddings differ"),
+        (np.ones([1, 4]), {}, "No two embeddings differ"),
         (np.full([9, 4], np.nan), {}, "finite"),
     ],
 )

@@ -48,8 +48,8 @@ def learn_neighbor_whitening(
         embeddings: `[images, dim]` floats, of any norm, at least two.
         neighbors: two images are a pair if each is among so many nearest of the other, by the cosine of what
             is left without the mean.
-        shrinkage: a of 1,000 images and more, above 0 up to 1, see `shrinkage_of`. At 1 the whitening only
-            does not depend on S.
+        shrinkage: a of 1,000 images and more, above 0 up to 1, see `shrinkage_of`. At 1 A does not depend on
+            S.
         most: it is learnt on so many rows, evenly spread, as the search for neighbours of all takes long.
 
     Raises:
@@ -67,22 +67,29 @@ def learn_neighbor_whitening(
     count, dim = rows.shape
     shrinkage = shrinkage_of(count, checks.number("shrinkage", shrinkage, above=0, at_most=1))
     mean = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
-    first, second, rank = mutual_neighbors(unit_rows(rows - mean)[0], neighbors)
-    length = np.concatenate([np.linalg.norm(pairs, axis=1) for _, pairs in _differences(rows, first, second)])
-    weights = np.minimum(1, 2 * length / max(np.median(length), SMALLEST_NORM)) ** 2 / rank**2
-    within, between_pairs = np.zeros([dim, dim]), np.zeros([dim, dim])
-    for block, pairs in _differences(rows, first, second):
-        for sums, some in ((within, unit_rows(pairs)[0]), (between_pairs, pairs)):
-            some = some.astype(np.float64)
-            sums += (some * weights[block, None]).T @ some
-    if (total := np.trace(within)) == 0:
-        raise InputError("No two embeddings differ, so nothing can be learnt from neighbours.")
-    variances, directions = np.linalg.eigh((1 - shrinkage) / total * within + shrinkage / dim * np.eye(dim))
+    within, differences = _products(rows, *mutual_neighbors(unit_rows(rows - mean)[0], neighbors))
+    variances, directions = np.linalg.eigh((1 - shrinkage) * within + shrinkage / dim * np.eye(dim))
     whitening = directions / np.sqrt(variances)
     everywhere, directions = np.linalg.eigh(whitening.T @ _covariance(rows, mean) @ whitening)
     projection = whitening @ directions[:, ::-1]
-    noise = np.sum(projection * (between_pairs @ projection), axis=0) / (2 * np.sum(weights))
+    noise = np.sum(projection * (differences @ projection), axis=0) / 2
     return Whitening(mean, (projection * _kept(everywhere[::-1], noise)).astype(np.float32))
+
+
+def _products(rows, first, second, rank):
+    """Returns S, and the same of differences that are not of unit length, `[dim, dim]` each."""
+    length = [np.linalg.norm(pairs, axis=1) for _, pairs in _differences(rows, first, second)]
+    if not any(some.any() for some in length):
+        raise InputError("No two embeddings differ, so nothing can be learnt from neighbours.")
+    length = np.concatenate(length)
+    weights = np.minimum(1, 2 * length / max(np.median(length), SMALLEST_NORM)) ** 2 / rank**2
+    weights /= weights.sum()
+    products = np.zeros([2, rows.shape[1], rows.shape[1]])
+    for block, pairs in _differences(rows, first, second):
+        for sums, some in zip(products, (unit_rows(pairs)[0], pairs)):
+            some = some.astype(np.float64)
+            sums += (some * weights[block, None]).T @ some
+    return products
 
 
 def _differences(rows, first, second):
