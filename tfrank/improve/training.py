@@ -75,10 +75,7 @@ class Learner:
         """Learns from the photos of labels from 0 on; returns the embeddings of all, `[photos, dim]`."""
         rows = np.flatnonzero(labels >= 0)
         whiten_head(self.model, self.features[rows], labels[rows], shrinkage=SHRINKAGE, first=self.adapted)
-        return self._embed(self.features)
-
-    def _embed(self, features):
-        return unit_rows(self.head(features, training=False).numpy())[0]
+        return unit_rows(self.head(self.features, training=False).numpy())[0]
 
     def parts(self, labels: np.ndarray) -> list[Part]:
         """Learns once for each part of the groups, from the labels of the others' photos alone."""

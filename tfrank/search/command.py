@@ -61,7 +61,7 @@ _ADAPT = flags.DEFINE_bool(
 _SIMILARITY = flags.DEFINE_float(
     "min_similarity",
     None,
-    "Least cosine of duplicates, -1 to 1. Default: 0.97. In an adapted index, of embeddings before it was.",
+    "Least cosine of duplicates, -1 to 1, by the embeddings before the model was adapted. Default: 0.97.",
 )
 _OUTPUT = flags.DEFINE_string(
     "output_dir",

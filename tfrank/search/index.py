@@ -266,9 +266,11 @@ class SearchIndex:
 
         def is_good(query, row, index, similarity):
             good = (index >= 0) & (index != row)
-            if not copies and self._originals:
+            if copies:
+                return good
+            if self._originals:
                 (similarity,) = self._copy_similarity(query[None], index[None])
-            return good if copies else good & (similarity < DUPLICATE)
+            return good & (similarity < DUPLICATE)
 
         # One product for all queries; then one for each query of which too many neighbours are left out.
         for query, row, index, similarity in zip(queries, own, *self._search(queries, first, rows)):

@@ -29,7 +29,7 @@ from tfrank.common.normalize import SMALLEST_NORM
 from tfrank.common.spread import spread
 from tfrank.evaluation.array_checks import checked_embeddings, unit_rows
 from tfrank.evaluation.nearest.exhaustive import exact
-from tfrank.evaluation.postprocessing.whitening import Whitening
+from tfrank.evaluation.postprocessing.whitening import Whitening, mean_and_covariance
 
 # Rows that a whitening is learnt on.
 MOST = 20_000
@@ -66,11 +66,12 @@ def learn_neighbor_whitening(
     rows = unit_rows(embeddings[spread(len(embeddings), most)])[0]
     count, dim = rows.shape
     shrinkage = shrinkage_of(count, checks.number("shrinkage", shrinkage, above=0, at_most=1))
-    mean = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
+    mean, covariance = mean_and_covariance(rows)
+    mean = mean.astype(np.float32)
     within, differences = _products(rows, *mutual_neighbors(unit_rows(rows - mean)[0], neighbors))
     variances, directions = np.linalg.eigh((1 - shrinkage) * within + shrinkage / dim * np.eye(dim))
     whitening = directions / np.sqrt(variances)
-    everywhere, directions = np.linalg.eigh(whitening.T @ _covariance(rows, mean) @ whitening)
+    everywhere, directions = np.linalg.eigh(whitening.T @ covariance @ whitening)
     projection = whitening @ directions[:, ::-1]
     noise = np.sum(projection * (differences @ projection), axis=0) / 2
     return Whitening(mean, (projection * _kept(everywhere[::-1], noise)).astype(np.float32))
@@ -96,14 +97,6 @@ def _differences(rows, first, second):
     for start in range(0, len(first), BLOCK_ROWS):
         block = slice(start, start + BLOCK_ROWS)
         yield block, rows[first[block]] - rows[second[block]]
-
-
-def _covariance(rows, mean):
-    products = np.zeros([rows.shape[1]] * 2)
-    for start in range(0, len(rows), BLOCK_ROWS):
-        some = (rows[start : start + BLOCK_ROWS] - mean).astype(np.float64)
-        products += some.T @ some
-    return products / len(rows)
 
 
 def _kept(everywhere, noise):

@@ -63,7 +63,7 @@ def learn_whitening(embeddings: np.ndarray, *, power: float = 0.25, dims: int | 
     kept = dim if dims is None else checks.integer("dims", dims, at_least=1)
     if kept > dim:
         raise checks.invalid("dims", f"at most {dim}, the dim of the embeddings", dims)
-    mean, covariance = _mean_and_covariance(embeddings)
+    mean, covariance = mean_and_covariance(embeddings)
     eigenvalues, vectors = np.linalg.eigh(covariance)
     # Sort by variance, largest first.
     eigenvalues, vectors = eigenvalues[::-1][:kept], vectors[:, ::-1][:, :kept]
@@ -153,8 +153,8 @@ def load_whitening(path: str) -> Whitening:
     return whitening
 
 
-def _mean_and_covariance(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`[dim]` mean and `[dim, dim]` covariance, in two passes: a single pass would lose digits."""
+def mean_and_covariance(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the `[dim]` mean and `[dim, dim]` covariance, in two passes: one would lose digits."""
     mean = sum(block.sum(axis=0) for block in _blocks(embeddings)) / len(embeddings)
     if not np.isfinite(mean).all():
         raise InputError(
