@@ -1,9 +1,11 @@
 """What an index gains by adapting its model to its photos, without labels.
 
-    python -m benchmarks.adapt --data=FOLDER [--sets=cub50,caltech101] [--model=RUN] [--folder=runs/adapt]
+    python -m benchmarks.adapt --data=FOLDER [--sets=cub50,caltech101] [--model=RUN] [--fit=centre]
+                               [--folder=runs/adapt]
 
 FOLDER has an archive of each set, divided as `benchmarks.photos` divides it. The photos of the test classes
 are indexed as `tfrank index` does, by the roots of EfficientNet-Lite0's features or by the model of a run.
+The former see a wider centre of each photo or, with --fit=centre or whole, its central square or the whole.
 Each searches for the others of its class. Prints Recall@1 and mAP in percent by the model as it is and
 adapted, of all photos and of some classes with a few photos each, drawn five times: means with 95 % intervals
 (Student's t).
@@ -19,6 +21,7 @@ from absl import app, flags
 
 from benchmarks import photos
 from benchmarks.photos import METRICS, interval, measured
+from tfrank.data.transforms import FITS
 from tfrank.evaluation.postprocessing.neighbor_whitening import learn_neighbor_whitening
 from tfrank.evaluation.postprocessing.whitening import whiten
 from tfrank.export.saved_model import saved_model_of
@@ -27,10 +30,11 @@ from tfrank.search.adaptation import adapt
 from tfrank.search.embedder import Embedder
 from tfrank.search.images import listed_images
 from tfrank.search.index import open_index
-from tfrank.search.start import export_start
+from tfrank.search.start import FIT, export_start
 
 flags.set_default(photos._FOLDER, "runs/adapt")
 _MODEL = flags.DEFINE_string("model", "", "Folder of a run. Default: EfficientNet-Lite0.")
+_FIT = flags.DEFINE_enum("fit", FIT, list(FITS), "What EfficientNet-Lite0 sees.")
 # Classes and photos of each.
 SMALL = ((40, 3), (20, 10), (40, 10))
 DRAWS = 5
@@ -59,7 +63,7 @@ def main(_):
             if _MODEL.value:
                 model = saved_model_of(_MODEL.value)
             else:
-                export_start(model)
+                export_start(model, fit=_FIT.value)
             building.update(folder, Embedder(model), listed_images(source), root=source, quiet=True)
             before = open_index(folder)
             adapt(folder, asked=True)

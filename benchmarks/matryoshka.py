@@ -8,14 +8,12 @@ For each seed, `train_main.py` trains a model of 256 dimensions, one that can be
 Recall@1 and mAP in percent, means over seeds, and paired differences with Student's 95 % interval.
 """
 
-import json
 import os
-import subprocess
-import sys
 
 import numpy as np
 from absl import app, flags
 
+from benchmarks.runs import run
 from experiments.intervals import over_seeds
 
 _CONFIG = flags.DEFINE_string("config", "configs/omniglot.py", "The config of all runs.")
@@ -25,7 +23,6 @@ _FOLDER = flags.DEFINE_string("folder", "runs/matryoshka", "Where the runs go.")
 _STEPS = flags.DEFINE_integer("steps", 0, "Steps of each run; 0: those of the config.", lower_bound=0)
 
 WHOLE, DIMS = 256, (128, 64, 32)
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # The options of each model.
 MODELS = {
     "matryoshka": {"model.embedding_dim": WHOLE, "train.matryoshka": f"{WHOLE},128,64,32"},
@@ -37,17 +34,8 @@ MODELS = {
 def train(model: str, seed: int) -> dict[str, dict[str, float]]:
     """The metrics of one run, of its embeddings and of shorter ones."""
     workdir = os.path.join(os.path.abspath(_FOLDER.value), f"{model}-{seed}")
-    results = os.path.join(workdir, "metrics.json")
-    if not os.path.exists(results):
-        options = MODELS[model] | ({"train.steps": _STEPS.value} if _STEPS.value else {})
-        command = [
-            *(sys.executable, "train_main.py", f"--config={_CONFIG.value}", f"--workdir={workdir}"),
-            *(f"--config.seed={seed}", f"--config.data.source={os.path.abspath(_SOURCE.value)}"),
-            *(f"--config.{field}={value}" for field, value in options.items()),
-        ]
-        subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    with open(results) as file:
-        return json.load(file)
+    options = {"seed": seed, "data.source": os.path.abspath(_SOURCE.value), **MODELS[model]}
+    return run(_CONFIG.value, workdir, options | ({"train.steps": _STEPS.value} if _STEPS.value else {}))
 
 
 def main(_):

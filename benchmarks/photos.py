@@ -9,7 +9,8 @@ each other, and Omniglot's characters are shuffled before. Each run is `train_ma
 photos, in a process of its own; those that are done are not done again.
 
 - default, fast: configs/own_images.py and own_images_fast.py. "head" is the start of the default: a head in
-  closed form. lite2: the default with EfficientNet-Lite2 (extra `photos`).
+  closed form. last_stage: the default, but only the last stage is trained. lite2: with EfficientNet-Lite2
+  (extra `photos`).
 - classifier: the same network and weights with a softmax over the training classes, as in Keras' guides: all
   of it is trained by Adam at 1e-4 on random batches of 64, for as many seconds of the processors as the
   default's whole run took: other work on the machine changes nothing. Its pooled features are compared.
@@ -60,11 +61,14 @@ flags.register_validator("methods", lambda given: set(given) <= {*RUNS, *MADE}, 
 _FOLDER = flags.DEFINE_string("folder", "runs/photos", "Where the runs go.")
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# Without a limit, other work on the machine changes nothing.
+WHOLE_LENGTH = {"train.minutes": 0}
 # The config of each row, and what the row changes of it.
 RUNS = {
-    "default": ("own_images.py", {}),
+    "default": ("own_images.py", WHOLE_LENGTH),
     "fast": ("own_images_fast.py", {}),
-    "lite2": ("own_images.py", {"model.backbone": "efficientnet_lite2"}),
+    "last_stage": ("own_images.py", {"train.frozen_until": "last_stage", **WHOLE_LENGTH}),
+    "lite2": ("own_images.py", {"model.backbone": "efficientnet_lite2", **WHOLE_LENGTH}),
     "whole": ("own_images_whole.py", {"model.weights": PACKAGED["mobilenet_v2"].weights}),
     "embeddings": ("own_embeddings.py", {}),
     "random": ("own_images_whole.py:multi_similarity", {"model.weights": "random"}),
@@ -130,12 +134,14 @@ def trained(name: str, method: str, seed: int, folder: str) -> dict:
         return {**json.load(file), **dict(zip(TIMES, (seconds, used)))}
 
 
-def pretrained(name: str, seed: int, folder: str, network: str = "efficientnet_lite0"):
+def pretrained(
+    name: str, seed: int, folder: str, network: str = "efficientnet_lite0", weights: str = "imagenet"
+):
     """The config, the data, and the model of the pooled features of a pretrained network at 224 pixels."""
     config = own_images_whole.get_config()
     config.seed = seed
     config.data.update(source=divided(name), image_size=224, validation_classes=0, fit="centre")
-    config.model.update(backbone=network, head="none")
+    config.model.update(backbone=network, weights=weights, head="none")
     config = settings.resolved(config)
     data = datasets.build_data(config.data, folder, seed=seed)
     config = settings.fitted(config, data.train.label)
@@ -185,11 +191,17 @@ def time_is_up(name: str, seed: int) -> Callable[[], bool]:
     return lambda: time.process_time() > end
 
 
-def stored_features(name: str) -> str:
-    """The path of the features of the pretrained network, with labels and split; written if it is missing."""
-    path = os.path.join(_FOLDER.value, "data", f"{name}.npz")
+def stored_features(name: str, *network: str) -> str:
+    """The path of the features of a pretrained network, with labels and split; written if it is missing.
+
+    Args:
+        name: the data set.
+        network: the network and its weights, if they are not those of `pretrained`.
+    """
+    path = os.path.join(_FOLDER.value, "data", f"{'-'.join([name, *network[:1]])}.npz")
     if not os.path.exists(path):
-        config, data, model = pretrained(name, 0, os.path.join(_FOLDER.value, f"{name}-features"))
+        records = os.path.join(_FOLDER.value, f"{name}-features")
+        config, data, model = pretrained(name, 0, records, *network)
         function = embed_fn(model)
         parts = {"train": data.train, "test": data.test}
         embedded = {
@@ -249,7 +261,7 @@ def main(_):
         titles = [*METRICS.values(), *(f"{title} - frozen" for title in METRICS.values()), *TIMES]
         print(f"{'':10}" + "".join(f"{title:>18}" for title in titles))
         for method, found in rows.items():
-            if method in ("default", "lite2"):
+            if method in ("default", "last_stage", "lite2"):
                 print_row("  head", [one["start"] for one in found], before)
             times = [[one[time] for one in found] for time in TIMES if time in found[0]]
             print_row(method, [one["trained"] for one in found], before, times)

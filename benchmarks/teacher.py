@@ -1,9 +1,9 @@
 """What a small network loses beside a large one, alone, taught by it, and searching in its index.
 
     python -m benchmarks.teacher --source=images_background_small1.zip
-                                 [--config=configs/omniglot.py] [--seeds=3] [--folder=runs/teacher]
+                                 [--config=configs/omniglot.py] [--seeds=3] [--first_seed=0]
                                  [--teacher_steps=300] [--steps=1000] [--students=convnet16]
-                                 [--taught=teacher_weight=0,regression_weight=10]
+                                 [--taught=teacher_weight=0,regression_weight=10] [--folder=runs/teacher]
 
 For each seed, `train_main.py` trains the teacher, and each student alone and taught. Runs that are done are
 not done again. It prints the size of each model as TensorFlow Lite of eight bits, milliseconds a photo on one
@@ -13,37 +13,37 @@ the student alone loses to the teacher the taught one still loses, with Student'
 
 import json
 import os
-import subprocess
-import sys
 import time
 
 import numpy as np
 import tensorflow as tf
 from absl import app, flags
 
+from benchmarks.runs import run
 from experiments.intervals import over_seeds
 from tfrank.common.checks import InputError
 from tfrank.export import formats
 
 _CONFIG = flags.DEFINE_string("config", "configs/omniglot.py", "The config of all runs.")
 _SOURCE = flags.DEFINE_string("source", None, "Data of the config.", required=True)
-_SEEDS = flags.DEFINE_integer("seeds", 3, "Number of seeds, 0 and up.", lower_bound=2)
+_SEEDS = flags.DEFINE_integer("seeds", 3, "Number of seeds.", lower_bound=2)
+_FIRST = flags.DEFINE_integer("first_seed", 0, "The first seed.", lower_bound=0)
 _FOLDER = flags.DEFINE_string("folder", "runs/teacher", "Where the runs go.")
-_TEACHER_STEPS = flags.DEFINE_integer("teacher_steps", 300, "Steps of the teacher.", lower_bound=1)
-_STEPS = flags.DEFINE_integer("steps", 1000, "Steps of a student.", lower_bound=1)
+_TEACHER_STEPS = flags.DEFINE_integer("teacher_steps", 300, "Steps of the teacher; -1: by the data.")
+_STEPS = flags.DEFINE_integer("steps", 1000, "Steps of a student; -1: by the data.")
 _STUDENTS = flags.DEFINE_list("students", ["convnet16"], "Students, of those in STUDENTS.")
 _TAUGHT = flags.DEFINE_list(
     "taught", ["teacher_weight=0", "regression_weight=10"], "Fields of config.train of the taught."
 )
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# The options of each network.
+# The options of each network. The last is for configs/own_images.py: the teacher sees 256 pixels.
 STUDENTS = {
     **{f"convnet{filters}": {"model.filters": filters} for filters in (8, 16, 32)},
     **{
         name: {"model.backbone": f"keras/{name}", "data.image_size": 32, "model.preprocessing": "auto"}
         for name in ("MobileNetV3Small", "MobileNetV2-0.35")
     },
+    "lite0-128": {"data.image_size": 112, "evaluation.image_size": 128, "train.minutes": 0},
 }
 INDEX = "queries against the teacher's gallery"
 
@@ -51,14 +51,9 @@ INDEX = "queries against the teacher's gallery"
 def train(name: str, seed: int, options: dict) -> str:
     """The folder of a run."""
     workdir = os.path.join(os.path.abspath(_FOLDER.value), f"{name}-{seed}")
-    if not os.path.exists(os.path.join(workdir, "metrics.json")):
-        options = {"train.steps": _STEPS.value, "evaluation.baselines": False} | options
-        command = [
-            *(sys.executable, "train_main.py", f"--config={_CONFIG.value}", f"--workdir={workdir}"),
-            *(f"--config.seed={seed}", f"--config.data.source={os.path.abspath(_SOURCE.value)}"),
-            *(f"--config.{field}={value}" for field, value in options.items()),
-        ]
-        subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    usual = {"seed": seed, "data.source": os.path.abspath(_SOURCE.value)}
+    usual |= {"train.steps": _STEPS.value, "evaluation.baselines": False}
+    run(_CONFIG.value, workdir, usual | options)
     return workdir
 
 
@@ -108,7 +103,7 @@ def runs_of(seed: int) -> dict[str, str]:
 
 
 def main(_):
-    runs = [runs_of(seed) for seed in range(_SEEDS.value)]
+    runs = [runs_of(seed) for seed in range(_FIRST.value, _FIRST.value + _SEEDS.value)]
 
     def values(model, row="trained"):
         return np.array([metrics_of(run[model], row) for run in runs])

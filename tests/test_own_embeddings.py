@@ -104,7 +104,8 @@ def test_head_and_network_are_exported_as_one_model_that_embeds_as_both(run, tmp
     [
         ("data.name", "folder", "go together: images have another backbone"),
         ("model.backbone", "convnet", "go together: images have another backbone"),
-        ("evaluation.scales", (1.0, 0.5), "Vectors have no scales"),
+        ("evaluation.scales", (1.0, 0.5), "Vectors have neither size nor scales"),
+        ("evaluation.image_size", 64, "Vectors have neither size nor scales"),
         ("model.hidden", (0,), "config.model.hidden"),
         ("model.head", "none", "There is nothing to train"),
         ("data.dim", 0, "config.data.dim"),

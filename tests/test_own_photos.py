@@ -5,11 +5,13 @@ import json
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 
 from tests.command_lines import run
 from tfrank.common.checks import InputError
 from tfrank.configs import default, own_images, own_images_whole
+from tfrank.data.transforms import FITS
 from tfrank.models.embedding import embedding_model, initialize_head_with_pca, split_at_head
 from tfrank.models.vector_model import vector_model
 from tfrank.run import datasets, settings
@@ -88,26 +90,40 @@ def test_fewer_views_are_stored_of_more_images(images, views, capsys):
     assert f"{views} views of each training image are stored" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("edges", [True, False])
-def test_a_trial_finds_whether_the_whole_image_or_its_centre_tells_classes_apart(edges, tmp_path, capsys):
-    """Wide pictures with the colour of their class at both ends, or in the middle, and noise elsewhere."""
+@pytest.mark.parametrize(
+    "places, fit",
+    [
+        ([(0, 32), (64, 96)], "whole"),
+        ([(25, 32), (64, 71)], "wider"),
+        ([(32, 64)], "centre"),
+        ([(0, 96)], "centre"),
+    ],
+)
+def test_a_trial_finds_how_much_of_an_image_tells_classes_apart(places, fit, tmp_path, capsys):
+    """Wide pictures with the pattern of their class at some places, and noise elsewhere."""
     random = np.random.default_rng(0)
     for number in range(16):
         folder = tmp_path / "photos" / ("train" if number % 2 else "test") / f"class_{number:02}"
         folder.mkdir(parents=True)
         for image in range(6):
             pixels = random.integers(0, 256, [32, 1, 3]).repeat(96, axis=1)
-            color = np.random.default_rng(number).integers(0, 256, [32, 32, 3])
-            for first in (0, 64) if edges else (32,):
-                pixels[:, first : first + 32] = color
+            pattern = np.random.default_rng(number).integers(0, 256, [32, 96, 3])
+            for first, end in places:
+                pixels[:, first:end] = pattern[:, first:end]
             Image.fromarray(pixels.astype("uint8")).save(folder / f"{image}.png")
     config = own_images.get_config()
     config.data.update(source=str(tmp_path / "photos"), image_size=64, validation_classes=0)
     config = settings.resolved(config)
     data = datasets.build_data(config.data, str(tmp_path / "run"), seed=0)
-    assert choose_fit(config, data.train) == ("whole" if edges else "centre")
+    assert choose_fit(config, data.train) == fit
     assert "mAP of the pretrained features is" in capsys.readouterr().out
     assert config.data.fit == "auto"
+
+
+def test_where_images_are_warped_no_fit_is_tried():
+    config = own_images.get_config()
+    config.data.crop = "warp"
+    assert settings.resolved(config).data.fit == "centre"
 
 
 def test_one_class_is_too_few_to_train_on():
@@ -291,7 +307,7 @@ def test_the_fast_road_trains_the_head_alone_and_goes_on_where_it_was(photos, tm
 
 
 @pytest.mark.slow
-def test_the_last_stage_is_trained_on_stored_maps_and_a_second_run_ends_with_the_same_weights(
+def test_the_last_stages_are_trained_on_stored_maps_and_a_second_run_ends_with_the_same_weights(
     photos, tmp_path
 ):
     flags = ("--config.data.image_size=64", "--config.train.steps=24", "--config.train.feature_views=2")
@@ -304,12 +320,44 @@ def test_the_last_stage_is_trained_on_stored_maps_and_a_second_run_ends_with_the
     assert "The head whitens the features of 36 training images." in output
     assert "The head whitens the trained features of 36 training images." in output
     maps = np.load(tmp_path / "run" / "features" / "train" / "embeddings.npy")
-    assert maps.shape == (2 * 36, 2 * 2 * 192) and maps.dtype == np.float16
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["data"]["fit"] in ("centre", "whole")
+    assert maps.shape == (2 * 36, 4 * 4 * 80) and maps.dtype == np.float16
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["data"]["fit"] in FITS
     assert rows[0] == rows[1] == rows[2]
     status, output, errors = run("eval_main.py", f"--workdir={tmp_path / 'run'}")
     assert status == 0, errors
     assert f"{rows[0]['trained']['map']:.4f}" in output
+
+
+@pytest.mark.slow
+def test_last_stages_that_are_taught_end_in_the_teachers_space(photos, tmp_path):
+    flags = ("--config.train.steps=10", "--config.train.feature_views=2", f"--config.data.source={photos}")
+    for workdir, *given in (
+        ("teacher", "--config=configs/own_images_fast.py", "--config.data.image_size=64"),
+        (
+            "student",
+            "--config=configs/own_images.py",
+            "--config.data.image_size=48",
+            f"--config.train.teacher={tmp_path / 'teacher'}",
+            "--config.train.teacher_weight=0",
+            "--config.train.regression_weight=10",
+        ),
+    ):
+        status, output, errors = run("train_main.py", *given, *flags, f"--workdir={tmp_path / workdir}")
+        assert status == 0, errors
+    assert "The head maps to the teacher's embeddings, by least squares, the trained features of" in output
+    rows = json.loads((tmp_path / "student" / "metrics.json").read_text())
+    assert "queries against the teacher's gallery" in rows
+    encoded = [path.read_bytes() for path in sorted((photos / "train").glob("*/*.png"))]
+    student, teacher = (embedded(tmp_path / name / "saved_model", encoded) for name in ("student", "teacher"))
+    # It is .86; where the last head whitened, as without a teacher, it was .58.
+    assert np.mean(np.sum(student * teacher, axis=1)) > 0.75
+
+
+def embedded(model, encoded):
+    """The embeddings of encoded images by a SavedModel."""
+    return (
+        tf.saved_model.load(str(model)).signatures["encoded"](bytes=tf.constant(encoded))["embedding"].numpy()
+    )
 
 
 @pytest.mark.slow

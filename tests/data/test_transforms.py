@@ -22,6 +22,7 @@ RANDOM = [
     Transform(size=24, resize=32, crop="random_resized", flip=0.5),
     Transform(size=24, crop="scaled", scale=(0.5, 2), rotation=30, flip=0.5),
     Transform(size=24, crop="scaled", fit="whole", scale=(1, 1.4), flip=0.5),
+    Transform(size=24, crop="scaled", fit="wider", scale=(1, 1.4), flip=0.5),
 ]
 
 
@@ -357,6 +358,13 @@ def test_a_whole_fit_sees_what_warping_sees_and_its_random_windows_keep_no_propo
     across, down = (np.ptp(seen[..., channel], axis=(1, 2)) for channel in (1, 0))
     assert across.max() > 220 and across.min() > 170
     np.testing.assert_allclose(across / down, 3, atol=0.25)
+
+
+@pytest.mark.parametrize("fit, share", [("centre", 1 / 3), ("wider", 3 ** (-2 / 3)), ("whole", 1)])
+def test_each_fit_sees_its_share_of_the_longer_side(fit, share):
+    seen = evaluation_transform(coordinates(40, 120, step=2), Transform(size=40, crop="scaled", fit=fit))
+    across, down = (np.ptp(seen[..., channel]) for channel in (1, 0))
+    np.testing.assert_allclose([across, down], [238 * share, 78], atol=4)
 
 
 def test_a_whole_fit_is_for_scaled_crops_alone():

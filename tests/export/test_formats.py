@@ -13,9 +13,10 @@ from sklearn.datasets import load_sample_image
 from tests.command_lines import ROOT
 from tests.search import write_model
 from tfrank.common.checks import InputError
-from tfrank.data.images import ImageLoader
-from tfrank.data.transforms import Transform
+from tfrank.configs import sections
+from tfrank.data.transforms import FITS
 from tfrank.export import formats, model_card
+from tfrank.run.datasets import build_test_loader
 
 
 @pytest.fixture(scope="module")
@@ -56,22 +57,29 @@ def test_formats_after_one_that_misses_its_bound_are_written(saved_model, tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["model.tflite"] == [pathlib.Path(written.path).name]
 
 
-@pytest.mark.parametrize("crop, resize", [("warp", 72), ("warp", 0), ("scaled", 72)])
-def test_the_code_of_a_card_prepares_an_image_as_the_model_does(tmp_path, monkeypatch, crop, resize):
+@pytest.mark.parametrize(
+    "crop, resize, fit",
+    [("warp", 72, "centre"), ("warp", 0, "centre"), *(("scaled", 72, fit) for fit in FITS)],
+)
+@pytest.mark.parametrize("size", [64, 80])
+def test_the_code_of_a_card_prepares_an_image_as_the_model_does(
+    tmp_path, monkeypatch, crop, resize, fit, size
+):
     monkeypatch.chdir(tmp_path)
     photo = PIL.Image.fromarray(load_sample_image("china.jpg"))
     exif = PIL.Image.Exif()
     exif[0x0112] = 6
     photo.save("photo.jpg", quality=95, exif=exif)
-    lines = model_card.preparation({"image_size": 64, "resize": resize, "crop": crop})
+    lines = model_card.preparation({"image_size": 64, "resize": resize, "crop": crop, "fit": fit}, size)
     start = lines.index("```python") + 1
     code = lines[start : lines.index("```")]
     assert len(code) == 4
     found = {"PIL": PIL, "np": np}
     exec("\n".join(code), found)
-    loader = ImageLoader(transform=Transform(size=64, resize=resize, crop=crop))
+    data = sections.Data(image_size=64, resize=resize, crop=crop, fit=fit)
+    loader = build_test_loader(data, sections.Evaluation(image_size=size))
     served = loader.serve(tf.io.read_file("photo.jpg")).numpy().astype(float)
-    assert found["images"].shape == (1, 64, 64, 3)
+    assert found["images"].shape == (1, size, size, 3)
     assert np.abs(found["images"][0] - served).mean() < 3
 
 

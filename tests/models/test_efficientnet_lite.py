@@ -9,6 +9,7 @@ import pytest
 from tfrank.common.checks import InputError
 from tfrank.models import packaged
 from tfrank.models.backbones import network
+from tfrank.models.efficientnet_lite import LAST_STAGES
 from tfrank.models.embedding import embedding_model
 from tfrank.models.packaged import PACKAGED, file_of, imagenet_file
 from tfrank.models.weights import check_exists, load_backbone_weights
@@ -41,6 +42,17 @@ def test_the_last_map_is_that_of_the_public_pytorch_network(name):
     maps = keras.ops.convert_to_numpy(backbone(pixels[None]))
     assert wanted.max() > 1
     np.testing.assert_allclose(maps, wanted, atol=1e-5 * wanted.max())
+
+
+@pytest.mark.parametrize("name", ["efficientnet_lite0", "efficientnet_lite2"])
+def test_the_last_stages_begin_with_maps_of_a_thirty_second_and_of_a_sixteenth_of_the_sides(name):
+    net = network(name, image_size=64, batch_norm="frozen")
+    for stages, side in (("last_stage", 2), ("last_two_stages", 4)):
+        layer = LAST_STAGES[stages][name]
+        assert net.get_layer(layer).output.shape[1] == side
+        # The first block of a stage is the one that makes the maps smaller.
+        block = int(layer.split(".")[1])
+        assert net.get_layer(f"blocks.{block - 1}.bn2").output.shape[1] == 2 * side
 
 
 def test_preprocessing_inside_the_model_is_that_of_the_weights():

@@ -12,10 +12,11 @@ from tfrank.models.embedding import (
     embedding_model,
     split_at_head,
     split_in_backbone,
+    teach_head,
     whiten_head,
     without_head,
 )
-from tfrank.models.whitening import Rooted, fitted_whitening, rooted
+from tfrank.models.whitening import Rooted, fitted_to, fitted_whitening, rooted
 
 RANDOM = np.random.default_rng(0)
 LABELS = RANDOM.permutation(np.repeat(np.arange(12), 6))
@@ -84,6 +85,32 @@ def test_the_head_of_a_model_is_set_and_survives_saving(tmp_path):
     np.testing.assert_allclose(
         keras.models.load_model(tmp_path / "model.keras")(images), model(images), atol=1e-6
     )
+
+
+@pytest.mark.parametrize("count", [40, 4])
+@pytest.mark.parametrize("centred", [True, False])
+def test_no_other_map_is_nearer_to_the_teacher_for_its_penalty(count, centred):
+    rows, targets = RANDOM.normal(1, 1, [count, 6]), RANDOM.normal(2, 1, [count, 3])
+
+    def cost(kernel, bias):
+        far = sum(np.sum((row @ kernel + bias - target) ** 2) for row, target in zip(rows, targets))
+        return far / count + 0.3 * np.mean(rows.var(axis=0)) * np.sum(kernel**2)
+
+    kernel, bias = fitted_to(rows, targets, strength=0.3, centred=centred)
+    assert centred or not bias.any()
+    for _ in range(20):
+        step, shift = 0.01 * RANDOM.normal(size=kernel.shape), 0.01 * RANDOM.normal(size=3) * centred
+        assert cost(kernel, bias) < cost(kernel + step, bias + shift)
+
+
+@pytest.mark.parametrize("head", ["whitened", "pca"])
+def test_a_taught_head_gives_what_a_teacher_gave_that_it_can_follow(head):
+    model = embedding_model(image_size=8, blocks=1, filters=4, head=head, embedding_dim=3)
+    features = np.abs(RANDOM.normal(size=[200, model.get_layer("embedding").kernel.shape[0]]))
+    known = rooted(features) if head == "whitened" else features
+    teacher = known @ RANDOM.normal(size=[features.shape[1], 3]) + (head == "whitened")
+    teach_head(model, features, teacher, strength=1e-6)
+    np.testing.assert_allclose(split_at_head(model)[1](features), teacher, atol=1e-2)
 
 
 @pytest.fixture(scope="module")

@@ -28,9 +28,10 @@ from tfrank.run.other_models import (
     measure_others,
     on_compatibility,
     open_others,
+    open_those_left,
     stored_embeddings,
 )
-from tfrank.run.start import turn_head
+from tfrank.run.start import load_start, turn_head
 from tfrank.run.trained import open_model
 from tfrank.run.workdir import check_config_of
 
@@ -117,9 +118,11 @@ def test_embeddings_of_other_images_or_classes_are_refused(index, rows, tmp_path
         stored_embeddings(open_others(config_of(path)), index, str(tmp_path))
 
 
-def test_a_teacher_that_is_missing_or_of_vectors_is_refused(run, tmp_path):
+def test_a_teacher_that_is_missing_or_of_vectors_is_refused_and_said_by_evaluation(run, tmp_path, capsys):
     with pytest.raises(InputError, match=r"^config\.train\.teacher is neither a run nor .*gone\. Give"):
         open_others(config_of(tmp_path / "gone"))
+    assert open_those_left(config_of(tmp_path / "gone")) == {}
+    assert "The teacher is not measured. config.train.teacher is neither a run" in capsys.readouterr().out
     vectors = config_of(run)
     vectors.data.update(name="embeddings", dim=3)
     with pytest.raises(InputError, match=r"^config\.train\.teacher takes images, and this run has vectors:"):
@@ -218,6 +221,23 @@ def test_a_head_is_turned_to_an_older_model_and_no_angle_changes(index):
     after = embed_all(config.data, config.evaluation, embed_fn(model), index)[0]
     np.testing.assert_allclose(after, before @ turn, atol=1e-4)
     np.testing.assert_allclose(after @ after.T, before @ before.T, atol=1e-5)
+
+
+@pytest.mark.parametrize("head", ["whitened", "pca", "random"])
+def test_a_computed_head_begins_near_the_teacher_where_its_embeddings_are_learnt(index, tmp_path, head):
+    config = config_of("teacher", teacher_weight=0.0)
+    config.model.update(head=head, embedding_dim=3)
+    # As far from each other as random ones, and a map of what the network sees.
+    colours = index.label[:, None] == np.arange(3)
+    teacher = (colours + 0.1).astype(np.float32)
+    teacher /= np.linalg.norm(teacher, axis=1, keepdims=True)
+    cosines = []
+    for config.train.regression_weight in (1.0, 0.0):
+        model = experiment.build_model(config)
+        load_start(config, model, index, str(tmp_path), {"teacher": teacher})
+        rows = embed_all(config.data, config.evaluation, embed_fn(model), index)[0]
+        cosines.append(np.mean(np.sum(rows * teacher, axis=1)))
+    assert (cosines[0] > 0.9 and cosines[0] > cosines[1] + 0.1) == (head != "random")
 
 
 def test_a_report_says_whether_an_upgrade_is_compatible(run, index, rows, tmp_path):

@@ -20,7 +20,7 @@ from tfrank.data.index import select
 from tfrank.data.records import RecordReader
 from tfrank.evaluation.postprocessing import whitening
 from tfrank.run import experiment, trained
-from tfrank.run.datasets import build_loader
+from tfrank.run.datasets import build_test_loader
 from tfrank.run.export import export_model
 from tfrank.run.trained import config_of_run, load_embeddings, load_saved_model, open_model, run_of
 from tfrank.run.workdir import check_config_of
@@ -294,10 +294,10 @@ def test_whitening_is_learnt_on_the_training_images_alone(run, tmp_path, capsys)
     assert ids.tolist() != train.id[:8].tolist()
 
 
-def any_size_config(*scales):
+def any_size_config(*scales, image_size=0):
     """Of a model whose head fits images of any size."""
     config = small_config()
-    config.evaluation.scales = scales
+    config.evaluation.scales, config.evaluation.image_size = scales, image_size
     config.model.pooling = "average"
     return config
 
@@ -318,6 +318,24 @@ def test_several_scales_are_summed(any_size_run, index, tmp_path):
     assert np.abs(several - single).max() > 1e-3
 
 
+def test_images_of_tests_may_be_larger_than_those_of_training(any_size_run, index, tmp_path):
+    usual = open_model(any_size_config(1.0), any_size_run, None).embed(index, str(tmp_path / "usual"))
+    larger = open_model(any_size_config(1.0, image_size=16), any_size_run, None)
+    assert larger.model.input_shape == (None, 16, 16, 3)
+    assert np.abs(larger.embed(index, str(tmp_path / "larger")) - usual).max() > 1e-3
+
+
+def test_the_model_of_larger_images_has_the_weights_that_are_trained(tmp_path):
+    config = any_size_config(1.0, image_size=16)
+    training = experiment.build_training(config, str(tmp_path), tf.distribute.get_strategy(), 1, TRAIN_IMAGES)
+    assert training.copy.input_shape[1] == 8 and training.serving.input_shape[1] == 16
+    for variable in training.model.variables:
+        variable.assign(variable + 1)
+    training.update_copy()
+    for of_training, served in zip(training.model.variables, training.serving.variables):
+        np.testing.assert_array_equal(of_training, served)
+
+
 # Run in a folder with a SavedModel, model, the bytes of images, encoded.npy, and what is seen of them,
 # images.npy.
 USER = """
@@ -333,10 +351,12 @@ np.save("of_bytes.npy", signatures["encoded"](bytes=np.load("encoded.npy"))["emb
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("scales", "whitened"), [((1.0, 0.5), True), ((0.5,), False)])
-def test_what_is_exported_is_what_is_measured(any_size_run, index, tmp_path, scales, whitened):
+@pytest.mark.parametrize(
+    ("scales", "image_size", "whitened"), [((1.0, 0.5), 0, True), ((0.5,), 0, False), ((1.0,), 16, False)]
+)
+def test_what_is_exported_is_what_is_measured(any_size_run, index, tmp_path, scales, image_size, whitened):
     """Alone, in a process without tfrank; and measured again, at one scale."""
-    model = open_model(any_size_config(*scales), any_size_run, None)
+    model = open_model(any_size_config(*scales, image_size=image_size), any_size_run, None)
     measured, learnt = model.embed(index, str(tmp_path / "run")), None
     if whitened:
         # Learnt on these few images it would blow up their rounding.
@@ -348,9 +368,8 @@ def test_what_is_exported_is_what_is_measured(any_size_run, index, tmp_path, sca
     features = [tf.train.Example.FromString(record).features.feature for record in records]
     encoded = [one["image/encoded"].bytes_list.value[0] for one in features]
     np.save(tmp_path / "encoded.npy", encoded)
-    np.save(
-        tmp_path / "images.npy", np.float32([build_loader(model.config.data).serve(one) for one in encoded])
-    )
+    loader = build_test_loader(model.config.data, model.config.evaluation)
+    np.save(tmp_path / "images.npy", np.float32([loader.serve(one) for one in encoded]))
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     subprocess.run([sys.executable, "-c", USER], cwd=tmp_path, env=environment, check=True)
     for name in ("of_images", "of_bytes"):
@@ -358,7 +377,8 @@ def test_what_is_exported_is_what_is_measured(any_size_run, index, tmp_path, sca
     # Its encoded signature has the dim of its embeddings, as servers want to know it.
     signature = tf.saved_model.load(exported).signatures["encoded"]
     assert signature.structured_outputs["embedding"].shape.as_list() == [None, measured.shape[1]]
-    again = open_model(any_size_config(1.0), "", exported).embed(index, str(tmp_path / "again"))
+    again = open_model(any_size_config(1.0, image_size=image_size), "", exported)
+    again = again.embed(index, str(tmp_path / "again"))
     np.testing.assert_allclose(again, measured, atol=1e-5)
 
 

@@ -1,6 +1,7 @@
 """Evaluation of a gallery in many files: the result of `tfrank.evaluation.evaluate`."""
 
 import json
+import pathlib
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -17,6 +18,7 @@ from tfrank.evaluation.parallel import similarities
 from tfrank.scale import evaluate as scale
 from tfrank.scale import ranking
 from tfrank.scale.parts import Rows
+from tfrank.search.index_folder import MODEL_KEY
 
 RNG = np.random.default_rng(0)
 LABELS = RNG.integers(0, 30, 300)
@@ -73,6 +75,28 @@ def test_queries_against_a_gallery_with_distractors_leave_out_the_image_of_their
         ids=ids[query_rows],
         gallery_ids=ids,
         ks=[1, 10],
+    )
+    assert_equal(found, tmp_path / "out", wanted)
+
+
+def test_queries_of_another_model_are_ranked_against_the_gallery_without_themselves(tmp_path):
+    """A student searches in its teacher's gallery, where each of its images is a row too."""
+    students = unit(EMBEDDINGS + 0.3 * RNG.normal(size=EMBEDDINGS.shape))
+    gallery = write_embeddings(tmp_path / "gallery", EMBEDDINGS, LABELS)
+    queries = write_embeddings(tmp_path / "queries", students, LABELS)
+    for folder, model in ((gallery, b"teacher"), (queries, b"student")):
+        for path in pathlib.Path(folder).glob("*.parquet"):
+            pq.write_table(pq.read_table(path).replace_schema_metadata({MODEL_KEY: model}), path)
+    found = scale.evaluate(gallery, str(tmp_path / "out"), HERE, queries=queries, ks=[1], two_models=True)
+    ids = [f"image {number}" for number in range(300)]
+    wanted = evaluate(
+        students,
+        LABELS,
+        gallery_embeddings=EMBEDDINGS,
+        gallery_labels=LABELS,
+        ids=ids,
+        gallery_ids=ids,
+        ks=[1],
     )
     assert_equal(found, tmp_path / "out", wanted)
 
@@ -174,3 +198,5 @@ def test_bad_input_is_named(tmp_path):
         with pytest.raises(InputError, match=message) as error:
             scale.evaluate(gallery, out, HERE, queries=queries)
         assert "\n" not in str(error.value)
+    with pytest.raises(InputError, match="`two_models` is for `queries` of another model"):
+        scale.evaluate(folder, out, HERE, two_models=True)

@@ -128,6 +128,9 @@ def test_queries_by_another_model_or_of_other_dimensions_are_refused(tmp_path):
     ):
         with pytest.raises(InputError, match=refused):
             function()
+    found = evaluate.evaluate(made["one"], out, HERE, queries=made["other"], two_models=True)
+    assert found["queries"] == 40
+    assert sharded_index.search(str(tmp_path / "index"), made["other"], out, HERE, two_models=True) == 40
     with pytest.raises(InputError, match=r"short has embeddings of 8 dimensions, and .*index of"):
         sharded_index.search(str(tmp_path / "index"), made["short"], out, HERE)
     assert sharded_index.search(str(tmp_path / "index"), made["unsaid"], out, HERE) == 40

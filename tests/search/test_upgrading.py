@@ -13,7 +13,7 @@ from tests.search import updated, write_model, write_photo, write_photos
 from tfrank import search
 from tfrank.common.checks import InputError
 from tfrank.evaluation.embedding_maps import learn_map, load_map, save_map
-from tfrank.search import building, upgrading
+from tfrank.search import building, times_found, upgrading
 from tfrank.search.embedder import Embedder
 from tfrank.search.images import listed_images
 from tfrank.search.index_folder import MAPPED, IndexFolder
@@ -90,6 +90,25 @@ def test_images_are_embedded_part_by_part_and_answers_are_whole_in_between(
     assert own_rows(folder, better, photos).all() and search.open(folder).mapped == 0
     assert MAPPED not in search.open(folder).table.column_names
     assert "Version 5: 60 of 60 images are embedded." in capsys.readouterr().out
+
+
+def test_the_images_that_were_found_most_are_embedded_first(folder, better, mapping, monkeypatch):
+    monkeypatch.setattr(upgrading, "PART_ROWS", 25)
+    upgrading.map_rows(folder, better, mapping)
+    ids = search.open(folder).ids.tolist()
+    times_found.add(folder, dict.fromkeys(ids[40:], 1))
+    times_found.add(folder, dict.fromkeys(ids[55:], 2))
+    assert times_found.counts_of(folder)[ids[59]] == 3
+    embedded, update = [], building.update
+
+    def watched(folder, embedder, images, **options):
+        embedded.append([image.id for image in images])
+        return update(folder, embedder, images, **options)
+
+    monkeypatch.setattr(building, "update", watched)
+    upgrading.embed_mapped(folder, better)
+    first = embedded[0]
+    assert (first[:5], set(first[5:20]), first[20:]) == (ids[55:], set(ids[40:55]), ids[:5])
 
 
 def test_images_that_are_gone_stay_mapped_and_the_others_are_embedded(
@@ -207,8 +226,11 @@ def test_bad_input_is_one_line(folder, indexed, embedder, better, mapping, tmp_p
 
 
 @pytest.mark.slow
-def test_killed_while_it_embeds_the_same_command_finishes(folder, better, mapping, photos, tmp_path):
-    path = str(tmp_path / "map.npz")
+def test_killed_while_it_embeds_the_same_command_finishes(embedder, better, tmp_path):
+    # So many that embedding them takes longer than the last kill waits.
+    photos, folder = write_photos(tmp_path / "photos", classes=3, images=200), str(tmp_path / "index")
+    updated(folder, embedder, photos)
+    path, mapping = str(tmp_path / "map.npz"), learn_from(folder, better.folder)
     ended = run("-m", "tfrank", "compat", f"--old={folder}", f"--new={better.folder}", f"--output={path}")
     assert ended.status == 0 and "To upgrade an index: tfrank index upgrade" in ended.output, ended.errors
     np.testing.assert_allclose(load_map(path).linear, mapping.linear, atol=1e-5)
@@ -216,12 +238,12 @@ def test_killed_while_it_embeds_the_same_command_finishes(folder, better, mappin
     command.append(f"--map={path}")
     for delay in (0.0, 0.2, 0.6):
         running = CommandLine(*command)
-        while search.open(folder).version.model != better.fingerprint and running.poll() is None:
+        while IndexFolder(folder).current().model != better.fingerprint and running.poll() is None:
             time.sleep(0.02)
         time.sleep(delay)
         os.killpg(running.pid, signal.SIGKILL)
         running.communicate()
-        assert len(search.open(folder)) == 60
+        assert len(search.open(folder)) == 600
     ended = run(*command)
     assert ended.status == 0, ended.errors
     assert own_rows(folder, better, photos).all() and search.open(folder).mapped == 0

@@ -52,7 +52,7 @@ def train(strategy_name, loss, folder):
         if loss.endswith(TAUGHT):
             rows = np.random.default_rng(0).normal(size=[len(data.train), 8]).astype(np.float32)
             data = dataclasses.replace(data, stored={"teacher": rows})
-        training = experiment.build_training(config, workdir, strategy, STEPS, data.train)
+        training = experiment.build_training(config, workdir, strategy, STEPS, data.train, data.stored)
         variables = training.model.trainable_variables
         weights |= {f"{micro_batch_size}/before/{v.path}": v.numpy() for v in variables}
         experiment.train(config, training, data, STEPS)

@@ -4,7 +4,7 @@
 
 `photos` is as in `tfrank.configs.own_images`, and so is the network. Each training photo is embedded twice,
 once with a random augmentation, and the head that whitens features within classes is computed from that. It
-has half of what `own_images` gains over the network as it is, or more (docs/benchmarks.md).
+has about half of what `own_images` gains over the network as it is (docs/benchmarks.md).
 """
 
 from tfrank.configs import own_images

@@ -14,7 +14,8 @@ from tfrank.common import checks
 from tfrank.data.decoding import DecodedImage, full_extent
 
 CROPS = ("warp", "random_resized", "scaled")
-FITS = ("centre", "whole")
+# The exponent of an image's length / width by which it is squeezed, not cut; see `Transform.fit`.
+FITS = {"centre": 0.0, "wider": 1 / 3, "whole": 1.0}
 # Random windows to try; if none fits, the largest central window is used, as is usual.
 TRIES = 10
 # Positions of the random numbers: flip; four for colour; row and column of the window; then its shape.
@@ -38,8 +39,10 @@ class Transform:
                 rotated by a random angle, and a random window is cropped. The window lies within the image;
                 an image that is too small for it is enlarged just enough. At test the shorter side is resized
                 to `resize` (`size` if 0), and the central window is cropped.
-        fit: for "scaled" only: "centre", or "whole": the image is squeezed into a square as wide as its
-            shorter side before all this, so that tests see the whole of it.
+        fit: for "scaled" only: how much of an image a times as long as it is wide is seen. "centre": at test
+            the middle 1 / a of it; "whole": it is squeezed into a square as wide as its shorter side before
+            all this, so that tests see the whole of it; "wider": it is squeezed a little, to a^(2/3), so that
+            tests see the middle 1 / a^(2/3) of it.
         crop_area: least and greatest share of the warped square's area, for "random_resized".
         crop_ratio: least and greatest width / height of that part; drawn log-uniformly.
         flip: probability of a horizontal flip.
@@ -214,10 +217,9 @@ def _scaled(image, transform, place, shape):
 
 
 def _enlarged(image, factor, transform):
-    """Returns height and width of the image times `factor`, rounded; squeezed, both are the lesser side."""
-    extent = image.extent
-    if transform.fit == "whole":
-        extent = tf.fill([2], tf.reduce_min(extent))
+    """Returns height and width of the squeezed image times `factor`, rounded."""
+    squeeze = FITS[transform.fit]
+    extent = image.extent ** (1 - squeeze) * tf.reduce_min(image.extent) ** squeeze
     return tf.cast(tf.round(extent * factor), tf.int32)
 
 

@@ -31,6 +31,7 @@ _CONFIG = json_files.record(
         ),
         "train": json_files.record(dict.fromkeys(("optimizer", "learning_rate"), _ANYTHING), others=True),
     },
+    {"evaluation": json_files.record({}, {"image_size": json_files.whole(0)}, others=True)},
     others=True,
 )
 _METRICS = json_files.dict_of(json_files.dict_of(json_files.none_or(json_files.real())))
@@ -100,6 +101,7 @@ def text(
         dim: the first dimensions that the model keeps of the embeddings; 0: all.
     """
     data, model, train = config["data"], config["model"], config["train"]
+    side = config.get("evaluation", {}).get("image_size") or data["image_size"]
     source = os.path.basename(str(data["source"] or data["records"]).rstrip("/")) or data["name"]
     rows = [
         [name, *(_cell(values.get(key), intervals.get(key, {}).get(name)) for key in METRICS.values())]
@@ -111,7 +113,7 @@ def text(
         "Licence": license_name or "(fill in)",
         "Network": f"{model['backbone']}, {cut}{model['embedding_dim']} dimensions",
         "Starting weights": f"{os.path.basename(str(model['weights']))}, head: {model['head']}",
-        "Input": f"RGB images, {data['image_size']} x {data['image_size']} pixels",
+        "Input": f"RGB images, {side} x {side} pixels",
         **(_OF_VECTORS if model["backbone"] == "vectors" else {}),
         "Output": "a vector of unit norm; the dot product of two is their similarity",
         "Training data": f"{source} ({data['name']})",
@@ -126,7 +128,7 @@ def text(
         "",
         *(f"- **{name}**: {value}" for name, value in facts.items() if value != ""),
         "",
-        *([] if model["backbone"] == "vectors" else preparation(data)),
+        *([] if model["backbone"] == "vectors" else preparation(data, side)),
         "## Results on test classes that were not trained on",
         "",
         *(f"| {' | '.join(row)} |" for row in table),
@@ -139,16 +141,21 @@ def text(
     return "\n".join(lines) + "\n"
 
 
-def preparation(data: Mapping[str, Any]) -> list[str]:
+def preparation(data: Mapping[str, Any], size: int) -> list[str]:
     """Returns how an image becomes the model's input, in words and as lines of code.
 
     Args:
         data: the section `data` of the run's config.
+        size: the side of the model's images, in pixels, which may differ from that in training.
     """
-    size, resize = data["image_size"], data["resize"] or data["image_size"]
-    if data["crop"] == "scaled" and data.get("fit", "centre") == "centre":
+    resize = round((data["resize"] or data["image_size"]) * size / data["image_size"])
+    fit = data.get("fit", "centre") if data["crop"] == "scaled" else "whole"
+    if fit == "centre":
         words = f"Resize the shorter side to {resize} pixels and keep the proportions"
         sides = f"[round(side * {resize} / min(image.size)) for side in image.size]"
+    elif fit == "wider":
+        words = f"Resize the shorter side to {resize} pixels, the longer to {resize} (longer / shorter)^(2/3)"
+        sides = f"[round({resize} * (side / min(image.size)) ** (2 / 3)) for side in image.size]"
     else:
         words = f"Stretch the whole image to {resize} x {resize} pixels, whatever its proportions"
         sides = f"({resize}, {resize})"

@@ -27,6 +27,7 @@ from tfrank.run.export import export_model
 from tfrank.run.fit import choose_fit
 from tfrank.search import originals
 from tfrank.search.adaptation import WHITENING
+from tfrank.search.start import FIT
 
 # Number of parts that the groups are divided into.
 PARTS = 5
@@ -115,9 +116,10 @@ def learner(groups: Groups, folder: str, model: str) -> Learner:
         model: folder of the model of the index.
     """
     config = own_images_fast.get_config()
-    config.train.feature_views = 1
+    # As the start of an index sees them.
+    config.train.feature_views, config.evaluation.image_size = 1, 0
     config = settings.resolved(config)
-    config.data.fit = choose_fit(config, groups.records)
+    config.data.fit = choose_fit(config, groups.records, usual=FIT)
     network = experiment.build_model(config)
     load_backbone_weights(network, config.model.weights)
     (features,) = frozen_backbone.stored(config, network, folder, groups.records, "train")

@@ -16,11 +16,19 @@ STAGES = (
     *((3, 5, 1, 6, 112), (4, 5, 2, 6, 192), (1, 3, 1, 6, 320)),
 )
 STEM_FILTERS, HEAD_FILTERS = 32, 1280
-# The layer behind which the last stage but its first block begins: a map of a thirty-second of the sides.
-LAST_STAGE = {
-    "efficientnet_lite0": "blocks.11.bn2",
-    "efficientnet_lite1": "blocks.15.bn2",
-    "efficientnet_lite2": "blocks.15.bn2",
+# The layers behind which the last stages begin, without the first block of the first of them. The maps of the
+# last stage have a thirty-second of the sides, those of the stage before a sixteenth.
+LAST_STAGES = {
+    "last_stage": {
+        "efficientnet_lite0": "blocks.11.bn2",
+        "efficientnet_lite1": "blocks.15.bn2",
+        "efficientnet_lite2": "blocks.15.bn2",
+    },
+    "last_two_stages": {
+        "efficientnet_lite0": "blocks.5.bn2",
+        "efficientnet_lite1": "blocks.7.bn2",
+        "efficientnet_lite2": "blocks.7.bn2",
+    },
 }
 
 

@@ -15,7 +15,7 @@ from tfrank.models.pooling import MODES as POOLINGS
 from tfrank.models.pooling import TOKEN_MODES, pool
 from tfrank.models.preprocessing import GREY_MODES, preprocess
 from tfrank.models.preprocessing import MODES as PREPROCESSINGS
-from tfrank.models.whitening import SHRINKAGE, Rooted, fitted_whitening, rooted
+from tfrank.models.whitening import SHRINKAGE, TAUGHT_STRENGTH, Rooted, fitted_to, fitted_whitening, rooted
 
 # The head maps pooled features to an embedding: none, or a linear layer that begins at random, as a PCA, or
 # as what whitens the features within classes.
@@ -221,6 +221,27 @@ def whiten_head(
         bias = -first[0] @ kernel
     layer.kernel.assign(kernel)
     layer.bias.assign(bias)
+
+
+def teach_head(
+    model: keras.Model, features: np.ndarray, teacher: np.ndarray, *, strength: float = TAUGHT_STRENGTH
+) -> None:
+    """Sets the head to what comes nearest to a teacher's embeddings; see `whitening.fitted_to`.
+
+    Args:
+        model: the result of `embedding_model(head="whitened" or "pca", ...)`, or a part of it that has the
+            head.
+        features: `[images, features]` of training images.
+        teacher: `[images, dim]` the teacher's embeddings of these images, of unit norm.
+        strength: see there.
+    """
+    layer = model.get_layer(HEAD_LAYER)
+    has_roots = any(one.name == ROOTED_LAYER for one in model.layers)
+    rows = rooted(features) if has_roots else features
+    kernel, bias = fitted_to(rows, teacher, strength=strength, centred=layer.use_bias)
+    layer.kernel.assign(kernel)
+    if layer.use_bias:
+        layer.bias.assign(bias)
 
 
 def initialize_head_with_pca(model: keras.Model, features: np.ndarray) -> None:

@@ -1,5 +1,6 @@
 """Builds the records, images and batches of a run from its config."""
 
+import copy
 import dataclasses
 import os
 import re
@@ -33,7 +34,7 @@ from tfrank.data.samplers import (
 )
 from tfrank.data.sources.image import ROLES
 from tfrank.data.templates import TEMPLATES, Templates, load_templates
-from tfrank.data.transforms import FITS, Transform
+from tfrank.data.transforms import Transform
 from tfrank.data.vectors import VectorLoader
 from tfrank.run import settings
 from tfrank.run.workdir import check_records_of
@@ -287,7 +288,7 @@ def build_loader(data: sections.Data, *, full_size: bool = False) -> ImageLoader
         resize=data.resize,
         crop=data.crop,
         # Left open where no run has chosen.
-        fit=FITS[0] if data.fit == "auto" else data.fit,
+        fit="centre" if data.fit == "auto" else data.fit,
         crop_area=data.crop_area,
         crop_ratio=data.crop_ratio,
         flip=data.flip,
@@ -304,6 +305,18 @@ def build_loader(data: sections.Data, *, full_size: bool = False) -> ImageLoader
         full_size=full_size,
         encoded=data.features.encoded,
     )
+
+
+def test_size(data: sections.Data, evaluation: sections.Evaluation) -> int:
+    """Returns the side of the square that the model sees in tests, in pixels."""
+    return evaluation.image_size or data.image_size
+
+
+def build_test_loader(data: sections.Data, evaluation: sections.Evaluation) -> ImageLoader | VectorLoader:
+    """Builds the loader of tests, whose images may be larger than those of training, or of their own size."""
+    of_tests, side = copy.deepcopy(data), test_size(data, evaluation)
+    of_tests.update(image_size=side, resize=round(data.resize * side / data.image_size))
+    return build_loader(of_tests, full_size=evaluation.full_size)
 
 
 def build_sampler(data: sections.Data, index: RecordIndex, *, seed: int) -> Sampler:

@@ -9,7 +9,7 @@ from tfrank.configs.default import Config
 from tfrank.run import settings
 from tfrank.run.datasets import Data, build_batches
 from tfrank.run.embedding import embed_fn, image_batches
-from tfrank.run.experiment import Training
+from tfrank.run.parts import Training
 from tfrank.training.estimate import memory_estimate
 
 
@@ -33,7 +33,7 @@ def dry_run(config: Config, training: Training, data: Data, steps: int) -> None:
         batch = next(images)
     embed_fn(training.serving)(tf.cast(batch["image"], tf.float32))
     per_image = (time.monotonic() - started) / len(batch["label"])
-    evaluations = 1 + -(-steps // settings.evaluate_every(config.train, steps)) if data.validation else 0
+    evaluations = settings.evaluations(config.train, steps) if data.validation else 0
     seconds = {
         "the first step": first,
         "a step": second,

@@ -16,7 +16,7 @@ from tfrank.data.index import RecordIndex
 from tfrank.evaluation.embed import embed
 from tfrank.models.embedding import resolve_options
 from tfrank.models.preprocessing import preprocess
-from tfrank.run.datasets import build_loader
+from tfrank.run.datasets import build_test_loader
 
 RAW_SIDE = 64
 
@@ -69,7 +69,7 @@ def image_batches(
     data: Data, evaluation: Evaluation, index: RecordIndex
 ) -> Generator[dict[str, Any], None, None]:
     """Yields batches of all images of an index, as the model sees them. Errors name the bad image."""
-    loader = build_loader(data, full_size=evaluation.full_size)
+    loader = build_test_loader(data, evaluation)
     with records.RecordReader(index) as reader:
         batches = pipeline.evaluation_batches(reader, loader, batch_size=evaluation.batch_size)
         yield from pipeline.naming_bad_images(reader, batches, loader)

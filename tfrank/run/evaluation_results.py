@@ -242,8 +242,9 @@ def about(evaluation: Evaluation, test: TestSet, *, model: str, search: str) -> 
         "protocols": "; ".join(f"{name}: {PROTOCOLS[name]}" for name in _protocols(evaluation, test)),
         "search": f"scann, to a recall of {evaluation.target_recall:g}" if search == "scann" else search,
     }
-    size = {"images' size": "their own"} if evaluation.full_size else {}
-    return facts | size | steps.described(evaluation.as_dict())
+    side = evaluation.image_size
+    size = "their own" if evaluation.full_size else f"{side} x {side} pixels" if side else ""
+    return facts | ({"images' size": size} if size else {}) | steps.described(evaluation.as_dict())
 
 
 def _protocols(evaluation: Evaluation, test: TestSet) -> tuple[str, ...]:

@@ -1,7 +1,6 @@
 """Builds the parts of a run from its config, for training and evaluation."""
 
 import atexit
-import dataclasses
 import functools
 import json
 import os
@@ -35,11 +34,12 @@ from tfrank.models.hub_sizes import PREFIX
 from tfrank.models.vector_model import vector_model
 from tfrank.models.weights import check_exists
 from tfrank.run import frozen_backbone, settings
-from tfrank.run.datasets import Data, build_batches, build_loader
+from tfrank.run.datasets import Data, build_batches, build_loader, test_size
 from tfrank.run.embedding import embed_all, embed_fn
 from tfrank.run.objective import build_loss, build_objective, check_others
+from tfrank.run.parts import Training, assign
 from tfrank.run.pictures import draw_neighbors
-from tfrank.run.start import load_start, turn_head
+from tfrank.run.start import load_start, sentence_on_head, turn_head
 from tfrank.run.tracking import trackers_of
 from tfrank.run.workdir import check_model_of, check_path
 from tfrank.training import strategy as strategies
@@ -59,39 +59,6 @@ OPTIMIZER_FIELDS = types.MappingProxyType(
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Training:
-    """The parts of training.
-
-    Attributes:
-        model: the trained model, on all devices.
-        copy: a copy on one device, which is evaluated and exported; see `update_copy`.
-        optimizer, average, checkpoints, trainer, strategy: `average` is None without weight averaging.
-        workdir: folder of the run.
-    """
-
-    model: keras.Model
-    copy: keras.Model
-    optimizer: keras.optimizers.Optimizer
-    average: WeightAverage | None
-    checkpoints: Checkpoints
-    trainer: Trainer
-    strategy: tf.distribute.Strategy
-    workdir: str
-
-    @functools.cached_property
-    def serving(self) -> keras.Model:
-        """The copy with one embedding per image: several levels are concatenated."""
-        return concatenate_embeddings(self.copy)
-
-    def update_copy(self) -> None:
-        """Copies the current weights into the copy, or their average if one is kept."""
-        averages = iter(self.average.variables if self.average else [])
-        for to, source in zip(self.copy.variables, self.model.variables):
-            averaged = self.average and to.value.dtype.is_floating
-            to.assign(next(averages) if averaged else source.value)
-
-
 def check_config(config: Config) -> None:
     """Raises InputError for the first field out of its range, before anything is written."""
     settings.check_fields(config)
@@ -101,7 +68,8 @@ def check_config(config: Config) -> None:
     options = ("backbone", "preprocessing", "pooling", "levels", "batch_norm")
     if not model.takes_vectors:
         with checks.as_fields("model", options):
-            resolve_options(**{name: getattr(model, name) for name in options})
+            chosen = resolve_options(**{name: getattr(model, name) for name in options})
+        settings.check_test_size(config, pooling=chosen["pooling"])
     build_loss(config.loss, labels=[0], dims=train.matryoshka, memory_size=train.memory_size)
     check_others(config)
     frozen_backbone.check_frozen(train, model, dry_run=config.dry_run)
@@ -122,8 +90,8 @@ def check_start(model: Model, workdir: str, *, baselines: bool) -> None:
             check_exists(model.weights, model.backbone)
 
 
-def build_model(config: Config, *, any_size: bool = False) -> keras.Model:
-    """Builds the embedding model, with random weights by the seed, for the data's image size or for any."""
+def build_model(config: Config, *, for_tests: bool = False) -> keras.Model:
+    """Builds the embedding model, with random weights by the seed, for the images of training or of tests."""
     keras.utils.set_random_seed(config.seed)
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(config.train.precision)
@@ -138,9 +106,15 @@ def build_model(config: Config, *, any_size: bool = False) -> keras.Model:
             # Random weights have no useful batch-norm statistics, so they must be trained.
             fields["batch_norm"] = "trained"
         with checks.as_fields("model", fields), checks.as_fields("data", ["image_size"]):
-            return embedding_model(image_size=None if any_size else config.data.image_size, **fields)
+            size = _test_side(config) if for_tests else config.data.image_size
+            return embedding_model(image_size=size, **fields)
     finally:
         keras.config.set_dtype_policy(before)
+
+
+def _test_side(config):
+    """The side of the images of tests, in pixels; None if they are of any size."""
+    return None if config.evaluation.any_size else test_size(config.data, config.evaluation)
 
 
 def build_strategy(train: Train, batch_size: int) -> tf.distribute.Strategy:
@@ -221,7 +195,7 @@ def build_training(
     settings.check_memory(train, batch_size, steps)
     strategies.check_divides(batch_size, strategy)
     folder = os.path.join(workdir, "checkpoints")
-    copy = build_model(config, any_size=config.evaluation.any_size)
+    copy = build_model(config)
     # A resumed run needs the initial weights too if they are measured as a baseline.
     if not saved_checkpoints(folder) or config.evaluation.baselines:
         load_start(config, copy, images, workdir, stored)
@@ -246,9 +220,7 @@ def build_training(
     )
     chief = is_chief(strategy)
     checkpoints = Checkpoints(
-        folder,
-        model,
-        optimizer,
+        *(folder, model, optimizer),
         [*objective.state, *(average.start if average else [])],
         average.variables if average else [],
         writes=chief,
@@ -265,7 +237,8 @@ def build_training(
         micro_batch_size=train.micro_batch_size,
         trackers=trackers_of(config, workdir, chief=chief) if trackers is None else trackers,
     )
-    training = Training(model, copy, optimizer, average, checkpoints, trainer, strategy, workdir)
+    models = (model, copy, _tested_model(config, copy))
+    training = Training(*models, optimizer, average, checkpoints, trainer, strategy, workdir)
     training.update_copy()
     return training
 
@@ -275,9 +248,15 @@ def _trained_model(config: Config, start: keras.Model) -> keras.Model:
     model = build_model(config)
     if config.train.recompute:
         recompute_blocks(_backbone_of(model, config.model.backbone))
-    for to, source in zip(model.variables, start.variables):
-        to.assign(source.numpy())
+    assign(model, start)
     return model
+
+
+def _tested_model(config: Config, copy: keras.Model) -> keras.Model:
+    """Returns a model for the images of tests: the copy of the trained one if they are of the same size."""
+    if config.data.of_vectors or _test_side(config) == config.data.image_size:
+        return copy
+    return build_model(config, for_tests=True)
 
 
 def _temporary_folder():
@@ -346,11 +325,13 @@ def train(config: Config, training: Training, data: Data, steps: int) -> None:
         load_best(training.copy, training.trainer.best_weights)
     if config.train.frozen_until and config.model.head == "whitened":
         # Not of those held out: from them it is learnt what a match is.
-        print(f"The head whitens the trained features of {len(data.train):,} training images.")
-        frozen_backbone.fit_head(config, training.copy, training.workdir, data.train)
+        teacher = data.stored["teacher"] if config.train.learns_teachers_space else None
+        print(sentence_on_head(teacher, len(data.train), "trained features"))
+        frozen_backbone.fit_head(config, training.copy, training.workdir, data.train, teacher)
         if config.train.compatible_with:
             turn_head(config, training.copy, data.train, data.stored["compatible_with"])
         training.copy.save_weights(best_weights_of(training.workdir))
+    training.update_tested()
 
 
 def _inputs(config: Config, training: Training, data: Data, steps: int):
@@ -385,7 +366,7 @@ def load_trained(config: Config, workdir: str) -> keras.Model:
     """Loads the best weights of a run, or its latest checkpoint if it had no validation set."""
     train = config.train
     check_model_of(workdir, config.model)
-    model = build_model(config, any_size=config.evaluation.any_size)
+    model = build_model(config, for_tests=True)
     averaged = train.weight_average or train.start_share
     averages = averaged_variables(model) if averaged else []
     step = restore_model(os.path.join(workdir, "checkpoints"), model, averages)

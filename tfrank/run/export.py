@@ -15,7 +15,7 @@ from tfrank.evaluation.postprocessing.mirror import with_mirror
 from tfrank.evaluation.postprocessing.multi_scale import multi_scale
 from tfrank.evaluation.postprocessing.whitening import Whitening, whitening_layer
 from tfrank.export.saved_model import CONTENTS, export_saved_model
-from tfrank.run.datasets import build_loader
+from tfrank.run.datasets import build_test_loader
 from tfrank.run.embedding import embed_fn
 
 
@@ -37,14 +37,14 @@ def export_model(
     Raises:
         InputError: a scale is not 1, but the model takes images of one size only.
     """
-    function, loader = embed_fn(model), build_loader(data, full_size=evaluation.full_size)
+    function, loader = embed_fn(model), build_test_loader(data, evaluation)
     if mirror:
         function = with_mirror(function)
     if tuple(scales) != (1.0,):
         if None not in model.input_shape[1:3]:
             raise InputError(
                 f"A model of images of {model.input_shape[1:3]} pixels cannot be exported at scales"
-                f" {tuple(scales)}. Give one of any size: `experiment.build_model(..., any_size=True)`."
+                f" {tuple(scales)}. Give one of any size: `experiment.build_model(..., for_tests=True)`."
             )
         function = multi_scale(function, scales)
 

@@ -20,12 +20,13 @@ from tfrank.data.images import ImageLoader
 from tfrank.data.index import RecordIndex
 from tfrank.data.vectors import VectorLoader
 from tfrank.evaluation.embed import embed, embed_into
-from tfrank.models.efficientnet_lite import LAST_STAGE
+from tfrank.models.efficientnet_lite import LAST_STAGES
 from tfrank.models.embedding import (
     COMPUTED_HEADS,
     resolve_options,
     split_at_head,
     split_in_backbone,
+    teach_head,
     whiten_head,
     without_head,
 )
@@ -47,9 +48,11 @@ def check_frozen(train: Train, model: Model, *, dry_run: bool) -> None:
         )
     if train.frozen_until and (model.backbone in ("convnet", "vectors") or model.levels):
         raise InputError(f"{field} needs a pretrained network with one embedding; received {model.backbone}.")
-    if train.frozen_until == "last_stage" and model.backbone not in LAST_STAGE:
-        known = ", ".join(LAST_STAGE)
-        raise InputError(f"{field}=last_stage is for {known}. Name a layer of {model.backbone}.")
+    known = LAST_STAGES.get(train.frozen_until, {model.backbone})
+    if model.backbone not in known:
+        raise InputError(
+            f"{field}={train.frozen_until} is for {', '.join(known)}. Name a layer of {model.backbone}."
+        )
     if model.weights == "random":
         raise InputError(
             f"{field} keeps the backbone as it is. Give it pretrained weights, --config.model.weights=PATH or"
@@ -68,7 +71,7 @@ def split(config: Config, model: keras.Model) -> tuple[keras.Model, keras.Model]
         return split_at_head(model)
     fields = config.model
     options = resolve_options(backbone=fields.backbone, preprocessing=fields.preprocessing)
-    layer = LAST_STAGE[fields.backbone] if name == "last_stage" else name
+    layer = LAST_STAGES[name][fields.backbone] if name in LAST_STAGES else name
     with checks.called({"layer": "config.train.frozen_until"}):
         return split_in_backbone(model, layer, preprocessing=options["preprocessing"])
 
@@ -100,7 +103,9 @@ def build_inputs(config: Config, model: keras.Model, workdir: str, data: Data, s
     return batches, lambda step: None, lambda: embed(function, batches_of())
 
 
-def fit_head(config: Config, model: keras.Model, workdir: str, images: RecordIndex) -> None:
+def fit_head(
+    config: Config, model: keras.Model, workdir: str, images: RecordIndex, teacher: np.ndarray | None = None
+) -> None:
     """Computes the head of a model, "whitened", from the stored features of all views of training images.
 
     Args:
@@ -108,6 +113,8 @@ def fit_head(config: Config, model: keras.Model, workdir: str, images: RecordInd
         model: the embedding model, whose weights may have been trained behind its fixed part.
         workdir: folder of the run.
         images: the training images.
+        teacher: `[images, dim]` the embeddings of a teacher, which the head is to come near to; None: it
+            whitens the features within classes.
     """
     pooled = without_head(split(config, model)[1])
     function, shape, size = embed_fn(pooled), pooled.input_shape[1:], config.evaluation.batch_size
@@ -115,7 +122,10 @@ def fit_head(config: Config, model: keras.Model, workdir: str, images: RecordInd
     rows = [
         embed(function, _batches_of(view, images.label, shape, size), normalized=False)[0] for view in views
     ]
-    whiten_head(model, np.concatenate(rows), np.tile(images.label, len(views)))
+    if teacher is not None:
+        teach_head(model, np.concatenate(rows), np.tile(teacher, [len(views), 1]))
+    else:
+        whiten_head(model, np.concatenate(rows), np.tile(images.label, len(views)))
 
 
 def stored(config: Config, model: keras.Model, workdir: str, index: RecordIndex, part: str) -> np.ndarray:
@@ -126,7 +136,7 @@ def stored(config: Config, model: keras.Model, workdir: str, index: RecordIndex,
     fixed, _ = split(config, model)
     flat = keras.Model(fixed.input, keras.layers.Reshape([-1])(fixed.output))
     return store_features(
-        build_loader(config.data, full_size=config.evaluation.full_size),
+        build_loader(config.data),
         embed_fn(flat),
         index,
         os.path.join(workdir, "features", part),

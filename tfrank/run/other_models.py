@@ -72,8 +72,18 @@ def open_others(config: Config) -> dict[str, OtherModel]:
     Raises:
         InputError: there is no such model, it is damaged, or it does not take the images of the config.
     """
-    paths = {name: getattr(config.train, name) for name in NAMES}
-    return {name: _open(path, f"config.train.{name}", config) for name, path in paths.items() if path}
+    return {field: _open(path, f"config.train.{field}", config) for field, path in _paths(config).items()}
+
+
+def open_those_left(config: Config) -> dict[str, OtherModel]:
+    """Opens the other models as `open_others` does; of those that cannot be opened, prints the reason."""
+    found = {}
+    for field, path in _paths(config).items():
+        try:
+            found[field] = _open(path, f"config.train.{field}", config)
+        except InputError as error:
+            _say_not_measured(field, error)
+    return found
 
 
 def check_dims(config: Config, others: Mapping[str, OtherModel]) -> None:
@@ -82,7 +92,7 @@ def check_dims(config: Config, others: Mapping[str, OtherModel]) -> None:
     # Without a head the dimensions are the backbone's, and the loss refuses others.
     known = config.model.head != "none"
     teacher, old = others.get("teacher"), others.get("compatible_with")
-    if teacher and known and teacher.dim != dim and (train.teacher_weight or train.regression_weight):
+    if teacher and known and teacher.dim != dim and train.learns_teachers_space:
         raise InputError(
             f"The embeddings of config.train.teacher have {teacher.dim} dimensions, and those of this model"
             f" {dim}. Set config.model.embedding_dim={teacher.dim}; or learn from its distances alone, by"
@@ -140,7 +150,7 @@ def measure_others(
         try:
             rows = other.embed(index, os.path.join(folder, field))
         except InputError as error:
-            print(f"The {name} is not measured. {error}")
+            _say_not_measured(field, error)
             continue
         found[name] = evaluate_embeddings(config.evaluation, rows, test, search=search)
         if other.dim == embeddings.shape[1] and not config.evaluation.whitening:
@@ -173,6 +183,17 @@ def on_compatibility(
     return {"search in the old model's gallery": " ".join(lines[: len(METRICS)])}, warnings
 
 
+def _paths(config):
+    """The paths of the other models that a config names, by the names of their fields."""
+    return {field: path for field in NAMES if (path := getattr(config.train, field))}
+
+
+def _say_not_measured(field, error):
+    """Prints that the other model of a field is left out, and why."""
+    name, _ = NAMES[field]
+    print(f"The {name} is not measured. {error}")
+
+
 def _open(path: str, field: str, config: Config) -> OtherModel:
     if path.endswith(".npz"):
         return _of_embeddings(path, field)
@@ -187,7 +208,7 @@ def _open(path: str, field: str, config: Config) -> OtherModel:
     if model.config.data.of_vectors != config.data.of_vectors:
         takes, has = ("vectors", "images") if model.config.data.of_vectors else ("images", "vectors")
         raise InputError(f"{field} takes {takes}, and this run has {has}: {path}. Give another model.")
-    side = model.config.data.image_size
+    side = datasets.test_size(model.config.data, model.config.evaluation)
     one = tf.zeros([1, model.config.data.dim] if config.data.of_vectors else [1, side, side, 3])
     return OtherModel(model.embed, int(model.function(one).shape[-1]), model.fingerprint)
 

@@ -1,6 +1,7 @@
 """Checks the fields of a config, and fills in those that are left open."""
 
 import copy
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -66,6 +67,8 @@ def resolved(config: Config) -> Config:
     if config.model.backbone == "auto":
         pretrained = PYTORCH_BACKBONE if config.model.weights.endswith((".pth", ".pt")) else KERAS_BACKBONE
         config.model.backbone = SMALL_BACKBONE if random else pretrained
+    if config.data.fit == "auto" and config.data.crop != "scaled":
+        config.data.fit = "centre"
     if config.data.resize == OPEN:
         config.data.resize = config.data.image_size
     return config
@@ -87,8 +90,17 @@ def held_out_classes(data: Data, labels: np.ndarray) -> int:
     return count
 
 
-def fitted(config: Config, labels: np.ndarray) -> Config:
-    """Returns the config with open batch shape and steps filled in from the training images; prints why."""
+def fitted(
+    config: Config, labels: np.ndarray, *, limit: Callable[[Config], dict[str, int]] = lambda fitted: {}
+) -> Config:
+    """Returns the config with open batch shape, views and steps filled in; prints why.
+
+    Args:
+        config: the config of a run.
+        labels: the labels of its training images.
+        limit: given the config with them, returns those fields of `config.train` that there is a limit for;
+            see `time_limit`.
+    """
     config = copy.deepcopy(config)
     classes, images = len(np.unique(labels)), len(labels)
     if config.data.classes_per_batch == OPEN:
@@ -97,6 +109,7 @@ def fitted(config: Config, labels: np.ndarray) -> Config:
         _fit_views(config.train, images)
     if config.train.steps == OPEN and not config.train.epochs:
         _fit_steps(config.train, config.model, config.data.batch_size, images)
+    config.train.update(**limit(config))
     if getattr(config.loss, "warmup_steps", 0) == OPEN:
         steps = _steps_of(config.train, config.data.batch_size, images)
         config.loss.warmup_steps = round(WARM_UP_SHARE * steps) if config.model.from_random_weights else 0
@@ -152,6 +165,11 @@ def evaluate_every(train: Train, steps: int) -> int:
     return max(1, steps // EVALUATIONS) if train.evaluate_every == OPEN else train.evaluate_every
 
 
+def evaluations(train: Train, steps: int) -> int:
+    """Returns how often a run evaluates the validation part, if it has one: also before the first step."""
+    return 1 + -(-steps // evaluate_every(train, steps))
+
+
 def _check_vectors(data: Data, model: Model, evaluation: Evaluation) -> None:
     """Raises InputError unless vectors meet a model of vectors, and nothing is set that only images have."""
     vectors = model.takes_vectors
@@ -169,8 +187,26 @@ def _check_vectors(data: Data, model: Model, evaluation: Evaluation) -> None:
         )
     if vectors and evaluation.mirror:
         raise InputError("Vectors have no mirror image. Leave out config.evaluation.mirror.")
-    if vectors and evaluation.any_size:
-        raise InputError("Vectors have no scales. Leave out config.evaluation.full_size and scales.")
+    if vectors and (evaluation.any_size or evaluation.image_size):
+        raise InputError(
+            "Vectors have neither size nor scales. Leave out config.evaluation.image_size, full_size and"
+            " scales."
+        )
+
+
+def check_test_size(config: Config, *, pooling: str) -> None:
+    """Raises InputError if tests have images of another size than training, and the network allows one."""
+    side = config.evaluation.image_size
+    if side in (0, config.data.image_size):
+        return
+    if pooling == "flatten" or config.model.backbone.startswith("hub/"):
+        raise InputError(
+            f"{config.model.backbone} takes images of the size it is trained on,"
+            f" {config.data.image_size} pixels. Leave out config.evaluation.image_size={side}, or choose"
+            " another backbone or pooling."
+        )
+    if config.evaluation.full_size:
+        raise InputError("Images have their own size. Leave out config.evaluation.image_size or full_size.")
 
 
 def _check_train(train: Train, model: Model) -> None:

@@ -7,7 +7,9 @@ An interrupted run resumes from its last checkpoint when the same command is sta
 
 import contextlib
 import copy
+import functools
 import os
+import time
 from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
@@ -37,7 +39,15 @@ from tfrank.run.fit import choose_fit
 from tfrank.run.matches import learned_matches, match_sentence
 from tfrank.run.near_copies import sentences_on_copies
 from tfrank.run.shorter import measure_shorter, sample_of, shorter_dims
-from tfrank.run.workdir import as_begun, check_config_of, check_same_config, default_workdir, save_config
+from tfrank.run.time_limit import within_minutes
+from tfrank.run.workdir import (
+    LENGTH,
+    as_begun,
+    check_config_of,
+    check_same_config,
+    default_workdir,
+    save_config,
+)
 from tfrank.training import cluster
 
 flags.DEFINE_string("config", None, "The config, and its loss: configs/letters.py:smooth_ap")
@@ -46,6 +56,7 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run. Default: run
 
 def main(config: Config) -> None:
     """Trains by a config, as the flags say."""
+    started = time.monotonic()
     config = settings.resolved(config)
     settings.check_fields(config)
     strategy = experiment.build_strategy(config.train, config.data.batch_size)
@@ -64,7 +75,12 @@ def main(config: Config) -> None:
                     print(said, flush=True)
                 if config.data.fit == "auto":
                     config.data.fit = choose_fit(config, data.train)
-                fitted = settings.fitted(config, data.train.label)
+                limit = functools.partial(within_minutes, config, data=data, started=started)
+                fitted = settings.fitted(config, data.train.label, limit=limit)
+                if config.train.minutes:
+                    # A resumed run does not time the machine again.
+                    length = {name: getattr(fitted.train, name) for name in LENGTH}
+                    config.train.update(**length)
                 fitted.data.dim = datasets.vector_dim(config.data, workdir)
                 steps = settings.total_steps(fitted.train, fitted.data.batch_size, len(data.train))
                 data, others = other_models.with_others(fitted, data, workdir)

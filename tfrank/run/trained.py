@@ -26,7 +26,7 @@ from tfrank.evaluation.protocols import TestSet
 from tfrank.export.fingerprint import fingerprint as fingerprint_of
 from tfrank.export.saved_model import SIGNATURE, exported_contents, loading
 from tfrank.run import evaluation_results, experiment
-from tfrank.run.datasets import build_loader
+from tfrank.run.datasets import build_test_loader, test_size
 from tfrank.run.embedding import embed_fn, fingerprint_of_weights, image_batches
 from tfrank.run.export import export_model
 from tfrank.run.shorter import sample_of
@@ -54,7 +54,7 @@ class TrainedModel:
     def embed(self, index: RecordIndex, folder: str) -> np.ndarray:
         """Embeds all records to unit norm and stores the embeddings in a folder; resumes if interrupted."""
         data, evaluation = self.config.data, self.config.evaluation
-        loader, precision = build_loader(data, full_size=evaluation.full_size), self.config.train.precision
+        loader, precision = build_test_loader(data, evaluation), self.config.train.precision
         # Without it the key is that of embeddings which were stored before it could be on.
         steps = (evaluation.scales, "mirror") if evaluation.mirror else (evaluation.scales,)
         what = repr((self.fingerprint, precision, index.fingerprint(), loader, *steps))
@@ -109,7 +109,7 @@ def open_model(
     with strategy.scope():
         if saved_model:
             check_contents(saved_model, config.evaluation)
-            shape = _input_shape(config.data, any_size=config.evaluation.any_size)
+            shape = input_shape(config.data, config.evaluation)
             model, function = None, load_saved_model(saved_model, shape, trusted=trusted)
             fingerprint = fingerprint_of(saved_model)
             evaluations = f"{saved_model.rstrip('/')}_evaluation"
@@ -125,11 +125,11 @@ def open_model(
     return TrainedModel(config, on_all_replicas(function, strategy), fingerprint, evaluations, model)
 
 
-def _input_shape(data: Data, *, any_size: bool) -> tuple[int | None, ...]:
+def input_shape(data: Data, evaluation: Evaluation) -> tuple[int | None, ...]:
     """Returns the shape of the vectors or images of the data; None for any size."""
     if data.of_vectors:
         return (data.dim,)
-    side = None if any_size else data.image_size
+    side = None if evaluation.any_size else test_size(data, evaluation)
     return side, side, 3
 
 

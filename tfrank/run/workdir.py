@@ -10,10 +10,12 @@ from tfrank.common import files, json_files
 from tfrank.common.checks import InputError
 from tfrank.configs import default
 from tfrank.configs.default import Config
-from tfrank.configs.fields import Declaration, fields_of, flatten, tree
+from tfrank.configs.fields import OPEN_VALUES, Declaration, fields_of, flatten, tree
 from tfrank.configs.sections import Model
 from tfrank.training.checkpoints import saved_checkpoints
 
+# Fields of `config.train` that follow from the time there is.
+LENGTH = ("feature_views", "steps")
 # Values of `config.data.name` for a user's own data, whose path then names the run; endings cut off the path.
 OWN_DATA = ("folder", "csv", "embeddings", "tfrecords")
 ENDS = r"\.(csv|npz|parquet|zip|tgz|tar(\.\w+)?)$"
@@ -33,12 +35,23 @@ def default_workdir(config: Config) -> str:
 
 
 def as_begun(workdir: str, config: Config) -> Config:
-    """Returns the config with the fit that the run in a workdir has chosen, if it is left open."""
+    """Returns the config with what the run in a workdir has chosen where it was left open: fit and length."""
     path = os.path.join(workdir, "config.json")
     config = copy.deepcopy(config)
-    if config.data.fit == "auto" and os.path.exists(path):
-        config.data.fit = _load(path).get("data", {}).get("fit", "auto")
+    if not os.path.exists(path):
+        return config
+    begun = _load(path)
+    _take(config.data, begun.get("data", {}), ["fit"])
+    if config.train.minutes:
+        _take(config.train, begun.get("train", {}), LENGTH)
     return config
+
+
+def _take(section, saved, names):
+    """Gives open fields of a section their saved values."""
+    for name in names:
+        if getattr(section, name) in OPEN_VALUES:
+            setattr(section, name, saved.get(name, getattr(section, name)))
 
 
 def check_config_of(workdir: str, config: Config) -> None:

@@ -37,6 +37,11 @@ _QUERIES = flags.DEFINE_string(
     "",
     "Folder of embeddings of the queries. Default of evaluate: the gallery.",
 )
+_TWO_MODELS = flags.DEFINE_bool(
+    "two_models",
+    False,
+    "The queries are of another model, which was trained to search embeddings of the gallery's.",
+)
 _INDEX = flags.DEFINE_string("index_dir", "", "Folder of an index in shards.")
 _KS = flags.DEFINE_list("ks", [], "The Ks of Recall@K. Default: those of 1, 10, 100 that are possible.")
 _NEIGHBORS = flags.DEFINE_integer("neighbors", 10, "Number of nearest images that search finds.")
@@ -120,6 +125,7 @@ def _evaluate(options):
         _OUTPUT.value,
         options,
         queries=_QUERIES.value,
+        two_models=_TWO_MODELS.value,
         ks=ks,
         neighbors=_NEIGHBORS.value if flags.FLAGS["neighbors"].present else 0,
     )
@@ -144,7 +150,14 @@ def _index(options):
 
 
 def _search(options):
-    count = sharded_index.search(_INDEX.value, _QUERIES.value, _OUTPUT.value, options, k=_NEIGHBORS.value)
+    count = sharded_index.search(
+        _INDEX.value,
+        _QUERIES.value,
+        _OUTPUT.value,
+        options,
+        k=_NEIGHBORS.value,
+        two_models=_TWO_MODELS.value,
+    )
     print(f"The nearest images of {count:,} queries are in {_OUTPUT.value}")
 
 
@@ -157,7 +170,8 @@ def _export(options):
 _FLAGS = {
     "k": "neighbors",
     "num_shards": "shards",
-    **{name: name for name in ("max_skipped", "batch", "rows", "shards", "target_recall", "ks", "neighbors")},
+    **{name: name for name in ("max_skipped", "batch", "rows", "shards", "target_recall")},
+    **{name: name for name in ("ks", "neighbors", "queries", "two_models")},
 }
 # The flags that an action needs, and what it does.
 _ACTIONS = {
@@ -173,9 +187,9 @@ _ACTIONS = {
 _FURTHER = {
     "prepare": ("shards", "max_skipped", "allow_common_classes", "option"),
     "embed": ("rows", "batch", "trust_model"),
-    "evaluate": ("queries", "ks", "neighbors"),
+    "evaluate": ("queries", "two_models", "ks", "neighbors"),
     "index": ("shards", "target_recall"),
-    "search": ("neighbors",),
+    "search": ("two_models", "neighbors"),
     "export": (),
 }
 

@@ -26,7 +26,7 @@ from tfrank.scale.parts import (
     Part,
     Rows,
     blocks_of,
-    check_same_model,
+    check_queries,
     hashes_of,
     labels_of,
     names_of_block,
@@ -54,6 +54,7 @@ def evaluate(
     ks: Sequence[int] | None = None,
     neighbors: int = 0,
     block_queries: int = BLOCK_QUERIES,
+    two_models: bool = False,
 ) -> dict[str, float]:
     """Recall@K, precision@K, mAP and the other metrics of `tfrank.evaluation.evaluate`, equal to them.
 
@@ -70,10 +71,15 @@ def evaluate(
         ks: the Ks, see `tfrank.evaluation.evaluate`.
         neighbors: number of nearest images to write for each query.
         block_queries: most queries of a block; a worker holds their embeddings.
+        two_models: whether the queries may be of another model, which was trained to search embeddings of the
+            gallery's, as a student or a compatible model is.
 
     Raises:
-        InputError: a folder has no embeddings, dimensions differ, or no query has a positive.
+        InputError: a folder has no embeddings, dimensions differ, two models are said without queries, or no
+            query has a positive.
     """
+    if two_models and not queries:
+        raise InputError("`two_models` is for `queries` of another model than the gallery's. Give them.")
     checks.integer("neighbors", neighbors, at_least=0)
     block_queries = checks.integer("block_queries", block_queries, at_least=1)
     blocks, parts = blocks_of(parts_of(queries or gallery, block_queries), block_queries), parts_of(gallery)
@@ -82,7 +88,8 @@ def evaluate(
             f"Queries have {blocks[0][0].dim} dimensions, the gallery has {parts[0].dim}. Embed both with the"
             " same model."
         )
-    check_same_model(queries or gallery, blocks[0][0].model, gallery, parts[0].model)
+    of_queries = (queries or gallery, blocks[0][0].model)
+    check_queries(*of_queries, gallery, parts[0].model, two_models=two_models)
     rows = sum(part.rows for part in parts)
     ks, note = usable_ks(ks, rows - (not queries))
     settings = {"leave_one_out": not queries, "ks": ks, "neighbors": neighbors, "output_dir": output_dir}

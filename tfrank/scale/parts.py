@@ -97,12 +97,19 @@ def parts_of(folder: str, most_rows: int = 0) -> list[Part]:
     return parts
 
 
-def check_same_model(name: str, model: str, other: str, of_other: str) -> None:
+def check_queries(name: str, model: str, gallery: str, of_gallery: str, *, two_models: bool) -> None:
+    """Raises InputError if the models of queries and gallery differ, and it was not said that they may."""
+    if not two_models:
+        unless = ", unless one was trained to search the embeddings of the other (--two_models)"
+        check_same_model(name, model, gallery, of_gallery, unless=unless)
+
+
+def check_same_model(name: str, model: str, other: str, of_other: str, *, unless: str = "") -> None:
     """Raises InputError if two files or folders say that different models made their embeddings."""
     if model and of_other and model != of_other:
         raise InputError(
             f"{name} is by the model {model}, and {other} by {of_other}. Similarities between embeddings of"
-            " two models mean nothing. Embed all with the same model."
+            f" two models mean nothing{unless}. Embed all with the same model."
         )
 
 

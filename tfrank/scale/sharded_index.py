@@ -20,7 +20,7 @@ from tfrank.evaluation.nearest.exhaustive import merge_neighbors
 from tfrank.evaluation.nearest.neighbors import Neighbors
 from tfrank.evaluation.nearest.scann_index import ScannIndex
 from tfrank.scale import pipelines, storage
-from tfrank.scale.parts import Part, check_same_model, parts_of, rows_of, table_of
+from tfrank.scale.parts import Part, check_queries, parts_of, rows_of, table_of
 
 MANIFEST = "shards.json"
 AGAIN = "Build the index again."
@@ -217,7 +217,15 @@ def _build(numbered: tuple[int, Sequence[Part]], output_dir: str, target_recall:
     storage.write(storage.join(output_dir, f"{_name(number)}.json"), json.dumps(note).encode())
 
 
-def search(index: str, queries: str, output_dir: str, options: PipelineOptions, *, k: int = 10) -> int:
+def search(
+    index: str,
+    queries: str,
+    output_dir: str,
+    options: PipelineOptions,
+    *,
+    k: int = 10,
+    two_models: bool = False,
+) -> int:
     """Finds the nearest images of each query by all shards in parallel; returns the number of queries.
 
     Args:
@@ -227,9 +235,10 @@ def search(index: str, queries: str, output_dir: str, options: PipelineOptions, 
             (ids) and similarity.
         options: Beam's options, see `pipelines.beam_options`.
         k: number of images to find.
+        two_models: whether the queries may be of another model than the index, see `evaluate.evaluate`.
 
     Raises:
-        InputError: a folder is missing or damaged.
+        InputError: a folder is missing or damaged, or the models differ.
     """
     k = checks.integer("k", k, at_least=1)
     blocks, manifest = parts_of(queries), _manifest(index)
@@ -239,7 +248,7 @@ def search(index: str, queries: str, output_dir: str, options: PipelineOptions, 
             f"{queries} has embeddings of {blocks[0].dim} dimensions, and {index} of {dim}. Embed both with"
             " the same model."
         )
-    check_same_model(queries, blocks[0].model, index, manifest.get("model", ""))
+    check_queries(queries, blocks[0].model, index, manifest.get("model", ""), two_models=two_models)
     tasks = [(number, shard) for shard in range(len(shards)) for number in range(len(blocks))]
 
     def steps(pipeline):

@@ -7,6 +7,7 @@ search-3-<random>/          the search structure that was built for version 3, i
 models/<fingerprint>/       the SavedModel
 thumbnails/<digest>.jpg     by the SHA-256 of the image's id
 originals/<digest>          of images that were sent to a server, for another model
+times_found.json            how often servers found each image, of no version, see `times_found`
 labels.csv                  what people said of the labels, of no version, see `labels`
 
 A writer adds files, then the version that names them, and renames CURRENT at last. It then removes the files

@@ -1,8 +1,9 @@
 """Gives an index another model at once, by a map of its embeddings, and then embeds the images part by part.
 
 Every image has one embedding in the space of the new model at any moment: a mapped one, which the column
-`index_folder.MAPPED` marks, or its own. Each part becomes a version of its own. Killed at any moment, the
-index is as the last version left it, and the same command goes on. An image that cannot be read stays mapped.
+`index_folder.MAPPED` marks, or its own. Each part becomes a version of its own, first that of the images that
+servers found most often. Killed at any moment, the index is as the last version left it, and the same command
+goes on. An image that cannot be read stays mapped.
 """
 
 import concurrent.futures
@@ -14,7 +15,7 @@ from tfrank.common import files
 from tfrank.common.checks import InputError
 from tfrank.evaluation.embedding_maps import EmbeddingMap, identity_map, load_map
 from tfrank.export.saved_model import saved_model_of
-from tfrank.search import building, earlier
+from tfrank.search import building, earlier, times_found
 from tfrank.search.embedder import Embedder, copy_model
 from tfrank.search.index_folder import MAPPED, PART_ROWS, IndexFolder, Version, matrix, table_of
 from tfrank.search.maps import learn_from
@@ -146,6 +147,8 @@ def embed_mapped(folder: str, embedder: Embedder, *, target_recall: float = 0.99
         left = [image for image in earlier.mapped(index, version) if image.id not in tried]
         if not left:
             break
+        times = times_found.counts_of(folder)
+        left.sort(key=lambda image: -times[image.id])
         some = left[: max(PART_ROWS, -(-version.rows // MOST_VERSIONS))]
         options = {"root": version.root, "remove_others": False, "target_recall": target_recall}
         try:

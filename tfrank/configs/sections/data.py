@@ -147,9 +147,11 @@ class Data(Section):
     fit: str = field(
         "centre",
         'Only for crop "scaled": "centre", the proportions are kept and tests see the central square;'
-        ' "whole", images are squeezed into a square, so that long things such as cars are seen whole. If it'
-        " is left open, the pretrained network tries both on training images before the run.",
-        choices=FITS,
+        ' "whole", images are squeezed into a square, so that long things such as cars are seen whole;'
+        ' "wider", they are squeezed by a third of what "whole" does (an image of 3:2 to 1.31:1, of which'
+        " tests see the middle 76 %). If it is left open, the pretrained network tries all three on"
+        " training images before the run.",
+        choices=tuple(FITS),
         by_data=True,
     )
     crop_area: tuple[float, float] = field(

@@ -32,6 +32,13 @@ class Evaluation(Section):
         False,
         "Embed an image as the mean of it and of its mirror image, each of unit norm. Twice the time.",
     )
+    image_size: int = field(
+        0,
+        "Side of the square that the model sees in tests and after export, in pixels; 0: `data.image_size`. A"
+        " larger one often finds more, as training enlarges parts of images (arXiv 1906.06423). Not for"
+        " networks of one size.",
+        at_least=0,
+    )
     full_size: bool = field(
         False, "Embed images at their own size, one at a time, neither resized nor cropped (mAP_Q)."
     )
@@ -120,6 +127,10 @@ class Evaluation(Section):
         ConfigDict,
         "Published results to show in the report: {name: {metric: share}}; names contain no dot.",
     )
+
+    def at_training_size(self) -> "Evaluation":
+        """Returns the same fields for images of the size that the model is trained on."""
+        return dataclasses.replace(self, image_size=0, full_size=False)
 
     @property
     def any_size(self) -> bool:

@@ -37,6 +37,12 @@ class Train(Section):
         at_least=0,
         may_change=True,
     )
+    minutes: float = field(
+        0.0,
+        "Longest time of the whole run, in minutes: where the machine is too slow, there are fewer views of"
+        " each image and fewer steps, as far as they are left open. 0: as long as it takes.",
+        at_least=0,
+    )
     micro_batch_size: int = field(
         0,
         "Images that a device embeds at once. A batch of any size then needs the memory of this many; its"
@@ -195,8 +201,9 @@ class Train(Section):
         "",
         "Keep the backbone fixed up to this layer and train what follows, as if the fixed part were the data:"
         " the layer's output for `feature_views` transforms of each training image is computed once and"
-        ' stored as float16. "last_stage": that of EfficientNet-Lite. All that follows has to depend on the'
-        " layer's output alone.",
+        ' stored as float16. All that follows has to depend on that output alone. "last_stage" trains the'
+        ' blocks of EfficientNet-Lite whose maps have a thirty-second of the sides, "last_two_stages" also'
+        " those of a sixteenth; the first of these blocks stays as it is.",
     )
     feature_views: int = field(
         4,
@@ -258,6 +265,11 @@ class Train(Section):
         choices=TRACKERS,
         may_change=True,
     )
+
+    @property
+    def learns_teachers_space(self) -> bool:
+        """Whether embeddings are compared with the teacher's, not only distances with its distances."""
+        return bool(self.teacher and (self.teacher_weight or self.regression_weight))
 
     @property
     def is_partly_frozen(self) -> bool:

@@ -1,6 +1,7 @@
 """What the endpoints do, without HTTP."""
 
 import asyncio
+import collections
 import contextlib
 import hashlib
 import json
@@ -16,7 +17,7 @@ from tfrank.common import files
 from tfrank.common.checks import InputError
 from tfrank.data.prepare.image_files import SHORTER_SIDE, BadImage, checked_image
 from tfrank.evaluation.array_checks import unit_rows
-from tfrank.search import building
+from tfrank.search import building, times_found
 from tfrank.search.classes import Classified
 from tfrank.search.embedder import Embedder
 from tfrank.search.images import Listed
@@ -35,6 +36,8 @@ from tfrank.search.server.versions import Opened, Versions
 CHANGES_SECONDS, CHANGES = 0.05, 256
 # Seconds between looks for a new version while looks fail.
 LONGEST_WAIT = 30
+# So many results of a search are counted, at most once in so many seconds.
+COUNTED, COUNT_SECONDS = 10, 60
 OTHER_MODEL = (
     "The index has another model than the one that looked at this picture. Choose the picture again."
 )
@@ -82,6 +85,7 @@ class Service:
         self.settings, self.metrics, self.threads = settings, Metrics(), Threads()
         self.versions = Versions(folder, trusted=settings.trusted)
         self.improvement = Improvement(folder, trusted=settings.trusted)
+        self._found, self._saved, self._counts = collections.Counter[str](), time.monotonic(), True
         model = settings.query_model
         self.queries = Embedder(model, trusted=settings.trusted) if model else None
         if self.queries and self.queries.dim != (dim := self.versions.current.index.version.dim):
@@ -109,6 +113,7 @@ class Service:
                 yield
             finally:
                 polling.cancel()
+                await self._count_found()
 
     async def _poll(self) -> None:
         """Looks for new versions until it is cancelled; less often while that fails."""
@@ -116,11 +121,23 @@ class Service:
         while True:
             try:
                 await self.threads.run(self.threads.looks, self.versions.refresh)
+                if time.monotonic() > self._saved + COUNT_SECONDS:
+                    await self._count_found()
             # Whatever it is, the next look has to come.
             except Exception:
                 _LOG.exception("The look for a new version failed")
             wait = min(2 * wait, LONGEST_WAIT) if self.versions.problem else self.settings.poll_seconds
             await asyncio.sleep(wait)
+
+    async def _count_found(self) -> None:
+        """Adds what was found since the last time to the counts of the index, unless it failed before."""
+        counts, self._found, self._saved = self._found, collections.Counter(), time.monotonic()
+        try:
+            if counts and self._counts:
+                await self.threads.run(self.threads.looks, times_found.add, self.versions.folder, counts)
+        except (OSError, InputError) as error:
+            self._counts = False
+            _LOG.warning("This server does not count how often images are found: %s", error)
 
     async def search(
         self, opened: Opened, request: SearchRequest, data: bytes | None
@@ -146,6 +163,7 @@ class Service:
             request.exclude_duplicates,
         )
         found = await self._search(options, query)
+        self._found.update(found.ids[:COUNTED])
         if self.queries and not isinstance(query, str):
             found = found._replace(matches=[""] * len(found.ids), promise=NO_PROMISE)
         return found, vector
