@@ -1,5 +1,6 @@
 """Fits a run into a time: fewer views of images and fewer steps where the machine is too slow for all."""
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable
@@ -17,8 +18,9 @@ from tfrank.run.embedding import embed_all, embed_fn
 from tfrank.run.experiment import build_model
 from tfrank.run.matches import STRANGERS
 
-# Images that are embedded to time the machine.
-TIMED_IMAGES = 32
+# So many batches of this size are embedded to time the machine, after one that pays for the start.
+TIMED_BATCH = 32
+TIMED_BATCHES = 3
 # A step goes forward and backward, which takes so many times a pass forward: 3.9 of the last two stages of
 # EfficientNet-Lite0.
 STEP = 4
@@ -124,16 +126,23 @@ def seconds_of(config: Config, data: Data, costs: Costs, length: Length) -> floa
 
 def measured(config: Config, data: Data) -> Costs:
     """Returns what an image costs on this machine, with random weights, as they take the same time."""
-    images = select(data.test, np.arange(min(TIMED_IMAGES, len(data.test))))
 
     def reading(model, evaluation):
-        function = embed_fn(model)
-        return _seconds(lambda: embed_all(config.data, evaluation, function, images)) / len(images)
+        function, evaluation = embed_fn(model), dataclasses.replace(evaluation, batch_size=TIMED_BATCH)
+
+        def seconds(batches):
+            images = select(data.test, np.arange(batches * TIMED_BATCH) % len(data.test))
+            return _seconds(lambda: embed_all(config.data, evaluation, function, images))
+
+        seconds(1)  # It builds the graph.
+        of_batches = seconds(1 + TIMED_BATCHES) - seconds(1)
+        return max(0.0, of_batches) / (TIMED_BATCHES * TIMED_BATCH)
 
     def alone(model):
         function = embed_fn(model)
-        batch = tf.zeros([TIMED_IMAGES, *model.input_shape[1:]])
-        return _seconds(lambda: function(batch)) / TIMED_IMAGES
+        batch = tf.zeros([TIMED_BATCH, *model.input_shape[1:]])
+        function(batch)
+        return _seconds(lambda: function(batch)) / TIMED_BATCH
 
     whole = build_model(config)
     embed = reading(build_model(config, for_tests=True), config.evaluation)
@@ -145,8 +154,6 @@ def measured(config: Config, data: Data) -> Costs:
 
 
 def _seconds(call):
-    """The seconds of the second of two calls: the first builds the graph."""
-    call()
     start = time.monotonic()
     call()
     return time.monotonic() - start
