@@ -265,6 +265,10 @@ def photos(tmp_path_factory):
     return folder
 
 
+# Images of few pixels, in training and in tests.
+SMALL = ("--config.data.image_size=64", "--config.evaluation.image_size=64")
+
+
 def run_of(workdir, photos, *flags):
     fields = ("--config.data.image_size=32", "--config.train.evaluate_every=20")
     given = ("--config=configs/own_images_whole.py", f"--workdir={workdir}", f"--config.data.source={photos}")
@@ -310,8 +314,8 @@ def test_the_fast_road_trains_the_head_alone_and_goes_on_where_it_was(photos, tm
 def test_the_last_stages_are_trained_on_stored_maps_and_a_second_run_ends_with_the_same_weights(
     photos, tmp_path
 ):
-    flags = ("--config.data.image_size=64", "--config.train.steps=24", "--config.train.feature_views=2")
-    given = ("--config=configs/own_images.py", f"--config.data.source={photos}", *flags)
+    flags = ("--config.train.steps=24", "--config.train.evaluate_every=12", "--config.train.feature_views=2")
+    given = ("--config=configs/own_images.py", f"--config.data.source={photos}", *SMALL, *flags)
     rows = []
     for workdir in (tmp_path / "run", tmp_path / "run", tmp_path / "other"):
         status, output, errors = run("train_main.py", *given, f"--workdir={workdir}")
@@ -332,11 +336,12 @@ def test_the_last_stages_are_trained_on_stored_maps_and_a_second_run_ends_with_t
 def test_last_stages_that_are_taught_end_in_the_teachers_space(photos, tmp_path):
     flags = ("--config.train.steps=10", "--config.train.feature_views=2", f"--config.data.source={photos}")
     for workdir, *given in (
-        ("teacher", "--config=configs/own_images_fast.py", "--config.data.image_size=64"),
+        ("teacher", "--config=configs/own_images_fast.py", *SMALL),
         (
             "student",
             "--config=configs/own_images.py",
             "--config.data.image_size=48",
+            "--config.evaluation.image_size=48",
             f"--config.train.teacher={tmp_path / 'teacher'}",
             "--config.train.teacher_weight=0",
             "--config.train.regression_weight=10",
@@ -364,8 +369,8 @@ def embedded(model, encoded):
 @pytest.mark.parametrize("held_out", [4, 0])
 def test_the_quick_way_ends_with_the_head_in_closed_form_and_warns_of_nothing(held_out, photos, tmp_path):
     given = ("--config=configs/own_images_fast.py", f"--config.data.source={photos}")
-    flags = ("--config.data.image_size=64", f"--config.data.validation_classes={held_out}")
-    status, output, errors = run("train_main.py", *given, *flags, f"--workdir={tmp_path / 'run'}")
+    flags = (*SMALL, f"--config.data.validation_classes={held_out}", f"--workdir={tmp_path / 'run'}")
+    status, output, errors = run("train_main.py", *given, *flags)
     assert status == 0, errors
     assert "WARNING" not in output and "1 step of " in output
     rows = json.loads((tmp_path / "run" / "metrics.json").read_text())

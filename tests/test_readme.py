@@ -87,7 +87,7 @@ def test_the_blocks_run_one_after_another(tmp_path):
     write_photos(tmp_path / "photos")
     write_pretrained(tmp_path / "keras")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "KERAS_HOME": str(tmp_path / "keras")}
-    # The first command trains what the later ones evaluate; a few steps will do.
+    # The first command trains what the later ones evaluate; a few steps, and small photos, will do.
     blocks = [("bash", "python train_main.py"), *BLOCKS]
     for kind, block in blocks:
         for command in [block] if kind == "python" else commands(block):
@@ -99,6 +99,8 @@ def test_the_blocks_run_one_after_another(tmp_path):
                 arguments = ["-m", "tfrank", script, *flags] if program == "tfrank" else [script, *flags]
                 if script.endswith("_main.py"):
                     arguments = [str(ROOT / script), *flags, "--config.train.steps=3"]
+                if "own_images" in command:
+                    arguments += ["--config.data.image_size=64", "--config.evaluation.image_size=64"]
             # Keras reads KERAS_HOME, where these find pretrained weights, when it is imported.
             runs = run_alone if "own_images" in command else run
             ended = runs(*arguments, cwd=tmp_path, env=environment)

@@ -42,10 +42,15 @@ def test_killed_at_any_moment_the_index_is_as_it_was_and_the_same_command_ends_i
             os.killpg(command.pid, signal.SIGKILL)
         command.communicate()
         now = open_index(folder)
-        assert now.version == before.version and now.said == before.said, moment
-    ended = run("-m", "tfrank", "improve", f"--index_dir={folder}")
-    assert ended.status == 0, ended.errors
-    assert open_index(folder).version.number == 2 and not os.path.exists(os.path.join(folder, "improve"))
+        assert now.said == before.said, moment
+        if moment == "while it switches" and now.version.number == 2:
+            break  # It had, before the signal came.
+        assert now.version == before.version, moment
+    else:
+        ended = run("-m", "tfrank", "improve", f"--index_dir={folder}")
+        assert ended.status == 0, ended.errors
+        assert not os.path.exists(os.path.join(folder, "improve"))
+    assert open_index(folder).version.number == 2
     ended = run("-m", "tfrank", "improve", f"--index_dir={folder}", "--back")
     assert ended.status == 0 and open_index(folder).version.model == before.version.model
 

@@ -45,7 +45,7 @@ POLICIES = [("float32", True), ("mixed_bfloat16", True), ("mixed_float16", "auto
 
 @pytest.mark.parametrize(
     "name, policy, jit_compile",
-    [pytest.param(name, "float32", "auto", marks=few(name)) for name in losses.LOSSES]
+    [pytest.param(name, "float32", "auto", marks=few(name)) for name in KINDS_AND_STATE]
     + [
         (name, *policy) if name == "smooth_ap" and policy in POLICIES[1:] else slow(name, *policy)
         for name in KINDS

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests import reference
-from tests.cases import slow_but
+from tests.cases import slow
 from tests.losses import (
     LABELS,
     ONE_OF_EACH_KIND,
@@ -29,7 +29,11 @@ from tfrank import losses
 from tfrank.losses.core import ranks, rows
 from tfrank.losses.pnp import Variant, penalty
 
-FIRST_OF_EACH_LOSS = {recipe.name: recipe for recipe in reversed(SOFT_RECIPES)}.values()
+FIRST_OF_EACH_LOSS = list({recipe.name: recipe for recipe in reversed(SOFT_RECIPES)}.values())
+
+
+# Other settings of a loss change its formula, and not what it makes of its rows.
+FOR_EVERY_SETTING = ["one batch", "gallery holds the batch and more", "labels the gallery lacks"]
 
 
 def marked(recipe, case):
@@ -38,7 +42,14 @@ def marked(recipe, case):
     return pytest.param(recipe, case, marks=[pytest.mark.slow] * (not quick), id=f"{recipe}-{case}")
 
 
-@pytest.mark.parametrize("recipe, case", [marked(recipe, case) for recipe in SOFT_RECIPES for case in CORES])
+@pytest.mark.parametrize(
+    "recipe, case",
+    [
+        marked(recipe, case)
+        for recipe in SOFT_RECIPES
+        for case in (CORES if recipe in FIRST_OF_EACH_LOSS else FOR_EVERY_SETTING)
+    ],
+)
 def test_values_and_gradients_of_every_loss_are_the_papers(recipe, case):
     """The gradient is the slope of the value, unless the paper defines another."""
     query_labels, queries, gallery_labels, gallery, self_index = core = CORES[case]
@@ -63,9 +74,14 @@ def on_both(R, P):
     return R * (2 + P) / (1 + P * P + R)
 
 
-@pytest.mark.parametrize("include_self", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("penalty", [pytest.param(on_negatives, marks=pytest.mark.slow), on_both])
-@pytest.mark.parametrize("case", slow_but(["gallery holds the batch and more"], CORES))
+@pytest.mark.parametrize(
+    "case, penalty, include_self",
+    [
+        ("gallery holds the batch and more", on_both, False),
+        ("gallery holds the batch and more", on_negatives, False),
+        *(slow(case, on_both, True) for case in CORES),
+    ],
+)
 def test_any_penalty_of_ranks_is_differentiated(case, penalty, include_self):
     step = ranks.sigmoid_step(0.1)
     kernel = ranks.penalty_kernel(penalty, step, step if penalty is on_both else None)
