@@ -305,7 +305,6 @@ def by_hand(labels, rows):
         # Quick, without XLA: `test_saved_model_is_loaded_with_its_metrics`.
         slow("float32", True),
         slow("mixed_bfloat16", False),
-        slow("mixed_float16", False),
     ],
     indirect=["policy"],
 )
@@ -320,10 +319,9 @@ LARGE = -(2**24) - 8
 
 # Quick: `test_saved_model_is_loaded_with_its_metrics`.
 @pytest.mark.slow
-@pytest.mark.parametrize("first", [LARGE, 2**62], ids=["-2^24", "2^62"])
-def test_large_labels_reach_metrics_as_integers(first):
+def test_large_labels_reach_metrics_as_integers():
     """In float32 neighbouring classes would be one."""
-    model, labels = compiled_model(), first + CLASSES
+    model, labels = compiled_model(), 2**62 + CLASSES
     rows = tf.cast(model(FEATURES), "float64").numpy()
     logs = by_hand(labels, rows)
     as_floats = by_hand(labels.astype("float32").astype("int64"), rows)

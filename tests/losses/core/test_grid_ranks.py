@@ -48,7 +48,7 @@ def test_the_error_of_counts_is_within_its_bound(temperature, where):
     [
         (tfrank.SmoothAPLoss(include_self=True), 0.1),
         slow(tfrank.SmoothAPLoss(include_self=True), 1.0),
-        *(slow(tfrank.PNPLoss(variant), 1.0) for variant in ("o", "iu", "ib", "ds", "dq")),
+        *(slow(tfrank.PNPLoss(variant), 1.0) for variant in ("ib", "dq")),
         slow(tfrank.PNPLoss("ds", temperature=0.2, include_self=True), 1.0),
         slow(tfrank.SmoothAPLoss(), 1.0),
         slow(tfrank.SmoothAPLoss(0.1), 0.1),
