@@ -20,6 +20,8 @@ from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).parents[1]
 PREPARE = ("-m", "tfrank.data.prepare")
+# Seconds after which a command has not only a slow machine.
+HANGS = 900
 
 _SERVER = multiprocessing.get_context("forkserver")
 # What commands import. Modules that define flags are left out: every child runs its own.
@@ -95,14 +97,14 @@ class CommandLine:
         return self.returncode
 
 
-def run(*arguments: object, timeout: float = 300, **options) -> Ended:
+def run(*arguments: object, timeout: float = HANGS, **options) -> Ended:
     """Runs a command line to its end; see `CommandLine`."""
     process = CommandLine(*arguments, **options)
     output, errors = process.communicate(timeout)
     return Ended(process.returncode, output, errors)
 
 
-def run_alone(*arguments: object, timeout: float = 300, **options) -> Ended:
+def run_alone(*arguments: object, timeout: float = HANGS, **options) -> Ended:
     """Runs the same command line as a process that imports everything itself."""
     command = [sys.executable, *map(str, arguments)]
     done = subprocess.run(

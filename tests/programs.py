@@ -11,7 +11,7 @@ from tests.command_lines import Ended, run
 
 def printed_json(*arguments: str, run: Callable[..., Ended] = run) -> Any:
     """The JSON in the last line that `python ARGUMENTS` prints, once it has ended well."""
-    ended = run(*arguments, timeout=900)
+    ended = run(*arguments)
     assert ended.status == 0, ended.errors[-3000:]
     return json.loads(ended.output.splitlines()[-1])
 

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from tests.command_lines import HANGS
 from tests.data import write_records
 from tests.training.runs import event_hashes, finish, logged_steps, start, state_hashes
 from tfrank import losses
@@ -130,7 +131,7 @@ def test_changed_records_stop_a_resume(tmp_path):
 def test_help_lists_flags_losses_and_every_field_with_its_value(main, tmp_path):
     flags = ["--config=configs/digits.py:smooth_ap", "--help"]
     process = start(tmp_path / "run", *flags, main=main)
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=HANGS)
     assert process.returncode == 0, errors
     assert not (tmp_path / "run").exists()
     assert "--workdir: Folder of the run." in output

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.command_lines import CommandLine
+from tests.command_lines import HANGS, CommandLine
 from tests.search import write_model
 from tests.training.runs import state_hashes
 from tfrank.common.checks import InputError
@@ -37,7 +37,7 @@ def start(workdir, path, main="train_main.py"):
 
 def finish(*arguments, **options):
     process = start(*arguments, **options)
-    output, errors = process.communicate(timeout=300)
+    output, errors = process.communicate(timeout=HANGS)
     assert process.returncode == 0, errors
     return output
 

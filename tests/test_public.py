@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import tfrank
-from tests.command_lines import ROOT, run_alone
+from tests.command_lines import HANGS, ROOT, run_alone
 from tests.programs import printed_json
 
 PUBLIC_USE = "tests/public_use.py"
@@ -49,7 +49,7 @@ def test_keras_on_another_backend_is_refused_in_one_sentence(backend):
 @pytest.mark.slow
 def test_what_users_write_has_types_and_runs():
     command = [sys.executable, "-m", "mypy", "--strict", PUBLIC_USE]
-    checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANGS)
     assert checked.returncode == 0, checked.stdout
     assert 0 <= printed_json(PUBLIC_USE, run=run_alone) <= 1
 
@@ -59,5 +59,5 @@ def test_a_wrong_type_is_found(tmp_path):
     program = tmp_path / "wrong.py"
     program.write_text("import tfrank\n\ntfrank.evaluation.evaluate([[1.0]], [0]).metrics.upper()\n")
     command = [sys.executable, "-m", "mypy", "--strict", program]
-    checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANGS)
     assert 'has no attribute "upper"' in checked.stdout

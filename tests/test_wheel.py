@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.command_lines import ROOT
+from tests.command_lines import HANGS, ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +50,7 @@ def ran(bin_folder: pathlib.Path, command: str, cwd: pathlib.Path) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     command = [bin_folder / program, *arguments]
-    done = subprocess.run(command, cwd=cwd, env=environment, timeout=600, **pipes)
+    done = subprocess.run(command, cwd=cwd, env=environment, timeout=HANGS, **pipes)
     assert done.returncode == 0, done.stdout[-3000:]
     return done.stdout
 

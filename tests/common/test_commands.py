@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.command_lines import ROOT, run, run_alone
+from tests.command_lines import HANGS, ROOT, run, run_alone
 from tests.search import write_photos
 from tfrank.__main__ import VERBS
 
@@ -118,7 +118,7 @@ def test_ctrl_c_while_a_command_starts_ends_it_in_one_line(command):
         )
         time.sleep(seconds)
         process.send_signal(signal.SIGINT)
-        printed, errors = process.communicate(timeout=60)
+        printed, errors = process.communicate(timeout=HANGS)
         if printed:  # It had begun to print its help, and perhaps ended.
             assert "Traceback" not in errors
             break

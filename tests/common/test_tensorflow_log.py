@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.command_lines import ROOT
+from tests.command_lines import HANGS, ROOT
 from tests.data import png
 from tests.training.runs import SMALL
 from tfrank.evaluation.nearest.scann_probe import scann_problem
@@ -24,7 +24,12 @@ def errors_of(folder, *arguments, **variables):
     environment = {key: value for key, value in os.environ.items() if key != "TF_CPP_MIN_LOG_LEVEL"}
     environment |= {"PYTHONPATH": str(ROOT), **variables}
     process = subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=HANGS,
     )
     assert process.returncode == 0, process.stderr
     return process.stderr

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from tests.command_lines import CommandLine
+from tests.command_lines import HANGS, CommandLine
 from tests.scale import TWO_PROCESSES, unit, write_embeddings
 
 EMBEDDINGS = unit(np.random.default_rng(0).normal(size=(200, 8)))
@@ -21,7 +21,7 @@ def start(*arguments):
 
 def run(*arguments):
     process = start(*arguments)
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=HANGS)
     return process.returncode, out, err
 
 
@@ -72,7 +72,7 @@ def test_after_a_worker_is_killed_the_same_command_gives_the_same_bytes(model, p
         time.sleep(0.01)
     # The one that works, since the other may have nothing to do.
     os.kill(max(children(process.pid), key=processor_time), signal.SIGKILL)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=HANGS)
     assert process.returncode == 1 and "A worker died" in err
     assert len(list(stopped.glob("*.parquet"))) < 300
     assert run(*flags, f"--output_dir={stopped}", *TWO_PROCESSES)[0] == 0

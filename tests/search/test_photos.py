@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.command_lines import CommandLine, run
+from tests.command_lines import HANGS, CommandLine, run
 from tests.search import write_photos
 from tests.search.server.servers import save_model
 from tfrank.search.index_folder import IndexFolder
@@ -31,16 +31,16 @@ def opened(photos, cwd, *flags):
         while not (found := re.search(r"(http://[^\s/]+)", process.written()[0])):
             assert process.poll() is None, process.written()
             time.sleep(0.01)
-        with httpx.Client(base_url=found[1], timeout=60) as client:
+        with httpx.Client(base_url=found[1], timeout=HANGS) as client:
             yield process, client
     finally:
         os.kill(process.pid, signal.SIGTERM)
-        process.wait(timeout=60)
+        process.wait(timeout=HANGS)
 
 
 def rows_at_last(client, wanted):
-    """Waits until the page searches so many photos; fails after a minute."""
-    end = time.monotonic() + 60
+    """Waits until the page searches so many photos."""
+    end = time.monotonic() + HANGS
     while (rows := client.get("/v1/columns").json()["images"]) != wanted:
         assert time.monotonic() < end, rows
         time.sleep(0.1)
@@ -77,7 +77,7 @@ def test_the_page_goes_over_to_the_adapted_model(tmp_path, given):
         flags += [f"--model={tmp_path / 'model'}"]
     file = next(photos.rglob("*.*")).read_bytes()
     with opened(photos, tmp_path, *flags) as (process, client):
-        end = time.monotonic() + 120
+        end = time.monotonic() + HANGS
         while (found := client.post("/v1/search", files={"file": ("a.png", file)}).json())["version"] != 2:
             assert time.monotonic() < end, process.written()
             time.sleep(0.1)

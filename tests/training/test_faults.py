@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
+from tests.command_lines import HANGS
 from tests.training.runs import (
     Setup,
     evaluation,
@@ -220,7 +221,7 @@ def test_a_disk_that_is_full_is_said_and_with_room_the_same_command_goes_on(tmp_
         resource.setrlimit(resource.RLIMIT_FSIZE, (number, number))
 
     process = start_alone(workdir, *flags, preexec_fn=lambda: limit(200_000))
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=HANGS)
     assert process.returncode == 1
     assert "File too large" in the_error(errors) and f"{workdir}/records" in the_error(errors)
 
@@ -228,7 +229,7 @@ def test_a_disk_that_is_full_is_said_and_with_room_the_same_command_goes_on(tmp_
     while saved_step(workdir) < 3:
         assert process.poll() is None, process.communicate()
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (60_000, 60_000))
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=HANGS)
     assert process.returncode == 1
     assert "No checkpoint was saved. Cannot write" in the_error(errors) and "File too large" in errors
     assert "The one before it is still good" in errors

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.command_lines import HANGS
 from tests.training.runs import finish, logged_steps, start, start_alone, state_hashes
 from tests.training.test_cluster import addresses, environment
 from tests.training.test_resume import saved_step
@@ -82,10 +83,10 @@ def run(workdir, *flags, **options):
 def wait_for_steps(workdir, processes, count):
     """Until the chief, started on a folder where it was before, has taken and logged steps up to `count`."""
     log = pathlib.Path(workdir, "training.csv")
-    before, limit = inode(log), time.monotonic() + 90
+    before, limit = inode(log), time.monotonic() + HANGS
     # Where it goes on from an earlier run it first writes a new file, without what is to be done again.
     while inode(log) == before or len(logged_steps(workdir)) < count:
-        assert time.monotonic() < limit, "no steps within 90 s"
+        assert time.monotonic() < limit, "no steps"
         assert all(process.poll() is None for process in processes), ends(processes, 10)
         time.sleep(0.005)
 

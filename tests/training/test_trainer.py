@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.cases import slow
+from tests.command_lines import HANGS
 from tests.training.runs import (
     Setup,
     evaluation,
@@ -96,7 +97,7 @@ def on_a_terminal(workdir, *flags) -> str:
             break
         output += read
     os.close(ours)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=HANGS)
     assert process.returncode == 0, errors
     return output.decode()
 

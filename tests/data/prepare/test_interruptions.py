@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from tests.command_lines import ROOT, accept_interrupt
+from tests.command_lines import HANGS, ROOT, accept_interrupt
 from tests.data.prepare import files_of, picture, prepare_folder, skipped_in, write_images
 from tfrank.common.checks import InputError
 from tfrank.data.prepare import builder
@@ -114,7 +114,7 @@ def command(images, output, *flags):
 
 
 def run(images, output, *flags):
-    return subprocess.run(**command(images, output, *flags), capture_output=True, timeout=300)
+    return subprocess.run(**command(images, output, *flags), capture_output=True, timeout=HANGS)
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ def test_killed_while_two_processes_write_it_goes_on_and_ends_with_the_files_of_
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.005)
     process.send_signal(signal_number)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=HANGS)
     if signal_number == signal.SIGINT:
         assert (process.returncode, errors.strip().splitlines()[-1]) == (130, "Interrupted.")
     done = len(list(output.glob(".unfinished/*.done.json")))
@@ -178,7 +178,7 @@ def test_interrupted_while_workers_start_it_says_so_in_one_line(many, tmp_path, 
         assert process.poll() is None, process.stderr.read()
     time.sleep(seconds)
     os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=HANGS)
     assert (process.returncode, errors.strip()) == (130, "Interrupted.")
 
 
