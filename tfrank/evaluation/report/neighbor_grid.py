@@ -25,8 +25,8 @@ def neighbor_grid(
         labels: `[images]`.
         names: gives the name of a number's class.
     """
-    # Not pyplot: no window system, no global state. One pair of axes for all images: one for each of them
-    # takes five times as long.
+    # Not pyplot: no window system, no global state. One pair of axes for all images, since one for each of
+    # them takes four times as long.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
