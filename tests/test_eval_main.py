@@ -160,12 +160,9 @@ def test_a_second_process_in_the_same_output_folder_is_refused(run, tmp_path):
     assert f"Another process is at work in {tmp_path}/x_evaluation" in line
 
 
-@pytest.mark.parametrize("scales", ["1.0", "1.0,0.5"])
-def test_whitened_at_full_size_and_exported_the_saved_model_alone_gives_the_same_embeddings(
-    run, tmp_path, scales
-):
+def test_whitened_at_full_size_and_exported_the_saved_model_alone_gives_the_same_embeddings(run, tmp_path):
     full_size = "--config.evaluation.full_size=True"
-    flags = ("--config.evaluation.whitening=0.25", f"--config.evaluation.scales={scales}", "--export")
+    flags = ("--config.evaluation.whitening=0.25", "--config.evaluation.scales=1.0,0.5", "--export")
     output = evaluate(f"--workdir={run}", full_size, *flags, f"--output_dir={tmp_path}")
     assert "Whitening is learnt on" in output and load_metrics(tmp_path)["about"]["whitening"] == "power 0.25"
     rows = np.load(tmp_path / "embeddings" / "embeddings.npy")
@@ -250,12 +247,11 @@ def test_embeddings_of_another_precision_are_computed_anew(run, evaluated):
     assert line not in evaluate(f"--workdir={run}")
 
 
-@pytest.mark.parametrize("scales", ["1.0", "1.0,0.5"])
-def test_two_devices_measure_what_one_does(run, tmp_path, scales):
+def test_two_devices_measure_what_one_does(run, tmp_path):
     for strategy in ("one_device", "mirrored"):
         flags = (
             f"--workdir={run}",
-            f"--config.evaluation.scales={scales}",
+            "--config.evaluation.scales=1.0,0.5",
             "--config.evaluation.batch_size=5",
         )
         flags += (f"--config.train.strategy={strategy}", f"--output_dir={tmp_path / strategy}", "--export")
