@@ -6,8 +6,9 @@ import time
 
 import pytest
 
-from tests.command_lines import HANGS, ROOT, run, run_alone
+from tests.command_lines import ROOT, run, run_alone
 from tests.search import write_photos
+from tfrank.__main__ import VERBS
 
 INSTALLED = os.path.join(os.path.dirname(sys.executable), "tfrank")
 # Ctrl-C that comes while an object is destroyed, or while a weak reference to it tells so.
@@ -99,8 +100,7 @@ def test_a_flag_that_an_action_does_not_take_is_refused(arguments, message):
         ["-m", "tfrank.data.prepare"],
         ["-m", "tfrank.export"],
         ["-m", "tfrank", "index"],
-        # The verbs share how they start.
-        *([INSTALLED, verb] for verb in ("train", "serve")),
+        *([INSTALLED, verb] for verb in VERBS),
     ],
     ids=lambda command: os.path.basename(command[-1]),
 )
@@ -118,7 +118,7 @@ def test_ctrl_c_while_a_command_starts_ends_it_in_one_line(command):
         )
         time.sleep(seconds)
         process.send_signal(signal.SIGINT)
-        printed, errors = process.communicate(timeout=HANGS)
+        printed, errors = process.communicate(timeout=60)
         if printed:  # It had begun to print its help, and perhaps ended.
             assert "Traceback" not in errors
             break

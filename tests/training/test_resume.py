@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.command_lines import HANGS
 from tests.training.runs import (
     Setup,
     evaluation,
@@ -151,7 +150,7 @@ def test_an_interrupt_saves_the_state_and_leaves_with_status_130(uninterrupted, 
     process = start(workdir, *FLAGS)
     wait_for(moment, workdir, process, random.Random(0))
     process.send_signal(number)
-    output, errors = process.communicate(timeout=HANGS)
+    output, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Stopped and saved at step" in output
     assert "Traceback" not in errors
@@ -173,7 +172,7 @@ def test_ctrl_c_twice_leaves_at_once_without_a_traceback_and_loses_nothing_that_
     for _ in range(2):
         process.send_signal(signal.SIGINT)
         time.sleep(0.05)
-    _, errors = process.communicate(timeout=HANGS)
+    _, errors = process.communicate(timeout=60)
     # By status or, where it was leaving already, by the signal; 130 to a shell either way.
     assert process.returncode in (130, -signal.SIGINT)
     assert errors.splitlines()[-1] == "Interrupted." and "Traceback" not in errors

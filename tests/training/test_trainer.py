@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from tests.cases import slow
-from tests.command_lines import HANGS
 from tests.training.runs import (
     Setup,
     evaluation,
@@ -97,7 +96,7 @@ def on_a_terminal(workdir, *flags) -> str:
             break
         output += read
     os.close(ours)
-    _, errors = process.communicate(timeout=HANGS)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     return output.decode()
 

@@ -153,7 +153,7 @@ def test_killed_while_two_processes_write_it_goes_on_and_ends_with_the_files_of_
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.005)
     process.send_signal(signal_number)
-    _, errors = process.communicate(timeout=HANGS)
+    _, errors = process.communicate(timeout=60)
     if signal_number == signal.SIGINT:
         assert (process.returncode, errors.strip().splitlines()[-1]) == (130, "Interrupted.")
     done = len(list(output.glob(".unfinished/*.done.json")))
@@ -178,7 +178,7 @@ def test_interrupted_while_workers_start_it_says_so_in_one_line(many, tmp_path, 
         assert process.poll() is None, process.stderr.read()
     time.sleep(seconds)
     os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=HANGS)
+    _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors.strip()) == (130, "Interrupted.")
 
 
