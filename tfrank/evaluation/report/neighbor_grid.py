@@ -35,20 +35,20 @@ def neighbor_grid(
     figure = Figure(figsize=(SIDE * (columns + 1), ROW * rows))
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1))
-    title = {"fontsize": 7, "horizontalalignment": "center", "verticalalignment": "bottom"}
     for row, (query, nearest) in enumerate(zip(queries, neighbors), start=1):
         top, bottom = ROW * row - SIDE + EDGE, ROW * row - EDGE
-        axes.text(SIDE / 2, top - EDGE, names(query), **title)
-        if row == 1:
-            axes.text(SIDE * 3 / 2, top - EDGE, "nearest first", **title)
+        # From the left edge on, where a long name has room.
+        title = names(query) + (", nearest first" if row == 1 else "")
+        axes.text(EDGE, top - EDGE, title, fontsize=7, verticalalignment="bottom")
         for column, number in enumerate([query, *nearest]):
             if number < 0:
                 continue
             left, right = SIDE * column + EDGE, SIDE * (column + 1) - EDGE
             axes.imshow(image_of(number), extent=(left, right, bottom, top))
             color = "tab:green" if labels[number] == labels[query] else "tab:red"
-            frame = {"color": "black" if column == 0 else color, "linewidth": 3, "fill": False}
-            axes.add_patch(Rectangle((left, top), right - left, bottom - top, **frame))
+            color = color if column else "black"
+            frame = Rectangle((left, top), right - left, bottom - top, fill=False, color=color, linewidth=3)
+            axes.add_patch(frame)
     axes.set(xlim=(0, SIDE * (columns + 1)), ylim=(ROW * rows, 0))
     axes.set_axis_off()
     file = io.BytesIO()
