@@ -261,7 +261,7 @@ def main(_):
         titles = [*METRICS.values(), *(f"{title} - frozen" for title in METRICS.values()), *TIMES]
         print(f"{'':10}" + "".join(f"{title:>18}" for title in titles))
         for method, found in rows.items():
-            if method in ("default", "last_stage", "lite2"):
+            if method in ("default", "fast", "last_stage", "lite2"):
                 print_row("  head", [one["start"] for one in found], before)
             times = [[one[time] for one in found] for time in TIMES if time in found[0]]
             print_row(method, [one["trained"] for one in found], before, times)

@@ -4,5 +4,6 @@ from tfrank.common import keras_backend, starting
 
 # Before the imports that take seconds.
 starting.end_on_interrupt()
+starting.keep_freed_memory()
 # Before anything calls Keras.
 keras_backend.check()

@@ -15,7 +15,7 @@ choose the best weights, which may be the initial ones. Views, batch shape and s
 classes and images, and are printed with the reason. All is done within ten minutes: where the machine is too
 slow for that, views and steps are fewer.
 
-- In a third of the time, with nearly half of the gain: --config=configs/own_images_fast.py
+- In less time, with more than half of the gain: --config=configs/own_images_fast.py
 - Shorter embeddings, for a smaller index: --config.model.embedding_dim=256
 - More time than ten minutes, on a slow machine: --config.train.minutes=30
 - A larger network (extra photos), in about twice the time: --config.model.backbone=efficientnet_lite2

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from tfrank.common import files
-from tfrank.configs import own_images_fast
+from tfrank.configs import own_images
 from tfrank.configs.default import Config
 from tfrank.evaluation.array_checks import unit_rows
 from tfrank.evaluation.postprocessing.whitening import Whitening, load_whitening, save_whitening
@@ -58,7 +58,7 @@ class Learner:
     """The pretrained network, with a head in closed form that whitens within groups.
 
     Attributes:
-        config: of `own_images_fast`, with one view of each photo.
+        config: of `own_images`, with the network as it is and one view of each photo.
         model, head: the model, and its last part, from features to embeddings.
         features: `[photos, features]` of the photos.
         groups: the photos.
@@ -115,7 +115,8 @@ def learner(groups: Groups, folder: str, model: str) -> Learner:
         folder: the folder.
         model: folder of the model of the index.
     """
-    config = own_images_fast.get_config()
+    config = own_images.get_config()
+    config.train.frozen_until, config.train.frozen_backbone = "", True
     # As the start of an index sees them.
     config.train.feature_views, config.evaluation.image_size = 1, 0
     config = settings.resolved(config)

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfrank.common import devices
 from tfrank.common.tensorflow_log import without_tracing_warning
 from tfrank.configs.sections import Data, Evaluation, Model
 from tfrank.data import pipeline, records
@@ -19,6 +20,8 @@ from tfrank.models.preprocessing import preprocess
 from tfrank.run.datasets import build_test_loader
 
 RAW_SIDE = 64
+# Images embedded at once if a config does not say; on a CPU, of at most so many pixels together.
+MOST_AT_ONCE, PIXELS_AT_ONCE = 256, 2**20
 
 
 def embed_fn(model: keras.Model) -> Callable[[tf.Tensor], tf.Tensor]:
@@ -54,6 +57,18 @@ def raw_input(model: Model, image_size: int) -> dict[str, Callable[[tf.Tensor], 
     return {"raw pixels": embed}
 
 
+def images_at_once(batch_size: int, side: int) -> int:
+    """Returns how many images of a side in pixels are embedded at once, if `batch_size` is 0.
+
+    Feature maps of more images than have a million pixels do not fit into the caches of a CPU.
+
+    >>> images_at_once(5, side=224), images_at_once(0, side=32)
+    (5, 256)
+    """
+    fitting = MOST_AT_ONCE if devices.gpu() else PIXELS_AT_ONCE // side**2
+    return batch_size or min(max(fitting, 1), MOST_AT_ONCE)
+
+
 def embed_all(
     data: Data,
     evaluation: Evaluation,
@@ -70,6 +85,7 @@ def image_batches(
 ) -> Generator[dict[str, Any], None, None]:
     """Yields batches of all images of an index, as the model sees them. Errors name the bad image."""
     loader = build_test_loader(data, evaluation)
+    size = images_at_once(evaluation.batch_size, evaluation.image_size or data.image_size)
     with records.RecordReader(index) as reader:
-        batches = pipeline.evaluation_batches(reader, loader, batch_size=evaluation.batch_size)
+        batches = pipeline.evaluation_batches(reader, loader, batch_size=size)
         yield from pipeline.naming_bad_images(reader, batches, loader)

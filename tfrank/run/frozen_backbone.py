@@ -31,7 +31,7 @@ from tfrank.models.embedding import (
     without_head,
 )
 from tfrank.run.datasets import Data, build_loader, build_sampler
-from tfrank.run.embedding import embed_fn, fingerprint_of_weights
+from tfrank.run.embedding import embed_fn, fingerprint_of_weights, images_at_once
 
 
 def check_frozen(train: Train, model: Model, *, dry_run: bool) -> None:
@@ -97,7 +97,7 @@ def build_inputs(config: Config, model: keras.Model, workdir: str, data: Data, s
     if data.validation is None:
         return batches, lambda step: None, None
     held_out = stored(config, model, workdir, data.validation, "validation")[0]
-    size = config.evaluation.batch_size
+    size = images_at_once(config.evaluation.batch_size, config.data.image_size)
     batches_of = functools.partial(_batches_of, held_out, data.validation.label, shape, size)
     function = embed_fn(trained)
     return batches, lambda step: None, lambda: embed(function, batches_of())
@@ -117,7 +117,8 @@ def fit_head(
             whitens the features within classes.
     """
     pooled = without_head(split(config, model)[1])
-    function, shape, size = embed_fn(pooled), pooled.input_shape[1:], config.evaluation.batch_size
+    function, shape = embed_fn(pooled), pooled.input_shape[1:]
+    size = images_at_once(config.evaluation.batch_size, config.data.image_size)
     views = stored(config, model, workdir, images, "train")
     rows = [
         embed(function, _batches_of(view, images.label, shape, size), normalized=False)[0] for view in views
@@ -142,7 +143,7 @@ def stored(config: Config, model: keras.Model, workdir: str, index: RecordIndex,
         os.path.join(workdir, "features", part),
         views=config.train.feature_views if part == "train" else 1,
         seed=config.seed,
-        batch_size=config.evaluation.batch_size,
+        batch_size=images_at_once(config.evaluation.batch_size, config.data.image_size),
         weights=fingerprint_of_weights(fixed),
         maps=bool(config.train.frozen_until),
     )

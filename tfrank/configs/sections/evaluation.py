@@ -16,7 +16,12 @@ field = functools.partial(fields.field, may_change=True)
 class Evaluation(Section):
     """The fields of `config.evaluation`."""
 
-    batch_size: int = field(256, "Images embedded at once.", at_least=1)
+    batch_size: int = field(
+        0,
+        "Images embedded at once. 0: 256; on a CPU at most as many as have a million pixels together, which"
+        " is quicker and takes less memory.",
+        at_least=0,
+    )
     recall_at: tuple[int, ...] = field(
         (),
         "The Ks of Recall@K and precision@K, each at most the number of images that a query is ranked"
