@@ -231,6 +231,13 @@ def test_a_start_that_no_step_improved_is_said():
 def test_a_loss_that_does_not_fall_is_said():
     (warning,) = warnings_of(ROWS, None, np.full(100, 0.9))
     assert warning.startswith("The loss did not fall: 0.9000 in the first 10 steps, 0.9000 in the last")
+    (warning,) = warnings_of(ROWS, None, np.linspace(0, 0.9, 100))
+    assert warning.startswith("The loss did not fall: 0.0")
+
+
+def test_a_loss_that_is_0_from_the_start_had_nothing_to_teach():
+    (warning,) = warnings_of(ROWS, None, np.full(100, 2e-4))
+    assert warning.startswith("There was nothing to learn: the loss is 0.0002 from the first steps on")
 
 
 @pytest.mark.parametrize(

@@ -57,16 +57,17 @@ def raw_input(model: Model, image_size: int) -> dict[str, Callable[[tf.Tensor], 
     return {"raw pixels": embed}
 
 
-def images_at_once(batch_size: int, side: int) -> int:
-    """Returns how many images of a side in pixels are embedded at once, if `batch_size` is 0.
+def images_at_once(data: Data, evaluation: Evaluation) -> int:
+    """Returns how many images are embedded at once: `evaluation.batch_size`, or what suits the machine if 0.
 
     Feature maps of more images than have a million pixels do not fit into the caches of a CPU.
 
-    >>> images_at_once(5, side=224), images_at_once(0, side=32)
+    >>> images_at_once(Data(), Evaluation(batch_size=5)), images_at_once(Data(image_size=32), Evaluation())
     (5, 256)
     """
+    side = evaluation.image_size or data.image_size
     fitting = MOST_AT_ONCE if devices.gpu() else PIXELS_AT_ONCE // side**2
-    return batch_size or min(max(fitting, 1), MOST_AT_ONCE)
+    return evaluation.batch_size or min(max(fitting, 1), MOST_AT_ONCE)
 
 
 def embed_all(
@@ -85,7 +86,7 @@ def image_batches(
 ) -> Generator[dict[str, Any], None, None]:
     """Yields batches of all images of an index, as the model sees them. Errors name the bad image."""
     loader = build_test_loader(data, evaluation)
-    size = images_at_once(evaluation.batch_size, evaluation.image_size or data.image_size)
+    size = images_at_once(data, evaluation)
     with records.RecordReader(index) as reader:
         batches = pipeline.evaluation_batches(reader, loader, batch_size=size)
         yield from pipeline.naming_bad_images(reader, batches, loader)

@@ -97,7 +97,7 @@ def build_inputs(config: Config, model: keras.Model, workdir: str, data: Data, s
     if data.validation is None:
         return batches, lambda step: None, None
     held_out = stored(config, model, workdir, data.validation, "validation")[0]
-    size = images_at_once(config.evaluation.batch_size, config.data.image_size)
+    size = _images_at_once(config)
     batches_of = functools.partial(_batches_of, held_out, data.validation.label, shape, size)
     function = embed_fn(trained)
     return batches, lambda step: None, lambda: embed(function, batches_of())
@@ -118,7 +118,7 @@ def fit_head(
     """
     pooled = without_head(split(config, model)[1])
     function, shape = embed_fn(pooled), pooled.input_shape[1:]
-    size = images_at_once(config.evaluation.batch_size, config.data.image_size)
+    size = _images_at_once(config)
     views = stored(config, model, workdir, images, "train")
     rows = [
         embed(function, _batches_of(view, images.label, shape, size), normalized=False)[0] for view in views
@@ -143,7 +143,7 @@ def stored(config: Config, model: keras.Model, workdir: str, index: RecordIndex,
         os.path.join(workdir, "features", part),
         views=config.train.feature_views if part == "train" else 1,
         seed=config.seed,
-        batch_size=images_at_once(config.evaluation.batch_size, config.data.image_size),
+        batch_size=_images_at_once(config),
         weights=fingerprint_of_weights(fixed),
         maps=bool(config.train.frozen_until),
     )
@@ -255,6 +255,11 @@ def feature_batches(
         return shares.prefetch(2)
 
     return batches
+
+
+def _images_at_once(config):
+    """How many images of the size of training pass through the network together."""
+    return images_at_once(config.data, config.evaluation.at_training_size())
 
 
 def _batches_of(features, labels, shape, batch_size):

@@ -1,6 +1,5 @@
 """Fits a run into a time: fewer views of images and fewer steps where the machine is too slow for all."""
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable
@@ -14,13 +13,14 @@ from tfrank.configs.fields import OPEN
 from tfrank.data.index import select
 from tfrank.run import frozen_backbone, settings
 from tfrank.run.datasets import Data
-from tfrank.run.embedding import embed_all, embed_fn
+from tfrank.run.embedding import embed_all, embed_fn, images_at_once
 from tfrank.run.experiment import build_model
 from tfrank.run.matches import STRANGERS
 
-# So many batches of this size are embedded to time the machine, after one that pays for the start.
-TIMED_BATCH = 32
-TIMED_BATCHES = 3
+# At least so many images are embedded to time the machine, after a batch that pays for the start.
+TIMED = 96
+# Images of a timed pass through the part that is trained.
+TRAINED_AT_ONCE = 32
 # A step goes forward and backward, which takes so many times a pass forward: 3.9 of the last two stages of
 # EfficientNet-Lite0.
 STEP = 4
@@ -128,21 +128,22 @@ def measured(config: Config, data: Data) -> Costs:
     """Returns what an image costs on this machine, with random weights, as they take the same time."""
 
     def reading(model, evaluation):
-        function, evaluation = embed_fn(model), dataclasses.replace(evaluation, batch_size=TIMED_BATCH)
+        function, size = embed_fn(model), images_at_once(config.data, evaluation)
 
         def seconds(batches):
-            images = select(data.test, np.arange(batches * TIMED_BATCH) % len(data.test))
+            images = select(data.test, np.arange(batches * size) % len(data.test))
             return _seconds(lambda: embed_all(config.data, evaluation, function, images))
 
         seconds(1)  # It builds the graph.
-        of_batches = seconds(1 + TIMED_BATCHES) - seconds(1)
-        return max(0.0, of_batches) / (TIMED_BATCHES * TIMED_BATCH)
+        more = math.ceil(TIMED / size)
+        of_batches = seconds(1 + more) - seconds(1)
+        return max(0.0, of_batches) / (more * size)
 
     def alone(model):
         function = embed_fn(model)
-        batch = tf.zeros([TIMED_BATCH, *model.input_shape[1:]])
+        batch = tf.zeros([TRAINED_AT_ONCE, *model.input_shape[1:]])
         function(batch)
-        return _seconds(lambda: function(batch)) / TIMED_BATCH
+        return _seconds(lambda: function(batch)) / TRAINED_AT_ONCE
 
     whole = build_model(config)
     embed = reading(build_model(config, for_tests=True), config.evaluation)

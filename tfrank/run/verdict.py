@@ -13,6 +13,8 @@ from tfrank.training.trainer import Best
 SHARE, FEWEST = 0.1, 10
 # The loss has fallen if it ends below this share of its initial value.
 FALLEN = 0.98
+# A mean loss below this leaves next to nothing to learn.
+NOTHING = 1e-3
 COMPARED = {"recall_at_1": "Recall@1", "map": "mAP"}
 # Models that the trained one is compared with, and what it means to be worse than each: in all metrics, or
 # in some.
@@ -115,6 +117,12 @@ def _on_losses(losses):
     first, last = np.mean(losses[:count]), np.mean(losses[-count:])
     if last < FALLEN * first:
         return ""
+    if max(first, last) < NOTHING:
+        return (
+            f"There was nothing to learn: the loss is {first:.4f} from the first steps on, so the start"
+            " already ranks the training images rightly. More training classes that look alike would teach"
+            " the model more."
+        )
     return (
         f"The loss did not fall: {first:.4f} in the first {count} steps, {last:.4f} in the last. The model"
         " has learnt next to nothing. Try a higher learning rate (--config.train.learning_rate), or a loss"
