@@ -277,7 +277,7 @@ SMALL = ("--config.data.image_size=64", "--config.evaluation.image_size=64")
 
 
 def run_of(workdir, photos, *flags):
-    fields = ("--config.data.image_size=32", "--config.train.evaluate_every=20")
+    fields = ("--config.data.image_size=32", "--config.train.steps=20", "--config.train.evaluate_every=10")
     given = ("--config=configs/own_images_whole.py", f"--workdir={workdir}", f"--config.data.source={photos}")
     return run("train_main.py", *given, *fields, *flags)
 
@@ -295,7 +295,7 @@ def test_own_photos_begin_with_the_start_and_name_the_best_step(photos, tmp_path
 
 
 @pytest.mark.slow
-def test_the_fast_road_trains_the_head_alone_and_goes_on_where_it_was(photos, tmp_path):
+def test_the_head_alone_is_trained_on_stored_features_and_a_second_run_reads_them(photos, tmp_path):
     from tfrank.models.embedding import embedding_model as build
 
     keras.utils.set_random_seed(0)
@@ -321,7 +321,7 @@ def test_the_fast_road_trains_the_head_alone_and_goes_on_where_it_was(photos, tm
 def test_the_last_stages_are_trained_on_stored_maps_and_a_second_run_ends_with_the_same_weights(
     photos, tmp_path
 ):
-    flags = ("--config.train.steps=24", "--config.train.evaluate_every=12", "--config.train.feature_views=2")
+    flags = ("--config.train.steps=16", "--config.train.evaluate_every=16", "--config.train.feature_views=2")
     given = ("--config=configs/own_images.py", f"--config.data.source={photos}", *SMALL, *flags)
     rows = []
     for workdir in (tmp_path / "run", tmp_path / "run", tmp_path / "other"):
@@ -340,13 +340,14 @@ def test_the_last_stages_are_trained_on_stored_maps_and_a_second_run_ends_with_t
 
 
 @pytest.mark.slow
-def test_last_stages_that_are_taught_end_in_the_teachers_space(photos, tmp_path):
-    flags = ("--config.train.steps=10", "--config.train.feature_views=2", f"--config.data.source={photos}")
+def test_the_quick_way_trains_the_last_stage_on_one_view_and_teaches_last_stages(photos, tmp_path):
     for workdir, *given in (
         ("teacher", "--config=configs/own_images_fast.py", *SMALL),
         (
             "student",
             "--config=configs/own_images.py",
+            "--config.train.steps=10",
+            "--config.train.feature_views=2",
             "--config.data.image_size=48",
             "--config.evaluation.image_size=48",
             f"--config.train.teacher={tmp_path / 'teacher'}",
@@ -354,8 +355,15 @@ def test_last_stages_that_are_taught_end_in_the_teachers_space(photos, tmp_path)
             "--config.train.regression_weight=10",
         ),
     ):
-        status, output, errors = run("train_main.py", *given, *flags, f"--workdir={tmp_path / workdir}")
+        place = (f"--config.data.source={photos}", f"--workdir={tmp_path / workdir}")
+        status, output, errors = run("train_main.py", *given, *place)
         assert status == 0, errors
+        assert workdir == "student" or ("40 steps of " in output and "step 20: validation" in output)
+    maps = np.load(tmp_path / "teacher" / "features" / "train" / "embeddings.npy", mmap_mode="r")
+    assert maps.shape == (36, 2 * 2 * 192)
+    assert list(json.loads((tmp_path / "teacher" / "metrics.json").read_text())) == [
+        *("raw pixels", "start", "trained")
+    ]
     assert "The head maps to the teacher's embeddings, by least squares, the trained features of" in output
     rows = json.loads((tmp_path / "student" / "metrics.json").read_text())
     assert "queries against the teacher's gallery" in rows
@@ -370,18 +378,6 @@ def embedded(model, encoded):
     return (
         tf.saved_model.load(str(model)).signatures["encoded"](bytes=tf.constant(encoded))["embedding"].numpy()
     )
-
-
-@pytest.mark.slow
-def test_the_quick_way_trains_the_last_stage_on_one_view_of_each_photo(photos, tmp_path):
-    given = ("--config=configs/own_images_fast.py", f"--config.data.source={photos}")
-    status, output, errors = run("train_main.py", *given, *SMALL, f"--workdir={tmp_path / 'run'}")
-    assert status == 0, errors
-    assert "40 steps of " in output and "step 20: validation" in output
-    maps = np.load(tmp_path / "run" / "features" / "train" / "embeddings.npy", mmap_mode="r")
-    assert maps.shape == (36, 2 * 2 * 192)
-    rows = json.loads((tmp_path / "run" / "metrics.json").read_text())
-    assert list(rows) == ["raw pixels", "start", "trained"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Prints, as JSON, training steps of every loss on one device and on two replicas.
+"""Prints, as JSON, training steps of losses of each kind on one device and on two replicas.
 
     python -m tests.losses.replica_cases quick
     python -m tests.losses.replica_cases others
@@ -16,6 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tests.losses import KINDS_AND_STATE
 from tests.programs import make_two_cpus
 from tfrank import losses
 
@@ -65,12 +66,10 @@ SETTINGS = {
         [losses.get("pnp", **reduction), SETTINGS["rll, dynamic"](**reduction)], [1.0, 0.5]
     ),
 }
-MAKERS = {name: functools.partial(losses.get, name) for name in losses.LOSSES} | SETTINGS
-# At its own margin no triplet of a weighted query is above 0 in one of the batches.
-MAKERS["triplet"] = functools.partial(losses.get, "triplet", margin=1.0)
+MAKERS = {name: functools.partial(losses.get, name) for name in ("pnp", *KINDS_AND_STATE)} | SETTINGS
 # With the training step.
 CHANGING = ["rll, dynamic", "recall_at_k, simix", "memory", "weighted sum", "margin", "margin, sampled"]
-ALSO_FOR_SETTINGS = ["ordinary", "a replica without valid queries", "uneven replicas"]
+WITHOUT_QUERIES = "a replica without valid queries"
 WHOLE_MATRICES = ["histogram, few bins", "lifted_structure, unit"]
 ROWS = np.random.default_rng(0).normal(size=(8, 6)).astype("float32")
 KERNEL = np.random.default_rng(1).normal(size=(6, 4)).astype("float32")
@@ -89,18 +88,22 @@ class Case(NamedTuple):
 def _cases():
     """PNP in every way on every batch; of the rest, what they do not share with it.
 
-    Losses that score rows share how they gather the batch, so that one batch is enough for each. `fit` is
-    another way for losses that read the step, and for those of whole matrices.
+    Losses that score rows share how they gather the batch, so that one batch is enough for each, and
+    another for a setting. `fit` is another way for losses that read the step, and for those of whole
+    matrices. How many rows a replica has matters to those that keep rows or score whole matrices.
     """
     in_fit = SETTINGS.keys() & {*CHANGING, *WHOLE_MATRICES}
+    uneven = {"memory", *WHOLE_MATRICES}
     for loss, batch in itertools.product(MAKERS, BATCHES):
-        in_full = loss == "pnp"
-        if in_full or batch in ALSO_FOR_SETTINGS * (loss in SETTINGS) or batch == "unequal sample weights":
+        in_full, is_even = loss == "pnp", batch != "uneven replicas"
+        of_setting = loss in SETTINGS and batch == WITHOUT_QUERIES
+        weighted = batch == "unequal sample weights"
+        if in_full or of_setting or weighted or (not is_even and loss in uneven):
             yield Case(loss, "step", "float32", batch)
-        if in_full or loss == "map_q, class weights":
+        if in_full or (loss == "map_q, class weights" and weighted):
             yield Case(loss, "step without reduction", "float32", batch)
         # Keras' fit itself cannot begin with uneven replicas.
-        if batch != "uneven replicas" and (in_full or (loss in in_fit and batch == "ordinary")):
+        if is_even and (in_full or (of_setting and loss in in_fit)):
             yield Case(loss, "fit", "float32", batch)
         if in_full and batch == "ordinary":
             yield Case(loss, "step", "mixed_bfloat16", batch)

@@ -70,11 +70,8 @@ def float64():
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name in KINDS else pytest.mark.slow) for name in losses.LOSSES],
-)
-def test_weights_are_those_of_the_plain_step_for_every_loss(name):
+@pytest.mark.parametrize("name", KINDS)
+def test_weights_are_those_of_the_plain_step_for_losses_of_every_kind(name):
     loss = losses.get(name)
     plain = train(network(frozen_batch_norm()), loss, 0)
     assert_same(train(network(frozen_batch_norm()), loss, MICRO_BATCH), plain, 1e-12)

@@ -43,7 +43,7 @@ FLAGS = (
     f"--config.train.steps={STEPS}",
 )
 # When to kill. The best weights are those of step 0, then those of step 11, so two kills find them written.
-MOMENTS = ["best weights"] * 2 + ["start-up"] * 4 + ["save"] * 5 + ["log"] * 3 + ["events"] * 3 + ["any"] * 3
+MOMENTS = ["best weights"] * 2 + ["start-up"] + ["save"] * 4 + ["log", "events", "any"]
 
 
 @pytest.fixture(scope="module")
@@ -119,10 +119,10 @@ def wait_for(moment, workdir, process, chance):
 
 
 @pytest.mark.slow
-def test_a_run_killed_twenty_times_also_during_saves_ends_like_one_that_was_not(uninterrupted, tmp_path):
+def test_a_run_killed_ten_times_also_during_saves_ends_like_one_that_was_not(uninterrupted, tmp_path):
     workdir, chance = tmp_path / "run", random.Random(0)
     moments = MOMENTS[:2] + chance.sample(MOMENTS[2:], len(MOMENTS) - 2)
-    assert len(moments) == 20
+    assert len(moments) == 10
     hits = {"save": 0, "best weights": 0}
     for moment in moments:
         process = start(workdir, *FLAGS)
@@ -288,11 +288,10 @@ def test_what_a_killed_save_left_is_removed(tmp_path):
 @pytest.mark.parametrize(
     "flags",
     [
-        ["--config=configs/digits.py:soft_triple"],
-        ["--config.train.memory_size=40", "--config.train.memory_warm_up=3"],
         ["--config=configs/digits.py:soft_triple", "--config.train.matryoshka=8,2"],
+        ["--config.train.memory_size=40", "--config.train.memory_warm_up=3"],
     ],
-    ids=["proxies", "memory", "first dimensions"],
+    ids=["proxies", "memory"],
 )
 def test_a_run_that_goes_on_has_the_proxies_and_the_memory_of_one_that_never_stopped(tmp_path, flags):
     def run(folder, steps):

@@ -13,9 +13,7 @@ from tests.losses import (
     ONE_OF_EACH_KIND,
     RECIPES,
     embeddings,
-    every_loss,
     one_loss_of_each_kind,
-    slow_but_kinds,
     value_and_gradient,
 )
 from tests.losses.core.cores import (
@@ -27,6 +25,8 @@ from tfrank import losses
 from tfrank.common.checks import InputError
 from tfrank.losses.core import rows
 
+# Losses of each kind, and those in which labels decide more than which pairs are positive.
+LABELS_DECIDE = {*KINDS, "margin", "triplet", "hierarchical_ap", "recall_at_k"}
 BLOCKS = [
     ("one batch", 3, False),
     ("gallery holds the batch and more", 1, True),
@@ -56,7 +56,7 @@ def test_blocks_of_rows_do_not_change_the_result(monkeypatch, recipe, case, bloc
     assert_same(values_and_gradients(in_blocks, core, recipe), in_one_block)
 
 
-@pytest.mark.parametrize("recipe", [pytest.param(one, marks=slow_but_kinds(one)) for one in RECIPES], ids=str)
+@one_loss_of_each_kind
 def test_the_same_hyper_parameters_are_compiled_once(recipe):
     recipe.loss()(LABELS, embeddings())
     compiled = rows._compiled.cache_info().currsize, rows._scoring.cache_info().currsize
@@ -76,7 +76,7 @@ def test_many_losses_give_no_warning_of_tracing(caplog, monkeypatch):
 
 
 @pytest.mark.slow
-@every_loss
+@pytest.mark.parametrize("recipe", [one for one in RECIPES if one.name in LABELS_DECIDE], ids=str)
 def test_batches_with_other_labels_compile_once(recipe):
     loss = recipe.loss()
     compiled = tf.function(lambda *batch: value_and_gradient(loss, *batch), jit_compile=True)

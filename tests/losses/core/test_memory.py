@@ -15,12 +15,12 @@ def taken(cause):
 
 
 @pytest.mark.parametrize("cause", ["smooth_ap", "histogram"])
-def test_two_hundred_batch_sizes_take_no_more_memory_than_those_of_the_programs(cause):
+def test_many_batch_sizes_take_no_more_memory_than_those_of_the_programs(cause):
     assert padding.SIZES[12] == 208
     megabytes, pieces = taken(cause)
     assert megabytes < 20 and pieces < 50
 
 
-def test_a_thousand_temperatures_and_alphas_take_no_more_memory_than_ten():
+def test_many_temperatures_and_alphas_take_no_more_memory_than_ten():
     megabytes, pieces = taken("values")
     assert megabytes < 20 and pieces < 50

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.cases import slow
 from tests.reference import mean
 from tests.reference import proxies as reference
 from tfrank import losses
@@ -61,12 +60,6 @@ every_loss = pytest.mark.parametrize("recipe", DEFAULTS, ids=str)
 # Without penalty and with: for what the losses share.
 QUICK = ("proxy_nca", "soft_triple")
 one_of_each_kind = pytest.mark.parametrize("recipe", [Recipe(name, {}) for name in QUICK], ids=str)
-# Of every loss those two are quick; CI tests all.
-every_loss_two_quick = pytest.mark.parametrize(
-    "recipe",
-    [one if one.name in QUICK else slow(one) for one in DEFAULTS],
-    ids=str,
-)
 every_loss_and_option = pytest.mark.parametrize(
     "recipe",
     DEFAULTS + [Recipe(name, option) for name, options in OPTIONS.items() for option in options],
