@@ -80,7 +80,7 @@ def test_the_page_goes_over_to_the_adapted_model(tmp_path, given):
         end = time.monotonic() + HANGS
         while (found := client.post("/v1/search", files={"file": ("a.png", file)}).json())["version"] != 2:
             assert time.monotonic() < end, process.written()
-            time.sleep(0.1)
+            time.sleep(1)  # A search embeds the photo, beside the adapting.
         assert found["results"][0]["similarity"] > 0.999
     assert "The model was adapted to them" in process.written()[0]
 

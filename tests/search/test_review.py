@@ -1,5 +1,6 @@
 """The command tfrank review, as a real process."""
 
+import collections
 import csv
 import shutil
 import zipfile
@@ -16,9 +17,13 @@ CALTECH = ROOT.parent / "shared" / "data" / "caltech101.zip"
 def test_photos_in_the_folder_of_another_class_are_named_with_their_own(tmp_path):
     photos = tmp_path / "photos"
     with zipfile.ZipFile(CALTECH) as archive:
+        taken = collections.Counter()
         for name in sorted(archive.namelist()):
             kind = name.split("/")[-2]
             if name.endswith(".jpg") and kind in ("accordion", "airplanes", "ant", "bass", "beaver"):
+                taken[kind] += 1
+                if taken[kind] > 40:
+                    continue
                 (photos / kind).mkdir(parents=True, exist_ok=True)
                 (photos / kind / name.split("/")[-1]).write_bytes(archive.read(name))
     first, second = (sorted((photos / kind).iterdir())[0] for kind in ("accordion", "airplanes"))

@@ -15,7 +15,7 @@ import numpy as np
 import sklearn.datasets
 import tensorflow as tf
 
-BATCH, STEPS = 64, 2
+BATCH, STEPS = 32, 2
 
 
 def main(strategy, path):
@@ -38,7 +38,7 @@ def main(strategy, path):
     strategy = build_strategy(strategy, BATCH)
     with strategy.scope():
         pixels = keras.Input([28, 28, 3])
-        features = convnet(preprocess(pixels, "inverted_grey"), blocks=4, filters=64)
+        features = convnet(preprocess(pixels, "inverted_grey"), blocks=4, filters=16)
         model = keras.Model(pixels, keras.layers.Dense(64)(keras.layers.Flatten()(features)))
         # Not Adam, which turns the rounding of a gradient near zero into a whole step.
         optimizer = keras.optimizers.SGD(0.01)

@@ -78,7 +78,8 @@ def trained(strategy_name, loss, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss, kept", [("proxy_nca", 1), ("pnp" + TAUGHT, 3)])
+# Three for each memory: that of the loss, and that of the loss against the teacher.
+@pytest.mark.parametrize("loss, kept", [("proxy_nca", 1), ("pnp" + TAUGHT, 6)])
 def test_two_devices_end_a_run_with_the_weights_of_one_also_in_stages(tmp_path, loss, kept):
     """And with the same proxies, or the same memory in the same order."""
     one, two = (trained(name, loss, tmp_path) for name in ("one_device", "mirrored"))

@@ -16,7 +16,7 @@ def taken(cause):
 
 @pytest.mark.parametrize("cause", ["smooth_ap", "histogram"])
 def test_many_batch_sizes_take_no_more_memory_than_those_of_the_programs(cause):
-    assert padding.SIZES[12] == 208
+    assert padding.SIZES[7] == 128
     megabytes, pieces = taken(cause)
     assert megabytes < 20 and pieces < 50
 
