@@ -1,5 +1,6 @@
 """Fits a run into a time: fewer views of images and fewer steps where the machine is too slow for all."""
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable
@@ -19,8 +20,8 @@ from tfrank.run.matches import STRANGERS
 
 # At least so many images are embedded to time the machine, after a batch that pays for the start.
 TIMED = 96
-# Images of a timed pass through the part that is trained.
-TRAINED_AT_ONCE = 32
+# At most so many of them at once, and so many in a pass through the part that is trained.
+TIMED_AT_ONCE = 32
 # A step goes forward and backward, which takes so many times a pass forward: 3.9 of the last two stages of
 # EfficientNet-Lite0.
 STEP = 4
@@ -128,7 +129,8 @@ def measured(config: Config, data: Data) -> Costs:
     """Returns what an image costs on this machine, with random weights, as they take the same time."""
 
     def reading(model, evaluation):
-        function, size = embed_fn(model), images_at_once(config.data, evaluation)
+        function, size = embed_fn(model), min(TIMED_AT_ONCE, images_at_once(config.data, evaluation))
+        evaluation = dataclasses.replace(evaluation, batch_size=size)
 
         def seconds(batches):
             images = select(data.test, np.arange(batches * size) % len(data.test))
@@ -141,9 +143,9 @@ def measured(config: Config, data: Data) -> Costs:
 
     def alone(model):
         function = embed_fn(model)
-        batch = tf.zeros([TRAINED_AT_ONCE, *model.input_shape[1:]])
+        batch = tf.zeros([TIMED_AT_ONCE, *model.input_shape[1:]])
         function(batch)
-        return _seconds(lambda: function(batch)) / TRAINED_AT_ONCE
+        return _seconds(lambda: function(batch)) / TIMED_AT_ONCE
 
     whole = build_model(config)
     embed = reading(build_model(config, for_tests=True), config.evaluation)

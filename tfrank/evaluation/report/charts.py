@@ -55,8 +55,7 @@ def plain(value: Any) -> str:
     'café ��'
     """
     text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-    # Nearly all texts are, and pictures are long ones.
-    return text if text.isascii() and text.isprintable() else "".join(map(_shown, text))
+    return "".join(map(_shown, text))
 
 
 def _shown(char: str) -> str:

@@ -267,8 +267,9 @@ def _text(value: Any) -> str:
     return NONE if value is None or value != value else plain(value)
 
 
-def _data_uri(jpeg: bytes) -> str:
-    return "data:image/jpeg;base64," + base64.b64encode(jpeg).decode()
+def _data_uri(jpeg: bytes) -> Markup:
+    """The address of a picture, whose characters all are valid in HTML."""
+    return Markup("data:image/jpeg;base64," + base64.b64encode(jpeg).decode())
 
 
 def _alt(image: ShownImage) -> str:
