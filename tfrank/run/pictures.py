@@ -14,8 +14,9 @@ from tfrank.evaluation.nearest.exhaustive import exact
 from tfrank.evaluation.protocols import text_of
 from tfrank.evaluation.ranking_results import rows_of
 from tfrank.evaluation.report import curves
-from tfrank.evaluation.report.html_page import Grid, GridRow, ShownImage, shown_image
+from tfrank.evaluation.report.html_page import Grid, GridRow
 from tfrank.evaluation.report.neighbor_grid import neighbor_grid
+from tfrank.evaluation.report.shown_image import ShownImage, shown_image
 from tfrank.evaluation.retrieval_metrics import main_metric
 from tfrank.run.datasets import build_loader
 from tfrank.run.evaluation_results import EvaluationResults
