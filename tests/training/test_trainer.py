@@ -162,6 +162,11 @@ def test_a_flat_loss_is_said_at_the_start_of_a_run_and_not_when_it_goes_on(tmp_p
     assert not warnings(capsys)
 
 
+def test_a_loss_that_is_flat_because_all_is_ranked_rightly_is_not_warned_of(tmp_path, capsys):
+    Setup(tmp_path, labels=(0,) * 8, slope=lambda labels, embeddings: 0.0).fit(4)
+    assert not warnings(capsys)
+
+
 def test_a_batch_that_is_neither_is_not_warned_of(tmp_path, capsys):
     Setup(tmp_path).fit(4, log_every=1)
     assert not warnings(capsys)

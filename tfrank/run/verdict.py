@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from tfrank.training.trainer import Best
+from tfrank.training.trainer import NOTHING, Best
 
 # The mean loss is compared between the first and the last SHARE of the steps, at least FEWEST steps each.
 SHARE, FEWEST = 0.1, 10
 # The loss has fallen if it ends below this share of its initial value.
 FALLEN = 0.98
-# A mean loss below this leaves next to nothing to learn.
-NOTHING = 1e-3
 COMPARED = {"recall_at_1": "Recall@1", "map": "mAP"}
 # Models that the trained one is compared with, and what it means to be worse than each: in all metrics, or
 # in some.

@@ -25,6 +25,8 @@ from tfrank.training.trackers import Tracker
 COLLAPSED_SPREAD = 0.01
 # If the slope of the loss at the start of a run is below this, see `loss_slope`, it learns next to nothing.
 FLAT_SLOPE = 0.05
+# A loss below this leaves next to nothing to learn: all images are ranked rightly.
+NOTHING = 1e-3
 # mAP counts every positive, so it varies less between draws of a few validation classes than Recall@1.
 CHOSEN_BY = "map"
 
@@ -271,8 +273,8 @@ class Trainer:
         summary = BatchStatistics(*(value.numpy() for value in self._summarize(labels, embeddings)))
         self._log.add_summary(step, summary)
         self._warn(summary, progress)
-        # Checked only at the start: at the end of a good run the loss is flat too.
-        if self._slope and not self._looked:
+        # Checked only at the start: at the end of a good run the loss is flat too. Flat at zero is as good.
+        if self._slope and not self._looked and abs(loss) >= NOTHING:
             self._warn_of_flat_loss(float(self._slope(labels, embeddings)), progress)
         self._looked = True
         return (
