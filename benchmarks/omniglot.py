@@ -12,13 +12,12 @@ import itertools
 import json
 import os
 import statistics
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 from absl import app, flags
 
+from benchmarks.runs import run
 from experiments.recipes import LOSSES
 
 _SOURCE = flags.DEFINE_string("source", None, "Path of the Omniglot archive or folder.", required=True)
@@ -31,7 +30,6 @@ RUNS = LOSSES | {
     "PNP-Dq, memory": ("pnp", {"train.memory_size": 1024, "train.memory_warm_up": 100}),
     "Triplet, hard": ("triplet", {"loss.mining": "hard"}),
 }
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def train(name: str, seed: int) -> dict:
@@ -42,19 +40,11 @@ def train(name: str, seed: int) -> dict:
     )
     done = os.path.join(workdir, "done.json")
     if not os.path.exists(done):
-        command = [
-            *(sys.executable, "train_main.py", f"--config=configs/omniglot.py:{recipe}"),
-            *(f"--workdir={workdir}", f"--config.seed={seed}"),
-            f"--config.data.source={os.path.abspath(_SOURCE.value)}",
-            *(f"--config.{field}={value}" for field, value in changes.items()),
-        ]
-        threads = str(max(1, os.cpu_count() // _JOBS.value))
-        environment = os.environ | {"TF_NUM_INTRAOP_THREADS": threads, "OMP_NUM_THREADS": threads}
+        options = {"seed": seed, "data.source": os.path.abspath(_SOURCE.value), **changes}
+        threads = max(1, os.cpu_count() // _JOBS.value)
         start = time.monotonic()
-        subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+        metrics = run(f"configs/omniglot.py:{recipe}", workdir, options, threads=threads)
         seconds = time.monotonic() - start
-        with open(os.path.join(workdir, "metrics.json")) as file:
-            metrics = json.load(file)
         with open(done, "w") as file:
             json.dump({**metrics, "seconds": seconds}, file)
     with open(done) as file:
@@ -68,7 +58,7 @@ def mean_and_error(values: list[float]) -> str:
 
 
 def main(_):
-    def run(seed, name):
+    def shown(seed, name):
         result = train(name, seed)
         trained = result["trained"]
         print(f"seed {seed} {name}: {trained['recall_at_1']:.4f} {trained['map']:.4f}", flush=True)
@@ -76,7 +66,7 @@ def main(_):
 
     tasks = list(itertools.product(range(_SEEDS.value), RUNS))
     with ThreadPoolExecutor(_JOBS.value) as pool:
-        results = dict(zip(tasks, pool.map(lambda task: run(*task), tasks)))
+        results = dict(zip(tasks, pool.map(lambda task: shown(*task), tasks)))
     seeds = range(_SEEDS.value)
     first = next(iter(RUNS))
     print(

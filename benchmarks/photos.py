@@ -26,8 +26,6 @@ seconds from preparation to report, and of those of the processors.
 
 import json
 import os
-import subprocess
-import sys
 import time
 import zipfile
 
@@ -41,6 +39,7 @@ import tensorflow as tf
 from absl import app, flags
 from scipy import stats
 
+from benchmarks.runs import run
 from tfrank.common.files import write_json
 from tfrank.configs import own_images_whole
 from tfrank.evaluation import evaluate
@@ -60,7 +59,6 @@ _METHODS = flags.DEFINE_list("methods", ["default", "fast", "classifier", "peer"
 flags.register_validator("methods", lambda given: set(given) <= {*RUNS, *MADE}, "no such row")
 _FOLDER = flags.DEFINE_string("folder", "runs/photos", "Where the runs go.")
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Without a limit, other work on the machine changes nothing.
 WHOLE_LENGTH = {"train.minutes": 0}
 # The config of each row, and what the row changes of it.
@@ -122,16 +120,12 @@ def trained(name: str, method: str, seed: int, folder: str) -> dict:
     """The metrics of "start" and "trained", and the seconds of the whole command, preparation included."""
     config, changes = RUNS[method]
     source = stored_features(name) if method == "embeddings" else divided(name)
-    flags_of = {"data.source": source, "seed": seed, **changes}
-    command = [sys.executable, "train_main.py", f"--config=configs/{config}", f"--workdir={folder}"]
-    command += [f"--config.{field}={value}" for field, value in flags_of.items()]
+    options = {"data.source": source, "seed": seed, **changes}
     start, before = time.monotonic(), os.times()
-    with open(f"{folder}.log", "w") as log:
-        subprocess.run(command, cwd=ROOT, check=True, stdout=log, stderr=subprocess.STDOUT)
+    metrics = run(f"configs/{config}", folder, options, log=f"{folder}.log")
     seconds, after = time.monotonic() - start, os.times()
     used = sum(after[2:4]) - sum(before[2:4])  # Of children that have ended.
-    with open(os.path.join(folder, "metrics.json")) as file:
-        return {**json.load(file), **dict(zip(TIMES, (seconds, used)))}
+    return {**metrics, **dict(zip(TIMES, (seconds, used)))}
 
 
 def pretrained(

@@ -8,19 +8,17 @@ scaled and shifted.
 
 import io
 import os
-import subprocess
-import sys
 
 import numpy as np
 import PIL.Image
 import tensorflow as tf
 
+from benchmarks.runs import run
 from tfrank.common.normalize import l2_normalize
 from tfrank.data.record_folder import open_split
 from tfrank.data.records import RecordReader
 from tfrank.evaluation.parallel import in_parallel
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DIM, SIDE = 512, 28
 # Stanford Online Products' test set has so many images a class.
 IMAGES_PER_CLASS = 60_502 / 11_316
@@ -56,13 +54,8 @@ def trained_embeddings(images: int, source: str, folder: str) -> tuple[np.ndarra
 
 def train(source: str, workdir: str) -> None:
     """Trains the model, unless it is there."""
-    if not os.path.exists(os.path.join(workdir, "saved_model")):
-        command = [
-            *(sys.executable, "train_main.py", "--config=configs/omniglot.py"),
-            *(f"--config.data.source={os.path.abspath(source)}", f"--config.model.embedding_dim={DIM}"),
-            f"--workdir={os.path.abspath(workdir)}",
-        ]
-        subprocess.run(command, cwd=ROOT, check=True)
+    options = {"data.source": os.path.abspath(source), "model.embedding_dim": DIM}
+    run("configs/omniglot.py", os.path.abspath(workdir), options)
 
 
 def embed(images: int, workdir: str) -> tuple[np.ndarray, np.ndarray]:
