@@ -14,7 +14,7 @@ from tfrank import search
 from tfrank.common import files
 from tfrank.common.checks import InputError
 from tfrank.data.sources.folder import read_folder
-from tfrank.search import building
+from tfrank.search import building, checking
 from tfrank.search.embedder import Embedder
 from tfrank.search.images import Listed, listed_images
 
@@ -156,9 +156,9 @@ def upload(folder, embedder, image_id, data):
     building.update(str(folder), embedder, [image], remove_others=False, quiet=True)
 
 
-@pytest.mark.parametrize("limit", [building.ORIGINAL_BYTES, 10])
+@pytest.mark.parametrize("limit", [checking.ORIGINAL_BYTES, 10])
 def test_another_model_embeds_uploads_again(tmp_path, embedder, photos, limit, monkeypatch):
-    monkeypatch.setattr(building, "ORIGINAL_BYTES", limit)
+    monkeypatch.setattr(checking, "ORIGINAL_BYTES", limit)
     updated(tmp_path / "index", embedder, photos)
     data = write_photo(tmp_path / "sent.jpg", 99, (700, 600)).read_bytes()
     upload(tmp_path / "index", embedder, "sent", data)

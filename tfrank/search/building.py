@@ -1,23 +1,18 @@
 """Makes and changes an index: embeds what is new, drops what is gone, then publishes a version."""
 
-import collections
-import concurrent.futures
 import csv
-import hashlib
-import io
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from PIL import Image
 
 from tfrank.common import files
 from tfrank.common.checks import InputError
 from tfrank.common.progress import Progress
-from tfrank.data.prepare.image_files import SHORTER_SIDE, BadImage, checked_image
-from tfrank.search import earlier, structure
+from tfrank.search import earlier, label_moves, structure
+from tfrank.search.checking import Checked, by_thumbnail, checked_ahead
 from tfrank.search.columns import further_columns, relabelled
 from tfrank.search.embedder import BATCH, Embedder, copy_model
 from tfrank.search.images import Listed
@@ -32,12 +27,6 @@ from tfrank.search.index_folder import (
     table_of,
 )
 
-# Longer side in pixels of thumbnails.
-THUMBNAIL_SIDE = 256
-# The file of an image that is sent to a server is kept as it is up to this size, and shrunk beyond.
-ORIGINAL_BYTES = 8 * 2**20
-# Number of images that are read and checked ahead of the model.
-AHEAD = 128
 T = TypeVar("T")
 
 
@@ -50,6 +39,7 @@ class Update(NamedTuple):
         skipped: id and reason of each image, and of each folder, that could not be read.
         uploads: number of images among the embedded that were once sent to a server.
         unread: number of images of the version before that cannot be read now, and stay all the same.
+        followed: what became of labels that people gave to photos that were moved or replaced.
     """
 
     version: Version
@@ -59,6 +49,7 @@ class Update(NamedTuple):
     skipped: list[tuple[str, str]]
     uploads: int = 0
     unread: int = 0
+    followed: label_moves.Followed = label_moves.Followed()
 
 
 class _Row(NamedTuple):
@@ -73,21 +64,6 @@ class _Row(NamedTuple):
     modified: int
     path: str
     mapped_from: str | None = None
-
-
-class _Checked(NamedTuple):
-    """A checked image: the bytes that are embedded, its thumbnail, its size in pixels, and what is kept.
-
-    `digest` is the SHA-256 of the file; `original` the file of an image that was sent to a server, else b"".
-    """
-
-    image: Listed
-    encoded: bytes
-    thumbnail: bytes
-    width: int
-    height: int
-    digest: str
-    original: bytes
 
 
 def update(
@@ -135,18 +111,15 @@ def update(
         before = _rows_of(index, old.parts if old else ())
         wanted = {image.id: image for image in images or ()}
         uploads = {key for key, row in before.items() if not (same_model or row.path or key in wanted)}
-        images = [*wanted.values(), *earlier.uploads(index, old, uploads)]
-        wanted = {image.id: image for image in images}
+        wanted |= {image.id: image for image in earlier.uploads(index, old, uploads)}
         unfinished = list(index.unfinished(embedder.fingerprint))
-        rows = dict(before) if same_model else _rows_of(index, index.earlier(embedder.fingerprint))
-        rows = {key: row for key, row in rows.items() if same_model or key in wanted}
+        rows = before if same_model else _of(wanted, _rows_of(index, index.earlier(embedder.fingerprint)))
         # What an interrupted update embedded counts for the images that are given, and for no others.
-        rows |= {key: row for key, row in _rows_of(index, unfinished).items() if key in wanted}
+        rows = rows | _of(wanted, _rows_of(index, unfinished))
         stays = {key: row for key, row in rows.items() if _stays(row, wanted.get(key), remove_others)}
-        new = [image for image in images if image.id not in stays]
         copy_model(embedder.folder, index.path("models", embedder.fingerprint))
-        skipped: list[tuple[str, str]] = []
-        written = list(_embedded(index, embedder, _checked_ahead(new, skipped), len(new), skipped, quiet))
+        new, skipped = [image for image in wanted.values() if image.id not in stays], []
+        written = list(_embedded(index, embedder, checked_ahead(new, skipped), len(new), skipped, quiet))
         bad = {image_id for image_id, _ in skipped}
         now = {image.id: image.path for image in new if image.id not in bad}
         embedded, sent = len(now), len(now.keys() & uploads)
@@ -154,7 +127,7 @@ def update(
         if same_model:
             stays |= {key: before[key] for key in unread}
         elif old:
-            seen = list(filter(None, map(_by_thumbnail, earlier.thumbnails(index, old, unread, wanted))))
+            seen = list(filter(None, map(by_thumbnail, earlier.thumbnails(index, old, unread, wanted))))
             written += _embedded(index, embedder, seen, 0, [], quiet=True)
             now |= {one.image.id: one.image.path for one in seen}
         if remove_others:
@@ -166,12 +139,15 @@ def update(
         model, keep = (embedder.fingerprint, embedder.dim), () if remove_others else unfinished
         about = (root, embedded + removed, target_recall, keep, storage)
         fresh = [key for key in now if key not in stays or stays[key] != before.get(key)]
-        version = publish(index, old, *model, [*kept, *written], *about, fresh=fresh)
+        parts = [*kept, *written]
+        followed = label_moves.follow(index, old, parts, model=model[0])
+        version = publish(index, old, *model, parts, *about, fresh=fresh)
         if remove_others:
             earlier.remove_other_pictures(index, now)
         else:
             earlier.remove_pictures(index, before.keys() - now.keys())
-        return Update(version, embedded, len(stays.keys() - unread), removed, skipped, sent, len(unread))
+        stayed = len(stays.keys() - unread)
+        return Update(version, embedded, stayed, removed, skipped, sent, len(unread), followed)
 
 
 def _check_any(images: Collection[str], root: str, skipped: Sequence[tuple[str, str]]) -> None:
@@ -199,6 +175,7 @@ def remove(folder: str, ids: Iterable[str], *, target_recall: float = 0.99) -> V
             raise InputError("The index would have no image left. Remove its folder instead.")
         keep = list(index.unfinished(old.model))
         parts = _rewritten(index, old.model, stays, {})
+        label_moves.follow(index, old, parts, model=old.model)
         version = publish(index, old, old.model, old.dim, parts, old.root, len(ids), target_recall, keep)
         earlier.remove_pictures(index, ids)
         return version
@@ -215,6 +192,11 @@ def _rows_of(index: IndexFolder, parts: Iterable[str]) -> dict[str, _Row]:
     return rows
 
 
+def _of(wanted: Collection[str], rows: Mapping[str, _Row]) -> dict[str, _Row]:
+    """Returns the rows of these ids."""
+    return {key: row for key, row in rows.items() if key in wanted}
+
+
 def _stays(row: _Row, image: Listed | None, remove_others: bool) -> bool:
     """Returns whether a row stays: the image is embedded as it is, or it is not given and need not be."""
     if image is None:
@@ -225,7 +207,7 @@ def _stays(row: _Row, image: Listed | None, remove_others: bool) -> bool:
 def _embedded(
     index: IndexFolder,
     embedder: Embedder,
-    images: Iterable[_Checked],
+    images: Iterable[Checked],
     count: int,
     skipped: Sequence[tuple[str, str]],
     quiet: bool,
@@ -249,60 +231,6 @@ def _embedded(
         yield index.write_part(table_of(_columns(some), np.concatenate(embeddings)), embedder.fingerprint)
 
 
-def _checked_ahead(images: Iterable[Listed], skipped: list[tuple[str, str]]) -> Iterator[_Checked]:
-    """Yields the good images in order; threads read and check them ahead of the model."""
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        waiting: collections.deque = collections.deque()
-        for image in images:
-            waiting.append((image, pool.submit(_check, image)))
-            if len(waiting) > AHEAD:
-                yield from _if_good(*waiting.popleft(), skipped)
-        for image, checking in waiting:
-            yield from _if_good(image, checking, skipped)
-
-
-def _if_good(image, checking, skipped):
-    """Yields the checked image, or adds the reason why it is bad to `skipped`."""
-    try:
-        yield checking.result()
-    except (BadImage, OSError) as error:
-        skipped.append((image.id, getattr(error, "strerror", None) or str(error)))
-
-
-def _check(image: Listed) -> _Checked:
-    """Reads and checks an image file. Raises BadImage or OSError if that fails."""
-    data = image.read()
-    checked = checked_image(data, shorter_side=SHORTER_SIDE)
-    original, digest = b"", hashlib.sha256(data).hexdigest()
-    if not image.path:
-        # Shrunk, the model sees the same.
-        original = data if len(data) <= ORIGINAL_BYTES else checked.encoded
-    small = thumbnail(checked.encoded)
-    return _Checked(image, checked.encoded, small, checked.width, checked.height, digest, original)
-
-
-def _by_thumbnail(unread: earlier.Thumbnail) -> _Checked | None:
-    """Returns an image that cannot be read as its thumbnail shows it; None if there is no good thumbnail."""
-    try:
-        small = unread.image.read()
-        encoded = checked_image(small).encoded
-    except (BadImage, OSError):
-        return None
-    # What its file held is not known.
-    return _Checked(unread.image, encoded, small, unread.width, unread.height, "", b"")
-
-
-def thumbnail(encoded: bytes) -> bytes:
-    """Returns a JPEG of the image, at most `THUMBNAIL_SIDE` pixels a side."""
-    with Image.open(io.BytesIO(encoded)) as image:
-        image.draft("RGB", (THUMBNAIL_SIDE, THUMBNAIL_SIDE))
-        small = image.convert("RGB")
-    small.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE))
-    buffer = io.BytesIO()
-    small.save(buffer, "JPEG", quality=85)
-    return buffer.getvalue()
-
-
 def blocks(values: Iterable[T], size: int) -> Iterator[list[T]]:
     """Yields lists of `size` values; the last may be shorter."""
     values = iter(values)
@@ -310,7 +238,7 @@ def blocks(values: Iterable[T], size: int) -> Iterator[list[T]]:
         yield block
 
 
-def _columns(some: Sequence[_Checked]) -> dict[str, pa.Array]:
+def _columns(some: Sequence[Checked]) -> dict[str, pa.Array]:
     """Returns the columns of images that were embedded."""
     fixed = [
         (image.id, image.path, image.label, one.width, one.height, image.size, image.modified, one.digest)

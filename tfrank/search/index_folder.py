@@ -9,6 +9,7 @@ thumbnails/<digest>.jpg     by the SHA-256 of the image's id
 originals/<digest>          of images that were sent to a server, for another model
 times_found.json            how often servers found each image, of no version, see `times_found`
 labels.csv                  what people said of the labels, of no version, see `labels`
+labels-gone.csv             photos that have a label and are gone, of no version, see `label_moves`
 
 A writer adds files, then the version that names them, and renames CURRENT at last. It then removes the files
 that neither the new version nor the one before needs. Killed at any moment, it leaves the old version

@@ -66,7 +66,7 @@ def read(folder: str) -> dict[str, str]:
 def said(folder: str) -> Said:
     """Returns the labels that people gave, and their version. Raises InputError as `read` does."""
     labels = {}
-    for line, row in _rows(folder, LABELS, _COLUMNS):
+    for line, row in rows(folder, LABELS, _COLUMNS):
         # The last word on a photo counts, also in a file that was written by hand.
         labels[row[0]] = _checked(row[1], f"{os.path.join(folder, LABELS)}, line {line}: ")
     return Said(labels, _version(labels))
@@ -96,18 +96,48 @@ def change(folder: str, changes: Mapping[str, str | None], expected_version: str
     changes = {
         key: label if label is None else _checked(label.strip(), f"{key}: ") for key, label in changes.items()
     }
-    return _replace(folder, expected_version, lambda *_: changes, undoing=False)
+    return _replace(folder, expected_version, lambda *before: _changed(*before, changes))
 
 
 def undo(folder: str, expected_version: str) -> str:
     """Takes back the change that made a version, and returns the version that is then. Raises as `change`."""
 
-    def before(labels, history):
+    def undone(labels, history):
         if not history:
             raise InputError("There is no change to undo.")
-        return history[-1].before
+        # The change stays in the history, which is left out when it is read: also if this is killed halfway.
+        return _with(labels, history[-1].before), history
 
-    return _replace(folder, expected_version, before, undoing=True)
+    return _replace(folder, expected_version, undone)
+
+
+def follow(folder: str, moves: Mapping[str, str], taken_back: Iterable[str]) -> None:
+    """Gives labels to other photos, also in the changes that can be undone, and takes some back.
+
+    Args:
+        folder: the index folder.
+        moves: the id of the photo that takes over the label, by the id of the one that has it. A label that
+            it had itself is gone.
+        taken_back: ids whose labels are taken back, as a change that can be undone.
+
+    Raises:
+        InputError: a file is damaged or cannot be written.
+    """
+    lost = set(moves.values()) - moves.keys()
+
+    def moved(some):
+        return {moves.get(key, key): label for key, label in some.items() if key not in lost}
+
+    def followed(labels, history):
+        labels, history = _changed(labels, history, dict.fromkeys({*taken_back} - lost))
+        labels, made = moved(labels), []
+        now = labels
+        for before in (moved(one.before) for one in reversed(history)):
+            made.insert(0, _Change(_version(labels), before))
+            labels = _with(labels, before)
+        return now, made
+
+    _replace(folder, None, followed)
 
 
 def undoable(folder: str) -> int:
@@ -138,35 +168,44 @@ def gone(ids: Iterable[str], spoken: Mapping[str, str]) -> str:
     )
 
 
-def _replace(folder, expected_version, changes_of, *, undoing):
-    """Makes the changes that `changes_of(labels, history)` returns, under a lock between processes."""
+def _with(labels, changes):
+    """Returns labels with changes, of which None takes one back."""
+    return {key: label for key, label in {**labels, **changes}.items() if label is not None}
+
+
+def _changed(labels, history, changes):
+    """Returns changed labels, and the history with the change."""
+    before = {key: labels.get(key) for key, label in changes.items() if labels.get(key) != label}
+    now = _with(labels, changes)
+    return now, [*history, _Change(_version(now), before)][-MOST_CHANGES:] if before else history
+
+
+def _replace(folder, expected_version, now_of):
+    """Writes what `now_of(labels, history)` returns of them, under a lock between processes.
+
+    Returns the version. None expects any version.
+    """
     path = os.path.join(folder, LABELS)
     try:
         # Its lock lasts until the file is replaced, so that nobody else changes the labels meanwhile.
         with files.atomic_write(path, "w") as file:
             labels, version = said(folder)
-            if version != expected_version:
+            if expected_version not in (None, version):
                 raise Stale("Somebody else changed the labels meanwhile. Nothing of yours was changed.")
-            history = _history_of(folder, version)
-            changes = changes_of(labels, history)
-            before = {key: labels.get(key) for key, label in changes.items() if labels.get(key) != label}
-            now = {key: label for key, label in {**labels, **changes}.items() if label is not None}
-            version = _version(now)
-            if before and not undoing:
-                history = [*history, _Change(version, before)][-MOST_CHANGES:]
+            now, history = now_of(labels, _history_of(folder, version))
             # First, as a last change that did not come about is left out when it is read.
             with files.atomic_write(os.path.join(folder, HISTORY), "w") as log:
                 log.write(_text(_HISTORY_COLUMNS, _history_rows(history)))
             file.write(_labels_text(now))
     except OSError as error:
         raise InputError(f"Cannot write to {folder} ({error.strerror}). No label was changed.") from error
-    return version
+    return _version(now)
 
 
 def _history_of(folder: str, version: str) -> list[_Change]:
     """Returns the changes that led to a version, the last one last; none if it was made by hand."""
     history: list[_Change] = []
-    for _, (made, key, known, label) in _rows(folder, HISTORY, _HISTORY_COLUMNS):
+    for _, (made, key, known, label) in rows(folder, HISTORY, _HISTORY_COLUMNS):
         if not history or history[-1].version != made:
             history.append(_Change(made, {}))
         history[-1].before[key] = label if known == "yes" else None
@@ -181,7 +220,7 @@ def _history_rows(history):
             yield one.version, key, "no" if label is None else "yes", label or ""
 
 
-def _rows(folder: str, name: str, columns: Sequence[str]) -> list[tuple[int, list[str]]]:
+def rows(folder: str, name: str, columns: Sequence[str]) -> list[tuple[int, list[str]]]:
     """Returns the rows of a table of the index with the numbers of their lines; none if there is no table."""
     path = os.path.join(folder, name)
     try:

@@ -74,6 +74,8 @@ def update_from(
         f"Version {done.version.number} of {folder} has {done.version.rows:,} images:"
         f" {done.embedded:,} embedded{sent}, {done.kept:,} unchanged, {done.removed:,} removed."
     )
+    for sentence in done.followed.sentences():
+        print(sentence)
     adapt(folder, asked=adapted, trusted=trusted, target_recall=target_recall)
     print(open_index(folder, trusted=trusted).matches.sentence)
     if done.unread:

@@ -1,0 +1,160 @@
+"""Labels follow photos that were moved or renamed, and leave those that are another picture by now.
+
+A photo is known by its id, which is the path of its file, and so are the labels that people gave. A file that
+moves, or is renumbered with all others, takes its label along: it is found by its SHA-256. A file whose bytes
+changed under its name keeps its label if it is a new form of the picture (turned, brightened, with other
+metadata), and not if it is another picture, as a camera makes that counts from one again.
+
+labels-gone.csv has the SHA-256 of photos that have a label and are gone, by their ids: one that comes back
+elsewhere, or one that comes under the same name and is another, is known by it.
+"""
+
+import csv
+import os
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tfrank.common import files
+from tfrank.search import labels
+from tfrank.search.index_folder import IndexFolder, Version, matrix
+
+GONE = "labels-gone.csv"
+_COLUMNS = ("id", "sha256")
+# A changed file shows the picture that it showed if at most this share of the index is nearer to that.
+NEARER = 0.02
+
+
+class Followed(NamedTuple):
+    """What became of labels.
+
+    Attributes:
+        moved: number of labels that followed their photos.
+        taken_back: ids of photos that are another picture than the one that had the label.
+    """
+
+    moved: int = 0
+    taken_back: tuple[str, ...] = ()
+
+    def sentences(self) -> list[str]:
+        """Returns what a person is told; nothing if nothing happened.
+
+        >>> Followed(2).sentences()
+        ['Labels that followed their photos to another path: 2.']
+        """
+        told = []
+        if self.moved:
+            told.append(f"Labels that followed their photos to another path: {self.moved:,}.")
+        if self.taken_back:
+            told.append(
+                f"Labels taken back, as their files have another picture now: {len(self.taken_back):,}; the"
+                f" first: {self.taken_back[0]}. The page can undo it."
+            )
+        return told
+
+
+def follow(index: IndexFolder, old: Version | None, parts: Collection[str], *, model: str) -> Followed:
+    """Lets the labels of an index follow its photos, before a version is published.
+
+    Killed at any moment, it is completed by the next update.
+
+    Args:
+        index: the index.
+        old: the current version.
+        parts: the files of embeddings of the next version.
+        model: fingerprint of its model. With another than before, changed files keep their labels.
+
+    Raises:
+        InputError: a file of the labels is damaged or cannot be written.
+    """
+    spoken = labels.read(index.folder)
+    if not spoken:
+        return Followed()
+    before, now = _digests(index, old.parts if old else ()), _digests(index, parts)
+    known = _gone(index.folder) | {key: before[key] for key in spoken.keys() & before.keys()}
+    changed = {key for key in spoken.keys() & known.keys() & now.keys() if _differ(known[key], now[key])}
+    # Those that came back as another file, and those that have the file of another photo.
+    files_before = {*before.values()}
+    other = changed - before.keys() | {key for key in changed if now[key] in files_before}
+    if old and old.model == model:
+        other |= _other_pictures(index, old.parts, parts, sorted(changed - other))
+    moves = _moves(spoken, known, now, other)
+    taken_back = tuple(sorted(other - moves.keys() - {*moves.values()}))
+    if moves or taken_back:
+        labels.follow(index.folder, moves, taken_back)
+    gone = spoken.keys() - now.keys() - moves.keys()
+    _write_gone(index.folder, {key: known[key] for key in gone if known.get(key)})
+    return Followed(len(moves), taken_back)
+
+
+def _differ(one: str | None, other: str | None) -> bool:
+    """Returns whether two digests are of different files; one that is not known is not different."""
+    return bool(one and other) and one != other
+
+
+def _moves(
+    spoken: Mapping[str, str], known: Mapping[str, str], now: Mapping[str, str], other: Collection[str]
+) -> dict[str, str]:
+    """Returns the id where the photo is now, by the id that its label has.
+
+    That a photo belongs to no group was said of its old group, and does not follow.
+    """
+    left = [key for key in sorted(spoken) if spoken[key] and (key not in now or key in other)]
+    from_digest = {known[key]: key for key in reversed(left) if known.get(key)}
+    moves: dict[str, str] = {}
+    for key, digest in sorted(now.items()):
+        if digest in from_digest and (key not in spoken or key in other):
+            moves[from_digest.pop(digest)] = key
+    return moves
+
+
+def _other_pictures(
+    index: IndexFolder, before: Iterable[str], parts: Collection[str], ids: list[str]
+) -> set[str]:
+    """Returns the ids, among these, whose embeddings are far from those that they had."""
+    if not ids:
+        return set()
+    was, now = (_embeddings(index, some, ids) for some in (before, parts))
+    own = np.sum(was * now, axis=1)
+    nearer, rows = np.zeros(len(ids), np.int64), 0
+    for part in parts:
+        embeddings = matrix(index.read_part(part, ["embedding"]))
+        nearer += np.sum(was @ embeddings.T > own[:, None] + 1e-6, axis=1)
+        rows += len(embeddings)
+    return {key for key, count in zip(ids, nearer) if count > NEARER * rows}
+
+
+def _embeddings(index: IndexFolder, parts: Iterable[str], ids: list[str]) -> np.ndarray:
+    """Returns the embeddings of ids, `[ids, dim]`."""
+    found, wanted = {}, pa.array(ids)
+    for part in parts:
+        table = index.read_part(part, ["id", "embedding"])
+        table = table.filter(pa.compute.is_in(table["id"], value_set=wanted))
+        found |= dict(zip(table["id"].to_pylist(), matrix(table)))
+    return np.stack([found[key] for key in ids])
+
+
+def _digests(index: IndexFolder, parts: Iterable[str]) -> dict[str, str]:
+    """Returns the SHA-256 of the file of each photo, by id; "" or None where it is not known."""
+    found: dict[str, str] = {}
+    for part in parts:
+        if index.has(part, "file_sha256"):
+            table = index.read_part(part, ["id", "file_sha256"])
+            found |= dict(zip(*(column.to_pylist() for column in table.columns)))
+        else:
+            found |= dict.fromkeys(index.read_part(part, ["id"])["id"].to_pylist(), "")
+    return found
+
+
+def _gone(folder: str) -> dict[str, str]:
+    """Returns the digests of photos that are gone, by id."""
+    return {row[0]: row[1] for _, row in labels.rows(folder, GONE, _COLUMNS)}
+
+
+def _write_gone(folder: str, gone: Mapping[str, str]) -> None:
+    if gone == _gone(folder):
+        return
+    with files.atomic_write(os.path.join(folder, GONE), "w") as file:
+        csv.writer(file, lineterminator="\n").writerows([_COLUMNS, *sorted(gone.items())])
