@@ -22,7 +22,7 @@ from tfrank.common.checks import InputError
 from tfrank.search.index_folder import IndexFolder
 from tfrank.search.server import serving
 from tfrank.search.server.settings import Settings, key_for, names_of
-from tfrank.search.updating import index_of, update_from
+from tfrank.search.updating import index_for, update_from
 
 _INDEX = flags.DEFINE_string(
     "index_dir", "", "Folder of the index. Default: a folder in runs/photos, named by the folder of photos."
@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> None:
     if len(argv) != 2:
         raise InputError("Give the folder of photos: tfrank photos FOLDER")
     photos = argv[1]
-    folder = _INDEX.value or index_of(photos)
+    folder = _INDEX.value or index_for(photos)
     ports = (_PORT.value,) if _PORT.value >= 0 else (USUAL_PORT, 0)
     with serving.listening(_HOST.value, *ports) as listener:
         # A model that the index has is left as it is: somebody may have gone back to it.

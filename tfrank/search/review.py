@@ -30,7 +30,7 @@ from tfrank.data.near_copies import near_copies, thumbnail
 from tfrank.search.class_review import double_classes, mixed_classes
 from tfrank.search.index import DUPLICATE, SearchIndex, open_index
 from tfrank.search.label_review import doubtful_labels
-from tfrank.search.updating import index_of, update_from
+from tfrank.search.updating import index_for, update_from
 
 _INDEX = flags.DEFINE_string("index_dir", "", "Folder of the index. Default: that of `tfrank photos`.")
 _TRUST = flags.DEFINE_bool(
@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> None:
     """Indexes the folder if one is given; then prints and writes the findings."""
     if len(argv) > 2 or not (argv[1:] or _INDEX.value):
         raise InputError("Give the folder of photos or of a run: tfrank review FOLDER, or --index_dir=index")
-    folder = _INDEX.value or index_of(argv[1])
+    folder = _INDEX.value or index_for(argv[1])
     if argv[1:]:
         photos, model = _photos_and_model(argv[1])
         update_from(folder, photos, model=model, trusted=_TRUST.value)

@@ -1,10 +1,13 @@
 """Brings an index up to date with the images of a folder, a table or records, and says what it did."""
 
+import contextlib
+import glob
 import hashlib
 import os
 import tempfile
 
 from tfrank.common import checks, files
+from tfrank.common.checks import InputError
 from tfrank.evaluation.nearest.codes import STORAGES
 from tfrank.export import joined
 from tfrank.export.saved_model import saved_model_of
@@ -15,6 +18,9 @@ from tfrank.search.images import listed_images
 from tfrank.search.index import open_index
 from tfrank.search.index_folder import IndexFolder
 from tfrank.search.start import export_start
+
+# So many photos of an index are looked for in another folder.
+LOOKED_FOR = 100
 
 
 def update_from(
@@ -100,6 +106,39 @@ def index_of(photos: str) -> str:
     path = os.path.realpath(photos)
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
     return os.path.join("runs", "photos", f"{os.path.basename(path) or 'root'}-{digest}")
+
+
+def index_for(photos: str) -> str:
+    """Returns the folder of the index of a folder of photos: its own, or that of the folder that it was.
+
+    A folder was moved or renamed if that of another index is gone, and half of its photos are here, by name
+    and size. Which is printed.
+    """
+    own = index_of(photos)
+    if not os.path.exists(own):
+        for folder in sorted(glob.glob(os.path.join(os.path.dirname(own), "*"))):
+            with contextlib.suppress(InputError):  # One that is damaged is not used.
+                if before := _was(folder, photos):
+                    print(f"{before} is gone and its photos are in {photos}: its index goes on, {folder}.")
+                    return folder
+    return own
+
+
+def _was(folder, photos):
+    """Returns the folder that an index is of, if that is gone and its photos are here; else ""."""
+    index = IndexFolder(folder)
+    version = index.current()
+    if not version or not version.root or os.path.lexists(files.path_of(version.root)):
+        return ""
+    tables = [index.read_part(part, ["path", "bytes"]) for part in version.parts]
+    rows = [row for table in tables for row in table.to_pylist() if row["path"]]
+    some = rows[:: -(-len(rows) // LOOKED_FOR) or 1]
+    here = 0
+    for row in some:
+        path = os.path.join(photos, os.path.relpath(row["path"], version.root))
+        with contextlib.suppress(OSError):
+            here += os.path.getsize(files.path_of(path)) == row["bytes"]
+    return version.root if some and 2 * here >= len(some) else ""
 
 
 def _model(index, given, start):

@@ -1,0 +1,48 @@
+"""The index of a folder of photos is found again where the folder was moved or renamed."""
+
+import pathlib
+import shutil
+
+import pytest
+
+from tests.search import updated, write_photo, write_photos
+from tfrank.search.updating import index_for, index_of
+
+
+@pytest.fixture
+def index(tmp_path, embedder, monkeypatch):
+    """The index of tmp_path / "photos", where `index_for` puts it."""
+    monkeypatch.chdir(tmp_path)
+    photos = write_photos(tmp_path / "photos")
+    updated(index_for(str(photos)), embedder, photos)
+    return index_of(str(photos))
+
+
+def test_a_renamed_folder_goes_on_with_its_index_and_nothing_is_embedded_again(
+    index, embedder, tmp_path, capsys
+):
+    photos = (tmp_path / "photos").rename(tmp_path / "Rome")
+    write_photo(photos / "new.jpg", 99)
+    assert index_for(str(photos)) == index
+    (said,) = capsys.readouterr().out.splitlines()
+    assert said == f"{tmp_path}/photos is gone and its photos are in {photos}: its index goes on, {index}."
+    done = updated(index, embedder, photos)
+    assert (done.embedded, done.kept, done.removed) == (1, 12, 0)
+
+
+def test_a_copy_of_a_folder_that_is_still_there_has_an_index_of_its_own(index, tmp_path):
+    copy = shutil.copytree(tmp_path / "photos", tmp_path / "copy")
+    assert index_for(str(copy)) == index_of(str(copy))
+
+
+def test_other_photos_of_the_same_names_have_an_index_of_their_own(index, tmp_path):
+    (tmp_path / "photos").rename(tmp_path / "elsewhere")
+    for path in (tmp_path / "elsewhere").rglob("*.jpg"):
+        write_photo(tmp_path / "card" / path.relative_to(tmp_path / "elsewhere"), 99, (40, 30))
+    assert index_for(str(tmp_path / "card")) == index_of(str(tmp_path / "card"))
+
+
+def test_a_damaged_index_of_another_folder_is_left_alone(index, tmp_path):
+    photos = (tmp_path / "photos").rename(tmp_path / "Rome")
+    pathlib.Path(index, "CURRENT").write_text("none")
+    assert index_for(str(photos)) == index_of(str(photos))
