@@ -104,6 +104,18 @@ def test_a_copy_has_no_label_and_takes_none(index, embedder, photos):
     assert labels.read(str(index)) == {name(3): "wren", name(4): "robin", name(5): ""}
 
 
+def test_a_copy_takes_the_label_where_the_photo_is_removed_and_is_second_to_where_it_is_moved(
+    index, embedder, photos
+):
+    for number in (3, 4):
+        (photos / f"a copy of {number}.jpg").write_bytes((photos / name(number)).read_bytes())
+    updated(index, embedder, photos)
+    (photos / name(3)).unlink()
+    (photos / name(4)).rename(photos / "moved.jpg")
+    assert updated(index, embedder, photos).followed == Followed(moved=2)
+    assert labels.read(str(index)) == {"a copy of 3.jpg": "wren", "moved.jpg": "robin", name(5): ""}
+
+
 def test_an_image_removed_by_its_id_is_known_when_another_comes_under_it(index, embedder, photos):
     building.remove(str(index), [name(3)])
     write_photo(photos / name(3), 99, (30, 30))

@@ -72,7 +72,10 @@ def follow(index: IndexFolder, old: Version | None, parts: Collection[str], *, m
     spoken = labels.read(index.folder)
     if not spoken:
         return Followed()
-    before, now = _digests(index, old.parts if old else ()), _digests(index, parts)
+    old_parts = old.parts if old else ()
+    # The photos of files that both versions have are as they were.
+    before = _digests(index, [part for part in old_parts if part not in parts])
+    now = _digests(index, [part for part in parts if part not in old_parts])
     known = _gone(index.folder) | {key: before[key] for key in spoken.keys() & before.keys()}
     changed = {key for key in spoken.keys() & known.keys() & now.keys() if _differ(known[key], now[key])}
     # Those that came back as another file, and those that have the file of another photo.
@@ -80,12 +83,18 @@ def follow(index: IndexFolder, old: Version | None, parts: Collection[str], *, m
     other = changed - before.keys() | {key for key in changed if now[key] in files_before}
     if old and old.model == model:
         other |= _other_pictures(index, old.parts, parts, sorted(changed - other))
-    moves = _moves(spoken, known, now, other)
+    left = {key for key in spoken.keys() & known.keys() if key not in now or key in other}
+    # Copies in other files of the index count too, after photos that are new.
+    everywhere = _digests(index, parts) if left else {}
+    fresh = now.keys() - before.keys()
+    free = sorted(everywhere.keys() - spoken.keys() | other, key=lambda one: (one not in fresh, one))
+    # That a photo belongs to no group was said of its old group, and does not follow.
+    moves = _pairs({key: known[key] for key in left if spoken[key]}, {key: everywhere[key] for key in free})
     taken_back = tuple(sorted(other - moves.keys() - {*moves.values()}))
     if moves or taken_back:
         labels.follow(index.folder, moves, taken_back)
-    gone = spoken.keys() - now.keys() - moves.keys()
-    _write_gone(index.folder, {key: known[key] for key in gone if known.get(key)})
+    gone = known.keys() & spoken.keys() - now.keys() - moves.keys()
+    _write_gone(index.folder, {key: known[key] for key in gone if known[key]})
     return Followed(len(moves), taken_back)
 
 
@@ -94,20 +103,14 @@ def _differ(one: str | None, other: str | None) -> bool:
     return bool(one and other) and one != other
 
 
-def _moves(
-    spoken: Mapping[str, str], known: Mapping[str, str], now: Mapping[str, str], other: Collection[str]
-) -> dict[str, str]:
-    """Returns the id where the photo is now, by the id that its label has.
+def _pairs(left: Mapping[str, str], free: Mapping[str, str]) -> dict[str, str]:
+    """Returns the first free id with the digest of each id, by that id; of each digest, one.
 
-    That a photo belongs to no group was said of its old group, and does not follow.
+    >>> _pairs({"a": "1f", "b": "2e"}, {"c": "3d", "d": "1f", "e": "1f"})
+    {'a': 'd'}
     """
-    left = [key for key in sorted(spoken) if spoken[key] and (key not in now or key in other)]
-    from_digest = {known[key]: key for key in reversed(left) if known.get(key)}
-    moves: dict[str, str] = {}
-    for key, digest in sorted(now.items()):
-        if digest in from_digest and (key not in spoken or key in other):
-            moves[from_digest.pop(digest)] = key
-    return moves
+    owner = {digest: key for key, digest in sorted(left.items(), reverse=True) if digest}
+    return {owner.pop(digest): key for key, digest in free.items() if digest in owner}
 
 
 def _other_pictures(
