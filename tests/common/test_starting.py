@@ -1,4 +1,4 @@
-"""What a command sets before it imports much: memory that it frees stays its own."""
+"""What a command sets before it imports much: it keeps memory that it frees, and Keras imports less."""
 
 import os
 import pathlib
@@ -40,9 +40,32 @@ print(held() - before)
 )
 def test_a_command_keeps_the_memory_that_it_frees(program, environment, kept):
     usual = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
-    code = PROGRAM.format(argv=[str(ROOT / program)])
-    found = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=usual | environment, capture_output=True, text=True
-    )
+    assert (float(printed(PROGRAM, program, usual | environment)) > 200) == kept
+
+
+def printed(code, program, environment):
+    """What Python code prints in a process that was started as a program."""
+    command = [sys.executable, "-c", code.format(argv=[str(ROOT / program)])]
+    found = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
-    assert (float(found.stdout) > 200) == kept
+    return found.stdout
+
+
+# Prints what Keras has imported of what it needs not, and whether that can be imported later.
+IMPORTS = """
+import sys
+sys.argv = {argv!r}
+import tfrank.common
+names = ["matplotlib", "pandas", "sklearn"]
+print(*(name for name in names if name in sys.modules))
+import matplotlib.pyplot, pandas, sklearn.neighbors
+print(pandas.DataFrame, sklearn.neighbors.NearestNeighbors)
+"""
+
+
+@pytest.mark.parametrize(
+    "program, imported", [("eval_main.py", ""), ("mine.py", "matplotlib pandas sklearn")]
+)
+def test_keras_is_imported_whole_but_for_commands_which_import_the_rest_when_they_need_it(program, imported):
+    first, second = printed(IMPORTS, program, os.environ).splitlines()
+    assert first == imported and "DataFrame" in second and "NearestNeighbors" in second

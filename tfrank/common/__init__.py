@@ -6,4 +6,5 @@ from tfrank.common import keras_backend, starting
 starting.end_on_interrupt()
 starting.keep_freed_memory()
 # Before anything calls Keras.
-keras_backend.check()
+with starting.smaller_keras():
+    keras_backend.check()
