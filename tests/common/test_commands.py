@@ -39,6 +39,13 @@ def test_ctrl_c_ends_a_command_where_python_only_prints_it_too(place):
     assert run("-c", CTRL_C.format(place=place)) == (130, "", "Interrupted.\n")
 
 
+def test_ctrl_c_that_comes_while_python_evaluates_text_ends_with_the_same_status(tmp_path):
+    program = "from tfrank.common import commands\ncommands.run(lambda _: exec('raise KeyboardInterrupt'))\n"
+    (tmp_path / "program.py").write_text(program)
+    ended = run_alone("-m", "program", cwd=tmp_path)
+    assert ended == (130, "", "Interrupted.\n")
+
+
 # A program that prints a name and fails with it in its message.
 NAMED = """
 from tfrank.common import commands

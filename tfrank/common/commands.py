@@ -64,6 +64,9 @@ def run(
         print(f"Error: Memory ran out ({re.sub(_OPERATION, '', reason)}). {less_memory}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
+        # Python remembers that it came while text was evaluated, as `namedtuple` does, and would end by the
+        # signal. The next evaluation makes it forget that.
+        exec("")
         print("Interrupted.", file=sys.stderr)
         sys.exit(130)
 
