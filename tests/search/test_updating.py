@@ -25,9 +25,11 @@ def test_a_renamed_folder_goes_on_with_its_index_and_nothing_is_embedded_again(
     write_photo(photos / "new.jpg", 99)
     assert index_for(str(photos)) == index
     (said,) = capsys.readouterr().out.splitlines()
-    assert said == f"{tmp_path}/photos is gone and its photos are in {photos}: its index goes on, {index}."
+    assert said == f"{photos} has the photos of {tmp_path}/photos, which is gone. Its index goes on: {index}"
     done = updated(index, embedder, photos)
     assert (done.embedded, done.kept, done.removed) == (1, 12, 0)
+    # Started again, it is that index still, and nothing is said.
+    assert (index_for(str(photos)), capsys.readouterr().out) == (index, "")
 
 
 def test_a_copy_of_a_folder_that_is_still_there_has_an_index_of_its_own(index, tmp_path):

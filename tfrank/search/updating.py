@@ -118,16 +118,20 @@ def index_for(photos: str) -> str:
     if not os.path.exists(own):
         for folder in sorted(glob.glob(os.path.join(os.path.dirname(own), "*"))):
             with contextlib.suppress(InputError):  # One that is damaged is not used.
-                if before := _was(folder, photos):
-                    print(f"{before} is gone and its photos are in {photos}: its index goes on, {folder}.")
+                before = _was(folder, photos)
+                if before not in ("", files.text_of(os.path.abspath(photos))):
+                    print(f"{photos} has the photos of {before}, which is gone. Its index goes on: {folder}")
+                if before:
                     return folder
     return own
 
 
 def _was(folder, photos):
-    """Returns the folder that an index is of, if that is gone and its photos are here; else ""."""
+    """Returns the folder that an index is of, if it is this one, or gone and its photos are here; else ""."""
     index = IndexFolder(folder)
     version = index.current()
+    if version and version.root == files.text_of(os.path.abspath(photos)):
+        return version.root  # It went on here before.
     if not version or not version.root or os.path.lexists(files.path_of(version.root)):
         return ""
     tables = [index.read_part(part, ["path", "bytes"]) for part in version.parts]
