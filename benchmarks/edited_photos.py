@@ -19,7 +19,7 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from tfrank.search.building import blocks
 from tfrank.search.embedder import BATCH, Embedder
-from tfrank.search.label_moves import NEARER
+from tfrank.search.label_moves import NEARER, nearer
 from tfrank.search.start import export_start
 
 PHOTOS, CHANGED = 400, 80
@@ -61,9 +61,7 @@ def taken_back(before: np.ndarray, rows: np.ndarray, now: np.ndarray) -> float:
     """
     index = before.copy()
     index[rows] = now
-    own = np.sum(before[rows] * now, axis=1)
-    nearer = np.sum(before[rows] @ index.T > own[:, None] + 1e-6, axis=1)
-    return 100 * float(np.mean(nearer > NEARER * len(index)))
+    return 100 * float(np.mean(nearer(before[rows], now, [index]) > NEARER))
 
 
 def main(folders: list[str]) -> None:

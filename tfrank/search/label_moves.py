@@ -76,7 +76,8 @@ def follow(index: IndexFolder, old: Version | None, parts: Collection[str], *, m
     # The photos of files that both versions have are as they were.
     before = _digests(index, [part for part in old_parts if part not in parts])
     now = _digests(index, [part for part in parts if part not in old_parts])
-    known = _gone(index.folder) | {key: before[key] for key in spoken.keys() & before.keys()}
+    gone = _gone(index.folder)
+    known = gone | {key: before[key] for key in spoken.keys() & before.keys()}
     changed = {key for key in spoken.keys() & known.keys() & now.keys() if _differ(known[key], now[key])}
     # Those that came back as another file, and those that have the file of another photo.
     files_before = {*before.values()}
@@ -93,8 +94,9 @@ def follow(index: IndexFolder, old: Version | None, parts: Collection[str], *, m
     taken_back = tuple(sorted(other - moves.keys() - {*moves.values()}))
     if moves or taken_back:
         labels.follow(index.folder, moves, taken_back)
-    gone = known.keys() & spoken.keys() - now.keys() - moves.keys()
-    _write_gone(index.folder, {key: known[key] for key in gone if known[key]})
+    missing = known.keys() & spoken.keys() - now.keys() - moves.keys()
+    if (gone_now := {key: known[key] for key in missing if known[key]}) != gone:
+        _write_gone(index.folder, gone_now)
     return Followed(len(moves), taken_back)
 
 
@@ -120,13 +122,24 @@ def _other_pictures(
     if not ids:
         return set()
     was, now = (_embeddings(index, some, ids) for some in (before, parts))
-    own = np.sum(was * now, axis=1)
-    nearer, rows = np.zeros(len(ids), np.int64), 0
-    for part in parts:
-        embeddings = matrix(index.read_part(part, ["embedding"]))
-        nearer += np.sum(was @ embeddings.T > own[:, None] + 1e-6, axis=1)
-        rows += len(embeddings)
-    return {key for key, count in zip(ids, nearer) if count > NEARER * rows}
+    tables = (index.read_part(part, ["embedding"]) for part in parts)
+    return {key for key, share in zip(ids, nearer(was, now, map(matrix, tables))) if share > NEARER}
+
+
+def nearer(was: np.ndarray, now: np.ndarray, blocks: Iterable[np.ndarray]) -> np.ndarray:
+    """Returns, for each changed photo, the share of an index that is nearer to what it was than it is now.
+
+    Args:
+        was, now: `[photos, dim]` embeddings before and after the change.
+        blocks: the embeddings of the index, `[rows, dim]` each.
+
+    >>> was, now = np.float32([[1, 0]]), np.float32([[0, 1]])
+    >>> nearer(was, now, [np.float32([[0.6, 0.8]]), now]).tolist()
+    [0.5]
+    """
+    own = np.sum(was * now, axis=1, keepdims=True) + 1e-6
+    found = [(np.sum(was @ some.T > own, axis=1), len(some)) for some in blocks]
+    return sum(count for count, _ in found) / sum(rows for _, rows in found)
 
 
 def _embeddings(index: IndexFolder, parts: Iterable[str], ids: list[str]) -> np.ndarray:
@@ -157,7 +170,5 @@ def _gone(folder: str) -> dict[str, str]:
 
 
 def _write_gone(folder: str, gone: Mapping[str, str]) -> None:
-    if gone == _gone(folder):
-        return
     with files.atomic_write(os.path.join(folder, GONE), "w") as file:
         csv.writer(file, lineterminator="\n").writerows([_COLUMNS, *sorted(gone.items())])
