@@ -56,6 +56,25 @@ def test_only_new_and_changed_images_are_embedded_and_missing_ones_leave(tmp_pat
     assert updated(tmp_path / "index", embedder, photos).version == second.version
 
 
+def test_moved_renamed_and_copied_images_are_not_embedded_again(tmp_path, embedder, photos, monkeypatch):
+    updated(tmp_path / "index", embedder, photos)
+    thumbnail = index_folder.IndexFolder(str(tmp_path / "index")).read_thumbnail
+    before = thumbnail("class 1/1.jpg")
+    (photos / "class 1").rename(photos / "wrens")
+    (photos / "class 0" / "0.jpg").rename(photos / "class 0" / "new.jpg")
+    shutil.copy(photos / "class 0" / "new.jpg", photos / "class 2" / "copy.jpg")
+    (photos / "class 2" / "2.jpg").unlink()
+    embedded = []
+    monkeypatch.setattr(embedder, "embed", lambda images: embedded.extend(images) or np.zeros([0, 8]))
+    done = updated(tmp_path / "index", embedder, photos)
+    assert embedded == [] and (done.embedded, done.moved, done.kept, done.removed) == (0, 6, 6, 1)
+    monkeypatch.undo()
+    assert_right(tmp_path / "index", embedder, photos)
+    index = search.open(tmp_path / "index")
+    assert index.metadata("wrens/1.jpg")["label"] == "wrens" and index.metadata("wrens/1.jpg")["width"] == 24
+    assert thumbnail("wrens/1.jpg") == before
+
+
 def test_another_model_embeds_all_again_while_readers_keep_the_old(tmp_path, embedder, photos):
     updated(tmp_path / "index", embedder, photos)
     reader = search.open(tmp_path / "index")

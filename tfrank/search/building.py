@@ -26,6 +26,7 @@ from tfrank.search.index_folder import (
     Version,
     table_of,
 )
+from tfrank.search.moved import LeavingFiles
 
 T = TypeVar("T")
 
@@ -39,6 +40,7 @@ class Update(NamedTuple):
         skipped: id and reason of each image, and of each folder, that could not be read.
         uploads: number of images among the embedded that were once sent to a server.
         unread: number of images of the version before that cannot be read now, and stay all the same.
+        moved: number of new images whose file an image that left had; they are not embedded again.
         followed: what became of labels that people gave to photos that were moved or replaced.
     """
 
@@ -49,6 +51,7 @@ class Update(NamedTuple):
     skipped: list[tuple[str, str]]
     uploads: int = 0
     unread: int = 0
+    moved: int = 0
     followed: label_moves.Followed = label_moves.Followed()
 
 
@@ -80,9 +83,9 @@ def update(
     """Brings an index folder up to date with images.
 
     An image whose id, size and time of change are those of a row of the same model is not embedded again,
-    also if an interrupted update wrote that row. Images that cannot be read are skipped and listed in
-    `skipped.csv`. None leaves the index because it, or its folder, cannot be read: its row stays. Another
-    model embeds its thumbnail, until it can be read again.
+    also if an interrupted update wrote that row. Nor is one whose file an image that leaves had. Images that
+    cannot be read are skipped and listed in `skipped.csv`. None leaves the index because it, or its folder,
+    cannot be read: its row stays. Another model embeds its thumbnail, until it can be read again.
 
     Args:
         folder: the index folder; made if it does not exist.
@@ -112,17 +115,18 @@ def update(
         wanted = {image.id: image for image in images or ()}
         uploads = {key for key, row in before.items() if not (same_model or row.path or key in wanted)}
         wanted |= {image.id: image for image in earlier.uploads(index, old, uploads)}
+        # What an interrupted update embedded counts for the images that are given, and for no others.
         unfinished = list(index.unfinished(embedder.fingerprint))
         rows = before if same_model else _of(wanted, _rows_of(index, index.earlier(embedder.fingerprint)))
-        # What an interrupted update embedded counts for the images that are given, and for no others.
-        rows = rows | _of(wanted, _rows_of(index, unfinished))
-        stays = {key: row for key, row in rows.items() if _stays(row, wanted.get(key), remove_others)}
+        stays = _staying(rows | _of(wanted, _rows_of(index, unfinished)), wanted, remove_others)
         copy_model(embedder.folder, index.path("models", embedder.fingerprint))
         new, skipped = [image for image in wanted.values() if image.id not in stays], []
-        written = list(_embedded(index, embedder, checked_ahead(new, skipped), len(new), skipped, quiet))
+        leaving = LeavingFiles(index, _leaving(before, {*wanted, *stays}) if same_model and new else ())
+        checked = checked_ahead(new, skipped, leaving)
+        written = list(_embedded(index, embedder, checked, len(new), skipped, quiet))
         bad = {image_id for image_id, _ in skipped}
         now = {image.id: image.path for image in new if image.id not in bad}
-        embedded, sent = len(now), len(now.keys() & uploads)
+        added, sent, moved = len(now), len(now.keys() & uploads), leaving.moved
         unread = earlier.unread(before, wanted, bad) - stays.keys()
         if same_model:
             stays |= {key: before[key] for key in unread}
@@ -133,21 +137,20 @@ def update(
         if remove_others:
             _write_skipped(index.path("skipped.csv"), skipped)
         _check_any([*stays, *written], root, skipped)
-        kept = _rewritten(index, embedder.fingerprint, stays, wanted)
+        parts = [*_rewritten(index, embedder.fingerprint, stays, wanted), *written]
         now |= {key: row.path for key, row in stays.items()}
-        unread, removed = unread & now.keys(), len(before.keys() - now.keys())
-        model, keep = (embedder.fingerprint, embedder.dim), () if remove_others else unfinished
-        about = (root, embedded + removed, target_recall, keep, storage)
+        unread, removed = unread & now.keys(), before.keys() - now.keys()
+        keep = () if remove_others else unfinished
+        about = (embedder.dim, parts, root, added + len(removed), target_recall, keep, storage)
         fresh = [key for key in now if key not in stays or stays[key] != before.get(key)]
-        parts = [*kept, *written]
-        followed = label_moves.follow(index, old, parts, model=model[0])
-        version = publish(index, old, *model, parts, *about, fresh=fresh)
+        followed = label_moves.follow(index, old, parts, model=embedder.fingerprint)
+        version = publish(index, old, embedder.fingerprint, *about, fresh=fresh)
         if remove_others:
             earlier.remove_other_pictures(index, now)
         else:
-            earlier.remove_pictures(index, before.keys() - now.keys())
-        stayed = len(stays.keys() - unread)
-        return Update(version, embedded, stayed, removed, skipped, sent, len(unread), followed)
+            earlier.remove_pictures(index, removed)
+        counts = added - len(moved), len(stays.keys() - unread), len(removed - {*moved.values()})
+        return Update(version, *counts, skipped, sent, len(unread), len(moved), followed)
 
 
 def _check_any(images: Collection[str], root: str, skipped: Sequence[tuple[str, str]]) -> None:
@@ -197,11 +200,22 @@ def _of(wanted: Collection[str], rows: Mapping[str, _Row]) -> dict[str, _Row]:
     return {key: row for key, row in rows.items() if key in wanted}
 
 
-def _stays(row: _Row, image: Listed | None, remove_others: bool) -> bool:
-    """Returns whether a row stays: the image is embedded as it is, or it is not given and need not be."""
-    if image is None:
-        return not remove_others or not row.path
-    return not row.mapped_from and (row.size, row.modified) == (image.size, image.modified)
+def _leaving(rows: Mapping[str, _Row], here: Collection[str]) -> Iterator[tuple[str, str, int]]:
+    """Yields id, file and number of the rows of images that are not here and that the model embedded."""
+    for key, row in rows.items():
+        if key not in here and not row.mapped_from:
+            yield key, row.part, row.number
+
+
+def _staying(rows: Mapping[str, _Row], wanted: Mapping[str, Listed], remove_others: bool) -> dict[str, _Row]:
+    """Returns the rows of images that are embedded as they are, or that are not given and need not be."""
+
+    def stays(row: _Row, image: Listed | None) -> bool:
+        if image is None:
+            return not remove_others or not row.path
+        return not row.mapped_from and (row.size, row.modified) == (image.size, image.modified)
+
+    return {key: row for key, row in rows.items() if stays(row, wanted.get(key))}
 
 
 def _embedded(
@@ -218,7 +232,8 @@ def _embedded(
     for some in blocks(images, PART_ROWS):
         embeddings = []
         for batch in blocks(some, BATCH):
-            embeddings.append(embedder.embed([one.encoded for one in batch]))
+            rows = iter(embedder.embed([one.encoded for one in batch if one.embedding is None]))
+            embeddings += [next(rows) if one.embedding is None else one.embedding for one in batch]
             done += len(batch)
             if not quiet:
                 seen = done + len(skipped)
@@ -228,7 +243,7 @@ def _embedded(
             if one.original:
                 files.make_folder(index.path("originals"))
                 files.replace_file(index.original(one.image.id), one.original)
-        yield index.write_part(table_of(_columns(some), np.concatenate(embeddings)), embedder.fingerprint)
+        yield index.write_part(table_of(_columns(some), np.stack(embeddings)), embedder.fingerprint)
 
 
 def blocks(values: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -7,11 +7,13 @@ import io
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+import numpy as np
 from PIL import Image
 
 from tfrank.data.prepare.image_files import SHORTER_SIDE, BadImage, checked_image
 from tfrank.search import earlier
 from tfrank.search.images import Listed
+from tfrank.search.moved import LeavingFiles
 
 # Longer side in pixels of thumbnails.
 THUMBNAIL_SIDE = 256
@@ -25,6 +27,7 @@ class Checked(NamedTuple):
     """A checked image: the bytes that are embedded, its thumbnail, its size in pixels, and what is kept.
 
     `digest` is the SHA-256 of the file; `original` the file of an image that was sent to a server, else b"".
+    `embedding` is `[dim]` if the file is known; then there are no bytes to embed.
     """
 
     image: Listed
@@ -34,14 +37,23 @@ class Checked(NamedTuple):
     height: int
     digest: str
     original: bytes
+    embedding: np.ndarray | None = None
 
 
-def checked_ahead(images: Iterable[Listed], skipped: list[tuple[str, str]]) -> Iterator[Checked]:
-    """Yields the good images in order; threads read and check them ahead of the model."""
+def checked_ahead(
+    images: Iterable[Listed], skipped: list[tuple[str, str]], leaving: LeavingFiles
+) -> Iterator[Checked]:
+    """Yields the good images in order; threads read and check them ahead of the model.
+
+    Args:
+        images: the images.
+        skipped: id and reason of each image that is not good are added to it.
+        leaving: files that are known.
+    """
     with concurrent.futures.ThreadPoolExecutor() as pool:
         waiting: collections.deque = collections.deque()
         for image in images:
-            waiting.append((image, pool.submit(_check, image)))
+            waiting.append((image, pool.submit(_check, image, leaving)))
             if len(waiting) > AHEAD:
                 yield from _if_good(*waiting.popleft(), skipped)
         for image, checking in waiting:
@@ -56,11 +68,15 @@ def _if_good(image, checking, skipped):
         skipped.append((image.id, getattr(error, "strerror", None) or str(error)))
 
 
-def _check(image: Listed) -> Checked:
+def _check(image: Listed, leaving: LeavingFiles) -> Checked:
     """Reads and checks an image file. Raises BadImage or OSError if that fails."""
     data = image.read()
-    checked = checked_image(data, shorter_side=SHORTER_SIDE)
     original, digest = b"", hashlib.sha256(data).hexdigest()
+    if image.path and (known := leaving.find(image.id, digest)):
+        return Checked(
+            image, b"", known.thumbnail, known.width, known.height, digest, original, known.embedding
+        )
+    checked = checked_image(data, shorter_side=SHORTER_SIDE)
     if not image.path:
         # Shrunk, the model sees the same.
         original = data if len(data) <= ORIGINAL_BYTES else checked.encoded

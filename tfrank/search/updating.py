@@ -76,9 +76,10 @@ def update_from(
             print(f"The first {done.version.rows:,} images can be searched.", flush=True)
         done = building.update(folder, embedder, images, **options)
     sent = f" ({done.uploads:,} of them from uploads)" if done.uploads else ""
+    moved = f" {done.moved:,} moved," if done.moved else ""
     print(
         f"Version {done.version.number} of {folder} has {done.version.rows:,} images:"
-        f" {done.embedded:,} embedded{sent}, {done.kept:,} unchanged, {done.removed:,} removed."
+        f" {done.embedded:,} embedded{sent}, {done.kept:,} unchanged,{moved} {done.removed:,} removed."
     )
     for sentence in done.followed.sentences():
         print(sentence)
