@@ -374,7 +374,7 @@ def test_a_field_of_another_loss_is_refused_with_the_fields_of_this_one():
         build_loss(config.loss, labels=[0, 1])
 
 
-@pytest.mark.parametrize("steps, epochs, expected", [(600, 0.0, 600), (0, 2.0, 28), (0, 0.01, 1)])
+@pytest.mark.parametrize("steps, epochs, expected", [(600, 0.0, 600), (0, 2, 28), (-1, 2, 28), (0, 0.01, 1)])
 def test_steps_and_epochs_are_both_accepted(steps, epochs, expected, capsys):
     config = default.get_config()
     config.train.steps, config.train.epochs = steps, epochs

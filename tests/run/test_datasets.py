@@ -82,16 +82,52 @@ def test_records_in_the_workdir_of_another_source_are_not_used(config, images, t
     assert build(config, tmp_path).train.fingerprint() == data.train.fingerprint()
 
 
-def test_embeddings_that_are_newer_than_their_records_are_not_those(config, tmp_path):
+def test_embeddings_that_changed_since_are_not_those_of_the_records(config, tmp_path):
     config.data.name, config.model.backbone = "embeddings", "vectors"
     config.data.source = str(tmp_path / "features.npz")
     np.savez(config.data.source, embeddings=np.ones([24, 3]), labels=np.arange(24) // 4)
     build(config, tmp_path)
     build(config, tmp_path)
+    np.savez(config.data.source, embeddings=np.zeros([24, 3]), labels=np.arange(24) // 4)
     later = time.time() + 10
     os.utime(config.data.source, (later, later))
     with pytest.raises(InputError, match=r"features\.npz is another source or has changed since"):
         build(config, tmp_path)
+
+
+def test_a_corrected_table_is_not_read_as_it_was_and_one_that_is_written_anew_is(config, images, tmp_path):
+    table = tmp_path / "photos.csv"
+    config.data.name, config.data.source = "csv", str(table)
+    paths = sorted(images.glob("*/*"))
+    text = "\n".join(["path,label", *(f"{path},{path.parent.name}" for path in paths)])
+
+    def write_later(text):
+        table.write_text(text)
+        os.utime(table, (time.time() + 10,) * 2)
+
+    table.write_text(text)
+    build(config, tmp_path)
+    write_later(text)
+    build(config, tmp_path)
+    first = paths[0].parent.name
+    write_later(text.replace(f",{first}\n", f",{paths[-1].parent.name}\n"))
+    with pytest.raises(InputError, match=r"photos\.csv is another source or has changed since"):
+        build(config, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "warnings"),
+    [(("train",), ("val",), 1), (("train", "val"), ("test",), 1), (("train",), ("test",), 0)],
+)
+def test_classes_of_the_splits_that_a_run_uses_are_compared(config, tmp_path, capsys, train, test, warnings):
+    labels = np.concatenate([np.arange(24) % 6, 3 + np.arange(24) % 6, 6 + np.arange(24) % 6])
+    split = np.repeat(["train", "val", "test"], 24)
+    config.data.update(name="embeddings", source=str(tmp_path / "features.npz"), train=train, test=test)
+    config.model.backbone = "vectors"
+    rows = np.random.default_rng(0).normal(size=[72, 3])
+    np.savez(config.data.source, embeddings=rows, labels=labels, split=split)
+    build(config, tmp_path)
+    assert capsys.readouterr().out.count("Warning: 3 labels are both in train and in test.") == warnings
 
 
 def test_neither_source_nor_records_is_said(config, tmp_path):

@@ -200,6 +200,11 @@ def test_hierarchical_ap_is_measured_by_the_categories_where_it_is_asked_for(pro
         ),
         (PLAIN, {"hierarchical": True}, "Graded relevance needs the category of every query"),
         (GRADED, {"hierarchical": True}, "Graded relevance needs the category of every query"),
+        (
+            dataclasses.replace(PLAIN, category=np.arange(60) % 7),
+            {"hierarchical": True},
+            "has the categories . and ., but a class has one",
+        ),
         (GRADED, {"verification": True}, "but these need classes: NMI, verification"),
         (ALL_ALONE, {}, "^No image has another of its class, so there is nothing to retrieve"),
         (ALL_ALONE, {"protocols": ("random_gallery",)}, "^No image has another of its class"),

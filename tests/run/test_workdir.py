@@ -15,6 +15,7 @@ from tfrank.run.workdir import (
     check_path,
     check_records_of,
     check_same_config,
+    check_training_records_of,
     save_config,
 )
 
@@ -45,6 +46,14 @@ def test_a_resumed_run_keeps_the_fit_that_it_chose(tmp_path):
     again = as_begun(str(tmp_path), own_images.get_config())
     assert again.data.fit == "whole"
     check_config_of(str(tmp_path), again)
+
+
+def test_a_run_is_not_tested_by_its_config_on_records_that_were_divided_anew(tmp_path):
+    check_training_records_of(str(tmp_path), "other")  # An earlier version left nothing of a run.
+    check_records_of(str(tmp_path), {"train": "those", "test": "these"})
+    check_training_records_of(str(tmp_path), "those")
+    with pytest.raises(InputError, match=r"was trained on other records than these.*data\.test_records=PATH"):
+        check_training_records_of(str(tmp_path), "other")
 
 
 def test_before_a_run_has_begun_the_path_of_test_records_may_change_and_the_test_classes_may_not(tmp_path):

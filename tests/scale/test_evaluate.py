@@ -4,6 +4,7 @@ import json
 import pathlib
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -17,7 +18,7 @@ from tfrank.evaluation.nearest.exhaustive import exact
 from tfrank.evaluation.parallel import similarities
 from tfrank.scale import evaluate as scale
 from tfrank.scale import ranking
-from tfrank.scale.parts import Rows
+from tfrank.scale.parts import Rows, labels_of
 from tfrank.search.index_folder import MODEL_KEY
 
 RNG = np.random.default_rng(0)
@@ -165,6 +166,12 @@ def test_parts_of_any_sizes_add_up_to_the_ranks_of_the_whole_gallery(seed, image
         nearest = exact(embeddings, embeddings, k, numbers)
         width = nearest.index.shape[1]
         np.testing.assert_array_equal(whole.neighbors.index[:, :width], nearest.index)
+
+
+def test_labels_mean_what_they_mean_in_records():
+    names = ["owl", "-1", "", None, "caf\u00e9", "cafe\u0301", "Owl"]
+    owl, *without, one, other, upper = labels_of(pa.table({"label": names})).tolist()
+    assert without == [-1, -1, -1] and one == other and len({owl, one, upper}) == 3
 
 
 def test_bad_input_is_named(tmp_path):

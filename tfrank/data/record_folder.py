@@ -2,6 +2,7 @@
 
 import collections
 import csv
+import hashlib
 import io
 import logging
 import os
@@ -30,6 +31,7 @@ _SUMMARY = json_files.record(
     {"splits": json_files.dict_of(_SPLIT, json_files.file_name())},
     {
         "source_dir": json_files.text(),
+        "source_sha256": json_files.text(),
         "images": json_files.dict_of(json_files.whole()),
         "advice": json_files.list_of(json_files.text()),
     },
@@ -52,6 +54,14 @@ class Copy(NamedTuple):
     split: str
     label: str
     id: str
+
+
+def digest_of_source(path: str) -> str:
+    """Returns the SHA-256 of a source that is one file; "" for a folder."""
+    if not os.path.isfile(path):
+        return ""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def shared(copies: Sequence[Copy], split: str, other: str) -> list[Copy]:

@@ -16,13 +16,20 @@ from tfrank.common.checks import InputError
 from tfrank.common.ignore_labels import UNKNOWN
 from tfrank.configs import sections
 from tfrank.configs.fields import OPEN
-from tfrank.configs.sections.data import EMBEDDINGS, FOREIGN, SAMPLERS
+from tfrank.configs.sections.data import FOREIGN, SAMPLERS
 from tfrank.data import pipeline, vectors
 from tfrank.data.images import ImageLoader
 from tfrank.data.index import RecordIndex, concatenate, select
 from tfrank.data.prepare.builder import prepare
 from tfrank.data.prepare.scan import open_foreign_records
-from tfrank.data.record_folder import GROUND_TRUTH, SUMMARY, load_ground_truth, load_summary, open_split
+from tfrank.data.record_folder import (
+    GROUND_TRUTH,
+    SUMMARY,
+    digest_of_source,
+    load_ground_truth,
+    load_summary,
+    open_split,
+)
 from tfrank.data.records import RecordReader, encoded_image
 from tfrank.data.relabel import add_label_noise, hold_out, merge_classes
 from tfrank.data.samplers import (
@@ -84,8 +91,8 @@ def build_data(data: sections.Data, workdir: str, *, seed: int, unlabelled: bool
                 " a teacher to learn from, --config.train.teacher=PATH."
             )
         print(f"{missing:,} of {len(train):,} training images have no class. Each is a class of its own.")
-    if data.name == FOREIGN and not data.test_records:
-        _note_common_labels(train, test)
+    if not data.test_records:
+        _warn_of_common(train, test, foreign=data.name == FOREIGN)
     check_records_of(workdir, {"train": train.fingerprint(), "test": test.fingerprint()})
     train, validation = _relabelled(data, train, seed)
     for name, index in (("train", train), ("validation", validation), ("test", test)):
@@ -182,7 +189,7 @@ def _records_folder(data, workdir):
 
 
 def _of_another_source(summary, data, folder):
-    """Returns whether records are of another path that still exists, or of an older file of embeddings.
+    """Returns whether records are of another path that still exists, or of a file that was another then.
 
     A source may be moved or deleted once its records are written.
     """
@@ -191,8 +198,9 @@ def _of_another_source(summary, data, folder):
     there, here = summary["source_dir"], os.path.realpath(data.source)
     if there != here:
         return os.path.exists(there)
-    written = os.path.getmtime(os.path.join(folder, SUMMARY))
-    return data.name == EMBEDDINGS and os.path.isfile(here) and os.path.getmtime(here) > written
+    if not os.path.isfile(here) or os.path.getmtime(here) < os.path.getmtime(os.path.join(folder, SUMMARY)):
+        return False
+    return summary.get("source_sha256") != digest_of_source(here)
 
 
 def _prepare(data, folder, options):
@@ -221,12 +229,19 @@ def _open_foreign(data, folder, patterns, workdir):
         )
 
 
-def _note_common_labels(train, test):
-    common = np.intersect1d(train.label, test.label)
-    if len(common):
+def _warn_of_common(train, test, *, foreign):
+    """Warns of images and classes that are in both parts. Of foreign records neither need be the same."""
+    images = 0 if foreign else len(np.intersect1d(train.id, test.id))
+    if images:
         print(
-            f"Note: {len(common):,} labels are both in train and in test. If a label is the same class in"
-            " both, the test set has classes of the training set."
+            f"Warning: {images:,} images are both in train and in test. Results on images that a model was"
+            " trained on say nothing of others."
+        )
+    labels = len(np.setdiff1d(np.intersect1d(train.label, test.label), [UNKNOWN]))
+    if labels:
+        print(
+            f"Warning: {labels:,} labels are both in train and in test. Where a label is the same class in"
+            " both, the results are not those of classes that the model has not seen."
         )
 
 

@@ -38,7 +38,7 @@ from tfrank.run import (
 )
 from tfrank.run.evaluation_results import EvaluationResults
 from tfrank.run.shorter import measure_shorter
-from tfrank.run.workdir import as_begun, default_workdir
+from tfrank.run.workdir import as_begun, check_training_records_of, default_workdir
 
 flags.DEFINE_string("config", None, "The config. Default: that of the run")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run. Default: runs/<config>_<data>_<loss>")
@@ -80,12 +80,15 @@ def main(config: Config) -> None:
     output_dir = _OUTPUT_DIR.value or os.path.join(model.evaluations, datasets.test_name(config.data))
     if _EXPORT.value:
         model.check_exportable(output_dir)
+    run = trained.run_of(saved_model) or "" if saved_model else workdir
+    train = functools.partial(datasets.build_train_set, config.data, workdir)
+    if run and not config.data.test_records:
+        check_training_records_of(run, train().fingerprint())
     index, relevance = datasets.build_test_set(config.data, workdir)
     test = evaluation_results.test_set_of(index, relevance)
     check(config.evaluation, test, output_dir)
     with files.locked(output_dir):
         embeddings, whitening = model.embed(index, os.path.join(output_dir, "embeddings")), None
-        train = functools.partial(datasets.build_train_set, config.data, workdir)
         of_training, search = os.path.join(output_dir, "whitening"), searchers.usable(_SEARCH.value)[0]
         shorter = measure_shorter(
             config, embeddings, test, lambda: model.embed_training(train(), of_training), search=search
@@ -102,7 +105,6 @@ def main(config: Config) -> None:
         exported = ("saved_model", model_card.FILE)
         for name in exported if whitening else (*exported, "whitening", "whitening.npz"):
             files.remove(os.path.join(output_dir, name))
-        run = trained.run_of(saved_model) or "" if saved_model else workdir
         measure(config, embeddings, test, index, output_dir, saved_model or workdir, run, shorter)
         if _EXPORT.value:
             print(model.export(os.path.join(output_dir, "saved_model"), whitening))

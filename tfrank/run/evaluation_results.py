@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tfrank.common.categories import categories_of_classes
 from tfrank.common.checks import InputError
 from tfrank.common.ignore_labels import UNKNOWN
 from tfrank.configs.sections import Evaluation
@@ -278,6 +279,9 @@ def _check_evaluator(evaluator: Evaluator, test: TestSet, tasks: list[RetrievalT
             f"{evaluator.name} needs the category of every query, but the test set has queries without one."
             f" Prepare records with categories, or leave out {field}."
         )
+    if evaluator.categories and test.category is not None:
+        known = (test.labels != UNKNOWN) & (test.category != UNKNOWN)
+        categories_of_classes(test.labels[known], test.category[known, None])
     if evaluator.exact and search != "exact":
         raise InputError(
             f"{field} needs exact search, not {search}. Leave out --search, or set the field to False."

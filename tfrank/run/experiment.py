@@ -44,7 +44,7 @@ from tfrank.run.tracking import trackers_of
 from tfrank.run.workdir import check_model_of, check_path
 from tfrank.training import strategy as strategies
 from tfrank.training.averaging import WeightAverage, averaged_variables
-from tfrank.training.checkpoints import Checkpoints, restore_model, saved_checkpoints
+from tfrank.training.checkpoints import Checkpoints, replace_weights, restore_model, saved_checkpoints
 from tfrank.training.cluster import is_chief
 from tfrank.training.log import BatchStatistics
 from tfrank.training.optimizers import build_optimizer, check_names
@@ -72,7 +72,7 @@ def check_config(config: Config) -> None:
         settings.check_test_size(config, pooling=chosen["pooling"])
     build_loss(config.loss, labels=[0], dims=train.matryoshka, memory_size=train.memory_size)
     check_others(config)
-    frozen_backbone.check_frozen(train, model, dry_run=config.dry_run)
+    frozen_backbone.check_frozen(train, model, config.data, dry_run=config.dry_run)
     with checks.as_fields("train", ["trackers"]):
         check_installed(train.trackers)
     multipliers = _own_multipliers(train, config.loss.name)
@@ -330,7 +330,8 @@ def train(config: Config, training: Training, data: Data, steps: int) -> None:
         frozen_backbone.fit_head(config, training.copy, training.workdir, data.train, teacher)
         if config.train.compatible_with:
             turn_head(config, training.copy, data.train, data.stored["compatible_with"])
-        training.copy.save_weights(best_weights_of(training.workdir))
+        best, copy = best_weights_of(training.workdir), training.copy
+        replace_weights(best, copy.save_weights, copy.variables)
     training.update_tested()
 
 

@@ -34,7 +34,7 @@ from tfrank.run.datasets import Data, build_loader, build_sampler
 from tfrank.run.embedding import embed_fn, fingerprint_of_weights, images_at_once
 
 
-def check_frozen(train: Train, model: Model, *, dry_run: bool) -> None:
+def check_frozen(train: Train, model: Model, data: sections.Data, *, dry_run: bool) -> None:
     """Raises InputError if a setting is incompatible with a fixed part of the network."""
     if not train.is_partly_frozen:
         return
@@ -60,6 +60,10 @@ def check_frozen(train: Train, model: Model, *, dry_run: bool) -> None:
         )
     if train.strategy == "multi_worker":
         raise InputError(f"{field} trains on one machine. Set config.train.strategy.")
+    if data.max_shift:
+        raise InputError(
+            f"{field} trains on stored features, which cannot be shifted. Leave out config.data.max_shift."
+        )
     if dry_run:
         raise InputError(f"config.dry_run cannot be combined with {field}.")
 
@@ -146,7 +150,16 @@ def stored(config: Config, model: keras.Model, workdir: str, index: RecordIndex,
         batch_size=_images_at_once(config),
         weights=fingerprint_of_weights(fixed),
         maps=bool(config.train.frozen_until),
+        about=_about(config),
     )
+
+
+def _about(config: Config) -> tuple[str, ...]:
+    """Returns what features depend on besides the weights, the images and how these are loaded."""
+    model, train = config.model, config.train
+    # Feature maps are pooled after they were stored.
+    pooling = "" if train.frozen_until else model.pooling
+    return model.backbone, model.preprocessing, pooling, train.frozen_until, train.precision
 
 
 def store_features(
@@ -160,6 +173,7 @@ def store_features(
     batch_size: int,
     weights: str,
     maps: bool = False,
+    about: tuple[str, ...] = (),
 ) -> np.ndarray:
     """Computes the features of all images of an index and stores them; resumes if interrupted.
 
@@ -174,11 +188,12 @@ def store_features(
         weights: fingerprint of the weights that compute the features.
         maps: whether they are the feature maps of a layer in the network, which are stored as they are, in
             float16, and not the pooled features, of unit norm in float32.
+        about: what else the features depend on.
 
     Returns:
         `[views, images, features]`, memory-mapped.
     """
-    what = repr((weights, index.fingerprint(), loader, seed, views, *(["maps"] if maps else [])))
+    what = repr((weights, index.fingerprint(), loader, seed, views, *(["maps"] if maps else []), *about))
     ids = np.tile(index.id, views)
 
     def batches_from(start):

@@ -52,6 +52,12 @@ def check_fields(config: Config) -> None:
     _check_vectors(config.data, config.model, config.evaluation)
     _check_train(config.train, config.model)
     _check_classes(config.data, config.loss.name)
+    if config.train.class_weights and config.data.sampler in ("class_balanced", "category_pairs"):
+        raise InputError(
+            f"config.data.sampler={config.data.sampler} draws all classes equally often, and"
+            " config.train.class_weights would count small ones twice. Leave it out, or set"
+            " config.data.sampler=uniform or all_classes."
+        )
 
 
 def resolved(config: Config) -> Config:
@@ -185,6 +191,8 @@ def _check_vectors(data: Data, model: Model, evaluation: Evaluation) -> None:
             "There is nothing to train: the model has no head and no hidden layers. Set"
             " config.model.head=pca, or config.model.hidden=512."
         )
+    if vectors and data.max_shift:
+        raise InputError("Vectors cannot be shifted. Leave out config.data.max_shift.")
     if vectors and evaluation.mirror:
         raise InputError("Vectors have no mirror image. Leave out config.evaluation.mirror.")
     if vectors and (evaluation.any_size or evaluation.image_size):
@@ -280,4 +288,4 @@ def total_steps(train: Train, batch_size: int, images: int) -> int:
 
 def _steps_of(train, batch_size, images):
     """Returns the configured steps, or the steps that the configured epochs take."""
-    return train.steps or max(1, round(train.epochs * images / batch_size))
+    return train.steps if train.steps > 0 else max(1, round(train.epochs * images / batch_size))

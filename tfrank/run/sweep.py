@@ -13,10 +13,12 @@ the command that trains with the best values.
 import contextlib
 import copy
 import gc
+import itertools
 import os
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -48,6 +50,8 @@ _SWEEP = flags.DEFINE_multi_string(
 _TRIALS = flags.DEFINE_integer("trials", 40, "Number of trials, with those of before.", lower_bound=1)
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the sweep. Default: sweeps/<config>_<data>_<loss>")
 
+# The config if none is given.
+DEFAULT = "configs/letters.py"
 # Finished trials before the first one may be stopped, and the share of the steps that each takes anyway.
 TRIALS_BEFORE_PRUNING, PRUNED_FROM = 5, 0.3
 METRIC = f"validation_{CHOSEN_BY}"
@@ -208,21 +212,28 @@ def _end(study: optuna.Study, workdir: str) -> None:
     if not best:
         *_, last = finished(study)
         raise InputError(f"All trials failed. The last: {last.user_attrs.get(ERROR, 'it was stopped.')}")
-    command = _command(best.params)
+    command = train_command(flags.FLAGS.config or DEFAULT, sys.argv[1:], best.params)
     for line in sweep_page.write(study, best, workdir, command=command):
         print(line)
     print(f"Best: validation mAP {best.value:.4f}. Train with it, and see the test set for the first time:")
     print(command)
 
 
-def _command(values: dict[str, Any]) -> str:
-    """Returns the command that trains with values of a sweep, with the fields of this command line."""
-    words = flags.FLAGS.config, *(word for word in sys.argv[1:] if word.startswith("--config."))
-    return shlex.join(["tfrank", "train", f"--config={words[0]}", *words[1:], *flags_of(values)])
+def train_command(config: str, argv: Sequence[str], values: dict[str, Any]) -> str:
+    """Returns the command that trains with a config, the fields of a command line, and values of a sweep.
+
+    >>> train_command(DEFAULT, ["--trials=9", "--config.seed", "7"], {"train.l2": 0.1})
+    'tfrank train --config=configs/letters.py --config.seed 7 --config.train.l2=0.1'
+    """
+    fields = []
+    for word, following in itertools.pairwise([*argv, "-"]):
+        if word.startswith(("--config.", "-config.", "--noconfig.", "-noconfig.")):
+            fields.append(word)
+            # A field and its value may be two words.
+            fields += [following] * ("=" not in word and not following.startswith("-"))
+    return shlex.join(["tfrank", "train", f"--config={config}", *fields, *flags_of(values)])
 
 
 def command() -> None:
     """The command tfrank sweep."""
-    from tfrank.configs import letters
-
-    config_flag.run(main, lambda: letters.__file__)
+    config_flag.run(main, lambda: config_flag.found(DEFAULT))

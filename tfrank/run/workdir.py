@@ -131,6 +131,17 @@ def check_records_of(workdir: str, fingerprints: dict[str, str]) -> None:
         raise _changed(workdir, "records")
 
 
+def check_training_records_of(workdir: str, fingerprint: str) -> None:
+    """Raises InputError if a run has trained on other records: its classes may be among those to test on."""
+    path = os.path.join(workdir, "records.json")
+    if os.path.exists(path) and _load(path).get("train", fingerprint) != fingerprint:
+        raise InputError(
+            f"The run in {workdir} was trained on other records than these, so that classes which it was"
+            " trained on may be tested on. Give the records of the run, --config.data.records=PATH, or others"
+            " to test on, of classes that it has not seen, --config.data.test_records=PATH."
+        )
+
+
 def check_other_models_of(workdir: str, fingerprints: dict[str, str]) -> None:
     """Saves the fingerprints of other models; raises InputError if a run that has trained has others."""
     path = os.path.join(workdir, "other_models.json")

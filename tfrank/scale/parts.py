@@ -1,8 +1,10 @@
 """Folders of embeddings: numbered parquet files, and blocks of their rows."""
 
 import concurrent.futures
+import functools
 import hashlib
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +20,8 @@ from tfrank.search.index_folder import MODEL_KEY, PARTS, matrix
 PATTERN = "embeddings-*.parquet"
 # Files whose number of rows is asked for at the same time.
 THREADS = 32
+# As in records: the same name, however it is written.
+_NFC = functools.partial(unicodedata.normalize, "NFC")
 AGAIN = "Embed the images again."
 
 
@@ -183,17 +187,22 @@ def names_of_block(block: Block) -> pa.Table:
 
 
 def labels_of(table: pa.Table) -> np.ndarray:
-    """Returns the labels of a table as numbers, see `Rows`."""
-    return hashes_of(table["label"], unknown="")
+    """Returns the labels of a table as numbers, see `Rows`; -1 for images without a class, "" or "-1".
 
-
-def hashes_of(column: pa.ChunkedArray, unknown: str | None = None) -> np.ndarray:
-    """Returns 63 bits of the hash of each text of a column; -1 for missing texts and for `unknown`.
-
-    >>> robin, nothing, again = hashes_of(pa.chunked_array([["robin", "", "robin"]]), unknown="").tolist()
+    >>> robin, nothing, again = labels_of(pa.table({"label": ["robin", "", "robin"]})).tolist()
     >>> robin == again, nothing
     (True, -1)
     """
+    return _numbers(table["label"], lambda name: UNKNOWN if name in ("", str(UNKNOWN)) else _hash(_NFC(name)))
+
+
+def hashes_of(column: pa.ChunkedArray) -> np.ndarray:
+    """Returns 63 bits of the hash of each text of a column; -1 for missing texts."""
+    return _numbers(column, _hash)
+
+
+def _numbers(column: pa.ChunkedArray, number: Callable[[str], int]) -> np.ndarray:
+    """Returns the number of each text of a column; -1 for missing texts."""
     try:
         column = column.cast(pa.string())  # Columns of numbers count as well.
     except pa.ArrowException:
@@ -201,7 +210,7 @@ def hashes_of(column: pa.ChunkedArray, unknown: str | None = None) -> np.ndarray
     coded = column.combine_chunks().dictionary_encode()
     coded = coded.combine_chunks() if isinstance(coded, pa.ChunkedArray) else coded
     texts = coded.dictionary.to_pylist()
-    values = np.array([UNKNOWN if text == unknown else _hash(text) for text in texts] + [UNKNOWN])
+    values = np.array([*map(number, texts), UNKNOWN])
     return values[coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)]
 
 

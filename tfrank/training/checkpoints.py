@@ -5,9 +5,10 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfrank.common import checks, files, json_files
@@ -156,6 +157,23 @@ def _remove_damaged_list(folder):
         whole = False
     if not whole and os.path.exists(listing):
         os.remove(listing)
+
+
+def replace_weights(path: str, save: Callable[[str], None], variables: Sequence[keras.Variable]) -> None:
+    """Saves weights to a file, whole or not at all.
+
+    Args:
+        path: path of the file, `.weights.h5`.
+        save: saves the weights to a path.
+        variables: what is saved.
+    """
+    temporary = path.replace(".weights.h5", ".tmp.weights.h5")
+    # Without free space, HDF5 may kill the process.
+    size = sum(int(np.prod(v.shape)) * np.dtype(v.dtype).itemsize for v in variables)
+    files.check_room(temporary, 2 * size + 2**20)
+    with files.naming(temporary):
+        save(temporary)
+    os.replace(temporary, path)
 
 
 def restore_model(folder: str, model: keras.Model, average: Sequence[tf.Variable] = ()) -> int:

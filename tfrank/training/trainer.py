@@ -13,10 +13,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfrank.common import files
 from tfrank.common.checks import InputError
 from tfrank.common.progress import Progress
-from tfrank.training.checkpoints import Checkpoints, saved_checkpoints
+from tfrank.training.checkpoints import Checkpoints, replace_weights, saved_checkpoints
 from tfrank.training.log import BatchStatistics, TrainingLog
 from tfrank.training.step import Step
 from tfrank.training.trackers import Tracker
@@ -348,13 +347,7 @@ class Trainer:
         if result.picture:
             self._log.picture(step, "validation_neighbors", result.picture)
         if value > best:
-            temporary = self.best_weights.replace(".weights.h5", ".tmp.weights.h5")
-            # Without free space, HDF5 may kill the process.
-            size = sum(int(np.prod(v.shape)) * np.dtype(v.dtype).itemsize for v in self._model.variables)
-            files.check_room(temporary, 2 * size + 2**20)
-            with files.naming(temporary):
-                save_best(temporary)
-            os.replace(temporary, self.best_weights)
+            replace_weights(self.best_weights, save_best, self._model.variables)
             self._checkpoints.best.assign(value)
             self._checkpoints.best_step.assign(step)
         if not step:

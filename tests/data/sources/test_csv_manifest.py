@@ -194,6 +194,13 @@ def test_labels_that_look_the_same_are_one_class(tmp_path, capsys):
     )
 
 
+def test_labels_that_differ_in_case_or_blanks_are_named_and_stay_apart(tmp_path, capsys):
+    table = write(tmp_path, "path,label,split\n1.jpg,Owl,train\n2.jpg,owl,train\n3.jpg,b,test")
+    images = list(read_csv(table))
+    assert len({image.label for image in images}) == 3
+    assert "only in case or blanks, such as 'Owl' and 'owl'." in capsys.readouterr().out
+
+
 HEADER = "path,label,split,role,x,y,w,h\n"
 BOX = r"the columns x \(a number\), y \(a number\), w \(a positive number\), h \(a positive number\), but"
 SPLIT = "a split of letters, digits and _ alone"

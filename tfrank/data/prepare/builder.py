@@ -34,7 +34,7 @@ from tfrank.data.prepare.image_files import JPEG_QUALITY, SHORTER_SIDE
 from tfrank.data.prepare.listing import check_disjoint, check_enough, check_images_apart, list_images
 from tfrank.data.prepare.processes import Processes, Writer
 from tfrank.data.prepare.shards import Skipped
-from tfrank.data.record_folder import GROUND_TRUTH, SKIPPED, SUMMARY, load_summary
+from tfrank.data.record_folder import GROUND_TRUTH, SKIPPED, SUMMARY, digest_of_source, load_summary
 from tfrank.data.sources import SOURCES
 from tfrank.data.sources.counts import compare_counts
 from tfrank.data.sources.image import ROLES
@@ -122,7 +122,7 @@ def prepare(
             if source.ground_truth:
                 files.write_json(os.path.join(output_dir, GROUND_TRUTH), source.ground_truth(folder))
             summary = about | {
-                "source_dir": os.path.realpath(source_dir) if source_dir else "",
+                **_identity(source_dir),
                 "tfrank": tfrank.__version__,
                 "images": changes,
                 "jpeg_quality": JPEG_QUALITY,
@@ -135,6 +135,14 @@ def prepare(
             _check_existing(summary, about, output_dir, writer)
         shutil.rmtree(os.path.join(output_dir, UNFINISHED), ignore_errors=True)
     return summary
+
+
+def _identity(source_dir):
+    """What `prepared.json` says of the place of a source and, if it is one file, of its content."""
+    return {
+        "source_dir": os.path.realpath(source_dir) if source_dir else "",
+        "source_sha256": digest_of_source(source_dir),
+    }
 
 
 def _asked(name, options):

@@ -120,7 +120,22 @@ def merge_spellings(names: Iterable[str]) -> dict[str, str]:
                 " class.",
                 flush=True,
             )
+    _report_near_names(written)
     return classes
+
+
+def _report_near_names(names: Iterable[str]) -> None:
+    """Prints the first names that differ only in case and blanks; they may be one class, and they may not."""
+    near = collections.defaultdict(list)
+    for name in sorted(names):
+        near[" ".join(name.casefold().split())].append(name)
+    if alike := [some for some in near.values() if len(some) > 1]:
+        first = " and ".join(map(ascii, alike[0]))
+        print(
+            f"Note: names of classes differ only in case or blanks, such as {first}. They are different"
+            " classes. If they are one class, give them one name.",
+            flush=True,
+        )
 
 
 def number_classes(names: Iterable[str]) -> dict[str, int]:
