@@ -11,12 +11,14 @@ from tests.improve import write_groups, write_index
 from tests.search import write_model
 from tfrank.common.checks import InputError
 from tfrank.evaluation.report.bootstrap import BootstrapInterval
+from tfrank.export.saved_model import class_fingerprint
 from tfrank.improve import improvement
-from tfrank.improve.groups import LEARNT, read_groups
+from tfrank.improve.groups import read_groups
 from tfrank.improve.training import Compared, compare, parts_of
 from tfrank.search import labels
 from tfrank.search.index import open_index
 from tfrank.search.index_folder import IndexFolder
+from tfrank.search.learnt import GROUPS
 from tfrank.search.originals import originals
 
 
@@ -66,6 +68,12 @@ def test_a_better_model_is_used_the_way_back_is_at_once_and_nothing_new_is_not_l
     np.testing.assert_allclose(after.embed([path])[0], row, atol=1e-4)
     with pytest.raises(InputError, match="has learnt these groups already"):
         improvement.improve(copy)
+    # It was trained on the photos of a group, whatever the group is called by now.
+    said = labels.said(copy)
+    wrens = {key: "wren" for key, label in said.labels.items() if label == "group 0"}
+    labels.change(copy, wrens, said.version)
+    assert class_fingerprint("wren") in open_index(copy)._trained()
+    labels.undo(copy, labels.said(copy).version)
     improvement.back(copy)
     assert "24 photos, 0 embedded now" in capsys.readouterr().out
     again = open_index(copy)
@@ -129,7 +137,7 @@ def test_an_index_where_nothing_can_be_written_is_one_error(copy, monkeypatch):
 
 def test_groups_have_what_the_model_has_learnt(copy, tmp_path):
     index = open_index(copy)
-    with open(index.files.path("models", index.version.model, LEARNT), "w") as file:
+    with open(index.files.path("models", index.version.model, GROUPS), "w") as file:
         file.write("0-0.png,old\n0-1.png,old\n1-0.png,other\nnone.png,other\n")
     groups = read_groups(index, str(tmp_path / "shard"))
     former = dict(zip(groups.ids, groups.former.tolist()))

@@ -11,11 +11,13 @@ from tfrank import search
 from tfrank.common.checks import InputError
 from tfrank.evaluation.postprocessing.neighbor_whitening import learn_neighbor_whitening
 from tfrank.evaluation.postprocessing.whitening import load_whitening, whiten
-from tfrank.export.saved_model import CONTENTS
+from tfrank.export import joined
+from tfrank.export.saved_model import CONTENTS, class_fingerprint
 from tfrank.search import adaptation, building, upgrading
 from tfrank.search.adaptation import adapt
 from tfrank.search.embedder import Embedder
 from tfrank.search.images import listed_images
+from tfrank.search.learnt import trained
 from tfrank.search.updating import update_from
 
 
@@ -85,6 +87,32 @@ def test_another_model_is_adapted_only_if_that_is_asked_for(photos, tmp_path):
         assert not (
             tmp_path / f"index {asked}" / "models" / index.version.model / adaptation.WHITENING
         ).exists()
+
+
+def test_the_same_command_again_keeps_what_the_index_has_made_of_the_model(photos, tmp_path, capsys):
+    model, folder = str(write_model(tmp_path / "model", seed=1, dim=6)), str(tmp_path / "index")
+
+    def again():
+        update_from(folder, str(photos), model=model, adapted=True)
+        return search.open(folder).version
+
+    first = again()
+    assert first.number == 2 and first.model != first.before == Embedder(model).fingerprint
+    assert again() == first and ": 0 embedded, 120 unchanged, 0 removed." in capsys.readouterr().out
+    # Who goes back keeps the model as it is.
+    updated(folder, Embedder(model), photos)
+    assert again().model == first.before and search.open(folder).version.number == 3
+
+
+def test_a_model_that_was_adapted_or_cut_short_knows_the_classes_that_it_was_trained_on(tmp_path):
+    robin = class_fingerprint("robin")
+    models = [str(tmp_path / name) for name in ("model", "short", "adapted")]
+    write_model(tmp_path / "model", seed=1, dim=6)
+    (tmp_path / "model" / CONTENTS).write_text(json.dumps({"matches": {"trained": [robin]}}))
+    joined.shorten(models[0], 4, models[1])
+    joined.adapted(models[1], lambda rows: rows, models[2])
+    assert [trained(model, [], []) for model in models] == [{robin}] * 3
+    assert joined.origin_of(models[2]) == joined.origin_of(models[1]) == Embedder(models[1]).fingerprint
 
 
 def test_who_went_back_to_the_model_as_it_is_keeps_it(folder, start, photos):

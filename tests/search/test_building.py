@@ -20,6 +20,7 @@ from tfrank import search
 from tfrank.common.checks import InputError
 from tfrank.evaluation.nearest import searchers
 from tfrank.evaluation.nearest.exact_index import ExactIndex
+from tfrank.evaluation.nearest.scann_index import ScannIndex
 from tfrank.evaluation.nearest.scann_probe import scann_problem
 from tfrank.export.saved_model import saved_model_of
 from tfrank.search import building, index_folder, structure
@@ -354,7 +355,7 @@ def test_a_large_index_is_searched_by_scann_or_faiss_which_follow_changes(tmp_pa
         ids = [f"i{place}" for place in places]
         columns = dict.fromkeys(("id", "path", "label"), pa.array(ids))
         part = index.write_part(index_folder.table_of(columns, rows[places]), "m")
-        return building.publish(index, old, "m", 8, [part], "", 10, 0.99)
+        return building.publish(index, old, "m", 8, [part], "", 10, 0.99)[0]
 
     first = published(np.arange(380), None)
     second = published(np.arange(10, 400), first)
@@ -371,6 +372,21 @@ def test_a_large_index_is_searched_by_scann_or_faiss_which_follow_changes(tmp_pa
     assert sorted(found.ids) == sorted(f"i{place}" for place in range(20, 390))
 
 
+@pytest.mark.skipif(bool(scann_problem()), reason="ScaNN cannot be used")
+def test_an_open_search_forgets_the_embedding_of_a_photo_that_changed_after_it_was_added(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(402, 16)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    ids, new = np.array([f"{number}.jpg" for number in range(401)]), np.r_[np.arange(400), 401]
+    index = index_folder.IndexFolder(str(tmp_path))
+    (tmp_path / "search-1-x").mkdir()
+    ScannIndex.build(rows[:400], ids=ids[:400], method="hashing").save(index.path("search-1-x"))
+    version = index_folder.Version(1, "m", 16, (), 401, "", search="search-1-x")
+    first = structure.opened(index, version, ids, rows[:401])
+    for before in (None, first):
+        found = structure.opened(index, version, ids, rows[new], before).search(rows[[401]], 1)
+        assert ids[found.index[0, 0]] == "400.jpg" and found.similarity[0, 0] > 0.99
+
+
 def test_a_large_index_without_scann_and_faiss_is_searched_exactly_and_says_so(tmp_path, monkeypatch, caplog):
     rows = np.eye(400, dtype=np.float32)
     index = index_folder.IndexFolder(str(tmp_path / "index"))
@@ -378,7 +394,7 @@ def test_a_large_index_without_scann_and_faiss_is_searched_exactly_and_says_so(t
     part = index.write_part(index_folder.table_of({"id": pa.array(map(str, range(400)))}, rows), "m")
     monkeypatch.setattr(searchers, "TREE_FROM", 300)
     monkeypatch.setattr(searchers, "scann_problem", lambda: WITHOUT_SCANN)
-    made = building.publish(index, None, "m", 400, [part], "", 400, 0.99)
+    made, _ = building.publish(index, None, "m", 400, [part], "", 400, 0.99)
     assert made.search.startswith("search-1-")
     # Elsewhere there is no FAISS: no error, but a line.
     monkeypatch.setattr(searchers, "faiss_problem", lambda: "FAISS is not installed.")

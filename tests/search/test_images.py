@@ -3,6 +3,7 @@
 import os
 import pathlib
 import shutil
+import unicodedata
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ from tfrank import search
 from tfrank.common import files
 from tfrank.common.checks import InputError
 from tfrank.data.sources.folder import read_folder
-from tfrank.search import building, checking
+from tfrank.search import building, checking, labels
 from tfrank.search.embedder import Embedder
 from tfrank.search.images import Listed, listed_images
 
@@ -175,6 +176,53 @@ def test_another_model_embeds_uploads_again(tmp_path, embedder, photos, limit, m
     np.testing.assert_allclose(found, wanted, atol=1e-4)
     building.remove(str(tmp_path / "index"), ["sent"])
     assert not os.listdir(tmp_path / "index" / "originals")
+
+
+def test_a_file_of_the_same_name_does_not_take_the_place_of_an_upload(tmp_path, embedder, photos):
+    updated(tmp_path / "index", embedder, photos)
+    upload(
+        tmp_path / "index", embedder, "class 0/new.jpg", write_photo(tmp_path / "sent.jpg", 99).read_bytes()
+    )
+    write_photo(photos / "class 0" / "new.jpg", 98)
+    for model in (embedder, Embedder(str(write_model(tmp_path / "other", seed=1, dim=6)))):
+        done = updated(tmp_path / "index", model, photos)
+        assert done.skipped == [("class 0/new.jpg", "an image that was sent to the server has this id")]
+        assert "class 0/new.jpg" in (tmp_path / "index" / "skipped.csv").read_text()
+        index = search.open(tmp_path / "index")
+        assert len(index) == 13 and index.metadata("class 0/new.jpg")["label"] == "sent"
+        assert len(os.listdir(tmp_path / "index" / "originals")) == 1
+
+
+def test_a_name_that_a_mac_has_written_is_the_one_that_people_type(tmp_path, embedder):
+    one, other = (unicodedata.normalize(form, "Möwe") for form in ("NFC", "NFD"))
+    write_photo(tmp_path / "photos" / other / "1.jpg", 1)
+    write_photo(tmp_path / "photos" / "b" / "2.jpg", 2)
+    folder = str(tmp_path / "index")
+    updated(folder, embedder, tmp_path / "photos")
+    labels.change(folder, {"b/2.jpg": other}, labels.said(folder).version)
+    assert search.open(folder).labels == [one, one]
+
+
+def test_a_name_with_a_carriage_return_can_be_labelled(tmp_path, embedder):
+    write_photo(tmp_path / "photos" / "robin\r" / "1.jpg", 1)
+    folder = str(tmp_path / "index")
+    updated(folder, embedder, tmp_path / "photos")
+    labels.change(folder, {"robin\r/1.jpg": "wren"}, labels.said(folder).version)
+    assert search.open(folder).labels == ["wren"] and labels.read(folder) == {"robin\r/1.jpg": "wren"}
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        (pa.array([2**63 + 5, 7], pa.uint64()), "uint64"),
+        (pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int64())), r"map<.*>"),
+    ],
+)
+def test_a_column_that_cannot_be_kept_is_named_before_anything_is_embedded(tmp_path, photos, column, kind):
+    paths = [str(photos / "class 0" / name) for name in ("0.jpg", "3.jpg")]
+    pq.write_table(pa.table({"path": paths, "hash": column}), tmp_path / "photos.parquet")
+    with pytest.raises(InputError, match=f"the column `hash`, of type {kind}, cannot be kept. Make it text"):
+        listed_images(str(tmp_path / "photos.parquet"))
 
 
 def test_an_upload_without_an_original_is_embedded_by_its_thumbnail(tmp_path, embedder, photos):

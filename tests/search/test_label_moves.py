@@ -49,6 +49,29 @@ def test_a_renamed_folder_keeps_its_labels_and_what_can_be_undone(index, embedde
     assert labels.read(str(index)) == {}
 
 
+def test_both_copies_of_a_photo_take_their_labels_along_at_once(index, embedder, photos):
+    (photos / "class 0" / "copy.jpg").write_bytes((photos / name(3)).read_bytes())
+    updated(index, embedder, photos)
+    say(index, {"class 0/copy.jpg": "wren"})
+    (photos / "class 0").rename(photos / "Rome")
+    assert updated(index, embedder, photos).followed.moved == 3
+    now = labels.read(str(index))
+    assert (now[name(3, "Rome")], now["Rome/copy.jpg"]) == ("wren", "wren")
+
+
+def test_a_label_that_is_given_while_the_search_is_built_follows_too(index, embedder, photos, monkeypatch):
+    (photos / "class 0").rename(photos / "Rome")
+    added = building.structure.added
+
+    def slowly_added(*arguments):
+        say(index, {name(7): "finch"})
+        return added(*arguments)
+
+    monkeypatch.setattr(building.structure, "added", slowly_added)
+    assert updated(index, embedder, photos).followed.moved == 3
+    assert labels.read(str(index))[name(7, "Rome")] == "finch"
+
+
 def test_photos_that_are_renumbered_have_their_own_labels_still(index, embedder, photos):
     for number in range(23, -1, -1):
         (photos / name(number)).rename(photos / name(number + 1))

@@ -1,6 +1,7 @@
 """A page for a folder of photos, as real processes: made, opened again, and what it says where it cannot."""
 
 import contextlib
+import multiprocessing
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ from tests.command_lines import HANGS, CommandLine, run
 from tests.search import write_photos
 from tests.search.server.servers import save_model
 from tfrank.search.index_folder import IndexFolder
+from tfrank.search.photos import _say_if_killed
 from tfrank.search.updating import index_of
 
 USUAL_PORT = 8000
@@ -115,3 +117,11 @@ def test_what_cannot_be_searched_is_one_line(words, message, tmp_path):
     ended = run("-m", "tfrank", "photos", *(str(tmp_path / word) for word in words), cwd=tmp_path)
     assert ended.status == 1 and len(ended.errors.splitlines()) == 1
     assert re.search(message, ended.errors)
+
+
+def test_an_embedding_that_was_killed_later_is_said_too(capsys):
+    process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(HANGS,))
+    process.start()
+    os.kill(process.pid, signal.SIGKILL)
+    _say_if_killed(process)
+    assert "Signal 9 ended the embedding. Start again, and it goes on." in capsys.readouterr().err

@@ -10,7 +10,8 @@ import tensorflow as tf
 from tfrank.common import checks, files
 from tfrank.common.checks import InputError
 from tfrank.common.normalize import l2_normalize
-from tfrank.export.saved_model import CONTENTS, SIGNATURE, exported_contents, loading
+from tfrank.export.fingerprint import fingerprint
+from tfrank.export.saved_model import CONTENTS, SIGNATURE, exported_contents, loading, trained_classes
 
 
 def join(network: str, head: str, folder: str, *, trusted: bool = False) -> str:
@@ -36,8 +37,10 @@ def join(network: str, head: str, folder: str, *, trusted: bool = False) -> str:
             f"{head} takes vectors of {takes} dimensions, and {network} gives {dim}. Give the network whose"
             " embeddings the head was trained on."
         )
-    matches = exported_contents(head).get("matches")
-    return _write(joined, head_function, exported_contents(network) | {"matches": matches}, folder)
+    of_network, of_head = exported_contents(network), exported_contents(head)
+    trained = sorted({*trained_classes(of_network), *trained_classes(of_head)})
+    stated = of_network | {"matches": of_head.get("matches"), "trained": trained}
+    return _write(joined, head_function, stated, folder)
 
 
 def shorten(saved_model: str, dim: int, folder: str, *, trusted: bool = False) -> str:
@@ -64,7 +67,8 @@ def shorten(saved_model: str, dim: int, folder: str, *, trusted: bool = False) -
     def first(vectors):
         return {"embedding": l2_normalize(vectors[:, :dim])}
 
-    return _write(shorter, first, contents | {"matches": of_dim and matches | of_dim}, folder)
+    stated = {"matches": of_dim and matches | of_dim, "trained": trained_classes(contents)}
+    return _write(shorter, first, contents | stated, folder)
 
 
 def adapted(
@@ -76,8 +80,8 @@ def adapted(
 ) -> str:
     """Writes the SavedModel that embeds as another, followed by a layer; returns its folder.
 
-    It has the signatures of the given one. It states no matches, since similarities are others, and that it
-    is not to be adapted again.
+    It has the signatures of the given one. It states no matches, since similarities are others, what it was
+    trained on, what it was adapted from, and that it is not to be adapted again.
 
     Args:
         saved_model: folder of a SavedModel such as `export_saved_model` writes it.
@@ -93,7 +97,14 @@ def adapted(
     def head(vectors):
         return {"embedding": layer(vectors)}
 
-    return _write(module, head, exported_contents(saved_model) | {"matches": None, "adapts": False}, folder)
+    contents = exported_contents(saved_model)
+    stated = {"matches": None, "trained": trained_classes(contents), "origin": origin_of(saved_model)}
+    return _write(module, head, contents | stated | {"adapts": False}, folder)
+
+
+def origin_of(saved_model: str) -> str:
+    """Returns the fingerprint of the model that one was adapted or learnt from, or its own."""
+    return exported_contents(saved_model).get("origin") or fingerprint(saved_model)
 
 
 def _opened(folder, *models, trusted):

@@ -131,6 +131,7 @@ def text(
         *([] if model["backbone"] == "vectors" else preparation(data, side)),
         "## Results on test classes that were not trained on",
         "",
+        *([f"Of all {model['embedding_dim']} dimensions, not of the first {dim}.", ""] if dim else []),
         *(f"| {' | '.join(row)} |" for row in table),
         "",
         *(["In brackets: the 95 % interval, from the bootstrap of classes.", ""] if "(" in str(rows) else []),

@@ -24,6 +24,8 @@ _STATED = json_files.record(
         "scales": json_files.list_of(json_files.real(0.01, 100), at_least=1),
         "mirror": json_files.flag(),
         "adapts": json_files.flag(),
+        "origin": json_files.text(r"[0-9a-f]{16}"),
+        "trained": json_files.list_of(json_files.text("[0-9a-f]{16}")),
         "matches": json_files.none_or(
             json_files.record(
                 {}, {"dims": json_files.dict_of(json_files.dict_of(json_files.anything))}, others=True
@@ -46,6 +48,18 @@ def exported_contents(saved_model: str) -> dict[str, Any]:
         return json_files.read(os.path.join(saved_model, CONTENTS), _STATED, "Export it again.")
     except FileNotFoundError:
         return {}
+
+
+def trained_classes(contents: Mapping[str, Any]) -> list[str]:
+    """Returns the fingerprints of the classes that a model was trained on, by what it states.
+
+    A model that was made of another keeps them where it states no matches.
+
+    >>> trained_classes({"matches": {"trained": ["287782ef42356ef3"]}})
+    ['287782ef42356ef3']
+    """
+    matches = contents.get("matches") or {}
+    return sorted({*contents.get("trained", []), *matches.get("trained", [])})
 
 
 def class_fingerprint(name: str) -> str:

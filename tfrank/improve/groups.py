@@ -1,26 +1,23 @@
 """The groups of an index: its photos that people, folders or a table say show the same."""
 
 import collections
-import csv
-import io
-import os
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from tfrank.common import files
 from tfrank.common.checks import InputError
-from tfrank.data.index import RecordIndex
+from tfrank.common.csv_text import csv_text
+from tfrank.data.index import RecordIndex, select
 from tfrank.data.prepare.image_files import SHORTER_SIDE, BadImage, checked_image
 from tfrank.data.records import ImageRecord, write_shard
 from tfrank.search import earlier
 from tfrank.search.images import Listed
 from tfrank.search.index import SearchIndex
+from tfrank.search.learnt import groups_of
 
 FEWEST = 4
-# In the folder of a model that an index has learnt: the groups that it was learnt from.
-LEARNT = "groups.csv"
 
 
 class Groups(NamedTuple):
@@ -43,11 +40,8 @@ class Groups(NamedTuple):
     unread: int
 
     def as_text(self) -> str:
-        """Returns what photos are in which group, as `LEARNT` has it."""
-        text = io.StringIO()
-        names = (self.names[label] for label in self.records.label)
-        csv.writer(text, lineterminator="\n").writerows(zip(self.ids, names))
-        return text.getvalue()
+        """Returns what photos are in which group, as `learnt.GROUPS` has it."""
+        return csv_text((key, self.names[label]) for key, label in zip(self.ids, self.records.label))
 
 
 def read_groups(index: SearchIndex, shard: str) -> Groups:
@@ -56,46 +50,45 @@ def read_groups(index: SearchIndex, shard: str) -> Groups:
     Raises:
         InputError: there are fewer than four groups, or the model has learnt these very groups already.
     """
-    label_of = dict(zip(index.ids.tolist(), index.labels))
+    label_of = _of_two(dict(zip(index.ids.tolist(), index.labels)))
     _check(label_of)
-    listed = [one for one in earlier.as_indexed(index.files, index.version) if label_of[one.id]]
-    good = {one.id: image for one in listed if (image := _checked(one))}
-    label_of = _of_two({key: label_of[key] for key in good})
-    _check(label_of, len(listed) - len(good))
+    listed = [one for one in earlier.as_indexed(index.files, index.version) if one.id in label_of]
+    # One after the other: all photos of a large index do not fit into memory.
+    records = write_shard(_records(listed, label_of), shard)
+    ids = [key.decode(errors="surrogateescape") for key in records.id]
+    unread, label_of = len(listed) - len(ids), _of_two({key: label_of[key] for key in ids})
+    _check(label_of, unread)
     names = sorted(set(label_of.values()))
     number = {name: place for place, name in enumerate(names)}
-    records = write_shard(
-        (
-            ImageRecord(
-                encoded=good[key].encoded,
-                format=good[key].format,
-                label=number[name],
-                text=name,
-                filename=key,
-                id=key,
-            )
-            for key, name in label_of.items()
-        ),
-        shard,
-    )
+    records = select(records, np.array([row for row, key in enumerate(ids) if key in label_of]))
+    records = dataclasses.replace(records, label=np.array([number[name] for name in label_of.values()]))
     row_of = {key: row for row, key in enumerate(index.ids.tolist())}
     embeddings = index.embeddings[[row_of[key] for key in label_of]]
-    learnt = _learnt(index)
+    learnt = groups_of(index.files.path("models", index.version.model))
     if learnt == label_of:
         raise InputError(
             f"The model of {index.files.folder} has learnt these groups already. Give more labels."
         )
     formers = {name: place for place, name in enumerate(sorted(set(learnt.values())))}
     former = np.array([formers[learnt[key]] if key in learnt else -1 for key in label_of])
-    return Groups([*label_of], names, records, embeddings, former, len(listed) - len(good))
+    return Groups([*label_of], names, records, embeddings, former, unread)
 
 
-def _checked(image: Listed):
-    """Returns the image of a photo as a record holds it; None if it is not as it was indexed."""
-    try:
-        return checked_image(image.read(), shorter_side=SHORTER_SIDE)
-    except (BadImage, OSError):
-        return None
+def _records(listed: Iterable[Listed], label_of: Mapping[str, str]) -> Iterator[ImageRecord]:
+    """Yields records of the photos that are as they were indexed."""
+    for one in listed:
+        try:
+            image = checked_image(one.read(), shorter_side=SHORTER_SIDE)
+        except (BadImage, OSError):
+            continue
+        yield ImageRecord(
+            encoded=image.encoded,
+            format=image.format,
+            label=0,
+            text=label_of[one.id],
+            filename=one.id,
+            id=one.id,
+        )
 
 
 def _of_two(label_of: Mapping[str, str]) -> dict[str, str]:
@@ -114,14 +107,3 @@ def _check(label_of: Mapping[str, str], unread: int = 0) -> None:
             f"It takes {FEWEST} groups of at least two photos, to learn from some and test on others. There"
             f" {are}{gone}. Label more photos."
         )
-
-
-def _learnt(index: SearchIndex) -> dict[str, str]:
-    """Returns the groups that the model of an index was learnt from, by id; {} for other models."""
-    model = index.files.path("models", index.version.model)
-    if not os.path.isfile(os.path.join(model, LEARNT)):
-        return {}
-    with files.open_below(model, LEARNT) as file:
-        return {
-            row[0]: row[1] for row in csv.reader(io.TextIOWrapper(file, "utf-8", newline="")) if len(row) == 2
-        }

@@ -18,8 +18,9 @@ from tfrank.evaluation.report.bootstrap import BootstrapInterval, paired_bootstr
 from tfrank.evaluation.retrieval_metrics import per_query
 from tfrank.evaluation.retrieval_ranks import positive_ranks
 from tfrank.evaluation.thresholds import as_json, curve_of_parts
+from tfrank.export.joined import origin_of
 from tfrank.export.saved_model import class_fingerprint
-from tfrank.improve.groups import LEARNT, Groups
+from tfrank.improve.groups import Groups
 from tfrank.models.embedding import HEAD_LAYER, whiten_head
 from tfrank.models.weights import load_backbone_weights
 from tfrank.run import experiment, frozen_backbone, settings
@@ -27,6 +28,7 @@ from tfrank.run.export import export_model
 from tfrank.run.fit import choose_fit
 from tfrank.search import originals
 from tfrank.search.adaptation import WHITENING
+from tfrank.search.learnt import GROUPS
 from tfrank.search.start import FIT
 
 # Number of parts that the groups are divided into.
@@ -62,6 +64,7 @@ class Learner:
         model, head: the model, and its last part, from features to embeddings.
         features: `[photos, features]` of the photos.
         groups: the photos.
+        origin: fingerprint of the model that the one of the index was made of.
         adapted: how the network was adapted to all photos of the index, without labels; None if it was not.
     """
 
@@ -70,6 +73,7 @@ class Learner:
     head: keras.Model
     features: np.ndarray
     groups: Groups
+    origin: str
     adapted: Whitening | None = None
 
     def learn(self, labels: np.ndarray) -> np.ndarray:
@@ -99,8 +103,9 @@ class Learner:
             "curve": as_json(curve_of_parts(after, labels)),
             "trained": sorted(map(class_fingerprint, self.groups.names)),
         }
-        export_model(self.config.data, self.config.evaluation, self.model, folder, matches=matches)
-        files.replace_file(os.path.join(folder, LEARNT), self.groups.as_text().encode())
+        of_images, origin = (self.config.data, self.config.evaluation), self.origin
+        export_model(*of_images, self.model, folder, matches=matches, origin=origin)
+        files.replace_file(os.path.join(folder, GROUPS), self.groups.as_text().encode())
         kernel, bias = self.model.get_layer(HEAD_LAYER).get_weights()
         originals.save(folder, Whitening(np.linalg.solve(kernel.T, -bias), kernel))
         if self.adapted:
@@ -126,7 +131,7 @@ def learner(groups: Groups, folder: str, model: str) -> Learner:
     (features,) = frozen_backbone.stored(config, network, folder, groups.records, "train")
     head, path = frozen_backbone.split(config, network)[1], os.path.join(model, WHITENING)
     adapted = load_whitening(path) if os.path.exists(path) else None
-    return Learner(config, network, head, np.array(features), groups, adapted)
+    return Learner(config, network, head, np.array(features), groups, origin_of(model), adapted)
 
 
 def parts_of(groups: int) -> list[np.ndarray]:

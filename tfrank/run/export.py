@@ -29,10 +29,12 @@ def export_model(
     scales: Sequence[float] = (1.0,),
     mirror: bool = False,
     matches: Mapping[str, Any] | None = None,
+    origin: str = "",
 ) -> None:
     """Writes a SavedModel that embeds as it was measured: mirrored, at these scales, then whitened if given.
 
-    Its `encoded` signature decodes images as training did. It states `matches`, see `learned_matches`.
+    Its `encoded` signature decodes images as training did. It states `matches`, see `learned_matches`,
+    and `origin`, the fingerprint of the model that it takes the place of in an index.
 
     Raises:
         InputError: a scale is not 1, but the model takes images of one size only.
@@ -55,6 +57,7 @@ def export_model(
     contents = {"whitening": evaluation.whitening if whitening else 0.0, "scales": list(scales)}
     contents |= {"mirror": True} if mirror else {}
     contents |= {"matches": dict(matches)} if matches else {}
+    contents |= {"origin": origin} if origin else {}
     served = whitened if whitening else function
     # A vector has no file that could be decoded.
     decode = loader.serve if isinstance(loader, ImageLoader) else None

@@ -18,7 +18,7 @@ from tfrank.export import joined
 from tfrank.export.saved_model import exported_contents
 from tfrank.search import originals
 from tfrank.search.embedder import Embedder
-from tfrank.search.index_folder import IndexFolder
+from tfrank.search.index_folder import IndexFolder, Version
 from tfrank.search.upgrading import map_rows
 
 # In the folder of the model that `start` became: what adapted it.
@@ -43,9 +43,8 @@ def adapt(folder: str, *, asked: bool = False, trusted: bool = False, target_rec
     version = index.existing()
     model = index.path("models", version.model)
     states = exported_contents(model).get("adapts")
-    # Who went back to the model as it is keeps it.
     is_due = (states and not version.before) or (asked and states is not False)
-    if not is_due:
+    if not is_due or _went_back(index, version):
         return
     if version.rows < FEWEST:
         if asked:
@@ -65,3 +64,9 @@ def adapt(folder: str, *, asked: bool = False, trusted: bool = False, target_rec
         mapping = mapping._replace(models=np.array([version.model, embedder.fingerprint]))
         map_rows(folder, embedder, mapping, marked=False, target_recall=target_recall)
     print("The model was adapted to them: what differs between neighbours counts for less.", flush=True)
+
+
+def _went_back(index: IndexFolder, version: Version) -> bool:
+    """Returns whether somebody went back from the adapted model to the one as it is, and so keeps that."""
+    before = version.before and index.path("models", version.before)
+    return bool(before) and os.path.isdir(before) and joined.origin_of(before) == version.model

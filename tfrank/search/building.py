@@ -112,7 +112,7 @@ def update(
         elif old and not same_model and not remove_others:
             raise InputError(f"{folder} has another model by now, so images are not added with this one.")
         before = _rows_of(index, old.parts if old else ())
-        wanted = {image.id: image for image in images or ()}
+        wanted, refused = _not_uploaded(images or (), before)
         uploads = {key for key, row in before.items() if not (same_model or row.path or key in wanted)}
         wanted |= {image.id: image for image in earlier.uploads(index, old, uploads)}
         # What an interrupted update embedded counts for the images that are given, and for no others.
@@ -135,7 +135,7 @@ def update(
             written += _embedded(index, embedder, seen, 0, [], quiet=True)
             now |= {one.image.id: one.image.path for one in seen}
         if remove_others:
-            _write_skipped(index.path("skipped.csv"), skipped)
+            _write_skipped(index.path("skipped.csv"), skipped := [*skipped, *refused])
         _check_any([*stays, *written], root, skipped)
         parts = [*_rewritten(index, embedder.fingerprint, stays, wanted), *written]
         now |= {key: row.path for key, row in stays.items()}
@@ -143,8 +143,7 @@ def update(
         keep = () if remove_others else unfinished
         about = (embedder.dim, parts, root, added + len(removed), target_recall, keep, storage)
         fresh = [key for key in now if key not in stays or stays[key] != before.get(key)]
-        followed = label_moves.follow(index, old, parts, model=embedder.fingerprint)
-        version = publish(index, old, embedder.fingerprint, *about, fresh=fresh)
+        version, followed = publish(index, old, embedder.fingerprint, *about, fresh=fresh)
         if remove_others:
             earlier.remove_other_pictures(index, now)
         else:
@@ -178,8 +177,7 @@ def remove(folder: str, ids: Iterable[str], *, target_recall: float = 0.99) -> V
             raise InputError("The index would have no image left. Remove its folder instead.")
         keep = list(index.unfinished(old.model))
         parts = _rewritten(index, old.model, stays, {})
-        label_moves.follow(index, old, parts, model=old.model)
-        version = publish(index, old, old.model, old.dim, parts, old.root, len(ids), target_recall, keep)
+        version, _ = publish(index, old, old.model, old.dim, parts, old.root, len(ids), target_recall, keep)
         earlier.remove_pictures(index, ids)
         return version
 
@@ -198,6 +196,19 @@ def _rows_of(index: IndexFolder, parts: Iterable[str]) -> dict[str, _Row]:
 def _of(wanted: Collection[str], rows: Mapping[str, _Row]) -> dict[str, _Row]:
     """Returns the rows of these ids."""
     return {key: row for key, row in rows.items() if key in wanted}
+
+
+def _not_uploaded(
+    images: Iterable[Listed], before: Mapping[str, _Row]
+) -> tuple[dict[str, Listed], list[tuple[str, str]]]:
+    """Returns the images by id, and those whose id is that of an image sent to a server, with the reason."""
+    wanted, refused = {}, []
+    for image in images:
+        if image.path and image.id in before and not before[image.id].path:
+            refused.append((image.id, "an image that was sent to the server has this id"))
+        else:
+            wanted[image.id] = image
+    return wanted, refused
 
 
 def _leaving(rows: Mapping[str, _Row], here: Collection[str]) -> Iterator[tuple[str, str, int]]:
@@ -308,8 +319,11 @@ def publish(
     storage: str = "",
     *,
     fresh: Collection[str] = (),
-) -> Version:
-    """Publishes a version of these files, with a search structure if it needs one, see `structure.added`."""
+) -> tuple[Version, label_moves.Followed]:
+    """Publishes a version of these files, with a search structure if it needs one, see `structure.added`.
+
+    At the last moment, as building takes time in which people give labels, these follow their photos.
+    """
     storage = storage or (old.storage if old else "float32")
     number = (old.number if old else 0) + 1
     rows = sum(index.rows(part) for part in parts)
@@ -318,10 +332,11 @@ def publish(
     version = Version(number, model, dim, tuple(parts), rows, root, storage=storage, before=former)
     same_rows = old and (old.model, old.parts, old.root) == (model, version.parts, root)
     if same_rows and old.storage == storage and structure.readable(index, old):
-        return old
+        return old, label_moves.Followed()
     version = structure.added(index, version, same, changed, target_recall, fresh)
+    followed = label_moves.follow(index, old, parts, model=model)
     index.publish(version, keep)
-    return version
+    return version, followed
 
 
 def _write_skipped(path: str, skipped: Sequence[tuple[str, str]]) -> None:

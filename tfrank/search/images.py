@@ -3,10 +3,12 @@
 import contextlib
 import functools
 import os
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from tfrank.common import files
@@ -161,10 +163,23 @@ def _fail(error):
 def _of_table(path: str) -> Iterator[Listed]:
     folder = os.path.dirname(os.path.abspath(path))
     for table in read_images(path, OWN):
+        _check_kept(path, table)
         for row in table.to_pylist():
             place = row.pop("path")
             full = os.path.normpath(os.path.join(folder, place))
             yield _listed(row.pop("id", place), full, row.pop("label", ""), row)
+
+
+def _check_kept(path, table):
+    """Raises InputError if an index cannot keep a column."""
+    for field in table.schema:
+        try:
+            pa.array(table[field.name].to_pylist())
+        except (pa.ArrowException, OverflowError):
+            raise InputError(
+                f"{path}: the column `{field.name}`, of type {field.type}, cannot be kept. Make it text, or"
+                " leave it out."
+            ) from None
 
 
 def _listed(image_id, path, label, others):
@@ -173,7 +188,9 @@ def _listed(image_id, path, label, others):
     with contextlib.suppress(OSError):
         status = os.stat(path)
         size, modified = status.st_size, status.st_mtime_ns
-    texts = (files.text_of(text) for text in (image_id, os.path.abspath(path), label))
+    texts = [files.text_of(text) for text in (image_id, os.path.abspath(path), label)]
+    # A Mac writes é of a folder's name as two characters, and everybody types it as one.
+    texts[2] = unicodedata.normalize("NFC", texts[2])
     return Listed(*texts, others, functools.partial(_read, path), size, modified)
 
 

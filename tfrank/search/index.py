@@ -20,6 +20,7 @@ from tfrank.search.classes import Classes, Classified, classes_of
 from tfrank.search.embedder import Embedder, check_model
 from tfrank.search.filters import rows_where
 from tfrank.search.index_folder import MAPPED, Contents, IndexFolder, Version
+from tfrank.search.learnt import trained
 from tfrank.search.matches import Matches, matches_of, stated_by
 from tfrank.search.originals import originals
 
@@ -137,7 +138,7 @@ class SearchIndex:
             return Matches(
                 math.inf, math.inf, len(self), f"No result is called a match. {self._mixed()}", None
             )
-        return matches_of(self._stated, self.embeddings, self.labels, self._measured)
+        return matches_of(self._stated, self.embeddings, self.labels, self._measured, self._trained())
 
     @property
     def embedder(self) -> Embedder:
@@ -195,8 +196,11 @@ class SearchIndex:
     @functools.cached_property
     def classes(self) -> Classes:
         """The classes of the index, measured when they are first used, in some seconds."""
-        trained = self._stated["trained"] if self._stated else ()
-        return classes_of(self.embeddings, self.labels, trained)
+        return classes_of(self.embeddings, self.labels, self._trained())
+
+    def _trained(self):
+        """The fingerprints of the classes that the model was trained on."""
+        return trained(self._model_folder(), self.ids.tolist(), self.labels)
 
     def classify(self, images: Query | Sequence[Query], *, far: float = FAR) -> list[Classified]:
         """Returns which class of the index each image is of, by its nearest images, or that it is of none.

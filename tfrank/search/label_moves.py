@@ -9,7 +9,6 @@ labels-gone.csv has the SHA-256 of photos that have a label and are gone, by the
 elsewhere, or one that comes under the same name and is another, is known by it.
 """
 
-import csv
 import os
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
@@ -18,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from tfrank.common import files
+from tfrank.common.csv_text import csv_text
 from tfrank.search import labels
 from tfrank.search.index_folder import IndexFolder, Version, matrix
 
@@ -106,13 +106,15 @@ def _differ(one: str | None, other: str | None) -> bool:
 
 
 def _pairs(left: Mapping[str, str], free: Mapping[str, str]) -> dict[str, str]:
-    """Returns the first free id with the digest of each id, by that id; of each digest, one.
+    """Returns a free id with the digest of each id, by that id, in the order of both.
 
-    >>> _pairs({"a": "1f", "b": "2e"}, {"c": "3d", "d": "1f", "e": "1f"})
-    {'a': 'd'}
+    >>> _pairs({"a": "1f", "b": "2e", "f": "1f"}, {"c": "3d", "d": "1f", "e": "1f", "g": "1f"})
+    {'a': 'd', 'f': 'e'}
     """
-    owner = {digest: key for key, digest in sorted(left.items(), reverse=True) if digest}
-    return {owner.pop(digest): key for key, digest in free.items() if digest in owner}
+    owners: dict[str, list[str]] = {}
+    for key, digest in sorted(left.items(), reverse=True):
+        owners.setdefault(digest, []).append(key)
+    return {owners[digest].pop(): key for key, digest in free.items() if digest and owners.get(digest)}
 
 
 def _other_pictures(
@@ -171,4 +173,4 @@ def _gone(folder: str) -> dict[str, str]:
 
 def _write_gone(folder: str, gone: Mapping[str, str]) -> None:
     with files.atomic_write(os.path.join(folder, GONE), "w") as file:
-        csv.writer(file, lineterminator="\n").writerows([_COLUMNS, *sorted(gone.items())])
+        file.write(csv_text([_COLUMNS, *sorted(gone.items())]))

@@ -14,11 +14,13 @@ import hashlib
 import io
 import os
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tfrank.common import files
 from tfrank.common.checks import InputError
+from tfrank.common.csv_text import csv_text
 
 LABELS, HISTORY = "labels.csv", "labels-history.csv"
 _COLUMNS, _HISTORY_COLUMNS = ("id", "label"), ("version", "id", "said", "label")
@@ -195,7 +197,7 @@ def _replace(folder, expected_version, now_of):
             now, history = now_of(labels, _history_of(folder, version))
             # First, as a last change that did not come about is left out when it is read.
             with files.atomic_write(os.path.join(folder, HISTORY), "w") as log:
-                log.write(_text(_HISTORY_COLUMNS, _history_rows(history)))
+                log.write(csv_text([_HISTORY_COLUMNS, *_history_rows(history)]))
             file.write(_labels_text(now))
     except OSError as error:
         raise InputError(f"Cannot write to {folder} ({error.strerror}). No label was changed.") from error
@@ -259,7 +261,7 @@ def _checked(label: str, where: str) -> str:
     unicode = label.encode(errors="ignore").decode() == label
     if len(label) > MOST_LETTERS or not re.fullmatch(PRINTED, label) or not unicode:
         raise InputError(f"{where}A label has at most {MOST_LETTERS} letters, on one line.")
-    return label
+    return unicodedata.normalize("NFC", label)
 
 
 def _version(labels: Mapping[str, str]) -> str:
@@ -267,11 +269,4 @@ def _version(labels: Mapping[str, str]) -> str:
 
 
 def _labels_text(labels):
-    return _text(_COLUMNS, sorted(labels.items()))
-
-
-def _text(columns, rows):
-    """Returns a table as the text of a CSV file."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([columns, *rows])
-    return text.getvalue()
+    return csv_text([_COLUMNS, *sorted(labels.items())])

@@ -74,6 +74,7 @@ def matches_of(
     rows: np.ndarray,
     labels: Sequence[str],
     before: Matches | None = None,
+    trained: Collection[str] = (),
 ) -> Matches:
     """Returns from which similarity on results of an index are called a match.
 
@@ -86,12 +87,13 @@ def matches_of(
         rows: `[rows, dim]` the embeddings of the index.
         labels: `[rows]` words; "" for none.
         before: of an earlier version of the index with the same model.
+        trained: fingerprints of classes that the model was trained on, beside those that it states here.
     """
     precision = stated["precision"] if stated else MATCH
     size, old = len(rows), before.measured if before else None
     # A version of the same size has other labels, or other images.
     if old is None or not 0 < abs(size - old.images) <= MOST_CHANGED * old.images:
-        old = measured_by_labels(rows, labels, stated["trained"] if stated else ())
+        old = measured_by_labels(rows, labels, {*trained, *(stated["trained"] if stated else ())})
     if stated and "far" in stated:
         far = math.inf if stated["far"] is None else stated["far"]
         return Matches(far, far, size, stated.get("sentence", ""), old)

@@ -12,6 +12,7 @@ only photos that are new or changed are embedded. The photos are read and never 
 import functools
 import multiprocessing
 import sys
+import threading
 import time
 from collections.abc import Sequence
 
@@ -69,15 +70,28 @@ def main(argv: Sequence[str]) -> None:
         embedding.start()
         index = IndexFolder(folder)
         while index.current() is None:
-            if (status := embedding.exitcode) is not None and status < 0:
-                raise InputError(f"Signal {-status} ended the embedding. Start again, and it goes on.")
-            if status:
+            if status := embedding.exitcode:
+                if why := _ended_by(status):
+                    raise InputError(why)
                 # It has said why.
                 sys.exit(1)
             time.sleep(0.1)
+        threading.Thread(target=_say_if_killed, args=(embedding,), daemon=True).start()
         settings = Settings(key=key_for(_HOST.value), hosts=names_of(_HOST.value), trusted=_TRUST.value)
         application = serving.opened(folder, settings, log_requests=False)
         serving.serve(application, listener, folder)
+
+
+def _ended_by(status: int) -> str:
+    """Returns a sentence on an embedding that a signal ended; "" for one that ended by itself."""
+    return f"Signal {-status} ended the embedding. Start again, and it goes on." if status < 0 else ""
+
+
+def _say_if_killed(embedding: multiprocessing.process.BaseProcess) -> None:
+    """Waits for the embedding of the photos that follow, and says so if a signal ended it."""
+    embedding.join()
+    if why := _ended_by(embedding.exitcode or 0):
+        print(f"Error: {why} The page searches the photos that were embedded.", file=sys.stderr, flush=True)
 
 
 def _embed(folder: str, photos: str, model: str, trusted: bool, adapted: bool) -> None:

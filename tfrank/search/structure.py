@@ -171,7 +171,8 @@ def opened(
     if name == "faiss":
         return Approximate(folder, FaissIndex.load(folder, rows, ids), np.arange(len(ids)))
     built = _shared(folder, before) or ScannIndex.load(folder)
-    gone = built.ids[~np.isin(built.ids, ids)]
+    # What was added to an open structure may have another embedding by now; what it was built of has not.
+    gone = built.ids[~np.isin(built.ids, ids) | ~np.isin(built.ids, searchers.ids_of(folder))]
     if len(gone):
         built.delete(gone)
     new = ~np.isin(ids, built.ids)

@@ -41,6 +41,7 @@ def update_from(
         folder: the index folder; made if it does not exist.
         source: folder of images or of records, or a table, see `images.listed_images`.
         model: folder of a run or of a SavedModel. "": the model of the index, or at first EfficientNet-Lite0.
+            What an index has made of this model stays its model.
         trusted: whether the model may run any operation.
         target_recall: recall that an approximate search structure is built to.
         storage: what is held in memory of an embedding: float32, float16, int8 or binary, see `codes`. "": as
@@ -70,6 +71,8 @@ def update_from(
                     embedder.folder, dim, os.path.join(start, "shorter"), trusted=trusted
                 )
             embedder = Embedder(shorter, trusted=trusted)
+        if model and (own := _descendant(index, embedder.fingerprint)):
+            embedder = Embedder(own, trusted=trusted)
         if 0 < first < len(images) and index.current() is None:
             spread = [images[row * len(images) // first] for row in range(first)]
             done = building.update(folder, embedder, spread, **options)
@@ -144,6 +147,13 @@ def _was(folder, photos):
         with contextlib.suppress(OSError):
             here += os.path.getsize(files.path_of(path)) == row["bytes"]
     return version.root if some and 2 * here >= len(some) else ""
+
+
+def _descendant(index, fingerprint):
+    """Returns the model of an index if it was made of this one, by adapting it or learning; else ""."""
+    old = index.current()
+    folder = old and index.path("models", old.model)
+    return folder if folder and joined.origin_of(folder) == fingerprint else ""
 
 
 def _model(index, given, start):

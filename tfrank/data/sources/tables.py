@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tfrank.common import checks
 from tfrank.common.checks import InputError, did_you_mean
+from tfrank.common.csv_text import csv_text
 from tfrank.data.sources.lists import Line, Opened, decode_lines, open_local
 
 if TYPE_CHECKING:
@@ -254,20 +255,12 @@ def _parquet_lines(path, opened):
         from tfrank.common import parquet_files
     except ImportError:
         raise InputError(f"To read {path}, install pyarrow: pip install pyarrow") from None
-    line = io.StringIO()
-    write = csv.writer(line, lineterminator="\n").writerow
-
-    def text_of(cells):
-        line.seek(0)
-        line.truncate()
-        write(cells)
-        return line.getvalue()
-
     try:
         with opened(path) as file:
-            yield text_of(parquet_files.schema(file, path, _AGAIN)[0].names)
+            yield csv_text([parquet_files.schema(file, path, _AGAIN)[0].names])
             for batch in parquet_files.batches(file, path, _AGAIN, _ROWS):
-                yield from map(text_of, zip(*(column.to_pylist() for column in batch.columns)))
+                rows = zip(*(column.to_pylist() for column in batch.columns))
+                yield from (csv_text([row]) for row in rows)
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"Cannot read {path} ({checks.reason(error)}).") from None
 
