@@ -56,6 +56,8 @@ SETTINGS = {
     "asymmetric, others only": lambda **reduction: losses.AsymmetricLoss(
         losses.get("smooth_ap", temperature=0.1, **reduction), include_self=False
     ),
+    "asymmetric, margin": lambda **reduction: losses.AsymmetricLoss(losses.get("margin", **reduction)),
+    "asymmetric, blackbox": lambda **reduction: losses.AsymmetricLoss(losses.get("blackbox_ap", **reduction)),
     "relational": lambda **reduction: OfLabels(losses.RelationalLoss, **reduction),
     "regression": lambda **reduction: OfLabels(losses.RegressionLoss, **reduction),
     "triplet, hardest": lambda **reduction: losses.get("triplet", mining="hard", hardest=3, **reduction),

@@ -112,6 +112,12 @@ def test_a_loss_that_ranks_no_gallery_is_refused(loss):
         AsymmetricLoss(loss)
 
 
+@pytest.mark.parametrize("around", [lambda loss: CrossBatchMemory(loss, 4), MatryoshkaLoss])
+def test_it_is_around_a_memory_and_lengths_and_not_in_them(around):
+    with pytest.raises(InputError, match=r"`loss`\..*AsymmetricLoss"):
+        around(AsymmetricLoss(losses.get("pnp")))
+
+
 def test_other_dimensions_and_an_odd_number_of_columns_are_refused():
     loss = AsymmetricLoss(losses.get("pnp"))
     with pytest.raises(InputError, match=r"`others`\. Expected 3 dimensions, as those of the queries"):

@@ -9,7 +9,7 @@ from tests.cases import slow
 from tests.losses import LABELS, embeddings, value_and_gradient
 from tests.reference import pairs as oracle
 from tfrank.common.checks import InputError
-from tfrank.losses import MarginLoss
+from tfrank.losses import MarginLoss, MatryoshkaLoss
 from tfrank.losses.margin import margin_loss
 
 ROWS = embeddings()
@@ -80,6 +80,29 @@ def test_it_survives_saving():
     again = keras.losses.deserialize(keras.losses.serialize(loss))
     assert again.get_config() == loss.get_config()
     assert len(repr(MarginLoss(learn_boundary=True, labels=range(9999)))) < 300
+
+
+@pytest.mark.parametrize("around", [lambda loss: loss, lambda loss: MatryoshkaLoss(loss, (4, 2))])
+def test_a_loaded_or_cloned_model_goes_on_with_its_own_boundaries(around, tmp_path):
+    loss = learned(sampled=False)
+    model = keras.Sequential([keras.Input([ROWS.shape[1]]), keras.layers.Dense(4), loss.boundaries()])
+
+    def step(model, loss):
+        model.fit(ROWS, LABELS, batch_size=len(LABELS), shuffle=False, verbose=0)
+        return model.layers[-1].boundaries.numpy()
+
+    model.compile("sgd", around(loss))
+    step(model, loss)
+    model.save(tmp_path / "model.keras")
+    loaded, cloned = keras.models.load_model(tmp_path / "model.keras"), keras.models.clone_model(model)
+    cloned.set_weights(model.get_weights())
+    cloned.compile("sgd", around(loss))
+    before = model.layers[-1].boundaries.numpy()
+    after = [step(one, loss) for one in (cloned, loaded)]
+    np.testing.assert_array_equal(model.layers[-1].boundaries, before)
+    for one in after:
+        np.testing.assert_allclose(one, step(model, loss) if one is after[0] else after[0], rtol=1e-5)
+        assert not np.array_equal(one, before)
 
 
 def test_what_is_missing_is_said():

@@ -170,6 +170,10 @@ PNP = Recipe("pnp", {}).loss()
         ((losses.WeightedSum([PNP]),), r"`loss`\. Expected a RankingLoss or a loss with proxies"),
         ((MatryoshkaLoss(PNP),), r"`loss`\. Expected a RankingLoss"),
         ((CrossBatchMemory(PNP, 4),), r"`loss`\. Expected a RankingLoss.*the loss in a memory"),
+        (
+            (losses.get("triplet", mining="hard", hardest=4),),
+            r"`loss`\. Expected one of all queries, hardest=0",
+        ),
     ],
 )
 def test_bad_arguments_are_refused(arguments, message):

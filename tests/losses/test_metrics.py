@@ -403,6 +403,21 @@ def test_the_mean_loss_counts_valid_queries_only(kind):
     assert repr(again.loss) == repr(loss)
 
 
+def test_a_batch_without_any_class_adds_nothing_to_a_metric():
+    metric = metrics.BatchRecallAt1(ignore_label=-1)
+    metric.update_state([0, 0, 1, 2], np.eye(4))
+    before = float(metric.result())
+    metric.update_state([-1, -1], np.eye(2))
+    assert float(metric.result()) == before
+
+
+def test_the_mean_loss_of_a_memory_is_refused_as_it_has_the_batch_by_then():
+    memory = losses.CrossBatchMemory(losses.get("pnp"), 4)
+    for loss in (memory, losses.AsymmetricLoss(memory)):
+        with pytest.raises(InputError, match=r"`loss`. Expected one without a memory"):
+            metrics.MeanLoss(loss)
+
+
 def test_the_mean_loss_of_what_has_no_rows_is_refused():
     with pytest.raises(InputError, match=r"`loss`. Expected a RankingLoss or a loss with proxies"):
         metrics.MeanLoss(keras.losses.MeanSquaredError())

@@ -46,6 +46,24 @@ def at_step(loss, step, model):
     return value
 
 
+def test_a_model_of_several_optimizers_has_no_step_that_is_known():
+    class Own(keras.Sequential):
+        def compile(self, loss):
+            super().compile(loss=loss)
+            self.of_steps = keras.optimizers.SGD(0.1)
+
+    loss = CHANGING["warm-up"]()
+    for is_known in (False, True):
+        model = Own([keras.Input([6]), keras.layers.Dense(4)])
+        model.compile(loss)
+        if is_known:
+            loss.iteration = model.of_steps.iterations
+            losses_of_steps(model, 1)
+        else:
+            with pytest.raises(InputError, match=r"several optimizers.*Set loss\.iteration = optimizer\.it"):
+                losses_of_steps(model, 1)
+
+
 @pytest.mark.parametrize("accumulated", [None, 2])
 @pytest.mark.parametrize("kind", CHANGING)
 def test_each_update_of_fit_has_its_own_step(kind, accumulated):

@@ -37,6 +37,19 @@ def test_value_and_gradient_are_those_of_plain_loops(kind, weights):
     np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-8)
 
 
+@every_kind
+def test_fit_compiled_by_xla_is_fit(kind):
+    values = []
+    for jit_compile in (False, True):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input([5]), keras.layers.Dense(3)])
+        model.compile("sgd", KINDS[kind][0](), jit_compile=jit_compile)
+        model.fit(WIDER, TARGETS, batch_size=7, epochs=2, shuffle=False, verbose=0)
+        values.append(model.get_weights())
+    for one, other in zip(*values):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
 def test_relations_are_those_of_targets_of_other_dimensions():
     value = losses.RelationalLoss()(WIDER, ROWS)
     np.testing.assert_allclose(value, by_hand(reference.relational, ROWS, WIDER), rtol=1e-9)

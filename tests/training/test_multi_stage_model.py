@@ -338,6 +338,14 @@ def test_inputs_reach_the_model_inside_unchanged(kind, form):
     np.testing.assert_allclose(runs[0][2], runs[1][2], atol=1e-5)
 
 
+def test_floats_of_another_precision_reach_the_model_inside_unchanged(mixed_float16):
+    numbers = keras.Input([1], dtype="float64")
+    inside = keras.Model(numbers, keras.layers.Rescaling(1e-5, dtype="float64")(numbers))
+    many = np.array([[1e5], [2049.0], [1700000000.123]])
+    found = MultiStageModel(inside, micro_batch_size=2).predict(many, verbose=0)
+    np.testing.assert_array_equal(found, inside.predict(many, verbose=0))
+
+
 def test_a_model_inside_that_is_not_built_is_refused():
     inside = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(4)])
     with pytest.raises(InputError, match=r"`model`\. Expected a built one"):

@@ -14,7 +14,7 @@ STEPS = 5
 # Powers of two, which are exact in float32, so that no rounding of a rate hides an error.
 RATES = [0.125, 0.125, 0.0625, 0.03125, 0.03125]
 NAMES = ("backbone/kernel", "backbone/bias", "embedding/kernel", "embedding/bias")
-BY_PATH = dict(no_decay=("bias", "gamma"), multipliers={"embedding/bias": 0.0, "embedding": 10.0})
+BY_PATH = dict(no_decay=("bias",), multipliers={"embedding/bias": 0.0, "embedding": 10.0})
 # Keras rounds these to float32, in which they are exact.
 MOMENTUM, BETA_1, BETA_2, EPSILON = 0.875, 0.75, 0.9375, 2.0**-26
 ADAM = {"beta_1": BETA_1, "beta_2": BETA_2, "epsilon": EPSILON}
@@ -265,6 +265,15 @@ def test_a_multiplier_that_applies_to_nothing_is_refused(multipliers, message):
     optimizer = build_optimizer("sgd", learning_rate=0.1, multipliers=multipliers)
     with pytest.raises(InputError, match=message):
         optimizer.build(make_variables(start()))
+
+
+def test_what_does_not_decay_is_said_in_one_way_only_and_has_to_exist():
+    variable = keras.Variable([2.0], name="bias")
+    optimizer = build_optimizer("adamw", learning_rate=0.1, decoupled=0.1, no_decay=["bais"])
+    with pytest.raises(InputError, match=r"`no_decay`.*Did you mean \"bias\""):
+        optimizer.build([variable])
+    with pytest.raises(InputError, match=r"named by no_decay=\[...\] of build_optimizer"):
+        optimizer.exclude_from_weight_decay(var_names=["bias"])
 
 
 def test_of_many_variables_the_first_and_the_last_are_named():

@@ -84,7 +84,7 @@ class AsymmetricLoss(LossAround):
             queries,
             distributed.gather_rows(labels),
             tf.stop_gradient(distributed.gather_rows(gallery)),
-            -tf.ones_like(own_row) if self.include_self else own_row,
+            -1 - own_row if self.include_self else own_row,
         )
         return losses, self.weigh(labels, valid, weights)
 

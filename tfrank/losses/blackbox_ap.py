@@ -5,7 +5,7 @@ import functools
 import keras
 import tensorflow as tf
 
-from tfrank.common import checks
+from tfrank.common import checks, distributed
 from tfrank.common.devices import gpu
 from tfrank.losses.core import scalars
 from tfrank.losses.core.hard_ranks import FROM_POSITIVES, SortedScores, number_above
@@ -130,7 +130,8 @@ def _valid_queries(query_labels, gallery_labels, self_index):
         return tf.math.count_nonzero(size >= least)
 
     among = tf.reduce_any(self_index >= 0)
-    return tf.maximum(tf.where(among, valid(gallery_labels, 2), valid(query_labels, 1)), 1)
+    all_queries = distributed.gather_rows(query_labels)
+    return tf.maximum(tf.where(among, valid(gallery_labels, 2), valid(all_queries, 1)), 1)
 
 
 @keras.saving.register_keras_serializable("tfrank")

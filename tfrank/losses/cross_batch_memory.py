@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from tfrank.common import checks, distributed
+from tfrank.losses.asymmetric import AsymmetricLoss
 from tfrank.losses.core.loss_around import LossAround
 from tfrank.losses.core.ranking_loss import RankingLoss
 
@@ -65,8 +66,8 @@ class CrossBatchMemory(LossAround):
     ):
         # Of a `MatryoshkaLoss` the loss inside ranks.
         ranks = isinstance(loss, RankingLoss) and isinstance(getattr(loss, "loss", loss), RankingLoss)
-        if not ranks or isinstance(loss, CrossBatchMemory):
-            expected = "a RankingLoss without a memory (of a WeightedSum, each part may have one)"
+        if not ranks or isinstance(loss, CrossBatchMemory | AsymmetricLoss):
+            expected = "a RankingLoss without a memory (each part of a sum, and what an AsymmetricLoss is of)"
             raise checks.invalid("loss", expected, loss)
         self.loss = loss
         self.size = checks.integer("size", size, at_least=1)

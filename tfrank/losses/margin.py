@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfrank.common import checks
+from tfrank.common import checks, loss_layers
 from tfrank.losses.core import scalars
 from tfrank.losses.core.dense_gather import gather
 from tfrank.losses.core.distances import unit_distances
@@ -177,7 +177,7 @@ class Boundaries(keras.layers.Layer):
 
     def call(self, embeddings: tf.Tensor) -> tf.Tensor:
         """Returns the embeddings."""
-        return tf.identity(embeddings)
+        return loss_layers.through(self, embeddings)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor."""
@@ -302,6 +302,13 @@ class MarginLoss(RankingLoss):
         initial = float(scalars.current(self.hyper_parameters["boundary"]))
         self._layer = Boundaries(self.labels.size, initial=initial, **options)
         return self._layer
+
+    def look_at(self, embeddings: tf.Tensor) -> None:
+        """Takes the layer that the embeddings passed: also that of a loaded or cloned model."""
+        known = 0 if self.labels is None else self.labels.size
+        for layer in loss_layers.passed(embeddings):
+            if isinstance(layer, Boundaries) and layer.classes == known:
+                self._layer = layer
 
     def _score(self, *rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Calls the core with the hyper-parameters of this loss and the draws of this step."""

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfrank.common import checks, loss_layers
 from tfrank.common.normalize import l2_normalize
+from tfrank.losses.asymmetric import AsymmetricLoss
 from tfrank.losses.core.loss_around import LossAround
 from tfrank.losses.core.ranking_loss import RankingLoss, keras_builds
 from tfrank.losses.cross_batch_memory import CrossBatchMemory
@@ -60,10 +61,13 @@ class MatryoshkaLoss(LossAround):
         *,
         name: str = "matryoshka",
     ):
-        nested = isinstance(loss, MatryoshkaLoss | CrossBatchMemory)
+        nested = isinstance(loss, MatryoshkaLoss | CrossBatchMemory | AsymmetricLoss)
         if nested or not isinstance(loss, RankingLoss | ProxyLoss | SampledProxyLoss):
-            expected = "a RankingLoss or a loss with proxies (wrap parts of a sum, and the loss in a memory)"
-            raise checks.invalid("loss", expected, loss)
+            inside = "wrap parts of a sum, and the loss in a memory or an AsymmetricLoss"
+            raise checks.invalid("loss", f"a RankingLoss or a loss with proxies ({inside})", loss)
+        if getattr(loss, "hardest", 0):
+            # Which queries count would differ from one number of dimensions to the next.
+            raise checks.invalid("loss", "one of all queries, hardest=0", loss)
         self.loss, self.dims = loss, checks.sequence("dims", dims, checks.integer, at_least=1)
         if len(set(self.dims)) < len(self.dims):
             raise checks.invalid("dims", "different numbers", dims)

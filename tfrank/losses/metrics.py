@@ -19,6 +19,7 @@ from tfrank.common.normalize import l2_normalize
 from tfrank.losses.core.ignored import kept_rows
 from tfrank.losses.core.loss import Loss
 from tfrank.losses.core.ranking_loss import checked_batch, keras_builds
+from tfrank.losses.cross_batch_memory import CrossBatchMemory
 from tfrank.losses.smooth_ap import smooth_ap_loss
 
 Values = tuple[tf.Tensor, tf.Tensor]
@@ -62,7 +63,9 @@ def recall_at_1(labels: tf.Tensor, embeddings: tf.Tensor) -> Values:
         below take and return the same.
     """
     pairs = _pairs(labels, embeddings)
-    return tf.cast(_ranking(pairs)[:, 0], embeddings.dtype), tf.reduce_any(pairs.positive, axis=1)
+    # A batch may have no rows, and so no nearest image.
+    nearest = tf.reduce_any(_ranking(pairs)[:, :1], axis=1)
+    return tf.cast(nearest, embeddings.dtype), tf.reduce_any(pairs.positive, axis=1)
 
 
 def average_precision(labels: tf.Tensor, embeddings: tf.Tensor) -> Values:
@@ -267,6 +270,12 @@ class NegativeSimilarity(BatchMetric):
 
 
 @keras.saving.register_keras_serializable("tfrank")
+def _has_memory(loss):
+    """Whether a loss, or one inside it, has a memory."""
+    inside = [*getattr(loss, "losses", ()), *filter(None, [getattr(loss, "loss", None)])]
+    return isinstance(loss, CrossBatchMemory) or any(map(_has_memory, inside))
+
+
 class MeanLoss(keras.metrics.Metric):
     """The mean of a loss over its valid queries of all batches.
 
@@ -277,7 +286,8 @@ class MeanLoss(keras.metrics.Metric):
         model.compile("adam", loss=loss, metrics=[tfrank.metrics.MeanLoss(loss)])
 
     Args:
-        loss: a `RankingLoss` or a loss with proxies, also the one that is trained.
+        loss: a `RankingLoss` or a loss with proxies, also the one that is trained. Not one with a memory,
+            which has the batch itself by the time that metrics are measured: give it the loss inside.
         name: name of the metric.
 
     `update_state(labels, embeddings, sample_weight=None)` takes the arguments of the loss.
@@ -294,6 +304,8 @@ class MeanLoss(keras.metrics.Metric):
     def __init__(self, loss: Loss, *, name: str = "mean_loss"):
         if not hasattr(loss, "rows"):
             raise checks.invalid("loss", "a RankingLoss or a loss with proxies", loss)
+        if _has_memory(loss):
+            raise checks.invalid("loss", "one without a memory, such as the loss in it", loss)
         super().__init__(name=name)
         self.loss = loss
         self._total = self.add_weight(name="total", initializer="zeros")

@@ -23,7 +23,8 @@ def relational_loss(embeddings: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
 def _relative_distances(rows):
     """`[batch, batch]` distances, divided by the mean distance of two images."""
     squared = 2 - 2 * tf.matmul(rows, rows, transpose_b=True)
-    squared = tf.linalg.set_diag(squared, tf.zeros_like(squared[0]))
+    # XLA cannot compile the gradient of `set_diag` where the size of the batch is open, as in `fit`.
+    squared = tf.where(tf.eye(tf.shape(rows)[0], dtype=tf.bool), tf.zeros_like(squared), squared)
     # What rounding leaves of the distance of equal rows is none, and has no direction.
     apart = squared > 8 * np.finfo(rows.dtype.as_numpy_dtype).eps
     distances = tf.where(apart, tf.sqrt(tf.where(apart, squared, tf.ones_like(squared))), 0)

@@ -44,7 +44,8 @@ class MultiStageModel(keras.Model):
     """
 
     def __init__(self, model: keras.Model, *, micro_batch_size: int, **options: Any):
-        super().__init__(**options)
+        # The model inside casts what it takes by itself.
+        super().__init__(autocast=False, **options)
         if not model.built:
             raise checks.invalid("model", "a built one (call it once; a Sequential begins with Input)", model)
         self.model, self.built = model, True

@@ -151,6 +151,7 @@ class _ByPath:
         if self.built:
             return
         check_names(variables, [name for name, _ in self.multipliers], "multipliers")
+        check_names(variables, self.no_decay if self.decoupled else (), "no_decay")
         matching = [[pair for pair in self.multipliers if pair[0] in v.path] for v in variables]
         longest = [max(pairs, key=lambda pair: (len(pair[0]), pair), default=None) for pairs in matching]
         for name, factor in self.multipliers:
@@ -160,6 +161,10 @@ class _ByPath:
         super().build(variables)
         self._multiplier = tuple(pair[1] if pair else 1.0 for pair in longest)
         self._decay = tuple(0.0 if matches(v.path, self.no_decay) else self.decoupled for v in variables)
+
+    def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
+        """Raises InputError: Keras' own decay is not used."""
+        raise checks.InputError("What is not to decay is named by no_decay=[...] of build_optimizer.")
 
     def update_step(self, gradient, variable, learning_rate):
         """Applies decay to one variable, then Keras' update, both at the variable's own rate."""

@@ -137,5 +137,12 @@ def _iterations_of_caller():
     for frame, _ in traceback.walk_stack(None):
         model = frame.f_locals.get("self")
         if isinstance(model, keras.Model) and getattr(model, "optimizer", None) is not None:
-            return model.optimizer.iterations
+            own = model.optimizer
+            optimizers = (one for one in vars(model).values() if isinstance(one, keras.optimizers.Optimizer))
+            if any(one is not own for one in optimizers):
+                raise checks.InputError(
+                    "The model has several optimizers, so the loss does not know which one's step counts. Set"
+                    " loss.iteration = optimizer.iterations, of the one that trains it."
+                )
+            return own.iterations
     return None

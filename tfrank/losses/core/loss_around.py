@@ -30,6 +30,10 @@ class LossAround(RankingLoss):
     def iteration(self, variable: tf.Variable | keras.Variable | None) -> None:
         self.loss.iteration = variable
 
+    def look_at(self, embeddings: tf.Tensor) -> None:
+        """Lets the inner loss look at the embeddings, see `RankingLoss`."""
+        self.loss.look_at(embeddings)
+
     def weigh(self, labels: tf.Tensor, valid: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
         """w_q of this replica's queries, from the inner loss."""
         return self.loss.weigh(labels, valid, weights)

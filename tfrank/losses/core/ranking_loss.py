@@ -15,10 +15,11 @@ from tfrank.losses.core.ignored import scored_where_kept
 from tfrank.losses.core.loss import Loss
 
 NO_POSITIVES = (
-    "No image of this batch has another of its class, so its loss is 0 and nothing is learnt from it. That"
-    " is usual of shuffled batches of many classes. tfrank.data.balanced_batches gives batches in which every"
-    " image has others of its class. Keras' mean over the batches counts such a batch as 0, in val_loss too;"
-    " tfrank.metrics.MeanLoss(loss) leaves it out."
+    "No image of this batch has another of its class, so its loss is 0 and nothing is learnt from it; or, for"
+    " a loss that needs other classes too, all are of one class; or all sample weights are 0. The first is"
+    " usual of shuffled batches of many classes, the second of sorted ones. tfrank.data.balanced_batches"
+    " gives batches in which every image has others of its class. Keras' mean over the batches counts such a"
+    " batch as 0, in val_loss too; tfrank.metrics.MeanLoss(loss) leaves it out."
 )
 
 
@@ -184,8 +185,12 @@ class RankingLoss(Loss):
 
         Takes what a call of the loss takes. w_q is 0 for queries that are not valid.
         """
+        self.look_at(embeddings)
         labels, embeddings, weights = checked_batch(labels, embeddings, sample_weight)
         return scored_where_kept(self._scored, labels, embeddings, weights, self.ignore_label)
+
+    def look_at(self, embeddings: tf.Tensor) -> None:
+        """Looks at the embeddings as they are given, before they lose their marks, see `loss_layers`."""
 
     def _scored(self, labels, embeddings, weights):
         """L_q and w_q of the rows of this replica, `[batch]` each, against those of all replicas."""

@@ -62,8 +62,8 @@ class Block:
         negative_mask: `[rows, gallery]` bool, the candidates of other classes.
         positives, negatives: `[rows]` of the dtype of s, their number; at least 1, so that one can divide.
         most_positives: int32 scalar, the largest number of positives of a row.
-        query_index: `[rows]` int32, the query's own gallery row if left out, else its index in the call. It
-            does not depend on the number of replicas or on the blocks.
+        query_index: `[rows]` int32, the query's own gallery row if left out, else its row in the global
+            batch, if `self_index` says it, or in the call. It does not depend on the blocks.
         gallery_size: `[rows]` int32, the number of columns without padding.
         finer: `[rows, levels]` int32, the queries' finer labels, if `score_rows` was given some.
         value: `[rows, 1]` the queries' values, if `score_rows` was given some.
@@ -152,7 +152,8 @@ def score_rows(
         gallery_labels: `[gallery]` int64.
         gallery_embeddings: `[gallery, dim]` float, unit norm. If the queries are the gallery, pass the same
             tensor object for both: the gradient then takes one product, not two.
-        self_index: `[queries]` int32, the query's own gallery row, or -1.
+        self_index: `[queries]` int32, the query's own gallery row, or -1. A query that is row r > 0 of the
+            global batch and has no own row in the gallery may say so by -1 - r.
         *scalars: the hyper-parameters of the kernel: floats, tuples of floats, variables or tensors. The
             compiled program takes them as tensors of the embeddings' dtype; integer tensors keep theirs.
         include_self: whether the query's own row counts as a positive; if not, it is left out.
@@ -330,7 +331,7 @@ def _runs(starts, sizes, self_index, gallery_position, include_self, finer, valu
     present = self_index >= 0
     own = tf.where(present, tf.gather(gallery_position, tf.maximum(self_index, 0)), -1)
     others = sizes - tf.cast(present, tf.int32)
-    query_index = tf.range(tf.size(starts))
+    query_index = tf.where(self_index < -1, -1 - self_index, tf.range(tf.size(starts)))
     gallery_size = tf.fill(tf.shape(starts), tf.size(gallery_position))
     runs, valid = Runs(starts, sizes, own, others, query_index, gallery_size, finer, value), others > 0
     if include_self:
