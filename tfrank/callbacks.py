@@ -54,9 +54,10 @@ class RetrievalEvaluation(keras.callbacks.Callback):
             Or batches of these: a `tf.data.Dataset` (also of `{"image": images, "label": labels}`), or a
             `keras.utils.PyDataset`.
         ks: the Ks of Recall@K, at least 1; each K must be below the number of images, others are left out.
-        every: epochs between evaluations. The first and the last epoch of a `fit` are always evaluated. In
-            between, the logs repeat the last values: without them `ModelCheckpoint` would overwrite the best
-            model, and `CSVLogger` would lose the columns.
+        every: epochs between evaluations. The first epoch of a `fit` is always evaluated, and the last of
+            those asked for. In between, the logs repeat the last values: without them `ModelCheckpoint` would
+            overwrite the best model, and `CSVLogger` would lose the columns. So the `patience` of other
+            callbacks, which count epochs, has to be that many times larger.
         prefix: prefix of the names in the logs.
         batch_size: images embedded at a time, if `data` are arrays.
         output: the output that is the embedding, for a model with several: the key of a dict, the name of an

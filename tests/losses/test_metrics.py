@@ -399,7 +399,7 @@ def test_the_mean_loss_counts_valid_queries_only(kind):
     assert np.sum(weights) == (10 if ranking else 23)
     if ranking:
         assert evaluated["loss"] < 0.8 * evaluated["mean_loss"]
-    again = metrics.MeanLoss.from_config(metrics.MeanLoss(loss).get_config())
+    again = keras.metrics.deserialize(keras.metrics.serialize(metrics.MeanLoss(loss)))
     assert repr(again.loss) == repr(loss)
 
 

@@ -1,6 +1,7 @@
 """What a run's folder remembers, and who may work in it."""
 
 import json
+from typing import NamedTuple
 
 import pytest
 
@@ -48,12 +49,23 @@ def test_a_resumed_run_keeps_the_fit_that_it_chose(tmp_path):
     check_config_of(str(tmp_path), again)
 
 
-def test_a_run_is_not_tested_by_its_config_on_records_that_were_divided_anew(tmp_path):
-    check_training_records_of(str(tmp_path), "other")  # An earlier version left nothing of a run.
+def test_a_run_is_not_tested_by_its_config_on_records_that_were_divided_anew(tmp_path, capsys):
+    class Records(NamedTuple):
+        name: str
+
+        def fingerprint(self):
+            return self.name
+
+    def missing():
+        raise InputError("There are no training records.")
+
+    check_training_records_of(str(tmp_path), missing)  # An earlier version left nothing of a run.
     check_records_of(str(tmp_path), {"train": "those", "test": "these"})
-    check_training_records_of(str(tmp_path), "those")
+    check_training_records_of(str(tmp_path), lambda: Records("those"))
     with pytest.raises(InputError, match=r"was trained on other records than these.*data\.test_records=PATH"):
-        check_training_records_of(str(tmp_path), "other")
+        check_training_records_of(str(tmp_path), lambda: Records("other"))
+    check_training_records_of(str(tmp_path), missing)
+    assert "trained on the classes to test on: There are no training records." in capsys.readouterr().out
 
 
 def test_before_a_run_has_begun_the_path_of_test_records_may_change_and_the_test_classes_may_not(tmp_path):

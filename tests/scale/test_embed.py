@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.scale import HERE, read_all
-from tests.search import write_model
+from tests.search import updated, write_model
 from tfrank.common.checks import InputError
 from tfrank.data.prepare import builder
 from tfrank.scale import embed
@@ -126,6 +126,20 @@ def test_a_model_list_and_result_in_a_store(model, listed, photos, tmp_path, sto
     assert one.equals(other)
     files = [path.name for path in (store / "bucket" / "out").rglob("*") if path.is_file()]
     assert sorted(files) == ["embeddings-000001.parquet", "skipped.csv"]
+
+
+def test_a_folder_with_other_embeddings_is_left_as_it_is(model, listed, photos, tmp_path):
+    updated(tmp_path / "index", Embedder(str(model)), photos)
+    (tmp_path / "others").mkdir()
+    (tmp_path / "others" / "embeddings-of birds.parquet").write_bytes(b"mine")
+    for name, what in (
+        ("index", "a search index"),
+        ("others", r"embeddings of something else \(embeddings-of b"),
+    ):
+        before = {path: path.read_bytes() for path in (tmp_path / name).rglob("*") if path.is_file()}
+        with pytest.raises(InputError, match=f"{name} has {what}"):
+            embed.embed(model, listed, str(tmp_path / name), HERE)
+        assert {path: path.read_bytes() for path in (tmp_path / name).rglob("*") if path.is_file()} == before
 
 
 def test_bad_input_is_named(model, listed, tmp_path):

@@ -98,6 +98,14 @@ def test_pgvector_files_are_csv_whose_last_column_pgvector_reads(vectors, tmp_pa
     assert "embedding vector(12)" in (tmp_path / "schema.sql").read_text()
 
 
+def test_files_of_the_user_stay(vectors, tmp_path):
+    (tmp_path / "images-train.csv").write_text("mine")
+    (tmp_path / "images-000099.csv").write_text("of a larger folder of embeddings")
+    exported(vectors, "pgvector", tmp_path)
+    assert (tmp_path / "images-train.csv").read_text() == "mine"
+    assert not (tmp_path / "images-000099.csv").exists()
+
+
 def test_an_unknown_engine_is_refused(vectors, tmp_path):
     with pytest.raises(InputError, match="engine"):
         exchange.export(vectors, "chroma", str(tmp_path), HERE)

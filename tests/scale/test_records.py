@@ -57,6 +57,12 @@ def test_a_parquet_list_of_a_store_gives_the_same_records_in_the_store(manifest,
     assert here == there
     assert found["splits"]["test"]["classes"] == 3
     assert records.prepare(*where, HERE, max_skipped=0.1) == found
+    assert found["source_dir"] == where[0]
+    table = pq.read_table(store / "bucket" / "list.parquet")
+    for name, rows in (("list.parquet", table.slice(1)), ("other.parquet", table)):
+        pq.write_table(rows, store / "bucket" / name)
+        with pytest.raises(InputError, match="is another source or has changed since"):
+            records.prepare(f"store://bucket/{name}", where[1], HERE, max_skipped=0.1)
 
 
 def test_shards_without_images_are_written_too(manifest, tmp_path):

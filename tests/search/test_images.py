@@ -201,6 +201,11 @@ def test_a_name_that_a_mac_has_written_is_the_one_that_people_type(tmp_path, emb
     updated(folder, embedder, tmp_path / "photos")
     labels.change(folder, {"b/2.jpg": other}, labels.said(folder).version)
     assert search.open(folder).labels == [one, one]
+    # Letters that are two each in NFC.
+    long = "\u0958" * 120
+    with pytest.raises(InputError, match="at most 200 letters"):
+        labels.change(folder, {"b/2.jpg": long}, labels.said(folder).version)
+    assert labels.read(folder) == {"b/2.jpg": one}
 
 
 def test_a_name_with_a_carriage_return_can_be_labelled(tmp_path, embedder):

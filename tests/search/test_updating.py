@@ -32,6 +32,22 @@ def test_a_renamed_folder_goes_on_with_its_index_and_nothing_is_embedded_again(
     assert (index_for(str(photos)), capsys.readouterr().out) == (index, "")
 
 
+def test_a_new_folder_under_an_old_name_does_not_take_the_index_of_the_renamed_one(
+    index, embedder, tmp_path, capsys
+):
+    renamed = (tmp_path / "photos").rename(tmp_path / "photos of 2025")
+    updated(index_for(str(renamed)), embedder, renamed)
+    photos = write_photos(tmp_path / "photos", images=2)
+    other = index_for(str(photos))
+    assert other == f"{index}-2"
+    updated(other, embedder, photos)
+    assert (index_for(str(renamed)), index_for(str(photos))) == (index, other)
+    # A link to it is it.
+    (tmp_path / "link").symlink_to(renamed)
+    capsys.readouterr()
+    assert (index_for(str(tmp_path / "link")), capsys.readouterr().out) == (index, "")
+
+
 def test_a_copy_of_a_folder_that_is_still_there_has_an_index_of_its_own(index, tmp_path):
     copy = shutil.copytree(tmp_path / "photos", tmp_path / "copy")
     assert index_for(str(copy)) == index_of(str(copy))

@@ -186,6 +186,10 @@ def test_pairs_come_from_what_an_index_knows_by_the_files(
     (moved / "class 0" / "0.jpg").write_bytes((photos / "class 1" / "1.jpg").read_bytes() + b" ")
     found = pairs_of(folder, better.folder, str(moved))
     assert found.embedded == (1, 60) and len(found.old) == 60
+    shutil.copy(moved / "class 1" / "1.jpg", moved / "class 1" / "copy.jpg")
+    (moved / "class 1" / "bad.jpg").write_bytes(b"\xff\xd8 no image")
+    found = pairs_of(folder, better.folder, str(moved))
+    assert (found.unread, len(found.old)) == (1, 60)
     upgrading.upgrade(folder, better.folder)
     # Two indexes of the same photos: nothing is embedded.
     found = pairs_of(indexed, folder)

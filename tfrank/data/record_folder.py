@@ -6,7 +6,7 @@ import hashlib
 import io
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -31,6 +31,7 @@ _SUMMARY = json_files.record(
     {"splits": json_files.dict_of(_SPLIT, json_files.file_name())},
     {
         "source_dir": json_files.text(),
+        "source_state": json_files.list_of(json_files.whole()),
         "source_sha256": json_files.text(),
         "images": json_files.dict_of(json_files.whole()),
         "advice": json_files.list_of(json_files.text()),
@@ -56,10 +57,53 @@ class Copy(NamedTuple):
     id: str
 
 
-def digest_of_source(path: str) -> str:
-    """Returns the SHA-256 of a source that is one file; "" for a folder."""
+def identity_of_source(path: str, root: str = "") -> dict[str, Any]:
+    """Returns what a summary says of the place of a source and, if it is one file, of its content.
+
+    Args:
+        path: the source; "" for none.
+        root: the folder in a store that the file was copied from, else any local one.
+    """
+    place = {"source_dir": _place(path, root)}
     if not os.path.isfile(path):
-        return ""
+        return place
+    return place | {"source_state": _state(path), "source_sha256": _sha256(path)}
+
+
+def is_of_another_source(summary: Mapping[str, Any], folder: str, path: str, root: str = "") -> bool:
+    """Returns whether records are of another path that still exists, or of a file that was another then.
+
+    A source may be moved or deleted once its records are written.
+
+    Args:
+        summary: the summary of a folder of records.
+        folder: that folder.
+        path, root: see `identity_of_source`.
+    """
+    if not path or not os.path.exists(path) or not summary.get("source_dir"):
+        return False
+    there, here = summary["source_dir"], _place(path, root)
+    if there != here:
+        return os.path.exists(there) or (files.is_remote(there) and files.is_remote(here))
+    if not os.path.isfile(path) or summary.get("source_state") == _state(path):
+        return False
+    if "source_sha256" not in summary:  # As an earlier version wrote it.
+        return os.path.getmtime(path) > os.path.getmtime(os.path.join(folder, SUMMARY))
+    return summary["source_sha256"] != _sha256(path)
+
+
+def _place(path, root):
+    if files.is_remote(root):
+        return f"{root}/{os.path.basename(path)}"
+    return os.path.realpath(path) if path else ""
+
+
+def _state(path):
+    status = os.stat(path)
+    return [status.st_size, status.st_mtime_ns // 1000]
+
+
+def _sha256(path):
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

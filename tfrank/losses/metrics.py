@@ -269,13 +269,13 @@ class NegativeSimilarity(BatchMetric):
         super().__init__(negative_similarity, {}, name, ignore_label=ignore_label)
 
 
-@keras.saving.register_keras_serializable("tfrank")
 def _has_memory(loss):
     """Whether a loss, or one inside it, has a memory."""
     inside = [*getattr(loss, "losses", ()), *filter(None, [getattr(loss, "loss", None)])]
     return isinstance(loss, CrossBatchMemory) or any(map(_has_memory, inside))
 
 
+@keras.saving.register_keras_serializable("tfrank")
 class MeanLoss(keras.metrics.Metric):
     """The mean of a loss over its valid queries of all batches.
 

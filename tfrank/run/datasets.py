@@ -24,8 +24,7 @@ from tfrank.data.prepare.builder import prepare
 from tfrank.data.prepare.scan import open_foreign_records
 from tfrank.data.record_folder import (
     GROUND_TRUTH,
-    SUMMARY,
-    digest_of_source,
+    is_of_another_source,
     load_ground_truth,
     load_summary,
     open_split,
@@ -174,7 +173,7 @@ def _records_folder(data, workdir):
     if before is None:
         if not data.records:
             _prepare(data, folder, options)
-    elif _of_another_source(before, data, folder):
+    elif is_of_another_source(before, folder, data.source):
         raise InputError(
             f"{folder} has records of {before['source_dir']}, and {data.source} is another source or has"
             " changed since. Choose another --workdir, or give the folder of the records,"
@@ -186,21 +185,6 @@ def _records_folder(data, workdir):
             f" {options}. Name other records, --config.data.test_records=PATH, or choose another --workdir."
         )
     return folder
-
-
-def _of_another_source(summary, data, folder):
-    """Returns whether records are of another path that still exists, or of a file that was another then.
-
-    A source may be moved or deleted once its records are written.
-    """
-    if not data.source or not os.path.exists(data.source) or not summary.get("source_dir"):
-        return False
-    there, here = summary["source_dir"], os.path.realpath(data.source)
-    if there != here:
-        return os.path.exists(there)
-    if not os.path.isfile(here) or os.path.getmtime(here) < os.path.getmtime(os.path.join(folder, SUMMARY)):
-        return False
-    return summary.get("source_sha256") != digest_of_source(here)
 
 
 def _prepare(data, folder, options):

@@ -83,7 +83,7 @@ def main(config: Config) -> None:
     run = trained.run_of(saved_model) or "" if saved_model else workdir
     train = functools.partial(datasets.build_train_set, config.data, workdir)
     if run and not config.data.test_records:
-        check_training_records_of(run, train().fingerprint())
+        check_training_records_of(run, train)
     index, relevance = datasets.build_test_set(config.data, workdir)
     test = evaluation_results.test_set_of(index, relevance)
     check(config.evaluation, test, output_dir)

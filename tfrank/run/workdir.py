@@ -12,6 +12,7 @@ from tfrank.configs import default
 from tfrank.configs.default import Config
 from tfrank.configs.fields import OPEN_VALUES, Declaration, fields_of, flatten, tree
 from tfrank.configs.sections import Model
+from tfrank.data.index import RecordIndex
 from tfrank.training.checkpoints import saved_checkpoints
 
 # Fields of `config.train` that follow from the time there is.
@@ -131,10 +132,23 @@ def check_records_of(workdir: str, fingerprints: dict[str, str]) -> None:
         raise _changed(workdir, "records")
 
 
-def check_training_records_of(workdir: str, fingerprint: str) -> None:
-    """Raises InputError if a run has trained on other records: its classes may be among those to test on."""
+def check_training_records_of(workdir: str, train: Callable[[], RecordIndex]) -> None:
+    """Raises InputError if a run has trained on other records: its classes may be among those to test on.
+
+    Args:
+        workdir: folder of the run.
+        train: opens the training records by the config.
+    """
     path = os.path.join(workdir, "records.json")
-    if os.path.exists(path) and _load(path).get("train", fingerprint) != fingerprint:
+    known = _load(path).get("train") if os.path.exists(path) else None
+    if not known:
+        return
+    try:
+        now = train().fingerprint()
+    except InputError as error:
+        print(f"It is not known whether the run was trained on the classes to test on: {error}")
+        return
+    if now != known:
         raise InputError(
             f"The run in {workdir} was trained on other records than these, so that classes which it was"
             " trained on may be tested on. Give the records of the run, --config.data.records=PATH, or others"

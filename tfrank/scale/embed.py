@@ -4,6 +4,7 @@ import concurrent.futures
 import hashlib
 import io
 import json
+import re
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,8 @@ ROWS = 10_000
 # Images that a worker reads ahead of the model.
 READ_AHEAD = 64
 LISTS = ".lists"
+# Names of the files that are written.
+_OWN = re.compile(r"embeddings-\d{6}\.parquet")
 LIST_KEY, SKIPPED_KEY = b"tfrank.list", b"tfrank.skipped"
 
 
@@ -158,6 +161,7 @@ def embed(
             embeddings by another model.
     """
     begun = time.monotonic()
+    _check_folder(output_dir)
     rows, batch = checks.integer("rows", rows, at_least=1), checks.integer("batch", batch, at_least=1)
     with tempfile.TemporaryDirectory() as folder:
         of_model = Embedder(local_model(model, folder), trusted=trusted).fingerprint
@@ -188,6 +192,15 @@ def embed(
     storage.remove_files(output_dir, PATTERN, [file.name for file in wanted])
     storage.remove(storage.join(output_dir, LISTS))
     return Embedded(count, skipped, new, time.monotonic() - begun)
+
+
+def _check_folder(output_dir: str) -> None:
+    """Raises InputError if a folder has embeddings of something else, which would be mixed in or removed."""
+    is_index = storage.exists(storage.join(output_dir, "CURRENT"))
+    others = [name for name in storage.names(output_dir, PATTERN) if not _OWN.fullmatch(name)]
+    if is_index or others:
+        what = "a search index" if is_index else f"embeddings of something else ({others[0]})"
+        raise InputError(f"{output_dir} has {what}. Choose another --output_dir.")
 
 
 def _write_lists(images: str, output_dir: str, rows: int) -> list[File]:

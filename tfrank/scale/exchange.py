@@ -166,7 +166,9 @@ def export(embeddings: str, engine: str, output_dir: str, options: PipelineOptio
             | "Write" >> beam.Map(_write, engine, output_dir)
         )
 
-    storage.remove_files(output_dir, f"images-*.{FORMATS[engine].suffix}")
+    number, suffix = "[0-9]" * 6, FORMATS[engine].suffix
+    for pattern in (f"images-{number}.{suffix}", f"images-{number}-[0-9][0-9][0-9].{suffix}"):
+        storage.remove_files(output_dir, pattern)
     pipelines.run(build, options)
     if FORMATS[engine].schema:
         name, text = FORMATS[engine].schema(parts[0].dim)

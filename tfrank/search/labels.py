@@ -258,10 +258,11 @@ def _check_row(row, columns, *, header):
 
 
 def _checked(label: str, where: str) -> str:
+    label = unicodedata.normalize("NFC", label)
     unicode = label.encode(errors="ignore").decode() == label
     if len(label) > MOST_LETTERS or not re.fullmatch(PRINTED, label) or not unicode:
         raise InputError(f"{where}A label has at most {MOST_LETTERS} letters, on one line.")
-    return unicodedata.normalize("NFC", label)
+    return label
 
 
 def _version(labels: Mapping[str, str]) -> str:

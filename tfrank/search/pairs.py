@@ -1,7 +1,6 @@
 """Photos that two models have embedded, or embed now: what a map between their embeddings is learnt on."""
 
 import hashlib
-import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -111,10 +110,12 @@ def pairs_of(old: str, new: str, images: str = "", *, most: int = MOST, trusted:
         raise InputError(f"{old} and {new} have the same model, so there is nothing to map.")
     candidates = _candidates(images, sides)
     chosen = [candidates[row] for row in spread(len(candidates), most)]
-    labels: dict[str, str] = {}
+    labels, unread = dict[str, str](), 0
     progress = Progress("embedding image", len(chosen))
     for number, some in enumerate(blocks(chosen, BATCH)):
-        read = dict(itertools.chain.from_iterable(_read(photo, sides) for photo in some))
+        found = [pair for photo in some for pair in _read(photo, sides)]
+        unread += len(some) - len(found)
+        read = dict(found)  # Of copies, one.
         for side in sides:
             side.embed({digest: encoded for digest, (_, encoded) in read.items()})
         labels |= {digest: label for digest, (label, _) in read.items()}
@@ -126,7 +127,7 @@ def pairs_of(old: str, new: str, images: str = "", *, most: int = MOST, trusted:
         )
     embedded = tuple(len(side._embedded) for side in sides)
     rows = [side.rows(list(labels)) for side in sides]
-    return Pairs(*rows, list(labels.values()), models, embedded, len(chosen) - len(labels))
+    return Pairs(*rows, list(labels.values()), models, embedded, unread)
 
 
 def _candidates(images: str, sides: Sequence[_Side]) -> list[_Photo]:

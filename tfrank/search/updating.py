@@ -3,6 +3,7 @@
 import contextlib
 import glob
 import hashlib
+import itertools
 import os
 import tempfile
 
@@ -116,25 +117,35 @@ def index_for(photos: str) -> str:
     """Returns the folder of the index of a folder of photos: its own, or that of the folder that it was.
 
     A folder was moved or renamed if that of another index is gone, and half of its photos are here, by name
-    and size. Which is printed.
+    and size. Which is printed. An index that went on with a renamed folder is not that of a new folder under
+    the old name, which has one of another name.
     """
     own = index_of(photos)
-    if not os.path.exists(own):
-        for folder in sorted(glob.glob(os.path.join(os.path.dirname(own), "*"))):
-            with contextlib.suppress(InputError):  # One that is damaged is not used.
-                before = _was(folder, photos)
-                if before not in ("", files.text_of(os.path.abspath(photos))):
-                    print(f"{photos} has the photos of {before}, which is gone. Its index goes on: {folder}")
-                if before:
-                    return folder
-    return own
+    for folder in [own, *sorted(glob.glob(os.path.join(os.path.dirname(own), "*")))]:
+        try:
+            before = _was(folder, photos)
+        except InputError:
+            if folder == own:
+                return own  # Whoever opens it says what is wrong.
+            continue
+        if before and not _is(before, photos):
+            print(f"{photos} has the photos of {before}, which is gone. Its index goes on: {folder}")
+        if before:
+            return folder
+    names = itertools.chain([own], (f"{own}-{number}" for number in itertools.count(2)))
+    return next(name for name in names if IndexFolder(name).current() is None)
+
+
+def _is(root, photos):
+    """Returns whether the root of an index is a folder of photos, which a link may lead to."""
+    return os.path.realpath(files.path_of(root)) == os.path.realpath(photos)
 
 
 def _was(folder, photos):
     """Returns the folder that an index is of, if it is this one, or gone and its photos are here; else ""."""
     index = IndexFolder(folder)
     version = index.current()
-    if version and version.root == files.text_of(os.path.abspath(photos)):
+    if version and version.root and _is(version.root, photos):
         return version.root  # It went on here before.
     if not version or not version.root or os.path.lexists(files.path_of(version.root)):
         return ""

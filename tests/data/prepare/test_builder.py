@@ -71,6 +71,20 @@ def test_records_of_something_else_are_not_overwritten(images, output):
         prepare("folder", str(images), output, options={"test_share": 0.2})
 
 
+def test_a_table_that_was_corrected_is_not_taken_for_done(images, tmp_path, output):
+    paths = [path for path in sorted(images.rglob("*")) if path.suffix in (".jpg", ".png")]
+    table = tmp_path / "photos.csv"
+    table.write_text("\n".join(["path,label", *(f"{path},{path.parent.name}" for path in paths)]))
+    first = prepare("csv", str(table), output)
+    os.utime(table, (1, 1))
+    assert prepare("csv", str(table), output) == first
+    table.write_text(table.read_text().replace("path,label", "path,label "))
+    # Also if its time is that of another day, as a copy keeps it.
+    os.utime(table, (1, 1))
+    with pytest.raises(InputError, match=r"photos\.csv is another source or has changed since"):
+        prepare("csv", str(table), output)
+
+
 def test_what_else_is_in_the_folder_stays(images, tmp_path):
     (tmp_path / "notes.tmp").write_text("mine")
     (tmp_path / "unpacked").mkdir()

@@ -182,6 +182,36 @@ def test_proposals_that_arrive_late_leave_the_reader_where_he_is(page):
     assert page.run(top) == pytest.approx(before, abs=1)
 
 
+def test_who_leaves_while_groups_load_does_not_see_them_later(page):
+    page.run("""
+        window.at_once = fetch;
+        window.fetch = async (...asked) => {
+            if (String(asked[0]).endsWith("/labels")) await new Promise(done => setTimeout(done, 700));
+            return at_once(...asked);
+        };""")
+    click(page, "#grouping")
+    click(page, "#home")
+    page.wait("document.querySelectorAll('#results .frame').length == 18")
+    time.sleep(1.2)
+    shown = page.run("[document.title, location.hash, document.querySelectorAll('#groups *').length]")
+    assert shown == ["Search by a picture", "", 0]
+
+
+def test_a_printed_address_in_a_tab_that_is_open_gives_its_key(page, server):
+    page.run("localStorage.setItem('key', 'of before')")
+    page.run(f"location.hash = 'key={server.key}'")
+    page.wait(f"localStorage.getItem('key') == '{server.key}' && !location.hash")
+    page.wait("document.body.matches('.labelling')")
+
+
+def test_groups_that_were_named_can_be_filtered_by(page):
+    click(page, ".pick", 1)
+    name(page, "crimson")
+    page.press("Enter")
+    page.wait(f"{TOLD} == '1 picture: crimson.'")
+    page.wait("[...document.querySelectorAll('#columns option')].some(one => one.textContent == 'crimson')")
+
+
 def test_a_long_press_selects_on_a_phone_that_the_bar_fits(page, server):
     page.call("Emulation.setTouchEmulationEnabled", enabled=True)
     opened(page, server, 390, dark=True)

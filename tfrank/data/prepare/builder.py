@@ -34,7 +34,14 @@ from tfrank.data.prepare.image_files import JPEG_QUALITY, SHORTER_SIDE
 from tfrank.data.prepare.listing import check_disjoint, check_enough, check_images_apart, list_images
 from tfrank.data.prepare.processes import Processes, Writer
 from tfrank.data.prepare.shards import Skipped
-from tfrank.data.record_folder import GROUND_TRUTH, SKIPPED, SUMMARY, digest_of_source, load_summary
+from tfrank.data.record_folder import (
+    GROUND_TRUTH,
+    SKIPPED,
+    SUMMARY,
+    identity_of_source,
+    is_of_another_source,
+    load_summary,
+)
 from tfrank.data.sources import SOURCES
 from tfrank.data.sources.counts import compare_counts
 from tfrank.data.sources.image import ROLES
@@ -122,7 +129,7 @@ def prepare(
             if source.ground_truth:
                 files.write_json(os.path.join(output_dir, GROUND_TRUTH), source.ground_truth(folder))
             summary = about | {
-                **_identity(source_dir),
+                **identity_of_source(source_dir, root),
                 "tfrank": tfrank.__version__,
                 "images": changes,
                 "jpeg_quality": JPEG_QUALITY,
@@ -132,17 +139,9 @@ def prepare(
             }
             files.write_json(os.path.join(output_dir, SUMMARY), summary)
         else:
-            _check_existing(summary, about, output_dir, writer)
+            _check_existing(summary, about, output_dir, (source_dir, root), writer)
         shutil.rmtree(os.path.join(output_dir, UNFINISHED), ignore_errors=True)
     return summary
-
-
-def _identity(source_dir):
-    """What `prepared.json` says of the place of a source and, if it is one file, of its content."""
-    return {
-        "source_dir": os.path.realpath(source_dir) if source_dir else "",
-        "source_sha256": digest_of_source(source_dir),
-    }
 
 
 def _asked(name, options):
@@ -163,8 +162,13 @@ def _as_json(tree):
     return json.loads(json.dumps(tree, default=list))
 
 
-def _check_existing(summary, about, output_dir, writer):
+def _check_existing(summary, about, output_dir, source, writer):
     """Rebuilds missing indexes; raises InputError if the records are of another source or other options."""
+    if is_of_another_source(summary, output_dir, *source):
+        raise InputError(
+            f"{output_dir} has records of {summary['source_dir']}, and {source[0]} is another source or has"
+            " changed since. Choose another folder, or delete the records to write them anew."
+        )
     before = {"shorter_side": 0} | summary  # Earlier versions did not shrink, and did not write this key.
     if {key: before[key] for key in about} != about:
         of, now = (f"{one['source']} with options {_all_options(one)}" for one in (before, about))

@@ -31,5 +31,6 @@ def looks_like_one(data: bytes) -> bool:
     """
     if data[:8] != png_files.SIGNATURE or tuple(sorted(struct.unpack_from(">II", data, 16))) not in SCREENS:
         return False
-    with Image.open(io.BytesIO(data)) as image:
+    # As it is read elsewhere: Pillow refuses damages that can be mended.
+    with Image.open(io.BytesIO(png_files.mended(data)[0])) as image:
         return ExifTags.Base.Make not in image.getexif()

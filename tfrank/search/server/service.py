@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import time
+import unicodedata
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
@@ -212,6 +213,7 @@ class Service:
     async def add(self, data: bytes, image_id: str, label: str) -> int:
         """Adds an image to the index; returns the version that has it."""
         await self.threads.run(self.threads.images, _check_upload, data, self.settings.max_pixels)
+        label = unicodedata.normalize("NFC", label)  # As of folders and what people say.
         listed = Listed(image_id, "", label, {}, lambda: data, len(data), time.time_ns())
         return await self._change("add", listed)
 

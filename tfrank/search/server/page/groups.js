@@ -3,8 +3,8 @@ import { freeName, give, known, pictures, undo } from "./labels.js";
 import { improvement } from "./improve.js";
 import { make, picture } from "./results.js";
 
-// Proposals and doubts that are shown at a time.
-const AT_ONCE = 4, DOUBTS = 12;
+// Proposals, doubts and groups that are shown at a time.
+const AT_ONCE = 4, DOUBTS = 12, SHOWN = 50;
 // What a person left as it is is not proposed again in this visit.
 const left = new Set();
 
@@ -39,8 +39,7 @@ export async function showAll(place, open, again, ask, say) {
   say(count());
   // What was proposed before stays until what is now proposed arrives, so that nothing jumps.
   const [proposed, doubted] = ["proposed", "doubted"].map(name => place.querySelector(`.${name}`) || make("div", { className: name }));
-  const groups = make("div", { className: "groups" }, ...known.groups.map(one => group(one, open, again)));
-  const all = known.groups.length ? [make("h2", { textContent: "All groups" }), groups] : [];
+  const all = known.groups.length ? [make("h2", { textContent: "All groups" }), ...allGroups(open, again)] : [];
   const learning = known.may_change ? [improvement()] : [];
   place.replaceChildren(tools(open), proposed, ...learning, doubted, ...all);
   if (!known.may_change) return;
@@ -61,6 +60,19 @@ export async function showAll(place, open, again, ask, say) {
   const { doubts: wrong } = await ask("v1/doubts"), doubts = wrong.filter(one => !left.has(`${one.id}\n${one.label}`)).slice(0, DOUBTS);
   const list = () => make("ol", { className: "gallery" }, ...doubts.map(one => doubt(one, again)));
   doubted.replaceChildren(...doubts.length ? [section("Is this right?", "These pictures resemble those of another group more than those of their own.", list())] : []);
+}
+
+// The groups, some at a time: thousands at once would stop the browser.
+function allGroups(open, again) {
+  const groups = make("div", { className: "groups" }), { groups: all } = known;
+  const more = button("More groups", () => {
+    const first = groups.children.length;
+    groups.append(...all.slice(first, first + SHOWN).map(one => group(one, open, again)));
+    more.hidden = groups.children.length >= all.length;
+    if (first) groups.children[first].querySelector("button").focus();
+  }, { className: "plain" });
+  more.click();
+  return [groups, more];
 }
 
 // The line above: how much has a label, and what acts on all of it.

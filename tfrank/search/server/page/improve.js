@@ -10,11 +10,16 @@ export function improvement() {
   said.setAttribute("role", "status");
   const place = make("section", { className: "part", id: "improve" }, make("h2", { textContent: "Improve the search" }),
     make("p", { className: "quiet", textContent: "A new model learns from the groups. It is used if it finds photos of groups that it has not learnt better. It takes minutes; the search goes on." }), row, said);
+  let running = false;
+  // What left the page needs no further look.
+  const later = () => setTimeout(() => place.isConnected && talked(), 1000 * SECONDS);
   const talked = async options => {
     try {
       show(await talk("v1/improve", options));
     } catch (error) {
       said.textContent = error.message;
+      // It goes on while a network or a laptop sleeps.
+      if (running) later();
     }
   };
   const start = (words, back) => {
@@ -24,11 +29,10 @@ export function improvement() {
     return button;
   };
   function show({ state, lines, may_go_back }) {
-    const running = state === "running";
+    running = state === "running";
     row.replaceChildren(...running ? [] : [start("Learn from the groups", false), ...may_go_back ? [start("Back to the model before", true)] : []]);
     said.textContent = running ? lines.at(-1) || "It begins." : lines.join(" ");
-    // What left the page needs no further look.
-    if (running) setTimeout(() => place.isConnected && talked(), 1000 * SECONDS);
+    if (running) later();
   }
   talked();
   return place;

@@ -12,8 +12,13 @@ let last = null, named = false, pressing = 0, telling = 0, pressed = false, relo
 // What the server last said of the labels.
 export let known = { groups: [], undo: 0, may_change: false };
 
-const given = new URLSearchParams(location.hash.slice(1)).get("key");
-if (given) localStorage.setItem("key", given);
+// Keeps the key of the address; returns whether there is one.
+export function takeKey() {
+  const given = new URLSearchParams(location.hash.slice(1)).get("key");
+  if (given) localStorage.setItem("key", given);
+  return Boolean(given);
+}
+takeKey();
 export const key = () => ({ Authorization: `Bearer ${localStorage.getItem("key") || "none"}` });
 
 export async function refresh() {
@@ -28,7 +33,7 @@ async function change(path, fields) {
   try {
     const body = JSON.stringify({ labels_version: known.labels_version, ...fields });
     const answer = await talk(path, { method: "POST", headers: { ...key(), "Content-Type": "application/json" }, body });
-    for (const [id, label] of Object.entries(answer.changed)) relabel(id, label);
+    relabel(answer.changed);
     await refresh();
     return Object.keys(answer.changed).length;
   } catch (error) {

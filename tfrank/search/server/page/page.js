@@ -11,7 +11,7 @@ const STEP = 24, MOST = 1000, LEAST_PART = 0.02;
 const at = Object.fromEntries([...document.querySelectorAll("[id]")].map(element => [element.id, element]));
 // Pictures of this visit, by their embedding, so that the button Back shows them.
 const pictures = new Map();
-let asked = {}, request = new AbortController(), timer = 0, part = null;
+let asked = {}, described = -1, request = new AbortController(), timer = 0, part = null;
 
 // The address. What someone cut short or made up in it counts as absent.
 
@@ -86,6 +86,8 @@ async function go(changes, { replace = false, focus = false } = {}) {
   busy(true);
   try {
     const title = await view(state);
+    // Somebody has gone elsewhere meanwhile.
+    if (state !== asked) return;
     if (state.fresh) state.fresh = false;
     history[replace ? "replaceState" : "pushState"](null, "", written(state));
     at.heading.textContent = document.title = title;
@@ -111,7 +113,7 @@ function say(error) {
 // Shows what was asked for, and returns its title.
 function view(state) {
   if (state.copies) return findCopies();
-  if (state.groups) return showAllGroups();
+  if (state.groups) return showAllGroups(state);
   if (state.group !== undefined) return showGroup(state);
   return state.id || state.vector || state.file ? find(state) : begin();
 }
@@ -152,6 +154,7 @@ async function classify(state) {
 async function begin() {
   const answer = await ask("v1/items?k=30");
   showImages(at.results, answer.results, choose);
+  if (answer.images !== described) describe().catch(error => say(error.message));
   at.status.textContent = `Choose a picture of your own, or begin with one of these, of ${answer.images.toLocaleString("en")} in the index.`;
   return "Search by a picture";
 }
@@ -165,8 +168,10 @@ async function findCopies() {
   return "Near copies";
 }
 
-async function showAllGroups() {
+async function showAllGroups(state) {
+  request.abort();
   await labels.refresh();
+  if (state !== asked) return;
   busy(true, at.groups);
   // What is proposed arrives later: nobody waits for it.
   groups.showAll(at.groups, group => go({ ...NOTHING, group }, { focus: true }), () => go({}, { replace: true }), ask, words => { at.status.textContent = words; })
@@ -289,7 +294,11 @@ at.least.addEventListener("input", () => {
 });
 at.distinct.addEventListener("change", () => later({ distinct: at.distinct.checked }));
 at.whole.addEventListener("click", () => searchPart(null));
-addEventListener("popstate", () => go({ ...NOTHING, ...read() }, { replace: true }));
+addEventListener("popstate", () => {
+  // The address that a server printed may be put into a tab that shows the page.
+  if (labels.takeKey()) labels.refresh();
+  go({ ...NOTHING, ...read() }, { replace: true });
+});
 
 // The box.
 
@@ -341,15 +350,25 @@ const wide = matchMedia("(min-width: 761px)"), fit = () => { at.narrow.open = wi
 wide.addEventListener("change", fit);
 fit();
 
+// Says how many images there are, and what they can be filtered by.
+async function describe() {
+  const columns = await talk("v1/columns");
+  described = columns.images;
+  at.facts.textContent = `${described.toLocaleString("en")} images`;
+  showColumns(at.columns, columns.columns, () => later({ where: conditions(at.columns), k: STEP }));
+  setConditions(at.columns, asked.where);
+  at.filter.hidden = !at.columns.children.length;
+}
+
 // After a change, what shows labels is shown anew; results of a search stay where they are.
-labels.start(changed => (!changed || asked.groups || asked.group !== undefined) && go({}, { replace: true }));
+labels.start(changed => {
+  describe().catch(error => say(error.message));
+  return (!changed || asked.groups || asked.group !== undefined) && go({}, { replace: true });
+});
 asked = read();
 at.filter.hidden = true;
 try {
-  const columns = await ask("v1/columns");
-  at.facts.textContent = `${columns.images.toLocaleString("en")} images`;
-  showColumns(at.columns, columns.columns, () => later({ where: conditions(at.columns), k: STEP }));
-  at.filter.hidden = !at.columns.children.length;
+  await describe();
   at.filter.open = Object.keys(asked.where).length > 0;
   await Promise.all([go({}, { replace: true }), labels.refresh()]);
 } catch (error) {

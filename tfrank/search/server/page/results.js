@@ -43,9 +43,9 @@ function setName(card, label = "") {
   card.querySelector(".pick").setAttribute("aria-label", `Select ${label ? `${name}, ${id.split("/").pop()}` : name}`);
 }
 
-// Gives all cards of an image another label.
-export function relabel(id, label) {
-  for (const card of document.querySelectorAll("li[data-id]")) if (card.dataset.id === id) setName(card, label);
+// Gives all cards of images other labels, by their ids.
+export function relabel(labels) {
+  for (const card of document.querySelectorAll("li[data-id]")) if (Object.hasOwn(labels, card.dataset.id)) setName(card, labels[card.dataset.id]);
 }
 
 function caption(similarity, match) {
@@ -75,7 +75,7 @@ export function showGroups(place, groups, choose) {
 // The fields of the filter, one for each column that has something to choose.
 export function showColumns(place, columns, changed) {
   place.replaceChildren(...columns.map(field).filter(Boolean));
-  place.addEventListener("change", changed);
+  place.onchange = changed;
 }
 
 const DULL = new Set(["id", "bytes", "modified"]);
