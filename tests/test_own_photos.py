@@ -409,4 +409,4 @@ def test_what_does_not_go_with_a_frozen_backbone_is_refused(changes, message):
     config.train.frozen_backbone = True
     config.assign(changes)
     with pytest.raises(InputError, match=message):
-        check_frozen(config.train, config.model, config.data, dry_run=config.dry_run)
+        check_frozen(config.train, config.model, dry_run=config.dry_run)

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import threading
 import time
 
 import httpx
@@ -17,7 +18,7 @@ from tests.command_lines import HANGS, CommandLine, run
 from tests.search import write_photos
 from tests.search.server.servers import save_model
 from tfrank.search.index_folder import IndexFolder
-from tfrank.search.photos import _say_if_killed
+from tfrank.search.signalled import say_if_killed
 from tfrank.search.updating import index_of
 
 USUAL_PORT = 8000
@@ -120,8 +121,12 @@ def test_what_cannot_be_searched_is_one_line(words, message, tmp_path):
 
 
 def test_an_embedding_that_was_killed_later_is_said_too(capsys):
-    process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(HANGS,))
-    process.start()
-    os.kill(process.pid, signal.SIGKILL)
-    _say_if_killed(process)
-    assert "Signal 9 ended the embedding. Start again, and it goes on." in capsys.readouterr().err
+    ended = threading.Event()
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(HANGS,))
+        process.start()
+        os.kill(process.pid, number)
+        say_if_killed(process, ended)
+        ended.set()
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "Signal 9 ended the embedding. Start again, and it goes on." in said

@@ -87,8 +87,9 @@ def is_of_another_source(summary: Mapping[str, Any], folder: str, path: str, roo
         return os.path.exists(there) or (files.is_remote(there) and files.is_remote(here))
     if not os.path.isfile(path) or summary.get("source_state") == _state(path):
         return False
-    if "source_sha256" not in summary:  # As an earlier version wrote it.
-        return os.path.getmtime(path) > os.path.getmtime(os.path.join(folder, SUMMARY))
+    if "source_sha256" not in summary:  # As an earlier version wrote it, which looked at embeddings alone.
+        is_newer = os.path.getmtime(path) > os.path.getmtime(os.path.join(folder, SUMMARY))
+        return is_newer and summary.get("source") == "embeddings"
     return summary["source_sha256"] != _sha256(path)
 
 

@@ -15,7 +15,8 @@ from tfrank.common.normalize import l2_normalize
 from tfrank.export.operations import check_operations
 
 # File in a SavedModel that states the whitening, scales and mirror images that it applies, and what it
-# promises of matches. Of a model of an index: whether it is to be adapted, see `tfrank.search.adaptation`.
+# promises of matches. Of a model of an index: whether it is to be adapted, see `tfrank.search.adaptation`,
+# the model that it was made of, and the classes that this one was trained on.
 CONTENTS = "tfrank.json"
 _STATED = json_files.record(
     {},

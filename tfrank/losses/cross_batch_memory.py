@@ -67,7 +67,8 @@ class CrossBatchMemory(LossAround):
         # Of a `MatryoshkaLoss` the loss inside ranks.
         ranks = isinstance(loss, RankingLoss) and isinstance(getattr(loss, "loss", loss), RankingLoss)
         if not ranks or isinstance(loss, CrossBatchMemory | AsymmetricLoss):
-            expected = "a RankingLoss without a memory (each part of a sum, and what an AsymmetricLoss is of)"
+            may = "parts of a WeightedSum, and the loss in an AsymmetricLoss, may have one"
+            expected = f"a RankingLoss without a memory ({may})"
             raise checks.invalid("loss", expected, loss)
         self.loss = loss
         self.size = checks.integer("size", size, at_least=1)

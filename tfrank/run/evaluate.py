@@ -38,7 +38,7 @@ from tfrank.run import (
 )
 from tfrank.run.evaluation_results import EvaluationResults
 from tfrank.run.shorter import measure_shorter
-from tfrank.run.workdir import as_begun, check_training_records_of, default_workdir
+from tfrank.run.workdir import as_begun, default_workdir, note_on_training_records
 
 flags.DEFINE_string("config", None, "The config. Default: that of the run")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run. Default: runs/<config>_<data>_<loss>")
@@ -82,8 +82,7 @@ def main(config: Config) -> None:
         model.check_exportable(output_dir)
     run = trained.run_of(saved_model) or "" if saved_model else workdir
     train = functools.partial(datasets.build_train_set, config.data, workdir)
-    if run and not config.data.test_records:
-        check_training_records_of(run, train)
+    note = note_on_training_records(run, train) if run and not config.data.test_records else ""
     index, relevance = datasets.build_test_set(config.data, workdir)
     test = evaluation_results.test_set_of(index, relevance)
     check(config.evaluation, test, output_dir)
@@ -105,7 +104,8 @@ def main(config: Config) -> None:
         exported = ("saved_model", model_card.FILE)
         for name in exported if whitening else (*exported, "whitening", "whitening.npz"):
             files.remove(os.path.join(output_dir, name))
-        measure(config, embeddings, test, index, output_dir, saved_model or workdir, run, shorter)
+        name = saved_model or workdir
+        measure(config, embeddings, test, index, output_dir, name, run, shorter, warning=note)
         if _EXPORT.value:
             print(model.export(os.path.join(output_dir, "saved_model"), whitening))
             print(model_card.write(workdir, output_dir, evaluation=output_dir))
@@ -128,6 +128,8 @@ def measure(
     name: str,
     run: str,
     shorter: Mapping[str, EvaluationResults],
+    *,
+    warning: str = "",
 ) -> None:
     """Measures embeddings; prints the metrics, those of shorter ones too, and writes them with a report."""
     search, why = searchers.usable(_SEARCH.value)
@@ -139,6 +141,7 @@ def measure(
         rows = {**shorter, "all dimensions": results}
         print(terminal.table({key: one.metrics()[one.main_ranking] for key, one in rows.items()}))
     compatible, warnings = other_models.on_compatibility(shorter, results)
+    warnings = [*filter(None, [warning]), *warnings]
     for note in filter(None, [why, *results.notes, *compatible.values(), *warnings]):
         print(note)
     about = evaluation_results.about(config.evaluation, test, model=name, search=why or search)

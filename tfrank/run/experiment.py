@@ -72,7 +72,7 @@ def check_config(config: Config) -> None:
         settings.check_test_size(config, pooling=chosen["pooling"])
     build_loss(config.loss, labels=[0], dims=train.matryoshka, memory_size=train.memory_size)
     check_others(config)
-    frozen_backbone.check_frozen(train, model, config.data, dry_run=config.dry_run)
+    frozen_backbone.check_frozen(train, model, dry_run=config.dry_run)
     with checks.as_fields("train", ["trackers"]):
         check_installed(train.trackers)
     multipliers = _own_multipliers(train, config.loss.name)

@@ -34,7 +34,7 @@ from tfrank.run.datasets import Data, build_loader, build_sampler
 from tfrank.run.embedding import embed_fn, fingerprint_of_weights, images_at_once
 
 
-def check_frozen(train: Train, model: Model, data: sections.Data, *, dry_run: bool) -> None:
+def check_frozen(train: Train, model: Model, *, dry_run: bool) -> None:
     """Raises InputError if a setting is incompatible with a fixed part of the network."""
     if not train.is_partly_frozen:
         return
@@ -60,10 +60,6 @@ def check_frozen(train: Train, model: Model, data: sections.Data, *, dry_run: bo
         )
     if train.strategy == "multi_worker":
         raise InputError(f"{field} trains on one machine. Set config.train.strategy.")
-    if data.max_shift:
-        raise InputError(
-            f"{field} trains on stored features, which cannot be shifted. Leave out config.data.max_shift."
-        )
     if dry_run:
         raise InputError(f"config.dry_run cannot be combined with {field}.")
 

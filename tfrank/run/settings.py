@@ -52,12 +52,23 @@ def check_fields(config: Config) -> None:
     _check_vectors(config.data, config.model, config.evaluation)
     _check_train(config.train, config.model)
     _check_classes(config.data, config.loss.name)
-    if config.train.class_weights and config.data.sampler in ("class_balanced", "category_pairs"):
+
+
+def check_new(config: Config) -> None:
+    """Raises InputError for a field that would do nothing, or harm, in a run that begins.
+
+    Runs that earlier versions began with it are measured and go on.
+    """
+    data, train = config.data, config.train
+    if train.class_weights and data.sampler in ("class_balanced", "category_pairs"):
         raise InputError(
-            f"config.data.sampler={config.data.sampler} draws all classes equally often, and"
+            f"config.data.sampler={data.sampler} draws all classes equally often, and"
             " config.train.class_weights would count small ones twice. Leave it out, or set"
             " config.data.sampler=uniform or all_classes."
         )
+    if data.max_shift and (config.model.takes_vectors or train.is_partly_frozen):
+        what = "Vectors" if config.model.takes_vectors else "Stored features of a part that is not trained"
+        raise InputError(f"{what} cannot be shifted. Leave out config.data.max_shift.")
 
 
 def resolved(config: Config) -> Config:
@@ -191,8 +202,6 @@ def _check_vectors(data: Data, model: Model, evaluation: Evaluation) -> None:
             "There is nothing to train: the model has no head and no hidden layers. Set"
             " config.model.head=pca, or config.model.hidden=512."
         )
-    if vectors and data.max_shift:
-        raise InputError("Vectors cannot be shifted. Leave out config.data.max_shift.")
     if vectors and evaluation.mirror:
         raise InputError("Vectors have no mirror image. Leave out config.evaluation.mirror.")
     if vectors and (evaluation.any_size or evaluation.image_size):

@@ -84,7 +84,9 @@ def main(config: Config) -> None:
     settings.check_fields(base)
     for one in searched:
         for value in one.ends():
-            experiment.check_config(settings.resolved(with_values(config, {one.field: value})))
+            tried = settings.resolved(with_values(config, {one.field: value}))
+            settings.check_new(tried)
+            experiment.check_config(tried)
     if base.train.strategy == "multi_worker":
         raise InputError("A sweep runs on one machine. Set config.train.strategy.")
     workdir = _WORKDIR.value or os.path.join("sweeps", os.path.basename(default_workdir(base)))

@@ -47,6 +47,7 @@ from tfrank.run.workdir import (
     check_same_config,
     default_workdir,
     save_config,
+    steps_saved,
 )
 from tfrank.training import cluster
 
@@ -64,6 +65,8 @@ def main(config: Config) -> None:
     chief = cluster.is_chief(strategy)
     with cluster.together(strategy):
         experiment.check_config(config)
+        if not steps_saved(workdir):
+            settings.check_new(config)
         experiment.check_start(config.model, workdir, baselines=config.evaluation.baselines)
         with files.locked(workdir) if chief else contextlib.nullcontext():
             with cluster.chief_first(strategy):

@@ -66,7 +66,7 @@ def check_config_of(workdir: str, config: Config) -> None:
     path = os.path.join(workdir, "config.json")
     if not os.path.exists(path):
         files.write_json(path, tree(config))
-    elif _steps_saved(workdir):
+    elif steps_saved(workdir):
         _compare(path, config, lambda field: not (field.may_change or field.path))
     else:
         _compare(path, config, lambda field: field.of_records)
@@ -74,7 +74,7 @@ def check_config_of(workdir: str, config: Config) -> None:
 
 def save_config(workdir: str, config: Config, steps: int) -> None:
     """Saves the config of a run of `steps` steps; raises InputError if it has taken more already."""
-    taken = _steps_saved(workdir)
+    taken = steps_saved(workdir)
     if steps < taken:
         raise InputError(
             f"The run in {workdir} has taken {taken:,} steps already, so it cannot end at step {steps:,}."
@@ -83,7 +83,7 @@ def save_config(workdir: str, config: Config, steps: int) -> None:
     files.write_json(os.path.join(workdir, "config.json"), tree(config))
 
 
-def _steps_saved(workdir: str) -> int:
+def steps_saved(workdir: str) -> int:
     """Returns the step of the latest checkpoint, 0 if there is none."""
     paths = saved_checkpoints(os.path.join(workdir, "checkpoints"))
     return int(paths[-1].rsplit("-", 1)[1]) if paths else 0
@@ -132,8 +132,10 @@ def check_records_of(workdir: str, fingerprints: dict[str, str]) -> None:
         raise _changed(workdir, "records")
 
 
-def check_training_records_of(workdir: str, train: Callable[[], RecordIndex]) -> None:
-    """Raises InputError if a run has trained on other records: its classes may be among those to test on.
+def note_on_training_records(workdir: str, train: Callable[[], RecordIndex]) -> str:
+    """Returns a sentence if a run has trained on other records, or that is not known; "" if on these.
+
+    Records that were divided anew may have classes that the run was trained on among those to test on.
 
     Args:
         workdir: folder of the run.
@@ -142,24 +144,23 @@ def check_training_records_of(workdir: str, train: Callable[[], RecordIndex]) ->
     path = os.path.join(workdir, "records.json")
     known = _load(path).get("train") if os.path.exists(path) else None
     if not known:
-        return
+        return ""
     try:
         now = train().fingerprint()
     except InputError as error:
-        print(f"It is not known whether the run was trained on the classes to test on: {error}")
-        return
-    if now != known:
-        raise InputError(
-            f"The run in {workdir} was trained on other records than these, so that classes which it was"
-            " trained on may be tested on. Give the records of the run, --config.data.records=PATH, or others"
-            " to test on, of classes that it has not seen, --config.data.test_records=PATH."
-        )
+        return f"It is not known whether the run was trained on classes that it is tested on ({error})."
+    if now == known:
+        return ""
+    return (
+        "The run was trained on other records than these, so perhaps on classes that it is tested on here. If"
+        " they were prepared anew, give the ones before, --config.data.records=PATH."
+    )
 
 
 def check_other_models_of(workdir: str, fingerprints: dict[str, str]) -> None:
     """Saves the fingerprints of other models; raises InputError if a run that has trained has others."""
     path = os.path.join(workdir, "other_models.json")
-    if _steps_saved(workdir) and (_load(path) if os.path.exists(path) else {}) != fingerprints:
+    if steps_saved(workdir) and (_load(path) if os.path.exists(path) else {}) != fingerprints:
         raise _changed(workdir, f"other models ({', '.join(fingerprints) or 'none now'})")
     if fingerprints or os.path.exists(path):
         files.write_json(path, fingerprints)

@@ -32,7 +32,7 @@ ROWS = 10_000
 READ_AHEAD = 64
 LISTS = ".lists"
 # Names of the files that are written.
-_OWN = re.compile(r"embeddings-\d{6}\.parquet")
+_OWN = re.compile(r"embeddings-\d{6,}\.parquet")
 LIST_KEY, SKIPPED_KEY = b"tfrank.list", b"tfrank.skipped"
 
 

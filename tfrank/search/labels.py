@@ -96,7 +96,8 @@ def change(folder: str, changes: Mapping[str, str | None], expected_version: str
         InputError: a label is no line of text, or a file is damaged or cannot be written.
     """
     changes = {
-        key: label if label is None else _checked(label.strip(), f"{key}: ") for key, label in changes.items()
+        key: label if label is None else _checked(normalized(label), f"{key}: ")
+        for key, label in changes.items()
     }
     return _replace(folder, expected_version, lambda *before: _changed(*before, changes))
 
@@ -257,8 +258,12 @@ def _check_row(row, columns, *, header):
         raise csv.Error(f"expected {','.join(columns)}")
 
 
+def normalized(label: str) -> str:
+    """Returns a label as it is kept: é in the name of a Mac's folder is two characters, elsewhere one."""
+    return unicodedata.normalize("NFC", label.strip())
+
+
 def _checked(label: str, where: str) -> str:
-    label = unicodedata.normalize("NFC", label)
     unicode = label.encode(errors="ignore").decode() == label
     if len(label) > MOST_LETTERS or not re.fullmatch(PRINTED, label) or not unicode:
         raise InputError(f"{where}A label has at most {MOST_LETTERS} letters, on one line.")

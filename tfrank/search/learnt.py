@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 
 from tfrank.common import files
+from tfrank.common.checks import InputError
 from tfrank.export.saved_model import class_fingerprint, exported_contents, trained_classes
 
 # In the folder of a model that an index has learnt: the groups that it was learnt from.
@@ -13,12 +14,19 @@ GROUPS = "groups.csv"
 
 
 def groups_of(model: str) -> dict[str, str]:
-    """Returns the groups that a model of an index was learnt from, by the id of each photo; {} for others."""
+    """Returns the groups that a model of an index was learnt from, by the id of each photo; {} for others.
+
+    Raises:
+        InputError: the file is damaged.
+    """
     if not os.path.isfile(os.path.join(model, GROUPS)):
         return {}
-    with files.open_below(model, GROUPS) as file:
-        rows = csv.reader(io.TextIOWrapper(file, "utf-8", newline=""))
-        return {row[0]: row[1] for row in rows if len(row) == 2}
+    try:
+        with files.open_below(model, GROUPS) as file:
+            rows = csv.reader(io.TextIOWrapper(file, "utf-8", newline=""))
+            return {row[0]: row[1] for row in rows if len(row) == 2}
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{os.path.join(model, GROUPS)} is damaged ({error}). Remove it.") from None
 
 
 def trained(model: str, ids: Sequence[str], labels: Sequence[str]) -> set[str]:

@@ -23,6 +23,7 @@ from tfrank.common.checks import InputError
 from tfrank.search.index_folder import IndexFolder
 from tfrank.search.server import serving
 from tfrank.search.server.settings import Settings, key_for, names_of
+from tfrank.search.signalled import ended_by, say_if_killed
 from tfrank.search.updating import index_for, update_from
 
 _INDEX = flags.DEFINE_string(
@@ -71,27 +72,19 @@ def main(argv: Sequence[str]) -> None:
         index = IndexFolder(folder)
         while index.current() is None:
             if status := embedding.exitcode:
-                if why := _ended_by(status):
+                if why := ended_by(status):
                     raise InputError(why)
                 # It has said why.
                 sys.exit(1)
             time.sleep(0.1)
-        threading.Thread(target=_say_if_killed, args=(embedding,), daemon=True).start()
+        ended = threading.Event()
+        threading.Thread(target=say_if_killed, args=(embedding, ended), daemon=True).start()
         settings = Settings(key=key_for(_HOST.value), hosts=names_of(_HOST.value), trusted=_TRUST.value)
         application = serving.opened(folder, settings, log_requests=False)
-        serving.serve(application, listener, folder)
-
-
-def _ended_by(status: int) -> str:
-    """Returns a sentence on an embedding that a signal ended; "" for one that ended by itself."""
-    return f"Signal {-status} ended the embedding. Start again, and it goes on." if status < 0 else ""
-
-
-def _say_if_killed(embedding: multiprocessing.process.BaseProcess) -> None:
-    """Waits for the embedding of the photos that follow, and says so if a signal ended it."""
-    embedding.join()
-    if why := _ended_by(embedding.exitcode or 0):
-        print(f"Error: {why} The page searches the photos that were embedded.", file=sys.stderr, flush=True)
+        try:
+            serving.serve(application, listener, folder)
+        finally:
+            ended.set()
 
 
 def _embed(folder: str, photos: str, model: str, trusted: bool, adapted: bool) -> None:

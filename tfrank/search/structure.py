@@ -170,15 +170,19 @@ def opened(
         return ExactIndex(rows, ids)
     if name == "faiss":
         return Approximate(folder, FaissIndex.load(folder, rows, ids), np.arange(len(ids)))
-    built = _shared(folder, before) or ScannIndex.load(folder)
-    # What was added to an open structure may have another embedding by now; what it was built of has not.
-    gone = built.ids[~np.isin(built.ids, ids) | ~np.isin(built.ids, searchers.ids_of(folder))]
-    if len(gone):
-        built.delete(gone)
+    shared = _shared(folder, before)
+    built, order = shared or ScannIndex.load(folder), np.argsort(ids)
+    gone = ~np.isin(built.ids, ids)
+    if shared:
+        # What was added to it may have another embedding by now; what it was built of has not.
+        later = np.flatnonzero(~np.isin(built.ids, searchers.ids_of(folder)) & ~gone)
+        now = rows[order[np.searchsorted(ids, built.ids[later], sorter=order)]]
+        gone[later] = np.any(np.abs(now - built.rows[later]) > 1e-6, axis=1)
+    if gone.any():
+        built.delete(built.ids[gone])
     new = ~np.isin(ids, built.ids)
     if new.any():
         built.add(rows[new], ids[new])
-    order = np.argsort(ids)
     return Approximate(folder, built, order[np.searchsorted(ids, built.ids, sorter=order)])
 
 

@@ -161,10 +161,12 @@ def _was(folder, photos):
 
 
 def _descendant(index, fingerprint):
-    """Returns the model of an index if it was made of this one, by adapting it or learning; else ""."""
+    """Returns the model of an index if it was made of another, by adapting it or learning; else ""."""
     old = index.current()
-    folder = old and index.path("models", old.model)
-    return folder if folder and joined.origin_of(folder) == fingerprint else ""
+    if not old or old.model == fingerprint:
+        return ""
+    folder = index.path("models", old.model)
+    return folder if joined.origin_of(folder) == fingerprint else ""
 
 
 def _model(index, given, start):

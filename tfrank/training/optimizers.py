@@ -1,6 +1,7 @@
 """The optimizers of the papers, with learning rates and weight decay that depend on variable paths."""
 
 import types
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -151,7 +152,7 @@ class _ByPath:
         if self.built:
             return
         check_names(variables, [name for name, _ in self.multipliers], "multipliers")
-        check_names(variables, self.no_decay if self.decoupled else (), "no_decay")
+        self._warn_of_names(variables)
         matching = [[pair for pair in self.multipliers if pair[0] in v.path] for v in variables]
         longest = [max(pairs, key=lambda pair: (len(pair[0]), pair), default=None) for pairs in matching]
         for name, factor in self.multipliers:
@@ -161,6 +162,13 @@ class _ByPath:
         super().build(variables)
         self._multiplier = tuple(pair[1] if pair else 1.0 for pair in longest)
         self._decay = tuple(0.0 if matches(v.path, self.no_decay) else self.decoupled for v in variables)
+
+    def _warn_of_names(self, variables):
+        """Warns of names that exclude nothing from decay: a list may be one for several models."""
+        paths = [variable.path for variable in variables]
+        unused = [name for name in self.no_decay if not any(name in path for path in paths)]
+        if self.decoupled and unused:
+            warnings.warn(f"no_decay={unused} matches no variable: {', '.join(paths[:8])}", stacklevel=2)
 
     def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
         """Raises InputError: Keras' own decay is not used."""

@@ -107,6 +107,7 @@ def prepare(
         summary = load_summary(output_dir)
         if summary is None:
             work = files.make_folder(os.path.join(output_dir, UNFINISHED))
+            about |= identity_of_source(source_dir, root)  # Before it is read: it may change meanwhile.
             source = source.in_layout_of(folder := _unpacked(source_dir, work))
             # Paths in a manifest are relative to its folder.
             root = root or (os.path.dirname(folder) if os.path.isfile(folder) else folder)
@@ -129,7 +130,6 @@ def prepare(
             if source.ground_truth:
                 files.write_json(os.path.join(output_dir, GROUND_TRUTH), source.ground_truth(folder))
             summary = about | {
-                **identity_of_source(source_dir, root),
                 "tfrank": tfrank.__version__,
                 "images": changes,
                 "jpeg_quality": JPEG_QUALITY,

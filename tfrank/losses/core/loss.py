@@ -137,9 +137,11 @@ def _iterations_of_caller():
     for frame, _ in traceback.walk_stack(None):
         model = frame.f_locals.get("self")
         if isinstance(model, keras.Model) and getattr(model, "optimizer", None) is not None:
+            # Where losses are scaled, Keras wraps the optimizer that a model may keep too.
             own = model.optimizer
+            inner = getattr(own, "inner_optimizer", own)
             optimizers = (one for one in vars(model).values() if isinstance(one, keras.optimizers.Optimizer))
-            if any(one is not own for one in optimizers):
+            if any(one is not own and one is not inner for one in optimizers):
                 raise checks.InputError(
                     "The model has several optimizers, so the loss does not know which one's step counts. Set"
                     " loss.iteration = optimizer.iterations, of the one that trains it."

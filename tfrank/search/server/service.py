@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import time
-import unicodedata
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ from tfrank.common import files
 from tfrank.common.checks import InputError
 from tfrank.data.prepare.image_files import SHORTER_SIDE, BadImage, checked_image
 from tfrank.evaluation.array_checks import unit_rows
-from tfrank.search import building, times_found
+from tfrank.search import building, labels, times_found
 from tfrank.search.classes import Classified
 from tfrank.search.embedder import Embedder
 from tfrank.search.images import Listed
@@ -213,7 +212,7 @@ class Service:
     async def add(self, data: bytes, image_id: str, label: str) -> int:
         """Adds an image to the index; returns the version that has it."""
         await self.threads.run(self.threads.images, _check_upload, data, self.settings.max_pixels)
-        label = unicodedata.normalize("NFC", label)  # As of folders and what people say.
+        label = labels.normalized(label)
         listed = Listed(image_id, "", label, {}, lambda: data, len(data), time.time_ns())
         return await self._change("add", listed)
 

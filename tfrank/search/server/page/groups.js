@@ -5,6 +5,8 @@ import { make, picture } from "./results.js";
 
 // Proposals, doubts and groups that are shown at a time.
 const AT_ONCE = 4, DOUBTS = 12, SHOWN = 50;
+// Groups that are shown in this visit.
+let listed = SHOWN;
 // What a person left as it is is not proposed again in this visit.
 const left = new Set();
 
@@ -64,14 +66,14 @@ export async function showAll(place, open, again, ask, say) {
 
 // The groups, some at a time: thousands at once would stop the browser.
 function allGroups(open, again) {
-  const groups = make("div", { className: "groups" }), { groups: all } = known;
+  const made = (first, end) => known.groups.slice(first, end).map(one => group(one, open, again));
+  const groups = make("div", { className: "groups" }, ...made(0, listed));
   const more = button("More groups", () => {
-    const first = groups.children.length;
-    groups.append(...all.slice(first, first + SHOWN).map(one => group(one, open, again)));
-    more.hidden = groups.children.length >= all.length;
-    if (first) groups.children[first].querySelector("button").focus();
-  }, { className: "plain" });
-  more.click();
+    const first = listed;
+    groups.append(...made(first, listed += SHOWN));
+    more.hidden = listed >= known.groups.length;
+    groups.children[first].querySelector("button").focus();
+  }, { className: "plain", hidden: listed >= known.groups.length });
   return [groups, more];
 }
 

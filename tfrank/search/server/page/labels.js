@@ -8,7 +8,7 @@ const LONG_PRESS = 450, TOLD = 12000;
 const at = Object.fromEntries([...document.querySelectorAll("#bar, #bar [id]")].map(element => [element.id, element]));
 // The ids that are selected, each with its label; and the card that was selected last, where a range begins.
 const selected = new Map();
-let last = null, named = false, pressing = 0, telling = 0, pressed = false, reload = () => {};
+let last = null, named = false, pressing = 0, telling = 0, pressed = false, reload = () => {}, changed = () => {};
 // What the server last said of the labels.
 export let known = { groups: [], undo: 0, may_change: false };
 
@@ -35,6 +35,7 @@ async function change(path, fields) {
     const answer = await talk(path, { method: "POST", headers: { ...key(), "Content-Type": "application/json" }, body });
     relabel(answer.changed);
     await refresh();
+    changed();
     return Object.keys(answer.changed).length;
   } catch (error) {
     if (error.status === 409) {
@@ -170,9 +171,9 @@ document.addEventListener("keydown", event => {
   if (event.key === "Escape" && selected.size && event.target.id !== "frame") clear();
 });
 
-// The bar. `again` shows the page anew: with true only where labels decide what it shows.
-export function start(again) {
-  reload = again;
+// The bar. `again` shows the page anew: with true only where labels decide what it shows. `then` follows each change.
+export function start(again, then) {
+  [reload, changed] = [again, then];
   at.name.addEventListener("input", () => { named = true; });
   at.saying.addEventListener("submit", event => {
     event.preventDefault();

@@ -96,7 +96,7 @@ async function go(changes, { replace = false, focus = false } = {}) {
     if (focus) at.heading.focus();
     if (state.vector && state.labelled) classify(state).catch(() => {});
   } catch (error) {
-    if (error.name === "AbortError") return;
+    if (error.name === "AbortError" || state !== asked) return;
     for (const place of [at.results, at.groups]) place.replaceChildren();
     at.more.hidden = true;
     say(error.message);
@@ -296,7 +296,7 @@ at.distinct.addEventListener("change", () => later({ distinct: at.distinct.check
 at.whole.addEventListener("click", () => searchPart(null));
 addEventListener("popstate", () => {
   // The address that a server printed may be put into a tab that shows the page.
-  if (labels.takeKey()) labels.refresh();
+  if (labels.takeKey()) labels.refresh().catch(error => say(error.message));
   go({ ...NOTHING, ...read() }, { replace: true });
 });
 
@@ -361,10 +361,8 @@ async function describe() {
 }
 
 // After a change, what shows labels is shown anew; results of a search stay where they are.
-labels.start(changed => {
-  describe().catch(error => say(error.message));
-  return (!changed || asked.groups || asked.group !== undefined) && go({}, { replace: true });
-});
+const reload = changed => (!changed || asked.groups || asked.group !== undefined) && go({}, { replace: true });
+labels.start(reload, () => describe().catch(error => say(error.message)));
 asked = read();
 at.filter.hidden = true;
 try {
