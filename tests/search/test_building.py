@@ -355,7 +355,7 @@ def test_a_large_index_is_searched_by_scann_or_faiss_which_follow_changes(tmp_pa
         ids = [f"i{place}" for place in places]
         columns = dict.fromkeys(("id", "path", "label"), pa.array(ids))
         part = index.write_part(index_folder.table_of(columns, rows[places]), "m")
-        return building.publish(index, old, "m", 8, [part], "", 10, 0.99)[0]
+        return building.publish(index, old, "m", 8, [part], "", 10, 0.99).version
 
     first = published(np.arange(380), None)
     second = published(np.arange(10, 400), first)
@@ -394,7 +394,7 @@ def test_a_large_index_without_scann_and_faiss_is_searched_exactly_and_says_so(t
     part = index.write_part(index_folder.table_of({"id": pa.array(map(str, range(400)))}, rows), "m")
     monkeypatch.setattr(searchers, "TREE_FROM", 300)
     monkeypatch.setattr(searchers, "scann_problem", lambda: WITHOUT_SCANN)
-    made, _ = building.publish(index, None, "m", 400, [part], "", 400, 0.99)
+    made = building.publish(index, None, "m", 400, [part], "", 400, 0.99).version
     assert made.search.startswith("search-1-")
     # Elsewhere there is no FAISS: no error, but a line.
     monkeypatch.setattr(searchers, "faiss_problem", lambda: "FAISS is not installed.")

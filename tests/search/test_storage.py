@@ -37,7 +37,7 @@ def published(index, places, old, storage=""):
         columns = {"id": ids, "path": ids, "label": pa.array([f"class {place % 3}" for place in some])}
         parts.append(index.write_part(index_folder.table_of(columns, ROWS[some]), "m"))
     changed = len(set(places) ^ set(range(1300))) if old else len(places)
-    return building.publish(index, old, "m", 64, parts, "", changed, 0.99, storage=storage)[0]
+    return building.publish(index, old, "m", 64, parts, "", changed, 0.99, storage=storage).version
 
 
 def nearest(query, places, k):

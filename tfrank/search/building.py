@@ -55,6 +55,13 @@ class Update(NamedTuple):
     followed: label_moves.Followed = label_moves.Followed()
 
 
+class Published(NamedTuple):
+    """The version that is current now, and what became of labels that people gave."""
+
+    version: Version
+    followed: label_moves.Followed = label_moves.Followed()
+
+
 class _Row(NamedTuple):
     """The file and the row in it where an image stands, and what its file was when it was embedded.
 
@@ -177,7 +184,8 @@ def remove(folder: str, ids: Iterable[str], *, target_recall: float = 0.99) -> V
             raise InputError("The index would have no image left. Remove its folder instead.")
         keep = list(index.unfinished(old.model))
         parts = _rewritten(index, old.model, stays, {})
-        version, _ = publish(index, old, old.model, old.dim, parts, old.root, len(ids), target_recall, keep)
+        about = (old.dim, parts, old.root, len(ids), target_recall, keep)
+        version = publish(index, old, old.model, *about).version
         earlier.remove_pictures(index, ids)
         return version
 
@@ -319,7 +327,7 @@ def publish(
     storage: str = "",
     *,
     fresh: Collection[str] = (),
-) -> tuple[Version, label_moves.Followed]:
+) -> Published:
     """Publishes a version of these files, with a search structure if it needs one, see `structure.added`.
 
     At the last moment, as building takes time in which people give labels, these follow their photos.
@@ -332,11 +340,11 @@ def publish(
     version = Version(number, model, dim, tuple(parts), rows, root, storage=storage, before=former)
     same_rows = old and (old.model, old.parts, old.root) == (model, version.parts, root)
     if same_rows and old.storage == storage and structure.readable(index, old):
-        return old, label_moves.Followed()
+        return Published(old)
     version = structure.added(index, version, same, changed, target_recall, fresh)
     followed = label_moves.follow(index, old, parts, model=model)
     index.publish(version, keep)
-    return version, followed
+    return Published(version, followed)
 
 
 def _write_skipped(path: str, skipped: Sequence[tuple[str, str]]) -> None:

@@ -109,7 +109,7 @@ def map_rows(
         with concurrent.futures.ThreadPoolExecutor() as pool:
             parts = list(pool.map(mapped, old.parts))
         model = (embedder.fingerprint, embedder.dim)
-        return building.publish(index, old, *model, parts, old.root, old.rows, target_recall)[0]
+        return building.publish(index, old, *model, parts, old.root, old.rows, target_recall).version
 
 
 def _columns(table: pa.Table, model: str | None) -> dict[str, pa.Array]:

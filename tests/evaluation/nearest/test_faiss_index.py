@@ -28,7 +28,7 @@ def large_index(folder, monkeypatch, rows=400):
     os.makedirs(index.path("models"))
     ids = pa.array([f"i{row}" for row in range(rows)])
     part = index.write_part(index_folder.table_of({"id": ids, "path": ids, "label": ids}, vectors), "m")
-    return index, vectors, building.publish(index, None, "m", 8, [part], "", rows, 0.99)
+    return index, vectors, building.publish(index, None, "m", 8, [part], "", rows, 0.99).version
 
 
 def hostile_lists(folder, victim, vectors):
@@ -68,7 +68,7 @@ def test_a_faiss_file_that_names_another_file_is_not_read_and_the_index_is_searc
     assert victim.read_text() == "a line\n" * 40_000
     assert found.ids[0] == "i7" and "is of another version of tfrank" in caplog.text
     # The next update makes a structure that can be read, though no image changed.
-    new = building.publish(index, version, "m", 8, version.parts, "", 0, 0.99)
+    new = building.publish(index, version, "m", 8, version.parts, "", 0, 0.99).version
     assert new.search.startswith("search-2-")
     assert not isinstance(search.open(index.folder)._structure, ExactIndex)
 
