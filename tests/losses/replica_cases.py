@@ -71,6 +71,7 @@ SETTINGS = {
 MAKERS = {name: functools.partial(losses.get, name) for name in ("pnp", *KINDS_AND_STATE)} | SETTINGS
 # With the training step.
 CHANGING = ["rll, dynamic", "recall_at_k, simix", "memory", "weighted sum", "margin", "margin, sampled"]
+CHANGING += ["asymmetric, margin"]
 WITHOUT_QUERIES = "a replica without valid queries"
 WHOLE_MATRICES = ["histogram, few bins", "lifted_structure, unit"]
 ROWS = np.random.default_rng(0).normal(size=(8, 6)).astype("float32")
