@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 
 def csv_text(rows: Iterable[Sequence[object]]) -> str:
@@ -13,12 +13,16 @@ def csv_text(rows: Iterable[Sequence[object]]) -> str:
     >>> csv_text([("id", "label"), ("1.jpg", "owl\r")])
     'id,label\n1.jpg,"owl\r"\n'
     """
+    return "".join(csv_lines(rows))
+
+
+def csv_lines(rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    """Yields what `csv_text` returns, row by row."""
     text = io.StringIO()
     # It quotes what the ends of its lines have, so these are cut off after each row.
-    writer, lines = csv.writer(text, lineterminator="\r\n"), []
+    writer = csv.writer(text, lineterminator="\r\n")
     for row in rows:
         text.seek(0)
         text.truncate()
         writer.writerow(row)
-        lines.append(f"{text.getvalue()[:-2]}\n")
-    return "".join(lines)
+        yield f"{text.getvalue()[:-2]}\n"

@@ -127,11 +127,15 @@ variables, which are: embedding. Received: no_decay='embeding'. Did you mean "em
     paths = [variable.path for variable in variables]
     # Users mostly name the first or the last layers.
     some = paths if len(paths) <= 8 else [*paths[:4], f"{len(paths) - 8} more", *paths[-4:]]
-    for name in names:
-        if not any(name in path for path in paths):
-            hint = checks.did_you_mean(name, {part for path in paths for part in path.split("/")})
-            expected = f"parts of the paths of variables, which are: {', '.join(some)}"
-            raise checks.InputError(f"{checks.invalid(field, expected, name)}.{hint}")
+    for name in _unmatched(names, paths):
+        hint = checks.did_you_mean(name, {part for path in paths for part in path.split("/")})
+        expected = f"parts of the paths of variables, which are: {', '.join(some)}"
+        raise checks.InputError(f"{checks.invalid(field, expected, name)}.{hint}")
+
+
+def _unmatched(names, paths):
+    """Returns the names that are part of no path."""
+    return [name for name in names if not any(name in path for path in paths)]
 
 
 class _ByPath:
@@ -166,7 +170,7 @@ class _ByPath:
     def _warn_of_names(self, variables):
         """Warns of names that exclude nothing from decay: a list may be one for several models."""
         paths = [variable.path for variable in variables]
-        unused = [name for name in self.no_decay if not any(name in path for path in paths)]
+        unused = _unmatched(self.no_decay, paths)
         if self.decoupled and unused:
             warnings.warn(f"no_decay={unused} matches no variable: {', '.join(paths[:8])}", stacklevel=2)
 

@@ -154,13 +154,19 @@ def test_groups_are_proposed_renamed_and_opened_to_take_a_picture_out(page, fold
     assert sorted(labels.read(folder).values()) == ["", *["sky"] * 4]
 
 
-def test_proposals_that_arrive_late_leave_the_reader_where_he_is(page):
-    page.run("""
+def answer_late(page, path, milliseconds):
+    """Lets requests of a path wait."""
+    page.run(f"""
         window.at_once = fetch;
-        window.fetch = async (...asked) => {
-            if (String(asked[0]).includes("proposals")) await new Promise(done => setTimeout(done, 1500));
+        window.fetch = async (...asked) => {{
+            const late = String(asked[0]).includes("{path}");
+            if (late) await new Promise(done => setTimeout(done, {milliseconds}));
             return at_once(...asked);
-        };""")
+        }};""")
+
+
+def test_proposals_that_arrive_late_leave_the_reader_where_he_is(page):
+    answer_late(page, "v1/proposals", 1500)
     click(page, "#grouping")
     page.wait("document.querySelectorAll('.groups .group').length == 2 && document.title == 'Groups'")
     assert not page.run("document.querySelectorAll('.proposal').length")
@@ -183,12 +189,7 @@ def test_proposals_that_arrive_late_leave_the_reader_where_he_is(page):
 
 
 def test_who_leaves_while_groups_load_does_not_see_them_later(page):
-    page.run("""
-        window.at_once = fetch;
-        window.fetch = async (...asked) => {
-            if (String(asked[0]).endsWith("/labels")) await new Promise(done => setTimeout(done, 700));
-            return at_once(...asked);
-        };""")
+    answer_late(page, "v1/labels", 700)
     click(page, "#grouping")
     click(page, "#home")
     page.wait("document.querySelectorAll('#results .frame').length == 18")

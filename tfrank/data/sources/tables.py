@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tfrank.common import checks
 from tfrank.common.checks import InputError, did_you_mean
-from tfrank.common.csv_text import csv_text
+from tfrank.common.csv_text import csv_lines
 from tfrank.data.sources.lists import Line, Opened, decode_lines, open_local
 
 if TYPE_CHECKING:
@@ -257,10 +257,9 @@ def _parquet_lines(path, opened):
         raise InputError(f"To read {path}, install pyarrow: pip install pyarrow") from None
     try:
         with opened(path) as file:
-            yield csv_text([parquet_files.schema(file, path, _AGAIN)[0].names])
+            yield from csv_lines([parquet_files.schema(file, path, _AGAIN)[0].names])
             for batch in parquet_files.batches(file, path, _AGAIN, _ROWS):
-                rows = zip(*(column.to_pylist() for column in batch.columns))
-                yield from (csv_text([row]) for row in rows)
+                yield from csv_lines(zip(*(column.to_pylist() for column in batch.columns)))
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"Cannot read {path} ({checks.reason(error)}).") from None
 
