@@ -233,20 +233,28 @@ def gradients_of(network, images, micro_batch_size=0):
 
 
 @pytest.mark.parametrize(
-    "size, micro_batch_size",
+    "size, micro_batch_size, drop_path",
     [
-        ("tiny_vit", 2),
-        slow("tiny_vit", 0),
-        *(slow(size, 2) for size in TINY if size != "tiny_vit"),
+        ("tiny_vit", 2, 0.0),
+        ("tiny_dinov2", 0, 0.5),
+        slow("tiny_vit", 0, 0.0),
+        *(slow(size, 2, 0.0) for size in TINY if size != "tiny_vit"),
+        *(slow(size, 0, 0.5) for size in ("tiny_swin", "tiny_clip")),
     ],
 )
-def test_recomputed_blocks_give_the_same_values_and_gradients(size, micro_batch_size):
-    model = embedding_model(image_size=56, backbone=f"hub/{size}", embedding_dim=4)
+def test_recomputed_blocks_give_the_same_values_and_gradients(size, micro_batch_size, drop_path):
+    options = {"backbone": f"hub/{size}", "embedding_dim": 4, "drop_path": drop_path}
+    model = embedding_model(image_size=56, **options)
     images = tf.constant(np.concatenate([IMAGES, IMAGES[:, ::-1]]))
+    before = [variable.numpy() for variable in model.non_trainable_variables]
     value, outputs, gradients = gradients_of(model, images)
+    drawn = [variable.numpy() for variable in model.non_trainable_variables]
+    for variable, state in zip(model.non_trainable_variables, before):
+        variable.assign(state)
     calls, parts = [], blocks._blocks(model.get_layer(size))
     for block in parts:
-        block.call = counted(block.call, calls)
+        inner = block.call if drop_path else block
+        inner.call = counted(inner.call, calls)
     blocks.recompute_blocks(model.get_layer(size))
     again = gradients_of(model, images, micro_batch_size)
     np.testing.assert_allclose(again[0], value, rtol=1e-5)
@@ -254,6 +262,17 @@ def test_recomputed_blocks_give_the_same_values_and_gradients(size, micro_batch_
     for variable, one, other in zip(model.trainable_variables, again[2], gradients, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-4 * np.abs(other).max() + 1e-6, err_msg=variable.path)
     assert len(calls) >= 2 * len(parts), "traced forward, and once more for the gradient"
+    for variable, state in zip(model.non_trainable_variables, drawn):
+        np.testing.assert_array_equal(variable, state, err_msg="the next step draws others")
+
+
+@every_tiny
+def test_networks_have_no_dropout_whose_masks_a_recomputed_block_would_draw_anew(size):
+    layers = hub.hub_network(size, image_size=56)._flatten_layers()
+    rates = [layer.rate for layer in layers if hasattr(layer, "rate")]
+    assert not any(rates)
+    published = [arguments for family, arguments in hub_sizes.SIZES.values() if family == "swin"]
+    assert {arguments["drop_path"] for arguments in published} == {0.0}, "Swin's own, whose default is not 0"
 
 
 def counted(call, calls):
@@ -266,6 +285,7 @@ def counted(call, calls):
 
 @every_tiny
 def test_blocks_are_left_out_at_random_in_training_alone_and_kept_on_average(size):
+    keras.utils.set_random_seed(0)
     network = hub.hub_network(size, image_size=56)
     *_, block = parts = blocks._blocks(network)
     inputs, call = [], block.call
