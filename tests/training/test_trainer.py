@@ -202,6 +202,14 @@ def test_the_model_before_training_is_a_candidate_for_the_best_weights(tmp_path)
         np.testing.assert_array_equal(before, best)
 
 
+@pytest.mark.parametrize("score", [0.9, 0.3])
+def test_a_score_that_float32_rounds_down_or_up_is_no_improvement_on_itself(tmp_path, score):
+    assert (np.float32(score).item() < score) == (score == 0.9)
+    setup = Setup(tmp_path)
+    setup.fit(8, evaluate=scores(*[score] * 5), evaluate_every=2, checkpoint_every=100, patience=2)
+    assert (setup.trainer.done, setup.trainer.best.step) == (4, 0)
+
+
 def test_without_evaluations_there_are_no_best_weights(tmp_path):
     setup = Setup(tmp_path)
     setup.fit(4)
@@ -216,8 +224,13 @@ def test_training_ends_early_when_patience_runs_out_and_goes_on_no_further(tmp_p
     assert (setup.trainer.done, saved_step(tmp_path), setup.trainer.best.step) == (6, 6, 2)
     assert "Ended at step 6: no better validation for 4 steps." in capsys.readouterr().out
     again = Setup(tmp_path)
-    assert again.fit(20, evaluate=scores(), **options) == state
+    assert again.fit(40, evaluate=scores(), **options) == state
     assert again.trainer.best == setup.trainer.best
+    said = capsys.readouterr().out
+    assert "Ended at step 6: no better validation for 4 steps. No more steps are taken." in said
+    assert "another folder with a higher patience" in said
+    Setup(tmp_path).fit(6, evaluate=scores(), **options)
+    assert "Ended" not in capsys.readouterr().out, "all steps that were asked for are taken"
 
 
 def test_patience_counts_over_a_resume(tmp_path):

@@ -171,6 +171,11 @@ class Trainer:
         # at which an uninterrupted one would.
         patience *= evaluate_every
         if self._is_exhausted(patience):
+            if start < steps:
+                progress.say(
+                    f"{self._ended(patience)} No more steps are taken. To take more, train in another folder"
+                    " with a higher patience."
+                )
             return
         iterator = iter(self._distribute(lambda context: batches(start, context)))
         with _signals_to(self._on_signal):
@@ -199,7 +204,7 @@ class Trainer:
                     progress.say(f"Stopped and saved at step {done}. The same command goes on from there.")
                     raise Interrupted
         if self.done < steps:
-            progress.say(f"Ended at step {self.done:,}: no better validation for {patience:,} steps.")
+            progress.say(self._ended(patience))
 
     def _forget_best(self):
         """Removes the best weights of an earlier run in this folder, which is started over."""
@@ -217,6 +222,9 @@ class Trainer:
     def _is_exhausted(self, patience):
         """Whether the last improvement is at least `patience` steps ago; False for a patience of 0."""
         return bool(patience) and self.done - int(self._checkpoints.best_step) >= patience
+
+    def _ended(self, patience):
+        return f"Ended at step {self.done:,}: no better validation for {patience:,} steps."
 
     def report(self) -> str:
         """Reports the cost of the steps so far (as in Revaud et al., Table 1) and the path of the curves."""
@@ -346,7 +354,8 @@ class Trainer:
         self._log.add(step, {f"validation_{name}": value for name, value in result.metrics.items()})
         if result.picture:
             self._log.picture(step, "validation_neighbors", result.picture)
-        if value > best:
+        # In float32, as the best is kept: a score that rounding lowers would be better than itself.
+        if np.float32(value) > best:
             replace_weights(self.best_weights, save_best, self._model.variables)
             self._checkpoints.best.assign(value)
             self._checkpoints.best_step.assign(step)
