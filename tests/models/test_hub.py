@@ -14,6 +14,7 @@ from tfrank.common.checks import InputError
 from tfrank.models import blocks, hub, hub_sizes, safetensors_files
 from tfrank.models.embedding import embedding_model
 from tfrank.models.weights import check_exists, load_backbone_weights
+from tfrank.training.optimizers import build_optimizer
 from tfrank.training.step import multi_stage_gradients
 
 pytest.importorskip("keras_hub")
@@ -199,13 +200,28 @@ def test_learning_rates_fall_towards_the_input(size):
     assert first == [0.125]
 
 
+@every_tiny
+def test_the_head_and_each_block_have_learning_rates_of_their_own(size):
+    """Some networks call the layer of the patches "embedding", as the head is called."""
+    model = embedding_model(image_size=56, backbone=f"hub/{size}", embedding_dim=4)
+    multipliers = {**blocks.layer_multipliers(model.get_layer(size), 0.5), "embedding": 10.0}
+    optimizer = build_optimizer("sgd", learning_rate=1.0, multipliers=multipliers)
+    optimizer.build(model.trainable_variables)
+    rates = dict(zip((v.path for v in model.trainable_variables), optimizer._multiplier, strict=True))
+    assert {path for path, rate in rates.items() if rate == 10} == {"embedding/kernel", "embedding/bias"}
+    assert rates[model.trainable_variables[0].path] == 0.125
+    decay = build_optimizer("adamw", learning_rate=1.0, decoupled=0.1, no_decay=["embedding"])
+    decay.build(model.trainable_variables)
+    assert decay._decay.count(0.0) == 2
+
+
 def test_the_first_blocks_can_be_frozen():
     options = {"image_size": 56, "backbone": "hub/tiny_vit", "embedding_dim": 4}
     free, frozen = (embedding_model(**options, frozen_blocks=count) for count in (0, 1))
     fixed = {variable.path for variable in free.trainable_variables}
     fixed -= {variable.path for variable in frozen.trainable_variables}
-    assert {path.split("/")[0] for path in fixed} == {"vit_patching_and_embedding", "vit_encoder"}
-    assert all("block_1/" in path for path in fixed if path.startswith("vit_encoder"))
+    assert {path.split("/")[1] for path in fixed} == {"vit_patching_and_embedding", "vit_encoder"}
+    assert all("block_1/" in path for path in fixed if path.startswith("tiny_vit/vit_encoder"))
     assert len(frozen.variables) == len(free.variables)
     with pytest.raises(InputError, match="frozen_blocks"):
         embedding_model(**options, frozen_blocks=3)

@@ -57,7 +57,7 @@ def network(backbone: str, *, image_size: int | None, batch_norm: str, levels: s
 
     Vision transformers (`hub_sizes`) give the map of the patches and the class token, if they have one. The
     model has the name of the backbone (without "keras/" and "hub/"), with which the paths of the variables of
-    the others begin: `resnet50/layer1.0.conv1/kernel`.
+    all but Keras' own networks begin: `resnet50/layer1.0.conv1/kernel`.
 
     Args:
         backbone: one of `BACKBONES`, except the convnet.

@@ -13,19 +13,21 @@ from tfrank.common import checks
 # The name of a block, and the part of a weight's path that names its block.
 _NAME = r"(?:layers|transformer_block|blocks|encoder_block)_\d+"
 _BLOCK = re.compile(rf".*?\b{_NAME}/")
+# The part of a weight's path that names the network and a layer of it.
+_LAYER = re.compile(r"[^/]+/[^/]+/")
 
 
 def layer_multipliers(network: keras.Model, decay: float) -> dict[str, float]:
-    """Learning-rate multipliers that fall towards the input, by parts of the paths of weights.
+    """Learning-rate multipliers that fall towards the input, by the beginnings of the paths of weights.
 
     Of n blocks the last has decay, the one before decay^2, and the embedding of the patches decay^(n + 1).
     Layers behind the blocks have no entry. Bao et al., BEiT (arXiv 2106.08254), for fine-tuning of vision
     transformers.
 
     >>> from types import SimpleNamespace as Some
-    >>> weights = [Some(path=path) for path in ("patches/kernel", "encoder/layers_0/w", "encoder/layers_1/w")]
+    >>> weights = [Some(path=f"vit/{path}/kernel") for path in ("patches", "layers_0", "layers_1", "norm")]
     >>> layer_multipliers(Some(trainable_variables=weights), 0.5)
-    {'encoder/layers_0/': 0.25, 'encoder/layers_1/': 0.5, 'patches/': 0.125}
+    {'vit/layers_0/': 0.25, 'vit/layers_1/': 0.5, 'vit/patches/': 0.125}
     """
     embedding, blocks = _scopes([variable.path for variable in network.trainable_variables])
     depths = {block: len(blocks) - number for number, block in enumerate(blocks)}
@@ -146,4 +148,4 @@ def _scopes(paths: list[str]) -> tuple[list[str], list[str]]:
     """The parts of paths that name the embedding of the patches, and the blocks, from input to output."""
     blocks = dict.fromkeys(found[0] for path in paths if (found := _BLOCK.match(path)))
     before = itertools.takewhile(lambda path: not _BLOCK.match(path), paths)
-    return list(dict.fromkeys(path.split("/")[0] + "/" for path in before)), list(blocks)
+    return list(dict.fromkeys(_LAYER.match(path)[0] for path in before)), list(blocks)

@@ -50,7 +50,9 @@ def hub_network(size: str, *, image_size: int | None) -> keras.Model:
         fitting = max(1, round(image_size / patch)) * patch
         raise checks.invalid("image_size", f"a multiple of the patch, {patch}, such as {fitting}", image_size)
     shape = (image_size, image_size, 3)
-    with _plain_errors(f"{PREFIX}{size} cannot be built for images of side {image_size}"):
+    fails = f"{PREFIX}{size} cannot be built for images of side {image_size}"
+    # The scope tells the layer "embedding" of some from the head of a model.
+    with _plain_errors(fails), keras.name_scope(size):
         network = _class_of(name)(image_shape=shape, **arguments)
         for weight in filter(_numbers_positions, network.weights):
             # CLIP's are all 0 until weights are loaded.

@@ -160,14 +160,14 @@ def _build_optimizer(train: Train, steps: int, multipliers: dict[str, float]) ->
 
 
 def _own_multipliers(train: Train, loss: str) -> dict[str, float]:
-    """Returns learning-rate multipliers by part of the path of a variable, without those of blocks."""
+    """Returns learning-rate multipliers by names of variables, without those of blocks."""
     has_proxies = loss in PROXY_LOSSES or train.class_loss_weight
     of_proxies = {"proxies": train.proxy_multiplier} if has_proxies else {}
     return of_proxies | train.learning_rate_multipliers.to_dict()
 
 
 def _multipliers(config: Config, model: keras.Model) -> dict[str, float]:
-    """Returns learning-rate multipliers by part of the path of a variable, also those of blocks."""
+    """Returns learning-rate multipliers by names of variables, also those of blocks."""
     own, decay = _own_multipliers(config.train, config.loss.name), config.train.layer_decay
     return (layer_multipliers(_backbone_of(model, config.model.backbone), decay) if decay < 1 else {}) | own
 

@@ -1,5 +1,6 @@
 """The optimizers of the papers, with learning rates and weight decay that depend on variable paths."""
 
+import itertools
 import types
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +30,7 @@ def build_optimizer(
     With g the gradient of variable w at step t = 1, 2, ..., and
 
         rate  = learning_rate(t - 1) x the multiplier of w
-        decay = decoupled, or 0 where no_decay matches w
+        decay = decoupled, or 0 where no_decay names w
 
     a step is, after w <- w - rate decay w,
 
@@ -57,12 +58,13 @@ def build_optimizer(
         beta_1, beta_2: for "adam" and "adamw" only, from 0 to below 1.
         epsilon: for "adam" and "adamw" only, above 0.
         decoupled: decoupled weight decay; above 0 for "adamw", 0 for "adam", at least 0 for "sgd".
-        no_decay: parts of the paths of variables without decoupled decay, such as "bias".
-        multipliers: maps a part of variables' paths to a factor, at least 0, of their learning rate. It
-            scales decoupled decay too, as with PyTorch's parameter groups. If several parts match a variable,
-            the longest counts. It scales the rate, not the gradient, which Adam would undo. 10 for the new
-            layers in RLL (arXiv 1903.03238, section 4.1.3); 2 for the last linear layer in Smooth-AP on
-            INaturalist (arXiv 2007.12163, supplement).
+        no_decay: names of variables without decoupled decay, such as "bias". A name stands for the variables
+            whose paths begin with it. If there are none, it stands for those whose paths have it as a part.
+        multipliers: maps names of variables, as of `no_decay`, to a factor, at least 0, of their learning
+            rate. It scales decoupled decay too, as with PyTorch's parameter groups. If several names stand
+            for a variable, the longest counts. It scales the rate, not the gradient, which Adam would undo.
+            10 for the new layers in RLL (arXiv 1903.03238, section 4.1.3); 2 for the last linear layer in
+            Smooth-AP on INaturalist (arXiv 2007.12163, supplement).
 
     Raises:
         InputError: an argument is out of its range; an argument that the optimizer does not use has another
@@ -106,13 +108,19 @@ def _check_unused(name, **arguments):
             raise checks.invalid(argument, f'{default}, the default, as "{name}" does not use it', value)
 
 
-def matches(path: str, names: Iterable[str]) -> bool:
-    """Whether any of `names` is part of a variable's path.
+def named(paths: Iterable[str], names: Iterable[str]) -> set[str]:
+    """Returns the paths of variables that any of `names` stands for.
 
-    >>> matches("embedding/bias", ["gamma", "bias"])
-    True
+    A name stands for the paths that begin with it. If there are none, it stands for those that have it as a
+    part.
+
+    >>> paths = ["clip_base/embedding/bias", "embedding/bias"]
+    >>> sorted(named(paths, ["embedding"])), sorted(named(paths, ["bias"]))
+    (['embedding/bias'], ['clip_base/embedding/bias', 'embedding/bias'])
     """
-    return any(name in path for name in names)
+    paths = list(paths)
+    meant = ([p for p in paths if p.startswith(name)] or [p for p in paths if name in p] for name in names)
+    return set(itertools.chain.from_iterable(meant))
 
 
 def check_names(variables: Iterable[keras.Variable], names: Iterable[str], field: str) -> None:
@@ -157,7 +165,9 @@ class _ByPath:
             return
         check_names(variables, [name for name, _ in self.multipliers], "multipliers")
         self._warn_of_names(variables)
-        matching = [[pair for pair in self.multipliers if pair[0] in v.path] for v in variables]
+        paths = [variable.path for variable in variables]
+        meant = {pair: named(paths, pair[:1]) for pair in self.multipliers}
+        matching = [[pair for pair in self.multipliers if path in meant[pair]] for path in paths]
         longest = [max(pairs, key=lambda pair: (len(pair[0]), pair), default=None) for pairs in matching]
         for name, factor in self.multipliers:
             if (name, factor) not in longest:
@@ -165,7 +175,8 @@ class _ByPath:
                 raise checks.invalid("multipliers", expected, dict(self.multipliers))
         super().build(variables)
         self._multiplier = tuple(pair[1] if pair else 1.0 for pair in longest)
-        self._decay = tuple(0.0 if matches(v.path, self.no_decay) else self.decoupled for v in variables)
+        spared = named(paths, self.no_decay)
+        self._decay = tuple(0.0 if path in spared else self.decoupled for path in paths)
 
     def _warn_of_names(self, variables):
         """Warns of names that exclude nothing from decay: a list may be one for several models."""

@@ -24,7 +24,7 @@ import keras
 import tensorflow as tf
 
 from tfrank.common import checks, loss_layers
-from tfrank.training.optimizers import matches
+from tfrank.training.optimizers import named
 
 _ZERO = tf.UnconnectedGradients.ZERO
 
@@ -66,7 +66,7 @@ def build_step(
         optimizer: built for the model's trainable variables.
         strategy: the strategy in whose scope model and optimizer were created.
         l2: weight decay added to the gradient of trainable variables: l2 x variable.
-        no_decay: parts of the paths of variables without this decay.
+        no_decay: names of variables without this decay, see `optimizers.named`.
         clip_norm: maximum norm of the gradient of the global batch, decay included. A longer gradient is
             scaled down to it. 0: no clipping.
         micro_batch_size: images that a replica embeds at once. 0: all of them, in one stage.
@@ -81,7 +81,8 @@ def build_step(
 
     if xla:
         embed = compiled(embed)
-    decayed = [v for v in model.trainable_variables if not matches(v.path, no_decay)] if l2 else []
+    spared = named([v.path for v in model.trainable_variables], no_decay)
+    decayed = [v for v in model.trainable_variables if v.path not in spared] if l2 else []
 
     def replica_step(batch):
         variables = _values(model.trainable_variables)

@@ -87,8 +87,10 @@ class Train(Section):
     schedule_factor: float = field(0.1, 'Only for the schedule "steps": the factor.', above=0, at_most=1)
     learning_rate_multipliers: ConfigDict = field(
         ConfigDict,
-        "Learning-rate multipliers by parts of variables' paths. If several parts match a path, the longest"
-        " counts. On the command line, an entry or all of them (in place of those of the config):"
+        "Learning-rate multipliers by names of variables. A name stands for the variables whose paths begin"
+        " with it, or, if there are none, for those whose paths have it as a part: `embedding` is the head,"
+        " `kernel` all kernels. If several names stand for a variable, the longest counts. On the command"
+        " line, an entry or all of them (in place of those of the config):"
         " --config.train.learning_rate_multipliers.embedding=10"
         ' --config.train.learning_rate_multipliers=\'{"embedding": 10, "embedding/bias": 20}\'',
     )
@@ -189,8 +191,9 @@ class Train(Section):
     )
     no_decay: tuple[str, ...] = field(
         (),
-        "Parts of the paths of variables without weight decay of either kind. On the command line, repeat"
-        " the flag for several: --config.train.no_decay=bias --config.train.no_decay=gamma",
+        "Names of variables without weight decay of either kind, as in `learning_rate_multipliers`. On the"
+        " command line, repeat the flag for several: --config.train.no_decay=bias"
+        " --config.train.no_decay=gamma",
     )
     frozen_backbone: bool = field(
         False,
