@@ -43,6 +43,16 @@ def test_what_is_left_open_follows_from_the_weights(weights, backbone, size, rat
     assert fitted.loss.warmup_steps == (400 if weights == "random" else 0)
 
 
+@pytest.mark.parametrize("size, tested", [(224, 256), (320, 352), (36, 36)])
+def test_the_size_in_tests_follows_the_size_in_training(size, tested):
+    config = own_images.get_config()
+    assert config.data.image_size == 224
+    config.data.image_size = size
+    assert settings.resolved(config).evaluation.image_size == tested
+    config.evaluation.image_size = 288
+    assert settings.resolved(config).evaluation.image_size == 288
+
+
 def test_what_is_given_stays():
     config = own_images_whole.get_config()
     config.model.backbone, config.data.image_size, config.train.learning_rate = "resnet50", 224, 1e-5

@@ -17,6 +17,7 @@ slow for that, views and steps are fewer.
 
 - In less time, with more than half of the gain: --config=configs/own_images_fast.py
 - Shorter embeddings, for a smaller index: --config.model.embedding_dim=256
+- Larger images: --config.data.image_size=320, of which it then sees 352 x 352
 - More time than ten minutes, on a slow machine: --config.train.minutes=30
 - A larger network (extra photos), in about twice the time: --config.model.backbone=efficientnet_lite2
 - If mirroring changes the meaning of a photo (text, left and right hands): --config.data.flip=0
@@ -41,5 +42,5 @@ def get_config(loss: str = ""):
     config.train.patience = 0
     config.train.minutes = 10
     # Training enlarges parts of photos by 1.2 on average.
-    config.evaluation.image_size = 256
+    config.evaluation.image_size = -1
     return config

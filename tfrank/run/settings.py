@@ -39,6 +39,8 @@ FEWEST_STEPS, MOST_STEPS = 100, 5000
 # which EfficientNet-Lite0 embeds in five minutes on two cores.
 MOST_VIEWS, ALL_VIEWS = 5, 20_000
 EVALUATIONS = 10
+# Side of the images of tests over that of training, where it is left open.
+LARGER_AT_TEST = 256 / 224
 # Held out for validation by default: share of the classes, fewest classes; fewest to hold any out of.
 HELD_OUT_SHARE, FEWEST_HELD_OUT, FEWEST_TO_HOLD_OUT = 0.2, 4, 12
 
@@ -88,7 +90,14 @@ def resolved(config: Config) -> Config:
         config.data.fit = "centre"
     if config.data.resize == OPEN:
         config.data.resize = config.data.image_size
+    if config.evaluation.image_size == OPEN:
+        config.evaluation.image_size = _larger(config.data.image_size)
     return config
+
+
+def _larger(side):
+    """Returns the side of the images of tests where it is left open: a multiple of 32, as networks have it."""
+    return max(side, 32 * round(LARGER_AT_TEST * side / 32))
 
 
 def held_out_classes(data: Data, labels: np.ndarray) -> int:

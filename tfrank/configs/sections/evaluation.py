@@ -39,10 +39,10 @@ class Evaluation(Section):
     )
     image_size: int = field(
         0,
-        "Side of the square that the model sees in tests and after export, in pixels; 0: `data.image_size`. A"
-        " larger one often finds more, as training enlarges parts of images (arXiv 1906.06423). Not for"
-        " networks of one size.",
-        at_least=0,
+        "Side of the square that the model sees in tests and after export, in pixels; 0: `data.image_size`;"
+        " -1: 8/7 of that, rounded to a multiple of 32 (256 for 224). A larger one often finds more, as"
+        " training enlarges parts of images (arXiv 1906.06423). Not for networks of one size.",
+        at_least=-1,
     )
     full_size: bool = field(
         False, "Embed images at their own size, one at a time, neither resized nor cropped (mAP_Q)."
