@@ -1,5 +1,6 @@
 """From a config to data: each way in which records are found, relabelled and drawn."""
 
+import contextlib
 import dataclasses
 import importlib
 import os
@@ -379,6 +380,17 @@ def test_each_sampler_of_the_config_is_built(config, records, tmp_path, sampler)
     classes = len(set(batch["label"]))
     assert len(batch["label"]) == 12
     assert classes == {"all_classes": 6, "uniform": classes}.get(sampler, 4)
+
+
+@pytest.mark.parametrize(
+    "sampler, named", [("class_balanced", True), ("uniform", False), ("all_classes", False)]
+)
+def test_short_classes_are_advised_and_taken_only_where_batches_are_drawn_by_class(sampler, named):
+    config = default.get_config()
+    config.data.update(sampler=sampler, short_classes="drop")
+    assert ("short_classes" in settings.advice_without_pairs(config.data)) == named
+    with contextlib.nullcontext() if named else pytest.raises(InputError, match="short_classes=drop is to"):
+        settings.check_new(config)
 
 
 def test_records_made_elsewhere_give_the_batches_of_prepared_ones(config, records, tmp_path):

@@ -236,6 +236,7 @@ def build_training(
         batch_size=batch_size,
         micro_batch_size=train.micro_batch_size,
         trackers=trackers_of(config, workdir, chief=chief) if trackers is None else trackers,
+        advice=settings.advice_without_pairs(config.data),
     )
     models = (model, copy, _tested_model(config, copy))
     training = Training(*models, optimizer, average, checkpoints, trainer, strategy, workdir)

@@ -12,7 +12,7 @@ from tfrank.configs import fields
 from tfrank.configs.default import Config
 from tfrank.configs.fields import OPEN, OPEN_VALUES
 from tfrank.configs.sections import Data, Evaluation, Model, Train
-from tfrank.configs.sections.data import EMBEDDINGS
+from tfrank.configs.sections.data import EMBEDDINGS, UNGROUPED
 from tfrank.models.vector_model import VECTORS
 
 
@@ -61,15 +61,21 @@ def check_new(config: Config) -> None:
 
     Runs that earlier versions began with it are measured and go on.
     """
-    data, train = config.data, config.train
-    if train.class_weights and data.sampler in ("class_balanced", "category_pairs"):
+    data, model, train = config.data, config.model, config.train
+    if data.short_classes == "drop" and data.sampler in UNGROUPED:
+        raise InputError(
+            f"config.data.sampler={data.sampler} draws from all classes, also from those that"
+            " config.data.short_classes=drop is to leave out. Leave it out, or set"
+            " config.data.sampler=class_balanced."
+        )
+    if train.class_weights and data.sampler not in UNGROUPED:
         raise InputError(
             f"config.data.sampler={data.sampler} draws all classes equally often, and"
             " config.train.class_weights would count small ones twice. Leave it out, or set"
-            " config.data.sampler=uniform or all_classes."
+            f" config.data.sampler={' or '.join(UNGROUPED)}."
         )
-    if data.max_shift and (config.model.takes_vectors or train.is_partly_frozen):
-        what = "Vectors" if config.model.takes_vectors else "Stored features of a part that is not trained"
+    if data.max_shift and (model.takes_vectors or train.is_partly_frozen):
+        what = "Vectors" if model.takes_vectors else "Stored features of a part that is not trained"
         raise InputError(f"{what} cannot be shifted. Leave out config.data.max_shift.")
 
 
@@ -96,7 +102,7 @@ def resolved(config: Config) -> Config:
 
 
 def _larger(side):
-    """Returns the side of the images of tests where it is left open: a multiple of 32, as networks have it."""
+    """Returns the open side of the images of tests: a multiple of what networks shrink images by."""
     return max(side, 32 * round(LARGER_AT_TEST * side / 32))
 
 
@@ -274,6 +280,13 @@ def _check_classes(data: Data, loss: str) -> None:
         raise InputError(
             f"config.data.train and config.data.test have {common} in common; test on unseen classes."
         )
+
+
+def advice_without_pairs(data: Data) -> str:
+    """Returns what to do if no image of a batch has another of its class."""
+    if data.sampler in UNGROUPED:
+        return "Raise config.data.classes_per_batch, or set config.data.sampler=class_balanced."
+    return "Raise config.data.examples_per_class, or leave out short classes: config.data.short_classes=drop."
 
 
 def check_memory(train: Train, batch_size: int, steps: int) -> None:

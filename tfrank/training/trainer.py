@@ -84,6 +84,7 @@ class Trainer:
         batch_size: batch size of all replicas together.
         micro_batch_size: if above 0, batches stay on the host and each image is embedded twice.
         trackers: what follows the run, beside training.csv. None: TensorBoard.
+        advice: what to do if no image of a batch has another of its class, a sentence.
 
     Attributes:
         best_weights: path of the best weights.
@@ -103,12 +104,13 @@ class Trainer:
         batch_size: int,
         micro_batch_size: int = 0,
         trackers: Sequence[Tracker] | None = None,
+        advice: str = "Draw several images of each class.",
     ):
         self.best_weights = best_weights_of(folder)
         passes = 2 if micro_batch_size else 1
         self._log = TrainingLog(folder, images_per_step=batch_size, forward_passes=passes, trackers=trackers)
         self._model, self._step, self._checkpoints = model, step, checkpoints
-        self._strategy, self._batch_size = strategy, batch_size
+        self._strategy, self._batch_size, self._advice = strategy, batch_size, advice
         self._input = tf.distribute.InputOptions(experimental_fetch_to_device=not micro_batch_size)
         self._pending = []  # Losses of steps that are still on the device.
         self.done, self._stop_signal, self._said = 0, None, set()
@@ -308,7 +310,7 @@ class Trainer:
             self._said.add("valid_queries")
             progress.say(
                 "Warning: no image of this batch has another of its class, so nothing is learnt from it."
-                " Raise examples_per_class, or drop short classes (short_classes=drop)."
+                f" {self._advice}"
             )
         if summary.spread < COLLAPSED_SPREAD and "spread" not in self._said:
             self._said.add("spread")

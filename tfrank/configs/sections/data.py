@@ -12,6 +12,8 @@ from tfrank.data.transforms import CROPS, FITS
 # Names of a data set whose images are vectors, and of one whose records were made elsewhere.
 EMBEDDINGS, FOREIGN = "embeddings", "tfrecords"
 SAMPLERS = ("class_balanced", "all_classes", "category_pairs", "uniform")
+# Those that do not draw so many images of each class.
+UNGROUPED = ("uniform", "all_classes")
 
 
 @dataclasses.dataclass(slots=True)
@@ -94,7 +96,8 @@ class Data(Section):
     examples_per_class: int = field(4, "Distinct images of each class in a batch.", at_least=2)
     short_classes: str = field(
         "repeat",
-        'Handling of classes with fewer images: "repeat" images within the batch, or "drop" the class.',
+        'Handling of classes with fewer images: "repeat" images within the batch, or "drop" the class.'
+        ' For the samplers "class_balanced" and "category_pairs".',
         choices=SHORT_CLASSES,
     )
     region: str = field(
