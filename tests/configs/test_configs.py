@@ -218,6 +218,7 @@ def test_a_config_measures_the_ks_of_the_papers_tables(name):
         ("in_shop", "rll", "loss.alpha", 1.2),
         ("in_shop", "rll", "train.steps", 30_000),
         ("in_shop", "rll", "model.batch_norm", "trained"),
+        ("sop", "", "model.batch_norm", "statistics"),
         ("cub", "rll", "model.batch_norm", "frozen"),
         ("cars", "rll", "model.batch_norm", "frozen"),
         # PNP draws classes at random; Smooth-AP mines on SOP, as FastAP and Blackbox AP do (section 5.3).

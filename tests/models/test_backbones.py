@@ -107,6 +107,15 @@ def test_frozen_backbones_have_no_gamma_beta_or_statistics_to_train():
     assert len(backbone.trainable_variables) == 53 and len(backbone.variables) == 53 * 5
 
 
+@pytest.mark.parametrize("name", ["resnet50", "keras/MobileNet"])
+def test_frozen_statistics_leave_gamma_and_beta_to_train(name):
+    backbone = network(name, image_size=32, batch_norm="statistics")
+    kinds = {variable.path.split("/")[-1] for variable in backbone.trainable_variables}
+    assert {"gamma", "beta"} <= kinds and not kinds & {"moving_mean", "moving_variance"}
+    x = np.random.default_rng(0).normal(size=[2, 32, 32, 3]).astype("float32")
+    np.testing.assert_array_equal(backbone(x, training=True), backbone(x, training=False))
+
+
 def test_trained_batch_norm_is_over_the_global_batch_in_all_of_them():
     for name in ("resnet50", "keras/MobileNet"):
         layers = network(name, image_size=32, batch_norm="trained").layers

@@ -5,12 +5,15 @@ import numpy as np
 import pytest
 
 from tfrank.common.checks import InputError
+from tfrank.configs import default
 from tfrank.models.normalization import (
+    MODES,
     FrozenBatchNormalization,
     FrozenNormalization,
     UnitNorm,
     batch_norm,
 )
+from tfrank.run.experiment import build_model
 
 X = np.random.default_rng(0).normal(2, 3, size=[8, 4]).astype("float32")
 
@@ -66,6 +69,34 @@ def test_a_frozen_batch_norm_stays_frozen(treatment, tmp_path):
     assert [variable.path.split("/")[-1] for variable in model.trainable_variables] == ["kernel", "bias"]
 
 
+@pytest.mark.parametrize("treatment", [lambda model, _: model, thaw, reload, clone])
+def test_of_frozen_statistics_gamma_and_beta_are_trained_and_the_statistics_used(treatment, tmp_path):
+    inputs = keras.Input([4])
+    model = keras.Model(inputs, batch_norm("statistics", name="bn")(inputs))
+    random_variables(model.get_layer("bn"))
+    gamma, beta, mean, variance = (v.numpy() for v in model.get_layer("bn").variables)
+    model = treatment(model, tmp_path)
+    layer = model.get_layer("bn")
+    wanted = gamma * (X - mean) / np.sqrt(variance + 1e-5) + beta
+    for training in (True, False, None):
+        np.testing.assert_allclose(layer(X, training=training), wanted, rtol=1e-5, atol=1e-5)
+    model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
+    model.fit(X, np.zeros([8, 4]), verbose=0)
+    moved = [
+        not np.array_equal(one, other) for one, other in zip((gamma, beta, mean, variance), layer.weights)
+    ]
+    assert moved == [True, True, False, False]
+
+
+@pytest.mark.parametrize("weights, synchronized", [("random", True), ("imagenet", False)])
+def test_random_weights_have_no_statistics_to_keep(weights, synchronized):
+    config = default.get_config()
+    config.model.update(weights=weights, batch_norm="statistics", blocks=1, filters=2)
+    model = build_model(config)
+    (norm,) = [layer for layer in model.layers if isinstance(layer, keras.layers.BatchNormalization)]
+    assert norm.synchronized == synchronized
+
+
 def test_a_trained_batch_norm_moves_and_is_over_the_global_batch():
     layer = batch_norm("trained")
     layer(X, training=True)
@@ -74,8 +105,8 @@ def test_a_trained_batch_norm_moves_and_is_over_the_global_batch():
     )
 
 
-def test_both_have_pytorchs_momentum_and_epsilon():
-    assert [(n.momentum, n.epsilon) for n in map(batch_norm, ("frozen", "trained"))] == [(0.9, 1e-5)] * 2
+def test_all_have_pytorchs_momentum_and_epsilon():
+    assert [(n.momentum, n.epsilon) for n in map(batch_norm, MODES)] == [(0.9, 1e-5)] * 3
 
 
 def test_weights_pass_between_frozen_and_trained():

@@ -14,7 +14,7 @@ from tests.models import pth, safetensor
 from tfrank.common.checks import InputError
 from tfrank.models.applications import APPLICATIONS
 from tfrank.models.backbones import NETWORKS
-from tfrank.models.embedding import embedding_model
+from tfrank.models.embedding import BATCH_NORMS, embedding_model
 from tfrank.models.packaged import PACKAGED
 from tfrank.models.resnet import resnet, se_resnet
 from tfrank.models.weights import PUBLISHED, check_exists, load_backbone_weights
@@ -71,7 +71,7 @@ def assert_holds(model, wanted):
         np.testing.assert_array_equal(variable.numpy(), wanted[variable.path])
 
 
-@pytest.mark.parametrize("batch_norm", ["frozen", "trained"])
+@pytest.mark.parametrize("batch_norm", BATCH_NORMS)
 @pytest.mark.parametrize("name, classifier", [("resnet50", "fc"), ("se_resnet50", "last_linear")])
 @pytest.mark.parametrize("file", ["net.pth", "net.safetensors"])
 def test_a_pytorch_file_arrives_in_every_layer(name, classifier, batch_norm, file, small_networks, tmp_path):
@@ -140,13 +140,14 @@ def test_a_difference_of_shape_is_named_with_both(small_networks, tmp_path):
     ],
 )
 def test_what_one_model_saved_another_loads(name, suffix, whole, small_networks, tmp_path):
-    """Of a backbone or of a model with it, frozen then trained."""
+    """Of a backbone or of a model with it, frozen then otherwise."""
     saved, path = model_of(name), tmp_path / f"saved{suffix}"
     part = saved if whole else backbone_of(saved)
     part.save(path) if suffix == ".keras" else part.save_weights(path)
-    model = model_of(name, seed=1, batch_norm="trained", pooling="gem")
-    load_backbone_weights(model, str(path))
-    assert_holds(model, {variable.path: variable.numpy() for variable in backbone_of(saved).variables})
+    for batch_norm in ("statistics", "trained"):
+        model = model_of(name, seed=1, batch_norm=batch_norm, pooling="gem")
+        load_backbone_weights(model, str(path))
+        assert_holds(model, {variable.path: variable.numpy() for variable in backbone_of(saved).variables})
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ def pnp_settings(config: default.Config) -> None:
     - Length: the texts name none. 400 epochs are from the code, which multiplies the rate by 0.3 at some of
       them; PNP's text says "initial learning rate". Here the rate is constant.
     - Last layer: Smooth-AP's code has five times the rate by default, its text and PNP do not.
-    - Batch norm is frozen in the code of both, as "auto" does for pretrained weights.
+    - Batch norm: the code of both freezes its statistics, and trains its scales and offsets, as here.
     - Larger batches, 96 x 4 = 384: --config.data.classes_per_batch=96; if they do not fit into memory,
       --config.train.micro_batch_size=96.
     """
@@ -63,6 +63,7 @@ def pnp_settings(config: default.Config) -> None:
     config.data.flip = 0.5
     config.model.backbone = "resnet50"
     config.model.weights = "resnet50-0676ba61.pth"
+    config.model.batch_norm = "statistics"
     config.model.embedding_dim = 512
     config.train.epochs = 400.0
     config.train.learning_rate = 1e-5

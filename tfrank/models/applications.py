@@ -9,7 +9,7 @@ import numpy as np
 from keras import layers
 
 from tfrank.common.checks import InputError
-from tfrank.models.normalization import FrozenBatchNormalization, FrozenNormalization
+from tfrank.models import normalization
 from tfrank.models.preprocessing import preprocess
 
 _MODES = ("raw", "signed_rgb", "imagenet_rgb", "caffe_bgr")
@@ -39,23 +39,21 @@ def application(name: str, *, image_size: int | None, batch_norm: str) -> keras.
     Args:
         name: a key of `APPLICATIONS`.
         image_size: the side of an image in pixels; None for any height and width.
-        batch_norm: "frozen", or "trained" for Keras' own layers, synchronised over replicas.
+        batch_norm: one of `normalization.MODES`.
     """
     try:
         made = APPLICATIONS[name](include_top=False, weights=None, input_shape=(image_size, image_size, 3))
     except ValueError as error:
         raise InputError(f"keras/{name} cannot be built for images of side {image_size}: {error}") from None
-    frozen = batch_norm == "frozen"
 
     def copy(layer):
         kind, config = type(layer), layer.get_config()
         if kind is layers.BatchNormalization:
-            kind, config = (
-                (FrozenBatchNormalization, config) if frozen else (kind, {**config, "synchronized": True})
-            )
+            norm = normalization.batch_norm(batch_norm)
+            kind, config = type(norm), {**config, "synchronized": norm.synchronized}
         # A layer whose mean is given as an argument has nothing to load, and stays as it is.
         if kind is layers.Normalization and layer.input_mean is None:
-            kind = FrozenNormalization
+            kind = normalization.FrozenNormalization
         return kind.from_config(config)
 
     network = keras.Model(made.inputs, made.output, name=name)

@@ -37,7 +37,7 @@ def convnet(images, *, blocks: int, filters: int, batch_norm: str = "trained"):
         images: `[batch, height, width, channels]` symbolic tensor.
         blocks: number of blocks. Each halves height and width, rounding up, so that no border is lost.
         filters: channels of each block.
-        batch_norm: "trained" or "frozen".
+        batch_norm: one of `normalization.MODES`.
 
     Returns:
         The last feature map, `[batch, height, width, filters]`.
@@ -56,13 +56,13 @@ def network(backbone: str, *, image_size: int | None, batch_norm: str, levels: s
     """A backbone other than the convnet as a model: preprocessed images to the last feature map.
 
     Vision transformers (`hub_sizes`) give the map of the patches and the class token, if they have one. The
-    model has the name of the backbone (without "keras/" and "hub/"), with which the paths of the variables of
-    all but Keras' own networks begin: `resnet50/layer1.0.conv1/kernel`.
+    model has the name of the backbone (without "keras/" and "hub/"), with which the paths of its variables
+    begin: `resnet50/layer1.0.conv1/kernel`.
 
     Args:
         backbone: one of `BACKBONES`, except the convnet.
         image_size: the side of an image in pixels, at least 32; None for any height and width.
-        batch_norm: "frozen" or "trained".
+        batch_norm: one of `normalization.MODES`.
         levels: letters of "LMH" for the maps of these levels of bn_inception, in this order. Layers that
             only deeper levels need are left out.
     """

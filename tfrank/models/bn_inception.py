@@ -33,7 +33,7 @@ def bn_inception(images, *, batch_norm: str) -> dict:
 
     Args:
         images: `[batch, side, side, 3]` symbolic tensor, preprocessed by "inception_bgr".
-        batch_norm: "frozen" or "trained".
+        batch_norm: one of `normalization.MODES`.
     """
 
     def unit(x, name, filters, size, stride=1):
@@ -101,7 +101,7 @@ def level_head(x, level: str, *, batch_norm: str):
     Args:
         x: `[batch, height, width, channels]` symbolic tensor.
         level: "L" or "M".
-        batch_norm: "frozen" or "trained".
+        batch_norm: one of `normalization.MODES`.
     """
     name = f"{LEVELS[level][0]}_head"
     frozen = batch_norm == "frozen"

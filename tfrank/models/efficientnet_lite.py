@@ -41,7 +41,7 @@ def efficientnet_lite(images, *, batch_norm: str, width: float, depth: float):
 
     Args:
         images: `[batch, height, width, 3]` symbolic tensor, preprocessed by "centred_rgb".
-        batch_norm: "frozen" or "trained".
+        batch_norm: one of `normalization.MODES`.
         width: factor of the number of filters; 1.0 for Lite0 and Lite1, 1.1 for Lite2.
         depth: factor of the number of blocks; 1.0, 1.1 and 1.2.
 

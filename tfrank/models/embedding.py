@@ -60,7 +60,7 @@ def embedding_model(
         levels: "" for the last feature map. For bn_inception also letters of "LMH", as in RLL (Wang et al.,
             arXiv:1903.03238): each level has its own embedding, low after block 3c, middle after 4e, high
             after 5b. More than one letter gives a list of embeddings, in this order.
-        batch_norm: "frozen", "trained", or "auto": trained for the convnet, frozen for the others.
+        batch_norm: one of `normalization.MODES`, or "auto": trained for the convnet, frozen for the others.
         frozen_blocks: for vision transformers: the embedding of the patches and so many blocks stay as they
             are.
         drop_path: for vision transformers: the probability with which the last block is left out in

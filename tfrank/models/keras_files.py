@@ -6,6 +6,7 @@ No code in a file is run, and no other file is read.
 import contextlib
 import io
 import os
+import re
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -108,7 +109,7 @@ def _groups(path, root):
         if isinstance(item, h5py.Group) and path.split("/")[-1] == "vars":
             arrays = [item[str(number)][()] for number in range(len(item))]
             # Gives a batch norm the same place, frozen or not.
-            place = path.removesuffix("vars").replace("frozen_", "")
+            place = re.sub("frozen_(statistics_)?", "", path.removesuffix("vars"))
             groups[place] = (_text(item.attrs.get("name", path)), arrays)
 
     with _opened(path) as file:

@@ -25,7 +25,7 @@ def mobilenet_v2(images, *, batch_norm: str):
 
     Args:
         images: `[batch, height, width, 3]` symbolic tensor, preprocessed by "imagenet_rgb".
-        batch_norm: "frozen" or "trained".
+        batch_norm: one of `normalization.MODES`.
 
     Returns:
         `[batch, height / 32, width / 32, 1280]` (rounded up), after the last ReLU6.

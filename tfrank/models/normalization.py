@@ -1,4 +1,4 @@
-"""Batch norm that stays frozen, and the other normalisation layers of the models."""
+"""Batch norm that stays frozen, or its statistics do, and the other normalisation layers of the models."""
 
 import keras
 from keras import layers, ops
@@ -6,7 +6,7 @@ from keras import layers, ops
 from tfrank.common import checks
 from tfrank.common.normalize import l2_normalize
 
-MODES = ("frozen", "trained")
+MODES = ("frozen", "statistics", "trained")
 
 
 @keras.saving.register_keras_serializable("tfrank")
@@ -29,6 +29,17 @@ class FrozenBatchNormalization(layers.BatchNormalization):
     @trainable.setter
     def trainable(self, value):
         layers.Layer.trainable.fset(self, False)
+
+
+@keras.saving.register_keras_serializable("tfrank")
+class FrozenStatisticsBatchNormalization(layers.BatchNormalization):
+    """Batch norm by the stored statistics, which never change; gamma and beta are trained.
+
+    It is `module.eval()` of PyTorch's batch norm.
+    """
+
+    def call(self, inputs, training=None, mask=None):
+        return super().call(inputs, training=False, mask=mask)
 
 
 @keras.saving.register_keras_serializable("tfrank")
@@ -64,12 +75,13 @@ def batch_norm(mode: str, **options) -> layers.Layer:
     """The batch norm of tfrank's networks: PyTorch's defaults (momentum 0.9 in Keras' sense, epsilon 1e-5).
 
     Args:
-        mode: "frozen", or "trained", with statistics over the global batch, so that several replicas compute
-            what one device does.
+        mode: "frozen"; "statistics", which alone are frozen; or "trained", with statistics over the global
+            batch, so that several replicas compute what one device does.
         **options: options of the Keras layer, such as its name.
     """
     checks.one_of("batch_norm", mode, MODES)
     options = {"momentum": 0.9, "epsilon": 1e-5, **options}
-    if mode == "frozen":
-        return FrozenBatchNormalization(**options)
-    return layers.BatchNormalization(synchronized=True, **options)
+    if mode == "trained":
+        return layers.BatchNormalization(synchronized=True, **options)
+    kind = FrozenBatchNormalization if mode == "frozen" else FrozenStatisticsBatchNormalization
+    return kind(**options)

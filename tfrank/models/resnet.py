@@ -15,7 +15,7 @@ def resnet(images, *, blocks: tuple[int, ...], batch_norm: str):
         images: `[batch, height, width, 3]` symbolic tensor, preprocessed by "imagenet_rgb".
         blocks: number of blocks in each of the four stages: (3, 4, 6, 3) for ResNet-50, (3, 4, 23, 3) for
             ResNet-101.
-        batch_norm: "frozen" or "trained".
+        batch_norm: one of `normalization.MODES`.
 
     Returns:
         `[batch, height / 32, width / 32, 2048]` (rounded up), after the last ReLU.

@@ -102,7 +102,7 @@ def build_model(config: Config, *, for_tests: bool = False) -> keras.Model:
             with checks.as_fields("model", options):
                 return vector_model(input_dim=config.data.dim, **options)
         del fields["hidden"]
-        if fields.pop("weights") == "random" and fields["batch_norm"] == "auto":
+        if fields.pop("weights") == "random" and fields["batch_norm"] in ("auto", "statistics"):
             # Random weights have no useful batch-norm statistics, so they must be trained.
             fields["batch_norm"] = "trained"
         with checks.as_fields("model", fields), checks.as_fields("data", ["image_size"]):

@@ -61,8 +61,9 @@ class Model(Section):
     )
     batch_norm: str = field(
         "auto",
-        'Batch norm: "frozen" (statistics, scales and offsets), "trained" (statistics of the whole batch,'
-        ' over all devices), or "auto": frozen for pretrained weights, trained for random ones.',
+        'Batch norm: "frozen" (statistics, scales and offsets), "statistics" (frozen; scales and offsets are'
+        ' trained), "trained" (statistics of the whole batch, over all devices), or "auto": frozen. With'
+        ' random weights, "auto" and "statistics" are "trained".',
         choices=("auto", *BATCH_NORMS),
     )
     frozen_blocks: int = field(
