@@ -54,6 +54,16 @@ def test_whitened_rows_spread_alike_in_all_directions_within_classes():
     np.testing.assert_allclose((ROWS @ kernel + bias).mean(axis=0), 0, atol=1e-6)
 
 
+@pytest.mark.parametrize("features", [5, 100])
+@pytest.mark.parametrize("copies", [1, 2])
+def test_where_nothing_differs_within_classes_rows_are_only_centred_and_turned(copies, features):
+    """It ended in a LinAlgError; rounding errors of copies would be whitened."""
+    rows = np.repeat(RANDOM.normal(size=(30, features)) + 3, copies, axis=0)
+    kernel, bias = fitted_whitening(rows, np.arange(30).repeat(copies), dim=features)
+    found, centred = rows @ kernel + bias, rows - rows.mean(axis=0)
+    np.testing.assert_allclose(found @ found.T, centred @ centred.T, atol=1e-4)
+
+
 @pytest.mark.parametrize("shrinkage", [0.3, 1.0])
 def test_shrunk_whitening_has_the_metric_of_the_shrunk_covariance(shrinkage):
     kernel = fitted_whitening(ROWS, LABELS, dim=5, shrinkage=shrinkage)[0].astype(np.float64)

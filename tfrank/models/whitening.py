@@ -12,6 +12,8 @@ SHRINKAGE = 0.6
 TAUGHT_STRENGTH = 1.0
 # Keeps the gradient of the root finite at 0.
 _EPSILON = 1e-6
+# Rows whose variance within classes is at most this share of their square do not differ there.
+_ROUNDING = 1e-12
 
 
 @keras.saving.register_keras_serializable("tfrank")
@@ -51,6 +53,9 @@ def fitted_whitening(
     spread most, so that fewer dimensions are a prefix of more. It is linear discriminant analysis, of all
     dimensions. W is scaled to a largest singular value of 1.
 
+    Where nothing differs within classes, as of one row each, the shrinkage is 1: there is no telling which
+    directions differ more.
+
     Args:
         rows: `[rows, features]`.
         labels: `[rows]` integers.
@@ -77,6 +82,8 @@ def fitted_whitening(
     # Without a copy of the rows: the spread is the sum of squares less that of the means.
     within = (squares - (sums.T / counts) @ sums) / len(x)
     spread = squares / len(x) - np.outer(mean, mean)
+    if np.trace(within) <= _ROUNDING * np.trace(squares) / len(x):
+        within, shrinkage = np.eye(len(within)), 1.0
     variances, directions = np.linalg.eigh(within)
     variances = np.maximum(variances, 0)
     least = shrinkage * variances.sum() / features
