@@ -210,6 +210,9 @@ def test_a_config_measures_the_ks_of_the_papers_tables(name):
         # RLL: section 4.1.2, 4.1.3 and 4.4; T_n of SOP and In-shop; m = 0.4 and alpha = 1 + m / 2.
         ("sop", "rll", "data.crop", "random_resized"),
         ("sop", "rll", "data.crop_area", (0.5, 1.0)),
+        # Of the image itself, as in the code.
+        ("vit_sop", "", "data.crop", "random_part"),
+        ("vit_cub", "sup_con", "data.crop", "random_part"),
         ("sop", "rll", "data.crop_ratio", (3 / 4, 4 / 3)),
         ("sop", "rll", "train.learning_rate_multipliers.embedding", 10.0),
         ("sop", "rll", "loss.negative_temperature", 10.0),

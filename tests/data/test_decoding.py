@@ -68,6 +68,7 @@ def test_a_png_is_decoded_whole():
 TRANSFORMS = {
     "warp": Transform(size=48, resize=52),
     "random_resized": Transform(size=40, resize=48, crop="random_resized", flip=0.5),
+    "random_part": Transform(size=40, resize=48, crop="random_part"),
     "scaled": Transform(size=30, resize=40, crop="scaled", rotation=20, scale=(0.9, 1.2)),
 }
 

@@ -20,6 +20,7 @@ NOISE = rng.integers(0, 256, [61, 83, 3], np.uint8)
 RANDOM = [
     Transform(size=24, resize=32, flip=0.5, color_jitter=(0.4, 0.4, 0.4, 0.1)),
     Transform(size=24, resize=32, crop="random_resized", flip=0.5),
+    Transform(size=24, resize=32, crop="random_part", flip=0.5),
     Transform(size=24, crop="scaled", scale=(0.5, 2), rotation=30, flip=0.5),
     Transform(size=24, crop="scaled", fit="whole", scale=(1, 1.4), flip=0.5),
     Transform(size=24, crop="scaled", fit="wider", scale=(1, 1.4), flip=0.5),
@@ -94,10 +95,10 @@ def test_without_a_crop_a_warped_view_is_the_whole_image_resized(shape, resize):
     np.testing.assert_array_equal(training_transform(image, transform, [3, 4]), expected)
 
 
-@pytest.mark.parametrize("crop", ["warp", "random_resized", "scaled"])
+@pytest.mark.parametrize("crop", transforms.CROPS)
 @pytest.mark.parametrize("size", [16, 17])
 def test_at_test_the_centre_is_seen(crop, size):
-    sides = {"scaled": (20, round(83 * 20 / 61))}.get(crop, (20, 20))
+    sides = (20, round(83 * 20 / 61)) if crop in ("random_part", "scaled") else (20, 20)
     top, left = ((side - size) // 2 for side in sides)
     expected = resized(NOISE, *sides)[top : top + size, left : left + size]
     got = evaluation_transform(NOISE, Transform(size=size, resize=20, crop=crop))
@@ -153,8 +154,9 @@ def drawn_part(side, area, ratio):
 @pytest.mark.parametrize(
     "area, ratio", [((0.5, 1), (0.75, 4 / 3)), ((0.16, 0.3), (0.5, 1.5)), ((0.1, 0.15), (0.2, 5))]
 )
-def test_random_parts_have_the_areas_the_ratios_and_the_places_of_the_usual_loop(area, ratio):
-    transform = Transform(size=50, resize=64, crop="random_resized", crop_area=area, crop_ratio=ratio)
+@pytest.mark.parametrize("crop", ["random_resized", "random_part"])
+def test_random_parts_have_the_areas_the_ratios_and_the_places_of_the_usual_loop(crop, area, ratio):
+    transform = Transform(size=50, resize=64, crop=crop, crop_area=area, crop_ratio=ratio)
     maps = np.array([affine(seen, 4) for seen in many(coordinates(64, 64, 4), transform, 500)])
     height, width = maps[:, 0, 0] * 50, maps[:, 1, 1] * 50
     row, column = (maps[:, i, 2] - maps[:, i, i] / 2 + 0.5 for i in range(2))
@@ -185,6 +187,37 @@ def test_a_random_part_is_cut_out_of_the_warped_image_and_resized():
         parts = [p for p in near + part if min(p[2:]) >= 0 and max(p[:2] + p[2:]) <= 32]
         cut = [resized(picture[y : y + h, x : x + w], 24, 24) for h, w, y, x in parts]
         assert min(np.abs(got - one).max() for one in cut) < 0.51
+
+
+def test_a_random_part_of_the_image_itself_keeps_its_detail():
+    """Stripes of two pixels, which warping to the square of 64 would leave grey."""
+    stripes = np.where(np.arange(512) // 2 % 2, 255, 0).astype(np.uint8)
+    image = np.broadcast_to(stripes[None, :, None], [300, 512, 3])
+    options = {"size": 50, "resize": 64, "crop_area": (0.02, 0.02), "crop_ratio": (1.0, 1.0)}
+    deviations = {
+        crop: many(image, Transform(crop=crop, **options), 5).astype(float).std()
+        for crop in ("random_resized", "random_part")
+    }
+    assert deviations["random_resized"] < 10 and deviations["random_part"] > 80
+
+
+def test_a_random_part_of_the_image_itself_has_its_own_proportions():
+    """A part of 2 % of 300 x 512 with a ratio of 1 is a square of 55 pixels, anywhere in the image."""
+    transform = Transform(size=50, crop="random_part", crop_area=(0.02, 0.02), crop_ratio=(1.0, 1.0))
+    maps = np.array([affine(seen, 0.5) for seen in many(coordinates(300, 512, 0.5), transform, 100)])
+    side = math.sqrt(0.02 * 300 * 512)
+    np.testing.assert_allclose(maps[:, [0, 1], [0, 1]] * 50, side, rtol=0.03)
+    places = maps[:, :, 2]
+    assert (places.max(axis=0) > [0.9 * (300 - side), 0.9 * (512 - side)]).all()
+    assert (places.min(axis=0) < [0.1 * (300 - side), 0.1 * (512 - side)]).all()
+
+
+def test_where_no_part_of_the_image_itself_fits_the_largest_central_one_is_taken():
+    transform = Transform(size=40, crop="random_part", crop_area=(1, 1), crop_ratio=(1.0, 1.0))
+    (seen,) = many(NOISE, transform, 1)
+    # At the edges, pixels beside the part count.
+    inside = (slice(2, -2), slice(2, -2))
+    np.testing.assert_allclose(seen[inside], resized(NOISE[:, 11:72], 40, 40)[inside], atol=2)
 
 
 @pytest.mark.parametrize("ratio, rows, columns", [(2, (8, 24), (0, 32)), (0.5, (0, 32), (8, 24))])

@@ -59,7 +59,10 @@ def test_formats_after_one_that_misses_its_bound_are_written(saved_model, tmp_pa
 
 @pytest.mark.parametrize(
     "crop, resize, fit",
-    [("warp", 72, "centre"), ("warp", 0, "centre"), *(("scaled", 72, fit) for fit in FITS)],
+    [
+        *(("warp", 72, "centre"), ("warp", 0, "centre"), ("random_part", 72, "centre")),
+        *(("scaled", 72, fit) for fit in FITS),
+    ],
 )
 @pytest.mark.parametrize("size", [64, 80])
 def test_the_code_of_a_card_prepares_an_image_as_the_model_does(

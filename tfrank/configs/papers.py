@@ -47,8 +47,8 @@ def pnp_settings(config: default.Config) -> None:
 
     - Weight decay: 4e-4 in PNP's text and in the code of both; Smooth-AP's text prints 4e^-5.
     - Crop: the text warps to 256 x 256 and crops 224 x 224 at random, as this config does. The code of both
-      crops a random area of 8 to 100 % and resizes it to 224 (--config.data.crop=random_resized
-      --config.data.crop_area=0.08,1.0), and resizes the shorter side to 256 at test.
+      crops a random area of 8 to 100 % of the image and resizes it to 224, and resizes the shorter side to
+      256 at test: --config.data.crop=random_part --config.data.crop_area=0.08,1.0
     - Length: the texts name none. 400 epochs are from the code, which multiplies the rate by 0.3 at some of
       them; PNP's text says "initial learning rate". Here the rate is constant.
     - Last layer: Smooth-AP's code has five times the rate by default, its text and PNP do not.
@@ -168,7 +168,7 @@ def get_vit_config(name: str, loss: str):
     "recall_at_k". No paper was at hand: the settings are those of the published code.
 
     Recall@k (arXiv 2108.11179): ViT-B/16 pretrained on ImageNet-21k, 512 dimensions, AdamW, 4 images a class,
-    two-stage batches, a random area of 8 to 100 % resized to 224.
+    two-stage batches, a random area of 8 to 100 % of the image resized to 224.
 
     - Weights: the folder of google/vit-base-patch16-224-in21k from Hugging Face. The code takes timm's, and
       normalises by ImageNet's mean and deviation, as this config does.
@@ -189,7 +189,7 @@ def get_vit_config(name: str, loss: str):
     config.data.name = name
     config.data.resize = 256
     config.data.image_size = 224
-    config.data.crop = "random_resized"
+    config.data.crop = "random_part"
     config.data.flip = 0.5
     config.model.pooling = "class_token"
     config.model.preprocessing = "imagenet_rgb"

@@ -13,11 +13,15 @@ import tensorflow as tf
 from tfrank.common import checks
 from tfrank.data.decoding import DecodedImage, full_extent
 
-CROPS = ("warp", "random_resized", "scaled")
+CROPS = ("warp", "random_resized", "random_part", "scaled")
+# Those that keep the proportions of an image at test.
+_PROPORTIONAL = ("random_part", "scaled")
 # The exponent of an image's length / width by which it is squeezed, not cut; see `Transform.fit`.
 FITS = {"centre": 0.0, "wider": 1 / 3, "whole": 1.0}
 # Random windows to try; if none fits, the largest central window is used, as is usual.
 TRIES = 10
+# A random part of an image lies on a grid of so many lines along its shorter side.
+_GRID = 4096
 # Positions of the random numbers: flip; four for colour; row and column of the window; then its shape.
 _FLIP, _COLOR, _PLACE, _SHAPE = 0, slice(1, 5), slice(5, 7), slice(7, None)
 
@@ -34,6 +38,9 @@ class Transform:
                 ablations: 256, 227.
             "random_resized": in training, a random part of the warped square is resized to `size`. RLL:
                 resize 256, size 227. At test the same as "warp".
+            "random_part": in training, a random part of the image itself is resized to `size`, so that a
+                small part keeps its detail: torchvision's RandomResizedCrop, as in the code of PNP,
+                Smooth-AP, Recall@k and Hyp-ViT. At test the same as "scaled".
             "scaled": the image keeps its aspect ratio; mAP_Q: size 800. In training its shorter side is
                 resized to `resize`, or kept if that is 0. The image is then scaled by a random factor and
                 rotated by a random angle, and a random window is cropped. The window lies within the image;
@@ -43,7 +50,7 @@ class Transform:
             the middle 1 / a of it; "whole": it is squeezed into a square as wide as its shorter side before
             all this, so that tests see the whole of it; "wider": it is squeezed a little, to a^(2/3), so that
             tests see the middle 1 / a^(2/3) of it.
-        crop_area: least and greatest share of the warped square's area, for "random_resized".
+        crop_area: least and greatest share of the area, for "random_resized" and "random_part".
         crop_ratio: least and greatest width / height of that part; drawn log-uniformly.
         flip: probability of a horizontal flip.
         color_jitter: strengths of brightness, contrast, saturation (factors are uniform in
@@ -94,6 +101,9 @@ class Transform:
 
     def training_side(self) -> int | None:
         """Greatest length in pixels that the shorter side is resized to in training; None: no such limit."""
+        if self.crop == "random_part":
+            least, greatest = self.crop_ratio
+            return math.ceil(self.size / math.sqrt(self.crop_area[0] * min(least, 1 / greatest)))
         if self.crop != "scaled":
             return self.test_side()
         if not self.resize:
@@ -129,6 +139,8 @@ def training_transform(image: tf.Tensor | DecodedImage, transform: Transform, se
     if transform.crop == "warp":
         result = _warped(image, transform, numbers[_PLACE])
     elif transform.crop == "random_resized":
+        result = _random_part_of_square(image, transform, numbers[_PLACE], numbers[_SHAPE])
+    elif transform.crop == "random_part":
         result = _random_part(image, transform, numbers[_PLACE], numbers[_SHAPE])
     else:
         result = _scaled(image, transform, numbers[_PLACE], numbers[_SHAPE])
@@ -146,7 +158,7 @@ def evaluation_transform(image: tf.Tensor | DecodedImage, transform: Transform) 
     """
     image = image if isinstance(image, DecodedImage) else full_extent(image)
     resize = transform.test_side()
-    if transform.crop == "scaled":
+    if transform.crop in _PROPORTIONAL:
         resized = _enlarged(image, resize / tf.reduce_min(image.extent), transform)
     else:
         resized = tf.constant([resize, resize])
@@ -183,20 +195,36 @@ def _warped(image, transform, place):
     return _window(image, tf.constant([resize, resize]), offset, [transform.size, transform.size])
 
 
+def _random_part_of_square(image, transform, place, shape):
+    square = tf.fill([2], transform.test_side())
+    part, offset = _drawn_part(square, transform, place, shape)
+    return tf.image.resize(
+        _window(image, square, offset, part), [transform.size, transform.size], antialias=True
+    )
+
+
 def _random_part(image, transform, place, shape):
-    resize = transform.test_side()
-    area = _between(transform.crop_area, shape[:TRIES]) * resize**2
+    grid = tf.cast(tf.round(image.extent * (_GRID / tf.reduce_min(image.extent))), tf.int32)
+    part, offset = _drawn_part(grid, transform, place, shape)
+    scale = transform.size / tf.cast(part, tf.float32)
+    sides, first = (tf.cast(lines, tf.float32) * scale for lines in (grid, offset))
+    return _window(image, sides, first, [transform.size, transform.size])
+
+
+def _drawn_part(sides, transform, place, shape):
+    """Returns the size and the offset of a random part of an image of these sides, all (height, width)."""
+    height, width = tf.unstack(tf.cast(sides, tf.float32))
+    area = _between(transform.crop_area, shape[:TRIES]) * (height * width)
     ratio = tf.exp(_between([math.log(end) for end in transform.crop_ratio], shape[TRIES:]))
     tries = tf.round(tf.sqrt(tf.stack([area / ratio, area * ratio], axis=1)))
-    fits = tf.reduce_all((tries >= 1) & (tries <= resize), axis=1)
-    # The largest part of the square that has an allowed ratio.
-    nearest = min(max(1.0, transform.crop_ratio[0]), transform.crop_ratio[1])
-    central = [max(1.0, round(resize * min(1.0, share))) for share in (1 / nearest, nearest)]
+    fits = tf.reduce_all((tries >= 1) & (tries <= tf.cast(sides, tf.float32)), axis=1)
+    # The largest part that has an allowed ratio.
+    nearest = tf.clip_by_value(width / height, *transform.crop_ratio)
+    central = tf.stack([tf.minimum(height, width / nearest), tf.minimum(width, height * nearest)])
     first = tf.argmax(tf.concat([fits, [True]], axis=0))
-    part = tf.cast(tf.concat([tries, [central]], axis=0)[first], tf.int32)
-    offset = tf.where(first < TRIES, _place(place, resize - part), (resize - part) // 2)
-    window = _window(image, tf.constant([resize, resize]), offset, part)
-    return tf.image.resize(window, [transform.size, transform.size], antialias=True)
+    tries = tf.concat([tries, [tf.maximum(1.0, tf.round(central))]], axis=0)
+    part = tf.cast(tries[first], tf.int32)
+    return part, tf.where(first < TRIES, _place(place, sides - part), (sides - part) // 2)
 
 
 def _scaled(image, transform, place, shape):

@@ -150,7 +150,8 @@ def preparation(data: Mapping[str, Any], size: int) -> list[str]:
         size: the side of the model's images, in pixels, which may differ from that in training.
     """
     resize = round((data["resize"] or data["image_size"]) * size / data["image_size"])
-    fit = data.get("fit", "centre") if data["crop"] == "scaled" else "whole"
+    keeps_proportions = data["crop"] in ("random_part", "scaled")
+    fit = data.get("fit", "centre") if keeps_proportions else "whole"
     if fit == "centre":
         words = f"Resize the shorter side to {resize} pixels and keep the proportions"
         sides = f"[round(side * {resize} / min(image.size)) for side in image.size]"

@@ -138,13 +138,15 @@ class Data(Section):
         0,
         "Images are first warped to a square of this side, in pixels; testing crops its centre. 0:"
         ' `image_size`, which leaves nothing to crop. With crop "scaled" images are not warped and this is'
-        " their shorter side; 0 then leaves their size unchanged in training. -1: `image_size`.",
+        ' their shorter side; 0 then leaves their size unchanged in training. With "random_part" it is their'
+        " shorter side in tests. -1: `image_size`.",
     )
     crop: str = field(
         "warp",
         'Random crop in training: "warp", a square of `image_size` (PNP, Smooth-AP); "random_resized", a'
-        ' part of random area and aspect ratio, resized (RLL); or "scaled", a square of `image_size` of the'
-        " image in its own proportions, scaled by a random factor and rotated (mAP_Q).",
+        ' part of random area and aspect ratio, resized (RLL); "random_part", one of the image itself,'
+        ' not of the warped square, with tests as of "scaled" (Recall@k, Hyp-ViT); or "scaled", a square of'
+        " `image_size` of the image in its own proportions, scaled by a random factor and rotated (mAP_Q).",
         choices=CROPS,
     )
     fit: str = field(
@@ -159,12 +161,12 @@ class Data(Section):
     )
     crop_area: tuple[float, float] = field(
         (0.5, 1.0),
-        'Only for "random_resized": range of the area, as a share of the warped square.',
+        'Only for "random_resized" and "random_part": range of the area, as a share of the whole.',
         above=0,
         at_most=1,
     )
     crop_ratio: tuple[float, float] = field(
-        (0.75, 4 / 3), 'Only for "random_resized": range of width / height.', above=0
+        (0.75, 4 / 3), 'Only for "random_resized" and "random_part": range of width / height.', above=0
     )
     scale: tuple[float, float] = field(
         (1.0, 1.0), 'Only for "scaled", an error with other crops: range of the scale factor.', above=0
