@@ -13,6 +13,7 @@ from tests.search import updated, write_model
 from tfrank.common.checks import InputError
 from tfrank.data.prepare import builder
 from tfrank.scale import embed
+from tfrank.scale.parts import parts_of
 from tfrank.search import building
 from tfrank.search.embedder import Embedder
 from tfrank.search.images import listed_images
@@ -102,6 +103,88 @@ def test_ids_and_labels_stay_the_text_that_they_are(model, photos, tmp_path):
     embed.embed(model, str(tmp_path / "list.csv"), str(tmp_path / "out"), HERE)
     found = read_all(tmp_path / "out", "embeddings-")
     assert found["id"].to_pylist() == ids and found["label"].to_pylist() == labels
+
+
+def test_until_embedding_has_ended_its_folder_is_not_whole_also_with_another_list(
+    model, listed, tmp_path, monkeypatch
+):
+    out, path = str(tmp_path / "out"), pathlib.Path(listed)
+    everything = path.read_text()
+    written, write = [], embed._write
+
+    def killed(made, output_dir):
+        if written:
+            raise InputError("killed")
+        written.append(made[0])
+        write(made, output_dir)
+
+    for some, rows in ((everything, 5), (everything, 4)):
+        path.write_text(some)
+        written.clear()
+        monkeypatch.setattr(embed, "_write", killed)
+        with pytest.raises(InputError, match="killed"):
+            embed.embed(model, listed, out, HERE, rows=rows)
+        with pytest.raises(InputError, match="out is not whole: tfrank scale embed has not ended") as error:
+            parts_of(out)
+        assert "\n" not in str(error.value)
+        monkeypatch.setattr(embed, "_write", write)
+        embed.embed(model, listed, out, HERE, rows=rows)
+        assert sum(part.rows for part in parts_of(out)) == 12
+
+
+def test_what_is_refused_before_embedding_leaves_the_folder_whole(model, listed, tmp_path):
+    out, path = str(tmp_path / "out"), pathlib.Path(listed)
+    embed.embed(model, listed, out, HERE, rows=5)
+    whole = parts_of(out)
+    path.write_text(f"{path.read_text()}{path.read_text().splitlines()[1]}\n")
+    with pytest.raises(InputError, match="twice"):
+        embed.embed(model, listed, out, HERE, rows=5)
+    assert parts_of(out) == whole
+    with pytest.raises(InputError, match="is by another model"):
+        embed.embed(str(write_model(tmp_path / "other", seed=1)), listed, out, HERE, rows=5)
+    assert parts_of(out) == whole
+
+
+def test_records_that_were_prepared_again_with_other_labels_are_embedded_again(model, photos, tmp_path):
+    folder = str(tmp_path / "records")
+    classes = {path: path.parent.name for path in sorted(photos.rglob("*.jpg"))}
+
+    def embedded():
+        rows = "".join(f"{path},{label}\n" for path, label in classes.items())
+        (tmp_path / "list.csv").write_text(f"path,label\n{rows}")
+        shutil.rmtree(folder, ignore_errors=True)
+        builder.prepare("csv", str(tmp_path / "list.csv"), folder)
+        embed.embed(model, folder, str(tmp_path / "out"), HERE)
+        found = read_all(tmp_path / "out", "embeddings-").to_pylist()
+        assert {row["id"]: row["label"] for row in found} == {
+            image.id: image.label for image in listed_images(folder)
+        }
+        return {row["label"]: row["split"] for row in found}
+
+    splits = embedded()
+    one, other = (label for label in splits if splits[label] == "train")
+    # Labels of as many letters, in one split: each record stays where it was.
+    first, second = (next(path for path in classes if classes[path] == label) for label in (one, other))
+    classes |= {first: other, second: one}
+    embedded()
+
+
+def test_the_model_embeds_as_many_images_at_a_time_as_was_said(model, photos, tmp_path, monkeypatch):
+    paths = [*sorted(photos.rglob("*.jpg"))] * 4
+    rows = "".join(f"{path},{number}\n" for number, path in enumerate(paths))
+    (tmp_path / "list.csv").write_text(f"path,id\n{rows}")
+    sizes, start = [], Embedder.__init__
+
+    def watched(self, *arguments, **options):
+        start(self, *arguments, **options)
+        signature = self._signature
+        self._signature = lambda bytes: (sizes.append(int(bytes.shape[0])), signature(bytes=bytes))[1]
+
+    monkeypatch.setattr(Embedder, "__init__", watched)
+    for batch, wanted in ((40, [40, 8]), (20, [20, 20, 8])):
+        sizes.clear()
+        embed.embed(model, str(tmp_path / "list.csv"), str(tmp_path / f"{batch}"), HERE, batch=batch)
+        assert sizes == wanted
 
 
 def test_a_damaged_file_is_written_again(model, listed, tmp_path):

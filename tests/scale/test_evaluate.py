@@ -17,8 +17,8 @@ from tfrank.evaluation import evaluate
 from tfrank.evaluation.nearest.exhaustive import exact
 from tfrank.evaluation.parallel import similarities
 from tfrank.scale import evaluate as scale
-from tfrank.scale import ranking
-from tfrank.scale.parts import Rows, labels_of
+from tfrank.scale import ranking, storage
+from tfrank.scale.parts import Rows, labels_of, parts_of, table_of
 from tfrank.search.index_folder import MODEL_KEY
 
 RNG = np.random.default_rng(0)
@@ -125,6 +125,29 @@ def test_the_current_version_of_a_search_index_is_evaluated_alone(tmp_path):
     found = scale.evaluate(folder, str(tmp_path / "out"), HERE, ks=[1])
     rows = np.r_[0:100, 200:300]
     assert_equal(found, tmp_path / "out", evaluate(EMBEDDINGS[rows], LABELS[rows], ks=[1]))
+
+
+def test_labels_that_people_gave_in_an_index_count_in_blocks_of_any_size(tmp_path, store):
+    folder = write_embeddings(tmp_path / "index", EMBEDDINGS, LABELS, rows=100)
+    (tmp_path / "index" / "versions").mkdir()
+    version = {"parts": [f"embeddings-{number:06d}.parquet" for number in (1, 2, 3)]}
+    (tmp_path / "index" / "versions" / "7.json").write_text(json.dumps(version))
+    (tmp_path / "index" / "CURRENT").write_text("7\n")
+    now = LABELS.copy()
+    now[10:250:3] = 500 + np.arange(80) % 5
+    rows = [f"image {row},class {now[row]}\n" for row in range(10, 250, 3)]
+    (tmp_path / "index" / "labels.csv").write_text("id,label\ngone,class 1\n" + "".join(rows))
+    found = scale.evaluate(folder, str(tmp_path / "out"), HERE, ks=[1], block_queries=70)
+    assert_equal(found, tmp_path / "out", evaluate(EMBEDDINGS, now, ks=[1]))
+    assert read_all(tmp_path / "out")["label"].to_pylist() == [f"class {label}" for label in now]
+    storage.upload(folder, "store://index")
+    assert (
+        labels_of(table_of(parts_of("store://index")[0])).tolist()
+        == labels_of(pa.table({"label": [f"class {label}" for label in now[:100]]})).tolist()
+    )
+    (tmp_path / "index" / "labels.csv").write_text("id,label\nimage 1\n")
+    with pytest.raises(InputError, match=r"labels.csv is damaged \(line 2: expected id,label"):
+        parts_of(folder)
 
 
 @pytest.mark.parametrize(

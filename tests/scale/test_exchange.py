@@ -1,6 +1,7 @@
 """Exports: the engines that have a local mode find the same neighbours; of others the documented format."""
 
 import csv
+import io
 import json
 import re
 
@@ -13,6 +14,7 @@ from tests.scale import HERE, unit, write_embeddings
 from tfrank.common.checks import InputError
 from tfrank.evaluation.nearest.exhaustive import exact
 from tfrank.scale import exchange
+from tfrank.search import labels
 
 EMBEDDINGS = unit(np.random.default_rng(0).normal(size=(90, 12)))
 LABELS = np.arange(90) % 7
@@ -96,6 +98,19 @@ def test_pgvector_files_are_csv_whose_last_column_pgvector_reads(vectors, tmp_pa
     assert all(re.fullmatch(r"\[[-0-9.e, ]+\]", row[3]) for row in rows)
     np.testing.assert_array_equal(np.float32([json.loads(row[3]) for row in rows]), EMBEDDINGS)
     assert "embedding vector(12)" in (tmp_path / "schema.sql").read_text()
+
+
+def test_labels_that_people_gave_in_an_index_are_exported(tmp_path):
+    index = tmp_path / "index"
+    write_embeddings(index, EMBEDDINGS, LABELS, ids=IDS)
+    (index / "versions").mkdir()
+    parts = [f"embeddings-{number:06d}.parquet" for number in (1, 2, 3)]
+    (index / "versions" / "1.json").write_text(json.dumps({"parts": parts}))
+    (index / "CURRENT").write_text("1\n")
+    labels.change(str(index), {"image 0": "wren", "image 1": ""}, labels.said(str(index)).version)
+    paths = exported(str(index), "pgvector", tmp_path / "out")
+    rows = list(csv.reader(io.StringIO("".join(path.read_text() for path in paths), newline="")))
+    assert [row[2] for row in rows[1:5]] == ["class 1", "wren", "", "class 4"]
 
 
 def test_files_of_the_user_stay(vectors, tmp_path):

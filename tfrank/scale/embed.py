@@ -22,7 +22,7 @@ from tfrank.common import checks, files, json_files, parquet_files
 from tfrank.common.checks import InputError
 from tfrank.data.prepare.image_files import SHORTER_SIDE, BadImage, checked_image
 from tfrank.scale import image_lists, pipelines, storage
-from tfrank.scale.parts import AGAIN, PATTERN
+from tfrank.scale.parts import AGAIN, LISTS, PATTERN
 from tfrank.search.building import blocks
 from tfrank.search.embedder import BATCH, Embedder
 from tfrank.search.index_folder import COLUMNS, MODEL_KEY, table_of
@@ -30,7 +30,6 @@ from tfrank.search.index_folder import COLUMNS, MODEL_KEY, table_of
 ROWS = 10_000
 # Images that a worker reads ahead of the model.
 READ_AHEAD = 64
-LISTS = ".lists"
 # Names of the files that are written.
 _OWN = re.compile(r"embeddings-\d{6,}\.parquet")
 LIST_KEY, SKIPPED_KEY = b"tfrank.list", b"tfrank.skipped"
@@ -165,8 +164,10 @@ def embed(
     rows, batch = checks.integer("rows", rows, at_least=1), checks.integer("batch", batch, at_least=1)
     with tempfile.TemporaryDirectory() as folder:
         of_model = Embedder(local_model(model, folder), trusted=trusted).fingerprint
+    # Whatever is wrong is said before the lists are there, as a folder that has them is not whole.
+    there = _there(output_dir, of_model)
     wanted = _write_lists(images, output_dir, rows)
-    unfinished = _unfinished(output_dir, wanted, of_model)
+    unfinished = [file for file in wanted if not _is_finished(file, there.get(file.name))]
     handler = EmbeddingHandler(model, output_dir, trusted=trusted, batch=batch)
 
     def build(pipeline):
@@ -204,36 +205,22 @@ def _check_folder(output_dir: str) -> None:
 
 
 def _write_lists(images: str, output_dir: str, rows: int) -> list[File]:
-    """Writes the list of the images of each file; returns the files."""
-    found, writing = [], []
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        for number, piece in enumerate(image_lists.pieces(images, rows), start=1):
-            name, data = f"embeddings-{number:06d}.parquet", parquet_files.encoded(piece)
-            found.append(File(name, hashlib.sha256(data).hexdigest()))
-            writing.append(pool.submit(storage.write, storage.join(output_dir, LISTS, name), data))
-    for one in writing:
-        one.result()
+    """Writes the list of the images of each file; returns the files. If it fails, none is left."""
+    folder, found, writing = storage.join(output_dir, LISTS), [], []
+    interrupted = storage.names(folder, PATTERN)
+    try:
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            for number, piece in enumerate(image_lists.pieces(images, rows), start=1):
+                name, data = f"embeddings-{number:06d}.parquet", parquet_files.encoded(piece)
+                found.append(File(name, hashlib.sha256(data).hexdigest()))
+                writing.append(pool.submit(storage.write, storage.join(folder, name), data))
+        for one in writing:
+            one.result()
+    except BaseException:
+        if not interrupted:
+            storage.remove(folder)
+        raise
     return found
-
-
-def _unfinished(output_dir: str, wanted: Sequence[File], model: str) -> list[File]:
-    """Returns the files that are missing or damaged, were written from another list, or lack images.
-
-    Raises:
-        InputError: a file is by another model.
-    """
-    names = set(storage.names(output_dir, PATTERN))
-    there = [file for file in wanted if file.name in names]
-    paths = [storage.join(output_dir, file.name) for file in there]
-    finished = set()
-    for path, file, metadata in zip(paths, there, _metadata(paths)):
-        about = metadata.about
-        if metadata.whole and about.get(MODEL_KEY) != model.encode():
-            raise InputError(f"{path} is by another model. Choose another folder.")
-        # Images that were skipped may be there now.
-        if about.get(LIST_KEY) == file.digest.encode() and about.get(SKIPPED_KEY) == b"[]":
-            finished.add(file)
-    return [file for file in wanted if file not in finished]
 
 
 class Metadata(NamedTuple):
@@ -248,6 +235,24 @@ class Metadata(NamedTuple):
     about: dict[bytes, bytes]
     rows: int
     whole: bool
+
+
+def _there(output_dir: str, model: str) -> dict[str, Metadata]:
+    """Returns what the files that are there say, by name; raises InputError if one is by another model."""
+    names = storage.names(output_dir, PATTERN)
+    paths = [storage.join(output_dir, name) for name in names]
+    found = _metadata(paths)
+    for path, one in zip(paths, found):
+        if one.whole and one.about.get(MODEL_KEY) != model.encode():
+            raise InputError(f"{path} is by another model. Choose another folder.")
+    return dict(zip(names, found))
+
+
+def _is_finished(file: File, there: Metadata | None) -> bool:
+    """Whether a file is there and not damaged, was written from this list, and lacks no image."""
+    # Images that were skipped may be there now.
+    wanted = {LIST_KEY: file.digest.encode(), SKIPPED_KEY: b"[]"}
+    return there is not None and wanted.items() <= there.about.items()
 
 
 def _metadata(paths: Sequence[str]) -> list[Metadata]:
@@ -278,7 +283,7 @@ def _embedded(listed: pa.Table, file: File, model: Embedder, batch: int) -> pa.T
     skipped: list[tuple[str, str]] = []
     facts, parts = [], [np.empty([0, model.dim], np.float32)]
     for some in blocks(_good_images(listed, skipped), batch):
-        parts.append(model.embed([one.encoded for one in some]))
+        parts.append(model.embed([one.encoded for one in some], batch))
         facts += [one._replace(encoded=b"") for one in some]
     listed = listed.take(pa.array([one.row for one in facts], pa.int64()))
     values = {name: [getattr(one, name) for one in facts] for name in Good._fields}

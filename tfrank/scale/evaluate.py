@@ -82,7 +82,8 @@ def evaluate(
         raise InputError("`two_models` is for `queries` of another model than the gallery's. Give them.")
     checks.integer("neighbors", neighbors, at_least=0)
     block_queries = checks.integer("block_queries", block_queries, at_least=1)
-    blocks, parts = blocks_of(parts_of(queries or gallery, block_queries), block_queries), parts_of(gallery)
+    parts = parts_of(gallery)
+    blocks = blocks_of(parts_of(queries) if queries else parts, block_queries)
     if blocks[0][0].dim != parts[0].dim:
         raise InputError(
             f"Queries have {blocks[0][0].dim} dimensions, the gallery has {parts[0].dim}. Embed both with the"

@@ -94,7 +94,8 @@ def _of_index(index: RecordIndex, split: str, rows: slice) -> pa.Table:
         "label": pa.array([""] * len(shards)),
         "offset": pa.array(index.offset[rows]),
         "length": pa.array(index.length[rows]),
-        "modified": pa.nulls(len(shards), pa.int64()),
+        # So that the list changes when a record does, which holds the label too.
+        "modified": pa.array(index.checksum[rows].astype(np.int64)),
         "split": pa.array([split] * len(shards)),
     }
     return pa.table(columns)

@@ -4,7 +4,7 @@ import concurrent.futures
 import functools
 import hashlib
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,9 +15,12 @@ from tfrank.common.checks import InputError
 from tfrank.common.ignore_labels import UNKNOWN
 from tfrank.evaluation.array_checks import unit_rows
 from tfrank.scale import storage
+from tfrank.search import labels
 from tfrank.search.index_folder import MODEL_KEY, PARTS, matrix
 
 PATTERN = "embeddings-*.parquet"
+# Lists of the images of each file, which `embed` removes when it has ended.
+LISTS = ".lists"
 # Files whose number of rows is asked for at the same time.
 THREADS = 32
 # As in records: the same name, however it is written.
@@ -35,6 +38,7 @@ class Part(NamedTuple):
         first: number of its first row among the rows of all files.
         dim: dimensions of the embeddings.
         model: fingerprint of the model that made them; "" if the file does not say it.
+        said: ids of its images that people gave labels to in an index, with these.
     """
 
     path: str
@@ -43,6 +47,7 @@ class Part(NamedTuple):
     first: int
     dim: int
     model: str = ""
+    said: tuple[tuple[str, str], ...] = ()
 
 
 Block = tuple[Part, ...]
@@ -64,17 +69,21 @@ class Rows(NamedTuple):
     embeddings: np.ndarray
 
 
-def parts_of(folder: str, most_rows: int = 0) -> list[Part]:
-    """Returns the parts of a folder of embeddings, in the order of their names.
+def parts_of(folder: str) -> list[Part]:
+    """Returns the files of a folder of embeddings as parts, in the order of their names.
 
     Args:
         folder: a local or remote folder with files `embeddings-*.parquet`, which have the columns id, label
-            and embedding.
-        most_rows: the most rows of a part; 0: each file is one part.
+            and embedding. In that of a search index, labels are as people corrected them.
 
     Raises:
-        InputError: there is no such file, a file is damaged, or files have different dimensions or models.
+        InputError: there is no such file, a file is damaged or still missing, or files have different
+            dimensions or models.
     """
+    if storage.names(storage.join(folder, LISTS), "*"):
+        raise InputError(
+            f"{folder} is not whole: tfrank scale embed has not ended there. Run the same command again."
+        )
     names = _names(folder)
     if not names:
         raise InputError(
@@ -83,16 +92,15 @@ def parts_of(folder: str, most_rows: int = 0) -> list[Part]:
     paths = [storage.join(folder, name) for name in names]
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
         shapes = list(pool.map(_shape, paths))
-    parts, first = [], 0
+    parts, first, said = [], 0, _said(folder)
     for path, (rows, dim, model) in zip(paths, shapes):
         if dim != shapes[0][1]:
             raise InputError(
                 f"{path} has embeddings of {dim} dimensions, and {paths[0]} of {shapes[0][1]}. Embed all with"
                 " the same model."
             )
-        for start in range(0, rows, most_rows or max(rows, 1)):
-            count = min(most_rows or rows, rows - start)
-            parts.append(Part(path, start, count, first + start, dim, model))
+        if rows:
+            parts.append(_with_labels(Part(path, 0, rows, first, dim, model), said))
         first += rows
     if not parts:
         raise InputError(f"The files of embeddings in {folder} have no rows.")
@@ -130,14 +138,35 @@ def _names(folder):
     return json_files.parse(storage.read(path), version, path, AGAIN)["parts"]
 
 
+def _said(folder: str) -> dict[str, str]:
+    """Returns the labels that people gave to images of a search index, by id; other folders have none."""
+    path = storage.join(folder, labels.LABELS)
+    if not (storage.exists(storage.join(folder, "CURRENT")) and storage.exists(path)):
+        return {}
+    return labels.parsed(storage.read(path), path)
+
+
+def _with_labels(part: Part, said: Mapping[str, str]) -> Part:
+    """Returns the part with the labels that people gave to its images."""
+    ids = table_of(part, ["id"])["id"].to_pylist() if said else []
+    return part._replace(said=tuple((key, said[key]) for key in ids if key in said))
+
+
 def blocks_of(parts: Sequence[Part], most_rows: int) -> list[Block]:
-    """Groups parts of at most `most_rows` rows into blocks of at most so many."""
+    """Groups parts into blocks of at most `most_rows` rows; larger parts are cut."""
     blocks: list[list[Part]] = []
-    for part in parts:
+    for part in (piece for whole in parts for piece in _pieces(whole, most_rows)):
         if not blocks or sum(one.rows for one in blocks[-1]) + part.rows > most_rows:
             blocks.append([])
         blocks[-1].append(part)
     return [tuple(block) for block in blocks]
+
+
+def _pieces(part: Part, most_rows: int) -> Iterator[Part]:
+    """Yields pieces of a part, of at most `most_rows` rows."""
+    for start in range(0, part.rows, most_rows):
+        rows = min(most_rows, part.rows - start)
+        yield part._replace(start=part.start + start, rows=rows, first=part.first + start)
 
 
 def _shape(path):
@@ -153,14 +182,18 @@ def _shape(path):
 
 
 def table_of(part: Part, columns: list[str] | None = None) -> pa.Table:
-    """Reads the rows of a part.
+    """Reads the rows of a part. Labels are read together with the ids.
 
     Raises:
         InputError: the file is missing or damaged.
     """
     with storage.open_file(part.path) as file:
-        table = parquet_files.read(file, part.path, AGAIN, columns)
-    return table.slice(part.start, part.rows)
+        table = parquet_files.read(file, part.path, AGAIN, columns).slice(part.start, part.rows)
+    if not part.said or "label" not in table.column_names:
+        return table
+    said, rows = dict(part.said), zip(table["id"].to_pylist(), table["label"].to_pylist())
+    now = pa.array([said.get(key, label) for key, label in rows], pa.string())
+    return table.set_column(table.column_names.index("label"), "label", now)
 
 
 def rows_of(part: Part) -> Rows:

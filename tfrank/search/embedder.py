@@ -45,11 +45,14 @@ class Embedder:
             self._signature = self._model.signatures["encoded"]
             self.dim = int(self._signature.structured_outputs["embedding"].shape[-1])
 
-    def embed(self, images: Sequence[bytes]) -> np.ndarray:
-        """Returns `[images, dim]` float32 embeddings of unit norm. Images of any number, as files' bytes."""
+    def embed(self, images: Sequence[bytes], batch: int = BATCH) -> np.ndarray:
+        """Returns `[images, dim]` float32 embeddings of unit norm. Images of any number, as files' bytes.
+
+        The model embeds at most `batch` of them at a time.
+        """
         parts = [
-            self._signature(bytes=tf.constant(list(images[start : start + BATCH])))["embedding"].numpy()
-            for start in range(0, len(images), BATCH)
+            self._signature(bytes=tf.constant(list(images[start : start + batch])))["embedding"].numpy()
+            for start in range(0, len(images), batch)
         ]
         return np.concatenate(parts) if parts else np.zeros([0, self.dim], np.float32)
 

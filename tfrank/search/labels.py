@@ -67,11 +67,18 @@ def read(folder: str) -> dict[str, str]:
 
 def said(folder: str) -> Said:
     """Returns the labels that people gave, and their version. Raises InputError as `read` does."""
-    labels = {}
-    for line, row in rows(folder, LABELS, _COLUMNS):
-        # The last word on a photo counts, also in a file that was written by hand.
-        labels[row[0]] = _checked(row[1], f"{os.path.join(folder, LABELS)}, line {line}: ")
+    labels = _latest(rows(folder, LABELS, _COLUMNS), os.path.join(folder, LABELS))
     return Said(labels, _version(labels))
+
+
+def parsed(data: bytes, path: str) -> dict[str, str]:
+    """Returns the labels that a labels.csv of this content has, as `read` does; errors name the path."""
+    return _latest(_parsed(data, path, _COLUMNS), path)
+
+
+def _latest(rows, path):
+    """Returns the last word on each photo, also of a file that was written by hand."""
+    return {key: _checked(label, f"{path}, line {line}: ") for line, (key, label) in rows}
 
 
 def stamp(folder: str) -> tuple[int, ...]:
@@ -233,6 +240,11 @@ def rows(folder: str, name: str, columns: Sequence[str]) -> list[tuple[int, list
         return []
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}).") from None
+    return _parsed(data, path, columns)
+
+
+def _parsed(data, path, columns):
+    """Returns the rows of the content of a table with the numbers of their lines."""
     rows, line = [], 1
     try:
         # As spreadsheets write it, it may begin with a mark.
