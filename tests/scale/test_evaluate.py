@@ -77,7 +77,22 @@ def test_queries_against_a_gallery_with_distractors_leave_out_the_image_of_their
         gallery_ids=ids,
         ks=[1, 10],
     )
+    assert found.pop("note") == "60 images of the gallery have no class, and are negatives."
     assert_equal(found, tmp_path / "out", wanted)
+
+
+def test_more_neighbors_than_there_are_images_are_all_other_images(tmp_path):
+    rows, labels = EMBEDDINGS[:30], np.arange(30) % 5
+    gallery = write_embeddings(tmp_path / "gallery", rows, labels, rows=8)
+    ids = ["image 3", "another"]
+    queries = write_embeddings(tmp_path / "queries", rows[3:5], labels[3:5], ids=ids)
+    for name, others, counts in (("own", "", [29] * 30), ("given", queries, [29, 30])):
+        scale.evaluate(gallery, str(tmp_path / name), HERE, queries=others, ks=[1], neighbors=100)
+        found = read_all(tmp_path / name)
+        numbers, similarities = (found[key].to_pylist() for key in ("neighbor_rows", "similarities"))
+        assert [*map(len, numbers)] == [*map(len, similarities)] == counts
+        assert all(len(set(row)) == len(row) and min(row) >= 0 for row in numbers)
+        assert np.isfinite(np.concatenate(similarities)).all()
 
 
 def test_queries_of_another_model_are_ranked_against_the_gallery_without_themselves(tmp_path):

@@ -100,6 +100,20 @@ def test_pgvector_files_are_csv_whose_last_column_pgvector_reads(vectors, tmp_pa
     assert "embedding vector(12)" in (tmp_path / "schema.sql").read_text()
 
 
+@pytest.mark.parametrize("engine", exchange.FORMATS)
+def test_embeddings_of_any_norm_are_exported_with_unit_norm(tmp_path, engine):
+    lengths = np.float32(np.arange(1, 91)[:, None])
+    folder = write_embeddings(tmp_path / "vectors", EMBEDDINGS * lengths, LABELS, ids=IDS)
+    text = {"qdrant": lambda path: json.loads(path.read_text())["batch"]["vectors"]}
+    text["vertex"] = lambda path: [json.loads(line)["embedding"] for line in path.read_text().splitlines()]
+    text["milvus"] = lambda path: pq.read_table(path)["embedding"].to_pylist()
+    text["pgvector"] = lambda path: [
+        json.loads(row[3]) for row in csv.reader(io.StringIO(path.read_text(), newline=""))
+    ]
+    found = [row for path in exported(folder, engine, tmp_path / "out") for row in text[engine](path)]
+    np.testing.assert_allclose(found, EMBEDDINGS, atol=1e-6)
+
+
 def test_labels_that_people_gave_in_an_index_are_exported(tmp_path):
     index = tmp_path / "index"
     write_embeddings(index, EMBEDDINGS, LABELS, ids=IDS)

@@ -67,6 +67,30 @@ def test_a_pipeline_finds_the_same(folders, tmp_path):
     np.testing.assert_allclose(found["similarity"].to_pylist(), wanted.similarity, rtol=0, atol=2e-7)
 
 
+@pytest.mark.parametrize("shards", [0, 3, 5])
+def test_files_of_unequal_size_make_as_many_shards_as_asked_for_by_default_one_each(tmp_path, shards):
+    vectors = pathlib.Path(write_embeddings(tmp_path / "vectors", EMBEDDINGS, np.zeros(300, int), rows=60))
+    for number, rows in ((2, 3), (3, 1), (5, 2)):
+        path = vectors / f"embeddings-{number:06d}.parquet"
+        pq.write_table(pq.read_table(path).slice(0, rows), path)
+    built = sharded_index.build(str(vectors), str(tmp_path / "index"), HERE, shards=shards)
+    sizes = [shard.rows for shard in built]
+    assert sizes == {0: [60, 3, 1, 60, 2], 3: [60, 4, 62], 5: [60, 3, 1, 60, 2]}[shards]
+    assert [shard.first for shard in built] == [0, *np.cumsum(sizes)[:-1]]
+
+
+def test_a_search_finds_what_an_index_has_that_was_built_anew_in_the_same_folder(tmp_path):
+    index, others = tmp_path / "index", unit(np.random.default_rng(1).normal(size=(40, 16)))
+    for name, rows in (("one", EMBEDDINGS[:40]), ("other", others)):
+        vectors = write_embeddings(tmp_path / name, rows, np.zeros(40, int))
+        shutil.rmtree(index, ignore_errors=True)
+        sharded_index.build(vectors, str(index), HERE)
+        sharded_index.search(str(index), vectors, str(tmp_path / "out"), HERE, k=1)
+        found = read_all(tmp_path / "out", "nearest-")
+        assert [[name] for name in found["id"].to_pylist()] == found["nearest"].to_pylist()
+        np.testing.assert_allclose(found["similarity"].to_pylist(), 1, atol=1e-6)
+
+
 def test_an_index_of_a_store_is_the_same(folders, store):
     sharded_index.storage.upload(folders[0], "store://vectors")
     sharded_index.build("store://vectors", "store://index", HERE, shards=2)
@@ -80,7 +104,9 @@ def test_bad_input_is_named(folders, tmp_path):
     for function, message in (
         (lambda: ShardedIndex(str(tmp_path)), "is no index in shards"),
         (lambda: ShardedIndex(str(tmp_path / "damaged")), "is damaged"),
-        (lambda: ShardedIndex(folders[1], [5]), "numbers from 0 to 2"),
+        (lambda: ShardedIndex(folders[1], [5]), r"numbers from 0 to 2. Received: shards=\[5\]"),
+        (lambda: ShardedIndex(folders[1], []), "different numbers from 0 to 2"),
+        (lambda: ShardedIndex(folders[1], [0, 0]), "different numbers from 0 to 2"),
         (lambda: sharded_index.build(*folders, HERE), "has an index already"),
         (lambda: sharded_index.build(folders[0], str(tmp_path / "x"), HERE, shards=50), "has 10 files"),
     ):

@@ -12,7 +12,7 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.pvalue import AsList, AsMultiMap
+from apache_beam.pvalue import AsList, AsMultiMap, AsSingleton
 
 from tfrank.common import checks, json_files, parquet_files
 from tfrank.common.checks import InputError
@@ -60,7 +60,7 @@ def evaluate(
 
     Without `queries`, each image is the query once and all others are the gallery. With queries, a gallery
     row with the id of the query is left out of its ranking. Images without a label are negatives of all
-    queries, and no queries.
+    queries, and no queries; a note says how many there are.
 
     Args:
         gallery: folder of embeddings, see `parts.parts_of`.
@@ -69,7 +69,7 @@ def evaluate(
         options: Beam's options, see `pipelines.beam_options`.
         queries: folder of embeddings of the queries; "" for leave-one-out.
         ks: the Ks, see `tfrank.evaluation.evaluate`.
-        neighbors: number of nearest images to write for each query.
+        neighbors: number of nearest images to write for each query, or all if there are fewer.
         block_queries: most queries of a block; a worker holds their embeddings.
         two_models: whether the queries may be of another model, which was trained to search embeddings of the
             gallery's, as a student or a compatible model is.
@@ -93,11 +93,19 @@ def evaluate(
     check_queries(*of_queries, gallery, parts[0].model, two_models=two_models)
     rows = sum(part.rows for part in parts)
     ks, note = usable_ks(ks, rows - (not queries))
-    settings = {"leave_one_out": not queries, "ks": ks, "neighbors": neighbors, "output_dir": output_dir}
+    settings = {"leave_one_out": not queries, "ks": ks, "neighbors": min(neighbors, rows)}
+    settings["output_dir"] = output_dir
     means_path = storage.join(output_dir, "metrics.json")
 
     def build(pipeline):
         found = pipeline | "Ranking" >> _Ranking(blocks, parts, settings)
+        unlabelled = (
+            pipeline
+            | "Gallery" >> beam.Create(parts)
+            | "Spread gallery" >> beam.Reshuffle()
+            | "Without label" >> beam.Map(_unlabelled)
+            | "Their number" >> beam.CombineGlobally(sum)
+        )
         of_classes = (
             found
             | "Sums by class" >> beam.FlatMap(_class_sums)
@@ -108,7 +116,7 @@ def evaluate(
             (found | "Sums" >> beam.Map(_sums), of_classes)
             | "All sums" >> beam.Flatten()
             | "Totals" >> beam.CombineGlobally(_added)
-            | "Write" >> beam.Map(_write_means, means_path, note)
+            | "Write" >> beam.Map(_write_means, means_path, note, AsSingleton(unlabelled))
         )
 
     storage.remove_files(output_dir, "per_query-*.parquet")
@@ -176,6 +184,11 @@ def _sought(numbered: tuple[int, Block], leave_one_out: bool):
     names = names_of_block(block)
     labels = np.unique(labels_of(names))
     return number, labels[labels != UNKNOWN], None if leave_one_out else hashes_of(names["id"])
+
+
+def _unlabelled(part: Part) -> int:
+    """Returns the number of images of a part that have no label."""
+    return int(np.sum(labels_of(table_of(part, ["id", "label"])) == UNKNOWN))
 
 
 def _id_groups(part: Part):
@@ -281,9 +294,11 @@ def _write_queries(number, columns, metrics, compared: Counted, settings):
     for name, values in metrics.items():
         columns = columns.append_column(name, pa.array(values))
     if settings["neighbors"]:
-        index = compared.neighbors.index
-        columns = columns.append_column("neighbor_rows", pa.array(list(index)))
-        columns = columns.append_column("similarities", pa.array(list(compared.neighbors.similarity)))
+        index, similarity = compared.neighbors
+        # The query itself is none of the neighbours, so that there may be fewer.
+        columns = columns.append_column("neighbor_rows", pa.array([row[row >= 0] for row in index]))
+        found = [values[row >= 0] for row, values in zip(index, similarity)]
+        columns = columns.append_column("similarities", pa.array(found))
     path = storage.join(settings["output_dir"], f"per_query-{number:05d}.parquet")
     storage.write(path, parquet_files.encoded(columns))
 
@@ -325,7 +340,7 @@ def _added(sums: Iterable[Mapping[str, float | Fraction]]) -> dict[str, Fraction
     return total
 
 
-def _write_means(sums, path: str, note: str) -> None:
+def _write_means(sums, path: str, note: str, unlabelled: int) -> None:
     """Writes the means. Raises InputError if no query has a positive."""
     queries, classes = sums.get("queries", 0), sums.get("classes", 0)
     if not queries:
@@ -337,4 +352,6 @@ def _write_means(sums, path: str, note: str) -> None:
         for name, value in sorted(sums.items(), key=lambda one: (BY_CLASS in one[0], one[0] in COUNTS))
         if name != "classes"
     }
+    if unlabelled:
+        note = f"{note} {unlabelled:,} images of the gallery have no class, and are negatives.".lstrip()
     storage.write(path, (json.dumps({**means, **({"note": note} if note else {})}, indent=2) + "\n").encode())

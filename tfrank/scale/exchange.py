@@ -1,4 +1,4 @@
-"""Files of embeddings in the formats that search engines import.
+"""Files of embeddings, of unit norm, in the formats that search engines import.
 
 | engine | files | how they are imported |
 |---|---|---|
@@ -26,6 +26,7 @@ from tfrank.common import checks, parquet_files
 from tfrank.evaluation.array_checks import unit_rows
 from tfrank.scale import pipelines, storage
 from tfrank.scale.parts import Part, parts_of, table_of
+from tfrank.search import index_folder
 from tfrank.search.index_folder import matrix
 
 # Qdrant refuses requests above 32 MB by default. A number of float32 takes at most 18 bytes with its comma.
@@ -179,7 +180,8 @@ def export(embeddings: str, engine: str, output_dir: str, options: PipelineOptio
 def _write(numbered: tuple[int, Part], engine: str, output_dir: str) -> None:
     number, part = numbered
     table = table_of(part)
-    unit_rows(matrix(table), np.array(table["id"].to_pylist()))  # Raises InputError if a row is not finite.
+    rows, _ = unit_rows(matrix(table), np.array(table["id"].to_pylist()))
+    table = index_folder.table_of({name: table[name] for name in NAMES & {*table.column_names}}, rows)
     for place, data in enumerate(FORMATS[engine].files(table)):
         name = f"images-{number:06d}" + (f"-{place:03d}" if place else "")
         storage.write(storage.join(output_dir, f"{name}.{FORMATS[engine].suffix}"), data)

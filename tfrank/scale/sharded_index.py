@@ -2,8 +2,10 @@
 
 import concurrent.futures
 import functools
+import itertools
 import json
 import os
+import secrets
 import tempfile
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -66,7 +68,8 @@ class ShardedIndex:
         shards: the open shards.
 
     Raises:
-        InputError: the index is missing or damaged, or there is no shard of a number.
+        InputError: the index is missing or damaged, no number is given or one twice, or there is no shard of
+            a number.
 
     Search of the machines' shards is merged by `tfrank.evaluation.nearest.exhaustive.merge_neighbors`.
     """
@@ -74,8 +77,8 @@ class ShardedIndex:
     def __init__(self, folder: str, shards: Sequence[int] | None = None):
         known = shards_of(folder)
         numbers = range(len(known)) if shards is None else shards
-        if outside := [number for number in numbers if not 0 <= number < len(known)]:
-            raise checks.invalid("shards", f"numbers from 0 to {len(known) - 1}", outside[0])
+        if not len(numbers) or len({*numbers}) < len(numbers) or not {*numbers} <= {*range(len(known))}:
+            raise checks.invalid("shards", f"different numbers from 0 to {len(known) - 1}", shards)
         self.shards = [known[number] for number in numbers]
         with concurrent.futures.ThreadPoolExecutor() as pool:
             paths = [storage.join(folder, shard.name) for shard in self.shards]
@@ -166,12 +169,7 @@ def build(
         raise InputError(f"{output_dir} has an index already. Choose another folder.")
     if shards > len(parts):
         raise InputError(f"{embeddings} has {len(parts)} files, so at most that many shards. Give --shards.")
-    ends = np.cumsum([part.rows for part in parts])
-    # Files whose rows are in the middle of the n-th share of all rows go to shard n.
-    middles = ends - np.array([part.rows for part in parts]) / 2
-    of_part = np.minimum((middles / ends[-1] * shards).astype(int), shards - 1)
-    groups = [[part for part, at in zip(parts, of_part) if at == n] for n in range(shards)]
-    groups = [group for group in groups if group]
+    groups = groups_of(parts, shards)
 
     def steps(pipeline):
         _ = (
@@ -189,6 +187,23 @@ def build(
     manifest = {"dim": parts[0].dim, "model": parts[0].model, "shards": [shard._asdict() for shard in built]}
     storage.write(storage.join(output_dir, MANIFEST), (json.dumps(manifest, indent=2) + "\n").encode())
     return built
+
+
+def groups_of(parts: Sequence[Part], count: int) -> list[Sequence[Part]]:
+    """Divides parts, in their order, into so many groups of about as many rows; none is empty.
+
+    >>> parts = [Part("", 0, rows, 0, 8) for rows in (100, 100, 1)]
+    >>> [len(group) for group in groups_of(parts, 3)], [len(group) for group in groups_of(parts, 2)]
+    ([1, 1, 1], [1, 2])
+    """
+    sizes, number = np.array([part.rows for part in parts]), np.arange(count)
+    middles = np.cumsum(sizes) - sizes / 2
+    # A group begins with the first file whose middle lies in its share of all rows,
+    starts = np.searchsorted(middles, number * sizes.sum() / count)
+    # or with a later or earlier one, so that each group before it and behind it has a file.
+    starts = np.maximum.accumulate(starts - number) + number
+    starts = np.minimum(starts, len(parts) - count + number)
+    return [parts[first:last] for first, last in itertools.pairwise([*starts, len(parts)])]
 
 
 def _name(number):
@@ -250,13 +265,15 @@ def search(
         )
     check_queries(queries, blocks[0].model, index, manifest.get("model", ""), two_models=two_models)
     tasks = [(number, shard) for shard in range(len(shards)) for number in range(len(blocks))]
+    # The index of a folder may be another one in the next search.
+    this = secrets.token_hex(8)
 
     def steps(pipeline):
         _ = (
             pipeline
             | "Tasks" >> beam.Create(tasks)
             | "Spread" >> beam.Reshuffle()
-            | "Search" >> beam.Map(_searched, index, blocks, k)
+            | "Search" >> beam.Map(_searched, index, this, blocks, k)
             | "By block" >> beam.GroupByKey()
             | "Write" >> beam.Map(_write_nearest, blocks, output_dir, k)
         )
@@ -267,15 +284,15 @@ def search(
 
 
 @functools.lru_cache(maxsize=1)
-def _open(folder: str, number: int) -> ShardedIndex:
-    """Returns a shard, which a worker keeps until it opens another."""
+def _open(folder: str, number: int, of_search: str) -> ShardedIndex:
+    """Returns a shard, which a worker keeps for a search until it opens another."""
     return ShardedIndex(folder, [number])
 
 
-def _searched(task: tuple[int, int], folder: str, blocks: Sequence[Part], k: int):
+def _searched(task: tuple[int, int], folder: str, of_search: str, blocks: Sequence[Part], k: int):
     """Returns (block, rows, similarities and ids of what a shard finds for the queries of a block)."""
     number, shard = task
-    index = _open(folder, shard)
+    index = _open(folder, shard, of_search)
     found = index.search(rows_of(blocks[number]).embeddings, k)
     return number, (found, index.ids(found.index))
 
