@@ -113,6 +113,8 @@ def test_bad_arguments_are_named():
         ((OLD, NEW[:-1]), "400 images, and the new one 399"),
         ((OLD.astype(int), NEW), "`old`. Expected"),
         ((OLD, np.full_like(NEW, np.nan)), "not finite"),
+        ((np.repeat(OLD[:1], 400, axis=0), NEW), "embeddings of the old model to learn a map from are equal"),
+        ((np.zeros_like(OLD), NEW), "embeddings of the old model to learn a map from are equal"),
     ):
         with pytest.raises(InputError, match=expected):
             learn_map(*arguments)

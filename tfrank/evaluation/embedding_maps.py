@@ -26,7 +26,7 @@ from scipy import linalg
 
 from tfrank.common import checks, files
 from tfrank.common.checks import InputError
-from tfrank.common.normalize import l2_normalize
+from tfrank.common.normalize import SMALLEST_NORM, l2_normalize
 from tfrank.evaluation.array_checks import checked_embeddings, unit_rows
 from tfrank.evaluation.postprocessing.whitening import Whitening
 
@@ -152,7 +152,8 @@ def learn_map(
         seed: draws the images that are held out, and the start and the batches of the MLP.
 
     Raises:
-        InputError: there are fewer than 50 images, or an embedding is not finite.
+        InputError: there are fewer than 50 images, an embedding is not finite, or those of the old model are
+            all equal.
 
     >>> draw = np.random.default_rng(0)
     >>> old, turn = draw.normal(size=(200, 8)), np.linalg.qr(draw.normal(size=(8, 8)))[0]
@@ -187,11 +188,20 @@ def _nearest(maps: Sequence[EmbeddingMap], old: np.ndarray, new: np.ndarray) -> 
 
 
 def _linear_maps(old: np.ndarray, new: np.ndarray, penalties: Sequence[Penalty]) -> Iterator[EmbeddingMap]:
-    """Yields the linear map of each penalty, computed in float64."""
+    """Yields the linear map of each penalty, computed in float64.
+
+    Raises:
+        InputError: the old embeddings are equal.
+    """
     mean, offset = (rows.mean(axis=0, dtype=np.float64) for rows in (old, new))
     centred = old - mean
     within = centred.T @ centred / len(old)
     across = centred.T @ (new - offset) / len(old)
+    if np.trace(within) < SMALLEST_NORM**2:
+        raise InputError(
+            "The embeddings of the old model to learn a map from are equal: their variance is 0. Use other"
+            " images, or check whether the model has collapsed."
+        )
     variance = np.trace(within) / len(within)
     turn = _turn(within, across) if any(one.towards == "turn" for one in penalties) else 0 * across
     none = np.zeros([0], np.float32)

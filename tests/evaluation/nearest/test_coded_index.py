@@ -173,6 +173,12 @@ def test_an_unknown_storage_is_refused():
         CodedIndex.build(ROWS, ids=np.arange(300).astype(str), storage="int88")
 
 
+def test_a_search_among_no_rows_says_so():
+    index = CodedIndex.build(ROWS, ids=np.arange(300).astype(str))
+    with pytest.raises(InputError, match=r"argument `among`\. Expected at least one row"):
+        index.search(QUERIES, 3, np.array([], int))
+
+
 def test_few_rows_are_all_compared():
     index = CodedIndex.build(ROWS[:9], ids=np.arange(9).astype(str))
     wanted = np.argsort(-(QUERIES @ ROWS[:9].T), axis=1)

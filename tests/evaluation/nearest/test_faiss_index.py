@@ -149,6 +149,17 @@ def test_as_much_is_found_for_every_number_of_neighbors_of_rows_that_are_not_in_
     assert index.settings.depths[0].cells_to_search < index.settings.depths[-1].cells_to_search < 55
 
 
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_rows_too_few_for_a_sample_are_all_searched(tmp_path, count):
+    pytest.importorskip("faiss")
+    rows = np.random.default_rng(3).normal(size=(count, 16)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    ids = np.arange(count).astype(str)
+    faiss_index.FaissIndex.build(rows, ids=ids).save(str(tmp_path))
+    found = faiss_index.FaissIndex.load(str(tmp_path), rows, ids).search(rows, 20)
+    np.testing.assert_array_equal(found.index, np.argsort(-(rows @ rows.T), axis=1))
+
+
 def test_the_index_is_searched_also_where_pytorchs_part_of_faiss_has_put_its_own_search(monkeypatch):
     faiss = pytest.importorskip("faiss")
     rows = np.random.default_rng(0).normal(size=(3000, 8)).astype(np.float32)

@@ -145,8 +145,13 @@ class CodedIndex:
         Args:
             queries: `[queries, dim]` of unit norm.
             k: number of neighbours; more than there are rows means all.
-            among: the rows to search, ascending; None: all.
+            among: the rows to search, ascending, at least one; None: all.
+
+        Raises:
+            InputError: `among` has no row.
         """
+        if among is not None and not len(among):
+            raise checks.invalid("among", "at least one row, or None for all", among)
         queries = np.ascontiguousarray(queries, np.float32)
         size = len(self) if among is None else len(among)
         k = min(k, size)

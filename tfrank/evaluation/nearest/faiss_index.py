@@ -102,7 +102,8 @@ class FaissIndex:
         """Builds an index whose measured recall reaches a target for several numbers of neighbours.
 
         A sample of the rows, and points near them, are searched for before these rows are added. For each k,
-        the number of searched cells grows by a quarter at a time until the target is reached.
+        the number of searched cells grows by a quarter at a time until the target is reached. Fewer than ten
+        rows have no sample, and all cells are searched.
 
         Args:
             embeddings: `[rows, dim]` float32 of unit norm.
@@ -120,12 +121,15 @@ class FaissIndex:
         index = faiss.index_factory(rows.shape[1], f"IVF{cells},Flat", faiss.METRIC_INNER_PRODUCT)
         index.cp.spherical = True
         stay, chosen = held_out(len(rows))
-        gallery, sample = rows[stay], new_queries(rows[chosen], rows[stay])
+        gallery, no_cells = rows[stay], np.full(len(rows), -1)
         index.train(gallery)
-        tried = cls(ids[stay], Settings(cells, ()), index, _filled(index, gallery, np.full(len(stay), -1)))
-        depths = tried._tuned(gallery, sorted({min(k, len(stay)) for k in ks}), target, sample)
-        index.reset()
-        return cls(ids, Settings(cells, depths), index, _filled(index, rows, np.full(len(rows), -1)))
+        depths: tuple[Depth, ...] = ()
+        if len(chosen):
+            tried = cls(ids[stay], Settings(cells, ()), index, _filled(index, gallery, no_cells[stay]))
+            sample = new_queries(rows[chosen], gallery)
+            depths = tried._tuned(gallery, sorted({min(k, len(stay)) for k in ks}), target, sample)
+            index.reset()
+        return cls(ids, Settings(cells, depths), index, _filled(index, rows, no_cells))
 
     def _tuned(self, rows: np.ndarray, ks: Sequence[int], target: float, sample: Sample) -> tuple[Depth, ...]:
         """The first depth that reaches the target as the number of searched cells grows, for each k."""
