@@ -1,5 +1,6 @@
 """An index gets another model by a map: at once, then image by image, and is whole at any moment."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -11,13 +12,14 @@ import pytest
 from tests.command_lines import CommandLine, run
 from tests.search import updated, write_model, write_photo, write_photos
 from tfrank import search
+from tfrank.common import files
 from tfrank.common.checks import InputError
 from tfrank.evaluation.embedding_maps import learn_map, load_map, save_map
-from tfrank.search import building, times_found, upgrading
+from tfrank.search import building, earlier, labels, pairs, times_found, upgrading
 from tfrank.search.embedder import Embedder
 from tfrank.search.images import listed_images
 from tfrank.search.index_folder import MAPPED, IndexFolder
-from tfrank.search.maps import learn_from
+from tfrank.search.maps import check_output, learn_from
 from tfrank.search.pairs import pairs_of
 
 
@@ -149,6 +151,47 @@ def test_codes_follow_images_that_are_embedded_again(folder, better, mapping, ph
         assert found.ids == [image.id] and found.similarities[0] == pytest.approx(1, abs=1e-5)
 
 
+def test_what_was_removed_or_embedded_while_the_mapped_images_were_listed_is_left_as_it_is(
+    folder, better, mapping, photos, monkeypatch, capsys
+):
+    upgrading.map_rows(folder, better, mapping)
+    listed, embedded = earlier.mapped, []
+
+    def raced(index, version):
+        found = listed(index, version)
+        if len(found) == 60:
+            building.remove(folder, ["class 0/0.jpg"])
+            some = [image for image in listed_images(str(photos)) if image.id == "class 1/1.jpg"]
+            building.update(folder, better, some, root=version.root, remove_others=False, quiet=True)
+        return found
+
+    embed = Embedder.embed
+    monkeypatch.setattr(earlier, "mapped", raced)
+    monkeypatch.setattr(Embedder, "embed", lambda *given: embedded.extend(given[1]) or embed(*given))
+    upgrading.embed_mapped(folder, better)
+    assert len(embedded) == 59
+    index = search.open(folder)
+    assert len(index) == 59 and "class 0/0.jpg" not in index and index.mapped == 0
+    assert "59 of 59 images are embedded." in capsys.readouterr().out
+
+
+def test_an_upgrade_waits_for_another_that_writes(folder, better, mapping, tmp_path, monkeypatch, capsys):
+    save_map(str(tmp_path / "map.npz"), mapping)
+    with contextlib.ExitStack() as other:
+        other.enter_context(files.locked(folder))
+        monkeypatch.setattr(upgrading.time, "sleep", lambda _: other.close())
+        upgrading.upgrade(folder, better.folder, str(tmp_path / "map.npz"), embed=False)
+    assert search.open(folder).mapped == 60
+    assert f"Another process writes to {folder}. This one waits for it.\n" in capsys.readouterr().out
+
+
+def test_a_map_that_is_not_used_is_named(folder, better, mapping, tmp_path, capsys):
+    upgrading.map_rows(folder, better, mapping)
+    for model in (better.folder, ""):
+        upgrading.upgrade(folder, model, "other.npz", embed=False)
+        assert "has this model already, so the map other.npz is not used." in capsys.readouterr().out
+
+
 def test_a_mapped_index_can_be_mapped_again_and_keeps_who_embedded_it(folder, embedder, better, mapping):
     upgrading.map_rows(folder, better, mapping)
     rows = np.random.default_rng(0).normal(size=(80, 6))
@@ -198,6 +241,52 @@ def test_pairs_come_from_what_an_index_knows_by_the_files(
     assert {tuple(row) for row in found.old.tolist()} == known
 
 
+def test_pairs_have_the_labels_that_people_gave(folder, better):
+    labels.change(folder, {"class 0/0.jpg": "wren", "class 1/1.jpg": ""}, labels.said(folder).version)
+    found = pairs_of(folder, better.folder).labels
+    assert [found.count(name) for name in ("wren", "", "class 0", "class 1", "class 2")] == [1, 1, 19, 19, 20]
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_photos_that_leave_an_index_while_others_are_embedded_still_count(
+    folder, better, photos, monkeypatch, given
+):
+    before, embed = search.open(folder), pairs._Side.embed
+
+    def raced(self, some):
+        embed(self, some)
+        if len(search.open(folder)) == 60:
+            for name in ("class 0/0.jpg", "class 0/3.jpg"):
+                building.remove(folder, [name])
+
+    monkeypatch.setattr(pairs._Side, "embed", raced)
+    found = pairs_of(folder, better.folder, str(photos) if given else "")
+    assert found.embedded == (0, 60)
+    wanted = {tuple(row) for row in before.embeddings.tolist()}
+    assert {tuple(row) for row in found.old.tolist()} == wanted
+
+
+def test_an_index_that_gets_another_model_while_pairs_are_read_is_refused(
+    folder, better, mapping, photos, tmp_path
+):
+    side = pairs._Side(folder, trusted=False)
+    upgrading.map_rows(folder, better, mapping)
+    with pytest.raises(InputError, match=r"has another model by now\. Run the same command again"):
+        side.take([])
+
+
+def test_where_a_map_cannot_be_written_is_said_before_it_is_learnt(tmp_path):
+    check_output(str(tmp_path / "new" / "folder" / "map.npz"))
+    assert (tmp_path / "new" / "folder").is_dir()
+    (tmp_path / "file").write_text("")
+    for path, message in (
+        (tmp_path / "file" / "map.npz", "Cannot write to .*file "),
+        (tmp_path, "is a folder. Give a file in it"),
+    ):
+        with pytest.raises(InputError, match=message):
+            check_output(str(path))
+
+
 def test_bad_input_is_one_line(folder, indexed, embedder, better, mapping, tmp_path):
     few = str(tmp_path / "few")
     others = tmp_path / "others"
@@ -234,7 +323,7 @@ def test_killed_while_it_embeds_the_same_command_finishes(embedder, better, tmp_
     # So many that embedding them takes longer than the last kill waits.
     photos, folder = write_photos(tmp_path / "photos", classes=3, images=200), str(tmp_path / "index")
     updated(folder, embedder, photos)
-    path, mapping = str(tmp_path / "map.npz"), learn_from(folder, better.folder)
+    path, mapping = str(tmp_path / "new" / "map.npz"), learn_from(folder, better.folder)
     ended = run("-m", "tfrank", "compat", f"--old={folder}", f"--new={better.folder}", f"--output={path}")
     assert ended.status == 0 and "To upgrade an index: tfrank index upgrade" in ended.output, ended.errors
     np.testing.assert_allclose(load_map(path).linear, mapping.linear, atol=1e-5)

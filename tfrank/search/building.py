@@ -83,6 +83,7 @@ def update(
     *,
     root: str = "",
     remove_others: bool = True,
+    still_mapped: bool = False,
     target_recall: float = 0.99,
     storage: str = "",
     quiet: bool = False,
@@ -102,6 +103,7 @@ def update(
         remove_others: whether images that are not given leave the index, but for those without a path, which
             were sent to a server; another model embeds their originals. If not, `skipped.csv` and what an
             interrupted update wrote stay as they are.
+        still_mapped: whether images are left out that are gone from the index, or embedded, by now.
         target_recall: recall that an approximate search structure is built to.
         storage: what is held in memory of an embedding, of `codes.STORAGES`. "": as before, else float32.
         quiet: whether to show no progress.
@@ -119,7 +121,7 @@ def update(
         elif old and not same_model and not remove_others:
             raise InputError(f"{folder} has another model by now, so images are not added with this one.")
         before = _rows_of(index, old.parts if old else ())
-        wanted, refused = _not_uploaded(images or (), before)
+        wanted, refused = _wanted(images or (), before, still_mapped)
         uploads = {key for key, row in before.items() if not (same_model or row.path or key in wanted)}
         wanted |= {image.id: image for image in earlier.uploads(index, old, uploads)}
         # What an interrupted update embedded counts for the images that are given, and for no others.
@@ -206,12 +208,17 @@ def _of(wanted: Collection[str], rows: Mapping[str, _Row]) -> dict[str, _Row]:
     return {key: row for key, row in rows.items() if key in wanted}
 
 
-def _not_uploaded(
-    images: Iterable[Listed], before: Mapping[str, _Row]
+def _wanted(
+    images: Iterable[Listed], before: Mapping[str, _Row], still_mapped: bool
 ) -> tuple[dict[str, Listed], list[tuple[str, str]]]:
-    """Returns the images by id, and those whose id is that of an image sent to a server, with the reason."""
+    """Returns the images by id, and those whose id is that of an image sent to a server, with the reason.
+
+    With `still_mapped`, images that are not mapped before are in neither.
+    """
     wanted, refused = {}, []
     for image in images:
+        if still_mapped and not (image.id in before and before[image.id].mapped_from):
+            continue
         if image.path and image.id in before and not before[image.id].path:
             refused.append((image.id, "an image that was sent to the server has this id"))
         else:

@@ -19,7 +19,7 @@ from absl import flags
 from tfrank.common import commands
 from tfrank.common.checks import InputError
 from tfrank.evaluation.embedding_maps import save_map
-from tfrank.search.maps import learn_from
+from tfrank.search.maps import check_output, learn_from
 from tfrank.search.pairs import MOST
 
 _OLD = flags.DEFINE_string("old", "", "Old model: folder of a run, of a SavedModel or of an index.")
@@ -43,6 +43,7 @@ def main(_: Sequence[str]) -> None:
     """Learns the map, writes it and says how to use it."""
     if not (_OLD.value and _NEW.value):
         raise InputError("Give both models: --old=FOLDER --new=FOLDER, each a run, a SavedModel or an index")
+    check_output(_OUTPUT.value)
     options = {"most": _MOST.value, "hidden": _HIDDEN.value, "trusted": _TRUST.value}
     learnt = learn_from(_OLD.value, _NEW.value, _IMAGES.value, **options)
     save_map(_OUTPUT.value, learnt)

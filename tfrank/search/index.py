@@ -17,6 +17,7 @@ from tfrank.evaluation.nearest.neighbors import Neighbors
 from tfrank.evaluation.votes import FAR, NEAREST
 from tfrank.search import duplicates, labels, proposals, structure
 from tfrank.search.classes import Classes, Classified, classes_of
+from tfrank.search.current import read_current
 from tfrank.search.embedder import Embedder, check_model
 from tfrank.search.filters import rows_where
 from tfrank.search.index_folder import MAPPED, Contents, IndexFolder, Version
@@ -358,14 +359,11 @@ def open_index(folder: str | os.PathLike, *, trusted: bool = False) -> SearchInd
 
 def _read(folder: IndexFolder, before: SearchIndex | None) -> tuple[Version, Contents]:
     """Reads the current version and what it holds, but for what an open index has of it."""
-    while True:
-        version = folder.existing()
+
+    def read(version):
         if before is not None and before.version == version:
-            return version, before._contents
-        try:
-            embeddings = version.storage == "float32"
-            return version, folder.read(version, before=before and before._contents, embeddings=embeddings)
-        except InputError:
-            # Two newer versions may have removed a file meanwhile.
-            if folder.current() == version:
-                raise
+            return before._contents
+        embeddings = version.storage == "float32"
+        return folder.read(version, before=before and before._contents, embeddings=embeddings)
+
+    return read_current(folder, read)

@@ -1,9 +1,12 @@
 """Learns a map between the embeddings of two models on photos, and says what it keeps."""
 
+import os
 from collections.abc import Iterator
 
 import numpy as np
 
+from tfrank.common import files
+from tfrank.common.checks import InputError
 from tfrank.evaluation.compatibility import measure_upgrade, sentences
 from tfrank.evaluation.embedding_maps import EmbeddingMap, Learnt, learn_map
 from tfrank.evaluation.nearest.exhaustive import exact, share_found
@@ -27,6 +30,13 @@ def learn_from(
     for line in described(found, learnt):
         print(line, flush=True)
     return learnt.map._replace(models=np.array(found.models))
+
+
+def check_output(path: str) -> None:
+    """Makes the folder that a map is to be written to; raises InputError if it cannot be written there."""
+    files.make_folder(os.path.dirname(path) or ".")
+    if os.path.isdir(path):
+        raise InputError(f"--output={path} is a folder. Give a file in it: --output={path}/map.npz")
 
 
 def described(found: Pairs, learnt: Learnt) -> Iterator[str]:

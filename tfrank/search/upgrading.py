@@ -7,7 +7,11 @@ goes on. An image that cannot be read stays mapped.
 """
 
 import concurrent.futures
+import functools
+import itertools
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -16,6 +20,7 @@ from tfrank.common.checks import InputError
 from tfrank.evaluation.embedding_maps import EmbeddingMap, identity_map, load_map
 from tfrank.export.saved_model import saved_model_of
 from tfrank.search import building, earlier, times_found
+from tfrank.search.current import read_current
 from tfrank.search.embedder import Embedder, copy_model
 from tfrank.search.index_folder import MAPPED, PART_ROWS, IndexFolder, Version, matrix, table_of
 from tfrank.search.maps import learn_from
@@ -26,6 +31,8 @@ IDENTITY = "identity"
 MOST_VERSIONS = 10
 # Seconds until the next try while somebody else writes to the index.
 WAIT = 2.0
+
+T = TypeVar("T")
 
 
 def upgrade(
@@ -42,14 +49,14 @@ def upgrade(
     Args:
         folder: the index folder.
         model: folder of a run or of a SavedModel. "": that of the index, whose mapped images are embedded.
-        map_path: the map; "": one is learnt on images of the index. `IDENTITY`: none is needed.
+        map_path: the map; "": one is learnt on images of the index. `IDENTITY`: none is needed. It is not
+            used where the index has the model already, as when the same command goes on.
         embed: whether to embed the images after they are mapped.
         trusted: whether the models may run any operation.
         target_recall: recall that an approximate search structure is built to.
 
     Raises:
-        InputError: there is no index, the map is of other models, no image can be read to learn one, or
-            another process writes.
+        InputError: there is no index, the map is of other models, or no image can be read to learn one.
     """
     index = IndexFolder(folder)
     version = index.existing()
@@ -62,16 +69,33 @@ def upgrade(
             mapping = load_map(map_path)
         else:
             mapping = learn_from(folder, saved_model, trusted=trusted)
-        begun = time.perf_counter()
-        version = map_rows(folder, embedder, mapping, target_recall=target_recall)
-        seconds = time.perf_counter() - begun
+
+        def mapped():
+            begun = time.perf_counter()
+            version = map_rows(folder, embedder, mapping, target_recall=target_recall)
+            return version, time.perf_counter() - begun
+
+        version, seconds = _once_free(folder, mapped)
         print(
             f"Version {version.number} of {folder}: {version.rows:,} embeddings were mapped in {seconds:.1f}"
             " seconds. The new model searches them.",
             flush=True,
         )
+    elif map_path:
+        print(f"{folder} has this model already, so the map {map_path} is not used.", flush=True)
     if embed:
         embed_mapped(folder, embedder, target_recall=target_recall)
+
+
+def _once_free(folder: str, write: Callable[[], T]) -> T:
+    """Returns what `write` returns, once no other process writes to the index; prints that it waits."""
+    for tries in itertools.count():
+        try:
+            return write()
+        except files.Locked:
+            if not tries:
+                print(f"Another process writes to {folder}. This one waits for it.", flush=True)
+            time.sleep(WAIT)
 
 
 def map_rows(
@@ -143,23 +167,21 @@ def embed_mapped(folder: str, embedder: Embedder, *, target_recall: float = 0.99
     """
     index, tried, reasons = IndexFolder(folder), set[str](), dict[str, str]()
     while True:
-        version = index.existing()
-        left = [image for image in earlier.mapped(index, version) if image.id not in tried]
+        version, mapped = read_current(index, functools.partial(earlier.mapped, index))
+        left = [image for image in mapped if image.id not in tried]
         if not left:
             break
         times = times_found.counts_of(folder)
         left.sort(key=lambda image: -times[image.id])
         some = left[: max(PART_ROWS, -(-version.rows // MOST_VERSIONS))]
         options = {"root": version.root, "remove_others": False, "target_recall": target_recall}
-        try:
-            done = building.update(folder, embedder, some, **options)
-        except files.Locked:
-            time.sleep(WAIT)
-            continue
+        update = functools.partial(building.update, folder, embedder, some, still_mapped=True, **options)
+        done = _once_free(folder, update)
         tried |= {image.id for image in some}
         reasons |= dict(done.skipped)
-        own = version.rows - len(left) + len(some) - len(reasons)
-        print(f"Version {done.version.number}: {own:,} of {version.rows:,} images are embedded.", flush=True)
+        rows = done.version.rows
+        own = rows - len(left) + len(some) - len(reasons)
+        print(f"Version {done.version.number}: {own:,} of {rows:,} images are embedded.", flush=True)
     if reasons:
         image, reason = next(iter(reasons.items()))
         print(f"{len(reasons):,} images cannot be read and stay mapped; the first: {image}: {reason}.")
