@@ -104,9 +104,9 @@ def test_bad_input_is_named(folders, tmp_path):
     for function, message in (
         (lambda: ShardedIndex(str(tmp_path)), "is no index in shards"),
         (lambda: ShardedIndex(str(tmp_path / "damaged")), "is damaged"),
-        (lambda: ShardedIndex(folders[1], [5]), r"numbers from 0 to 2. Received: shards=\[5\]"),
-        (lambda: ShardedIndex(folders[1], []), "different numbers from 0 to 2"),
-        (lambda: ShardedIndex(folders[1], [0, 0]), "different numbers from 0 to 2"),
+        (lambda: ShardedIndex(folders[1], [5]), r"numbers from 0 to 2, each once. Received: shards=\[5\]"),
+        (lambda: ShardedIndex(folders[1], []), "one or several numbers from 0 to 2, each once"),
+        (lambda: ShardedIndex(folders[1], [0, 0]), "one or several numbers from 0 to 2, each once"),
         (lambda: sharded_index.build(*folders, HERE), "has an index already"),
         (lambda: sharded_index.build(folders[0], str(tmp_path / "x"), HERE, shards=50), "has 10 files"),
     ):

@@ -78,7 +78,9 @@ class ShardedIndex:
         known = shards_of(folder)
         numbers = range(len(known)) if shards is None else shards
         if not len(numbers) or len({*numbers}) < len(numbers) or not {*numbers} <= {*range(len(known))}:
-            raise checks.invalid("shards", f"different numbers from 0 to {len(known) - 1}", shards)
+            raise checks.invalid(
+                "shards", f"one or several numbers from 0 to {len(known) - 1}, each once", shards
+            )
         self.shards = [known[number] for number in numbers]
         with concurrent.futures.ThreadPoolExecutor() as pool:
             paths = [storage.join(folder, shard.name) for shard in self.shards]
