@@ -11,6 +11,7 @@ from tfrank.common.checks import InputError
 from tfrank.evaluation import thresholds as module
 from tfrank.evaluation.far_thresholds import far_in_words, far_thresholds
 from tfrank.evaluation.thresholds import curve, from_json, in_words, threshold, thresholds
+from tfrank.evaluation.votes import acceptance, held_out
 
 
 def clustered(seed, images=40, classes=5):
@@ -31,6 +32,14 @@ def shares(rows, labels, queries, step):
             wrong = [other for other in results if labels[other] != labels[query]]
             found[query] = {other: 1 / len(results) for other in wrong}
     return found
+
+
+def test_nothing_is_promised_where_all_queries_that_were_drawn_are_of_one_class():
+    rows, labels = clustered(0, images=4000, classes=1)
+    labels[-1] = 1
+    (found,) = thresholds(rows, labels, precisions=[0.95])
+    assert found.high == math.inf and found.classes == 1
+    assert acceptance(held_out(rows, labels)).high == math.inf
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -13,7 +13,8 @@ from sklearn.datasets import load_sample_image
 from tests.command_lines import ROOT
 from tests.search import write_model
 from tfrank.common.checks import InputError
-from tfrank.configs import sections
+from tfrank.configs import landmarks, own_embeddings, own_images_whole, sections, vgg_face2
+from tfrank.configs.fields import tree
 from tfrank.data.transforms import FITS
 from tfrank.export import formats, model_card
 from tfrank.run.datasets import build_test_loader
@@ -110,28 +111,47 @@ def test_a_model_that_writes_a_file_is_converted_only_if_it_is_trusted(tmp_path,
 
 
 def test_a_card_names_data_model_and_results(tmp_path):
-    from tfrank.configs import own_images_whole
-    from tfrank.configs.fields import tree
-
     config = own_images_whole.get_config()
     config.data.source = "/home/someone/photos"
     (tmp_path / "config.json").write_text(json.dumps(tree(config)))
     (tmp_path / "metrics.json").write_text(
         json.dumps({"start": {"recall_at_1": 0.5}, "trained": {"map": 0.25}})
     )
-    evaluation = tmp_path / "evaluation" / "test"
-    evaluation.mkdir(parents=True)
-    intervals = {"recall_at_1": {"start": [0.5, 0.41, 0.59]}, "map": {"trained": [0.25, None, None]}}
-    (evaluation / "metrics.json").write_text(json.dumps({"models": {"leave_one_out": intervals}}))
+    # An evaluation of other images, or with whitening, says nothing of the model of the run.
+    for name, trained, low in (("other", 0.26, 0.1), ("test", 0.25, 0.41)):
+        evaluation = tmp_path / "evaluation" / name
+        evaluation.mkdir(parents=True)
+        intervals = {"recall_at_1": {"start": [0.5, low, 0.59]}, "map": {"trained": [trained, None, None]}}
+        results = {"models": {"leave_one_out": intervals}, "rankings": {"leave_one_out": {"map": trained}}}
+        (evaluation / "metrics.json").write_text(json.dumps(results | {"about": {"images": name}}))
     path = model_card.write(str(tmp_path), str(tmp_path / "out"), license_name="CC-BY-4.0")
     card = pathlib.Path(path).read_text()
-    assert "| start | 0.500 (0.410 to 0.590) |  |  |  |" in card and "| trained |  |  | 0.250 |  |" in card
-    assert "In brackets: the 95 % interval" in card
+    assert "| start | 0.500 (0.410 to 0.590) |  |" in card and "| trained |  | 0.250 |" in card
+    assert "In brackets: the 95 % interval" in card and "- **Images**: test\n" in card
     assert "- **Licence**: CC-BY-4.0" in card and "- **Training data**: photos (folder)" in card
     assert "/home" not in card
     (tmp_path / "metrics.json").write_text("{")
     with pytest.raises(InputError, match=r"metrics.json is damaged"):
         model_card.write(str(tmp_path), str(tmp_path))
+
+
+def test_the_card_of_a_head_that_is_joined_with_a_network_names_both(tmp_path):
+    config = own_embeddings.get_config()
+    (tmp_path / "config.json").write_text(json.dumps(tree(config)))
+    (tmp_path / "metrics.json").write_text(json.dumps({"trained": {"map": 0.25}}))
+    card = pathlib.Path(model_card.write(str(tmp_path), str(tmp_path), after="runs/birds/saved_model/"))
+    assert "birds, and a head on its embeddings" in card.read_text()
+    assert "images as that model takes them" in card.read_text()
+
+
+def test_the_card_of_landmarks_has_their_metric_their_size_and_their_boxes():
+    config = tree(landmarks.get_config())
+    card = model_card.text(config, {"trained": {"trapezoid_map": 0.6}}, {}, {}, "")
+    assert "|  | mAP |" in card and "| trained | 0.600 |" in card
+    assert "- **Input**: RGB images of any size\n" in card and "keep its size" in card
+    assert "The model has seen the box of each image that has one: cut it out first." in card
+    config = tree(vgg_face2.get_config("pnp"))
+    assert "extended by 30% of its sides: cut it out first." in model_card.text(config, {}, {}, {}, "")
 
 
 def test_images_to_compare_on_are_those_of_the_folder(tmp_path):

@@ -55,16 +55,20 @@ def test_without_training_images_there_is_no_pca_and_with_whitening_nothing(reco
     assert measure_shorter(config_of(dims=(3,), whitening=0.5), rows, test, None) == {}
 
 
-def test_the_report_sets_them_and_other_evaluations_beside_the_whole(records, tmp_path):
+def test_the_report_sets_them_and_other_evaluations_beside_the_whole(records, tmp_path, monkeypatch):
     test = set_of(records, None)
     write(tmp_path / "other", test, records, quality=0.5, protocols=PROTOCOLS)
     shorter = measure_shorter(config_of(dims=(3,)), rows_of(1.0), test, lambda: rows_of(0.5)[:20])
     other = str(tmp_path / "other")
-    options = {"more": {"shorter": shorter}, "beside": (other,), "protocols": PROTOCOLS}
+    options = {"more": {"shorter": shorter}, "beside": (other, "trained"), "protocols": PROTOCOLS}
+    # A folder may be called like a model.
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "trained", test, records, quality=0.5, protocols=PROTOCOLS)
     *_, page = write(tmp_path / "this", test, records, **options)
     models = load_metrics(str(tmp_path / "this"))["models"]["leave_one_out"]
     for metric in ("recall_at_1", "map"):
-        assert list(models[metric]) == ["first 3 dimensions", "PCA to 3 dimensions", other, "trained"]
+        expected = ["first 3 dimensions", "PCA to 3 dimensions", other, "./trained", "trained"]
+        assert list(models[metric]) == expected
         for name, one in shorter.items():
             assert models[metric][name][0] == pytest.approx(one.main.metrics[metric])
     assert "PCA to 3 dimensions" in page

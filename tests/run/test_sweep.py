@@ -6,15 +6,17 @@ import os
 import re
 import signal
 import time
+import types
 
 import numpy as np
 import optuna
 import pytest
+import tensorflow as tf
 
 from tests.command_lines import CommandLine, run
 from tfrank import InputError
 from tfrank.configs import letters, own_embeddings
-from tfrank.run import sweep_page
+from tfrank.run import sweep, sweep_page
 from tfrank.run.sweep_space import Searched, flags_of, parse, with_values
 
 
@@ -65,6 +67,7 @@ def test_the_page_names_the_best_trial_and_the_field_that_matters(tmp_path):
         x, y = trial.suggest_float("loss.x", 0, 1), trial.suggest_categorical("train.<y>", ["a", "b"])
         trial.report(x / 2, 1)
         if trial.number == 5:
+            trial.report(0.0, 2)
             raise optuna.TrialPruned
         return x + 0.01 * (y == "a")
 
@@ -79,6 +82,43 @@ def test_the_page_names_the_best_trial_and_the_field_that_matters(tmp_path):
         rows = list(csv.DictReader(file))
     assert len(rows) == 20 and rows[5]["state"] == "stopped"
     assert float(rows[5]["validation_map"]) == study.trials[5].intermediate_values[1]
+
+
+def test_values_that_are_paths_are_no_range():
+    weights = Searched("model.weights", ("../a.h5", "../b.h5"))
+    assert parse(["model.weights=../a.h5,../b.h5"], letters.get_config()) == [weights]
+
+
+def test_each_folder_has_a_database_of_its_own_whatever_it_is_called(tmp_path):
+    for name in ("lr 1", "lr%201", "q?a", "q?b", "a?timeout=5"):
+        folder = tmp_path / name
+        folder.mkdir()
+        study = sweep.open_study(str(folder), letters.get_config(), [])
+        assert not study.trials and (folder / "trials.db").exists()
+        study.tell(study.ask(), 0.5)
+
+
+def test_a_trial_without_enough_memory_has_failed_and_the_next_one_is_tried(tmp_path, monkeypatch, capsys):
+    config, (searched,) = letters.get_config(), parse(["train.l2=0,1,2"], letters.get_config())
+    seen = []
+
+    def train(config, *_):
+        seen.append(config.train.l2)
+        if len(seen) < 3:
+            raise (
+                tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")
+                if seen[1:]
+                else MemoryError
+            )
+        return 0.5
+
+    monkeypatch.setattr(sweep, "_train", train)
+    monkeypatch.setattr(sweep, "_TRIALS", types.SimpleNamespace(value=3))
+    study = sweep.open_study(str(tmp_path), config, [searched])
+    sweep.run_trials(study, config, [searched], str(tmp_path), None, None)
+    printed = capsys.readouterr().out
+    assert len(seen) == 3 and printed.count("failed: There was not enough memory.") == 2
+    assert "trial 3/3: validation mAP 0.5000" in printed
 
 
 @pytest.fixture(scope="module")

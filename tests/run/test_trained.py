@@ -68,6 +68,14 @@ def test_ids_roles_and_groups_of_a_file_are_used(tmp_path, kind):
     assert test.group.tolist() == groups.tolist()
 
 
+def test_names_of_arrays_may_be_plural_and_those_that_are_not_used_are_named(tmp_path, capsys):
+    roles = np.array(["query", "gallery", "", "distractor", "query", "gallery"])
+    extra = {"roles": roles, "id": list("uvwxyz"), "split": ["test"] * 6, "categories": np.arange(6)}
+    _, test = load_embeddings(npz(tmp_path / "e.npz", **ARRAYS, **extra))
+    assert test.role.tolist() == roles.tolist() and test.ids.tolist() == list("uvwxyz")
+    assert "e.npz that are not used: categories, split.\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

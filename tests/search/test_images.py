@@ -14,6 +14,7 @@ from tests.search import updated, write_model, write_photo, write_photos
 from tfrank import search
 from tfrank.common import files
 from tfrank.common.checks import InputError
+from tfrank.data.sources.csv_manifest import read_csv
 from tfrank.data.sources.folder import read_folder
 from tfrank.search import building, checking, labels
 from tfrank.search.embedder import Embedder
@@ -329,6 +330,25 @@ def test_an_archive_is_named(tmp_path, photos):
     archive = shutil.make_archive(str(tmp_path / "photos"), "zip", photos)
     with pytest.raises(InputError, match=r"photos\.zip is an archive. Unpack it and give the folder"):
         listed_images(archive)
+
+
+def test_a_word_that_often_means_nothing_is_a_word_where_it_is_all_that_there_is(tmp_path):
+    (tmp_path / "list.csv").write_text("path,continent,empty\na.jpg,NA,\nb.jpg,,\n")
+    first, second = listed_images(str(tmp_path / "list.csv"))
+    assert (first.others, second.others) == (
+        {"continent": "NA", "empty": None},
+        {"continent": "", "empty": None},
+    )
+
+
+def test_nan_in_a_parquet_table_is_no_label_and_no_box(tmp_path):
+    path, nan = str(tmp_path / "list.parquet"), float("nan")
+    pq.write_table(pa.table({"path": ["a", "b", "c"], "label": [1.0, 2.0, nan]}), path)
+    assert [image.label for image in listed_images(path)] == ["1", "2", ""]
+    boxes = {name: pa.array([nan, 3.0]) for name in "xywh"}
+    columns = {"path": ["a", "b"], "label": ["owl", "owl"], "split": ["train", "train"], **boxes}
+    pq.write_table(pa.table(columns), path)
+    assert [image.box for image in read_csv(path)] == [None, (3, 3, 3, 3)]
 
 
 def test_the_type_of_a_column_follows_from_all_its_values(tmp_path):

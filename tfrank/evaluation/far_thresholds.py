@@ -137,7 +137,9 @@ def _false_accepts(
     """
     order = np.argsort(-negatives)
     ordered, ends = negatives[order], [classes[order] for classes in ends]
-    pairs, quantile = len(order), stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)
+    # Of one class there is no spread; its interval is all that there is.
+    pairs, freedom = len(order), max(1, count - 1)
+    quantile = stats.t.ppf((1 + CONFIDENCE) / 2, freedom)
     # Single pairs where they are few, then steps of some percent; and the rate itself.
     places = np.append(np.geomspace(1, pairs, STEPS).astype(int), max(1, int(far * pairs + 1e-9)))
     steps = np.unique(ordered[places - 1])
@@ -148,7 +150,7 @@ def _false_accepts(
         accepted = np.searchsorted(-ordered, -(step - ROUNDING), side="right")
         parts = sum(np.bincount(classes[:accepted], minlength=length) for classes in ends)
         rate = accepted / pairs
-        spread = math.sqrt(count / (count - 1) * np.sum((parts - rate * of_class) ** 2)) / pairs
+        spread = math.sqrt(count / freedom * np.sum((parts - rate * of_class) ** 2)) / pairs
         high = (accepted + UNSEEN) / (pairs + UNSEEN) + quantile * spread
         few = count < FEWEST_CLASSES
         rows.append((rate, 0 if few else max(rate - quantile * spread, 0), 1 if few else min(high, 1)))

@@ -158,7 +158,9 @@ def _measured(similarity: np.ndarray, found: np.ndarray, own: np.ndarray, sizes:
     right, share = found == own[:, None], sizes / sizes.sum()
     nearest, count = similarity[:, 0], len(np.unique(own))
     steps = np.unique(np.quantile(nearest[np.isfinite(nearest)], np.arange(STEPS) / STEPS, method="lower"))
-    quantile = stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)
+    # One class, if all images that were drawn are of it, has no spread; its interval is all that there is.
+    freedom = max(1, count - 1)
+    quantile = stats.t.ppf((1 + CONFIDENCE) / 2, freedom)
     rows = []
     for step in steps:
         accepted = similarity >= step - ROUNDING
@@ -170,7 +172,7 @@ def _measured(similarity: np.ndarray, found: np.ndarray, own: np.ndarray, sizes:
             own[number > 0], minlength=len(sizes)
         )
         as_result = np.bincount(found[query, place], each, len(sizes)) - share * error
-        spread = math.sqrt(count / (count - 1) * np.sum((as_query + as_result) ** 2)) / queries
+        spread = math.sqrt(count / freedom * np.sum((as_query + as_result) ** 2)) / queries
         low, high = error / queries - quantile * spread, quantile * spread
         high += (error + UNSEEN) / (queries + UNSEEN)
         rows.append((error / queries, max(low, 0), min(high, 1)))

@@ -47,7 +47,7 @@ def main(_: Sequence[str]) -> None:
     if not _MODEL.value:
         raise InputError("Give the model: --model=FOLDER of a run or of a SavedModel")
     saved_model = saved_model_of(_MODEL.value.rstrip("/"))
-    run = os.path.dirname(saved_model)
+    run = os.path.dirname(os.path.abspath(saved_model))
     folder = _OUTPUT.value or (os.path.join(run, f"dim_{_DIM.value}") if _DIM.value else run)
     trusted, images = _TRUST.value, None
     if _AFTER.value:
@@ -72,7 +72,7 @@ def main(_: Sequence[str]) -> None:
             flush=True,
         )
     if os.path.exists(os.path.join(run, "metrics.json")):
-        card = model_card.write(run, folder, license_name=_LICENSE.value, dim=_DIM.value)
+        card = model_card.write(run, folder, license_name=_LICENSE.value, dim=_DIM.value, after=_AFTER.value)
         print(f"{card}: what the model is and does")
     if missed:
         raise InputError(" ".join(missed))

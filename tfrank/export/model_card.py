@@ -6,9 +6,10 @@ from typing import Any
 
 from tfrank.common import files, json_files
 from tfrank.common.checks import InputError
+from tfrank.evaluation.metric_names import metric_title
 
-# Metrics of the card by title.
-METRICS = {"Recall@1": "recall_at_1", "Recall@10": "recall_at_10", "mAP": "map", "R-precision": "r_precision"}
+# Metrics of the card; if a test set has none of them, the first ones that it has.
+METRICS = ("recall_at_1", "recall_at_10", "map", "r_precision")
 FILE = "model_card.md"
 
 _ANYTHING = json_files.anything
@@ -24,6 +25,12 @@ _CONFIG = json_files.record(
                 "resize": json_files.whole(-1),
                 "crop": json_files.text(),
             },
+            {
+                "fit": json_files.text(),
+                "region": json_files.text(),
+                "test_region": json_files.text(),
+                "box_margin": json_files.real(0),
+            },
             others=True,
         ),
         "model": json_files.record(
@@ -31,7 +38,11 @@ _CONFIG = json_files.record(
         ),
         "train": json_files.record(dict.fromkeys(("optimizer", "learning_rate"), _ANYTHING), others=True),
     },
-    {"evaluation": json_files.record({}, {"image_size": json_files.whole(0)}, others=True)},
+    {
+        "evaluation": json_files.record(
+            {}, {"image_size": json_files.whole(0), "full_size": json_files.flag()}, others=True
+        )
+    },
     others=True,
 )
 _METRICS = json_files.dict_of(json_files.dict_of(json_files.none_or(json_files.real())))
@@ -48,7 +59,15 @@ _RESULTS = json_files.record(
 )
 
 
-def write(run: str, folder: str, *, license_name: str = "", dim: int = 0, evaluation: str = "") -> str:
+def write(
+    run: str,
+    folder: str,
+    *,
+    license_name: str = "",
+    dim: int = 0,
+    after: str = "",
+    measured: tuple[str, Mapping[str, Any]] | None = None,
+) -> str:
     """Writes the card of a run's model; returns its path.
 
     Args:
@@ -56,30 +75,41 @@ def write(run: str, folder: str, *, license_name: str = "", dim: int = 0, evalua
         folder: where to write `model_card.md`.
         license_name: the licence of the model; "" leaves the field to be filled in.
         dim: the first dimensions that the model keeps of the embeddings; 0: all.
-        evaluation: folder of the evaluation that measured the model; "": that at the end of training.
+        after: the SavedModel whose embeddings the model takes, if it was joined with it; else "".
+        measured: folder of the evaluation that measured the model, and the config that it used; None: that at
+            the end of training.
 
     Raises:
         InputError: the run has no results, or they are damaged.
     """
-    config = _read(os.path.join(run, "config.json"), _CONFIG)
-    found = _results(evaluation or _evaluation_of(run))
-    about = {**found.get("about", {}), "tfrank": found.get("tfrank", "")}
-    intervals = next(iter(found.get("models", {}).values()), {})
-    if evaluation:
+    if measured:
+        evaluation, config = measured
+        found = _read(os.path.join(evaluation, "metrics.json"), _RESULTS)
         metrics = {"trained": next(iter(found["rankings"].values()))}
     else:
+        config = _read(os.path.join(run, "config.json"), _CONFIG)
         metrics = _read(os.path.join(run, "metrics.json"), _METRICS)
+        found = _evaluation_of(run, metrics.get("trained", {}))
+    about = {**found.get("about", {}), "tfrank": found.get("tfrank", "")}
+    intervals = next(iter(found.get("models", {}).values()), {})
     path = os.path.join(files.make_folder(folder), FILE)
     with files.atomic_write(path, "w") as file:
-        file.write(text(config, metrics, about, intervals, license_name, dim))
+        file.write(text(config, metrics, about, intervals, license_name, dim, after))
     return path
 
 
-# What differs for a head on the embeddings of another model.
-_OF_VECTORS = {
-    "Network": "a head on vectors that another model has computed",
-    "Input": "vectors of that model, of any norm",
-}
+def _of_vectors(after):
+    """What differs for a head on the embeddings of another model, of one that it is joined with if any."""
+    if not after:
+        return {
+            "Network": "a head on vectors that another model has computed",
+            "Input": "vectors of that model, of any norm",
+        }
+    *_, above, name = ["", *after.rstrip("/").split("/")]
+    return {
+        "Network": f"{above if name == 'saved_model' else name}, and a head on its embeddings",
+        "Input": "images as that model takes them; its own card says how to prepare them",
+    }
 
 
 def text(
@@ -89,6 +119,7 @@ def text(
     intervals: dict[str, dict[str, list]],
     license_name: str,
     dim: int = 0,
+    after: str = "",
 ) -> str:
     """Returns the card as Markdown.
 
@@ -99,22 +130,26 @@ def text(
         intervals: by metric and model, the mean with the ends of its 95 % interval, or None for these.
         license_name: the licence of the model, or "".
         dim: the first dimensions that the model keeps of the embeddings; 0: all.
+        after: the SavedModel that the model is joined with, or "".
     """
     data, model, train = config["data"], config["model"], config["train"]
-    side = config.get("evaluation", {}).get("image_size") or data["image_size"]
+    evaluation, of_vectors = config.get("evaluation", {}), model["backbone"] == "vectors"
+    side = 0 if evaluation.get("full_size") else evaluation.get("image_size") or data["image_size"]
     source = os.path.basename(str(data["source"] or data["records"]).rstrip("/")) or data["name"]
+    measured = list(dict.fromkeys(key for values in metrics.values() for key in values))
+    keys = [key for key in METRICS if key in measured] or measured[: len(METRICS)]
     rows = [
-        [name, *(_cell(values.get(key), intervals.get(key, {}).get(name)) for key in METRICS.values())]
+        [name, *(_cell(values.get(key), intervals.get(key, {}).get(name)) for key in keys)]
         for name, values in metrics.items()
     ]
-    table = [["", *METRICS], ["---"] * (len(METRICS) + 1), *rows]
+    table = [["", *map(metric_title, keys)], ["---"] * (len(keys) + 1), *rows]
     cut = f"the first {dim} of " if dim else ""
     facts = {
         "Licence": license_name or "(fill in)",
         "Network": f"{model['backbone']}, {cut}{model['embedding_dim']} dimensions",
         "Starting weights": f"{os.path.basename(str(model['weights']))}, head: {model['head']}",
-        "Input": f"RGB images, {side} x {side} pixels",
-        **(_OF_VECTORS if model["backbone"] == "vectors" else {}),
+        "Input": f"RGB images{f', {side} x {side} pixels' if side else ' of any size'}",
+        **(_of_vectors(after) if of_vectors else {}),
         "Output": "a vector of unit norm; the dot product of two is their similarity",
         "Training data": f"{source} ({data['name']})",
         "Loss": config["loss"]["name"],
@@ -128,7 +163,7 @@ def text(
         "",
         *(f"- **{name}**: {value}" for name, value in facts.items() if value != ""),
         "",
-        *([] if model["backbone"] == "vectors" else preparation(data, side)),
+        *([] if of_vectors else preparation(data, side)),
         "## Results on test classes that were not trained on",
         "",
         *([f"Of all {model['embedding_dim']} dimensions, not of the first {dim}.", ""] if dim else []),
@@ -147,8 +182,15 @@ def preparation(data: Mapping[str, Any], size: int) -> list[str]:
 
     Args:
         data: the section `data` of the run's config.
-        size: the side of the model's images, in pixels, which may differ from that in training.
+        size: the side of the model's images, in pixels, which may differ from that in training; 0: each image
+            has its own size.
     """
+    turned = ['image = PIL.ImageOps.exif_transpose(PIL.Image.open("photo.jpg")).convert("RGB")']
+    opening = ["## How to prepare an image", "", *_region(data)]
+    if not size:
+        words = "Turn it upright, and keep its size."
+        code = [*turned, "images = np.asarray(image, np.float32)[None]"]
+        return [*opening, f"{words}{_VALUES}", "", "```python", *code, "```", ""]
     resize = round((data["resize"] or data["image_size"]) * size / data["image_size"])
     keeps_proportions = data["crop"] in ("random_part", "scaled")
     fit = data.get("fit", "centre") if keeps_proportions else "whole"
@@ -163,23 +205,26 @@ def preparation(data: Mapping[str, Any], size: int) -> list[str]:
         sides = f"({resize}, {resize})"
     box = f"left, top = ((side - {size}) // 2 for side in image.size)"
     return [
-        "## How to prepare an image",
-        "",
+        *opening,
         f"Turn it upright. {words}, bilinearly, with antialiasing. Crop the central {size} x {size} pixels."
-        " Give RGB values from 0 to 255 as float32; the network scales them itself. An image that is prepared"
+        f"{_VALUES} An image that is prepared"
         " otherwise has another embedding: where the shorter side is resized and the centre cropped, features"
-        " of MobileNetV2 have a cosine of .90 for stretched images and .86 for those with black bars. The"
-        " signature `encoded` of the SavedModel does all of this for"
-        " JPEG, PNG and WebP, but ignores colour profiles.",
+        " of MobileNetV2 have a cosine of .90 for stretched images and .86 for those with black bars.",
         "",
         "```python",
-        'image = PIL.ImageOps.exif_transpose(PIL.Image.open("photo.jpg")).convert("RGB")',
+        *turned,
         f"image = image.resize({sides}, PIL.Image.Resampling.BILINEAR)",
         box,
         f"images = np.asarray(image.crop((left, top, left + {size}, top + {size})), np.float32)[None]",
         "```",
         "",
     ]
+
+
+_VALUES = (
+    " Give RGB values from 0 to 255 as float32; the network scales them itself. The signature `encoded` of"
+    " the SavedModel does all of this for JPEG, PNG and WebP, but ignores colour profiles."
+)
 
 
 def _cell(value, interval):
@@ -190,17 +235,31 @@ def _cell(value, interval):
     return f"{value:.3f}" if low is None else f"{value:.3f} ({low:.3f} to {high:.3f})"
 
 
-def _evaluation_of(run):
-    """Returns the folder of the evaluation of a run's test set; "" if it has none."""
+def _region(data):
+    """Returns what is to be cut out of an image before all else, if anything."""
+    region = data.get("test_region") or data.get("region", "image")
+    margin = f", extended by {data.get('box_margin', 0):.0%} of its sides" * bool(data.get("box_margin"))
+    said = {
+        "box": f"The model has seen the box of each image that has one{margin}: cut it out first.",
+        "face": "The model has seen faces, aligned by five points: align them first.",
+    }
+    return [f"{said[region]} The signature `encoded` does not.", ""] if region in said else []
+
+
+def _evaluation_of(run, trained):
+    """Returns what the evaluation holds whose metrics are those of a run; {} if there is none.
+
+    A run may have been measured again since, on other images or with another whitening.
+    """
     evaluations = os.path.join(run, "evaluation")
-    names = sorted(os.listdir(evaluations)) if os.path.isdir(evaluations) else []
-    folders = (os.path.join(evaluations, name) for name in names)
-    return next((one for one in folders if os.path.exists(os.path.join(one, "metrics.json"))), "")
-
-
-def _results(evaluation):
-    """Returns what the file of an evaluation holds; {} if there is no evaluation."""
-    return _read(os.path.join(evaluation, "metrics.json"), _RESULTS) if evaluation else {}
+    for name in sorted(os.listdir(evaluations)) if os.path.isdir(evaluations) else []:
+        path = os.path.join(evaluations, name, "metrics.json")
+        found = _read(path, _RESULTS) if os.path.exists(path) else {}
+        for values in found.get("rankings", {}).values():
+            shared = trained.keys() & values.keys()
+            if shared and all(trained[key] == values[key] for key in shared):
+                return found
+    return {}
 
 
 def _read(path, check):

@@ -224,7 +224,9 @@ def rankings_beside(
     folders: Sequence[str], now: str, setups: Mapping[str, RankingSetup]
 ) -> dict[str, dict[str, EarlierRanking]]:
     """Loads the rankings of other evaluations by their folders, see `earlier_rankings`."""
-    return {folder: earlier_rankings(folder, now, setups) for folder in folders}
+    # A folder "start" is not the model "start" of a table.
+    names = [folder if os.path.dirname(folder) else os.path.join(os.curdir, folder) for folder in folders]
+    return {name: earlier_rankings(folder, now, setups) for name, folder in zip(names, folders)}
 
 
 def compare_runs(

@@ -17,6 +17,7 @@ from absl import flags
 from tfrank.common import files
 from tfrank.common.checks import InputError
 from tfrank.configs.default import Config
+from tfrank.configs.fields import tree
 from tfrank.configs.sections import Evaluation
 from tfrank.data.index import RecordIndex
 from tfrank.evaluation.nearest import searchers
@@ -108,7 +109,7 @@ def main(config: Config) -> None:
         measure(config, embeddings, test, index, output_dir, name, run, shorter, warning=note)
         if _EXPORT.value:
             print(model.export(os.path.join(output_dir, "saved_model"), whitening))
-            print(model_card.write(workdir, output_dir, evaluation=output_dir))
+            print(model_card.write(workdir, output_dir, measured=(output_dir, tree(config))))
 
 
 def check(evaluation: Evaluation, test: TestSet, output_dir: str) -> None:

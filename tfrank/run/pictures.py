@@ -72,7 +72,9 @@ class Images:
         return text or f"class {label}"
 
     def class_name(self, label: int) -> str:
-        """Returns the name of a class."""
+        """Returns the name of a class. Images of the label -1 have none, and are of no one class."""
+        if label == UNKNOWN:
+            return "no known class"
         return self.name(int(np.argmax(self._results.test.labels == label)))
 
     def category_name(self, category: int) -> str:

@@ -23,6 +23,7 @@ from typing import Any
 
 import keras
 import optuna
+import sqlalchemy
 import tensorflow as tf
 from absl import flags
 from optuna.trial import TrialState
@@ -95,7 +96,7 @@ def main(config: Config) -> None:
     strategy = experiment.build_strategy(base.train, 0)
     experiment.check_start(base.model, workdir, baselines=False)
     with files.locked(workdir):
-        study = _study(workdir, config, searched)
+        study = open_study(workdir, config, searched)
         unlabelled = bool(base.train.teacher)
         data = datasets.build_data(base.data, workdir, seed=base.seed, unlabelled=unlabelled)
         if data.validation is None:
@@ -110,7 +111,7 @@ def main(config: Config) -> None:
         _end(study, workdir)
 
 
-def _study(workdir: str, config: Config, searched: list[Searched]) -> optuna.Study:
+def open_study(workdir: str, config: Config, searched: list[Searched]) -> optuna.Study:
     """Opens the study of a folder; raises InputError if it searches something else."""
     path = os.path.join(workdir, "sweep.json")
     asked = {"config": tree(config), "sweep": [list(map(_plain, one)) for one in searched]}
@@ -127,7 +128,8 @@ def _study(workdir: str, config: Config, searched: list[Searched]) -> optuna.Stu
         files.write_json(path, asked)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     # A journal whose end was cut off by a kill could not be read again; a database rolls back.
-    storage = f"sqlite:///{os.path.join(workdir, 'trials.db')}"
+    path = os.path.join(workdir, "trials.db")
+    storage = sqlalchemy.URL.create("sqlite", database=path).render_as_string()
     pruner = optuna.pruners.MedianPruner(n_startup_trials=TRIALS_BEFORE_PRUNING)
     return optuna.create_study(
         storage=storage, study_name="sweep", direction="maximize", pruner=pruner, load_if_exists=True
@@ -174,10 +176,11 @@ def run_trials(
         except optuna.TrialPruned:
             study.tell(trial, state=TrialState.PRUNED)
             result = f"stopped at step {study.trials[-1].last_step:,}, below the median"
-        except InputError as error:
-            trial.set_user_attr(ERROR, str(error))
+        except (InputError, MemoryError, tf.errors.ResourceExhaustedError) as error:
+            said_why = str(error) if isinstance(error, InputError) else "There was not enough memory."
+            trial.set_user_attr(ERROR, said_why)
             study.tell(trial, state=TrialState.FAIL)
-            result = f"failed: {error}"
+            result = f"failed: {said_why}"
         print(f"trial {number}/{_TRIALS.value}: {result}  {said}", flush=True)
         shutil.rmtree(folder, ignore_errors=True)
         keras.backend.clear_session()
@@ -224,15 +227,16 @@ def _end(study: optuna.Study, workdir: str) -> None:
 def train_command(config: str, argv: Sequence[str], values: dict[str, Any]) -> str:
     """Returns the command that trains with a config, the fields of a command line, and values of a sweep.
 
-    >>> train_command(DEFAULT, ["--trials=9", "--config.seed", "7"], {"train.l2": 0.1})
-    'tfrank train --config=configs/letters.py --config.seed 7 --config.train.l2=0.1'
+    >>> train_command(DEFAULT, ["--trials=9", "--config.loss.beta", "-1"], {"train.l2": 0.1})
+    'tfrank train --config=configs/letters.py --config.loss.beta -1 --config.train.l2=0.1'
     """
     fields = []
     for word, following in itertools.pairwise([*argv, "-"]):
         if word.startswith(("--config.", "-config.", "--noconfig.", "-noconfig.")):
             fields.append(word)
-            # A field and its value may be two words.
-            fields += [following] * ("=" not in word and not following.startswith("-"))
+            # A field and its value may be two words, and the value may be negative.
+            is_value = not following.startswith("-") or following[1:2].isdigit()
+            fields += [following] * ("=" not in word and is_value)
     return shlex.join(["tfrank", "train", f"--config={config}", *fields, *flags_of(values)])
 
 

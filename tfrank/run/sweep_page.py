@@ -96,7 +96,8 @@ def short(value: Any) -> str:
 
 def _value(trial: FrozenTrial) -> float:
     """Returns the best mAP of a trial, stopped ones too; 0 for one that was never evaluated."""
-    return trial.value or max(trial.intermediate_values.values(), default=0.0)
+    # Of one that was stopped, Optuna has the last one as its value.
+    return max(trial.intermediate_values.values(), default=trial.value or 0.0)
 
 
 def _curves(trials, best) -> bytes:

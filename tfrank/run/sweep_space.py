@@ -108,7 +108,8 @@ def _parse(word: str, fields: dict[str, Field], config: Config) -> Searched:
             f"--sweep={word}: {name} cannot be searched. Fields with one value can, of config.train, model"
             " and loss, and those of config.data on batches and augmentation."
         )
-    if ".." in text:
+    # The two dots of a path are no range.
+    if ".." in text and "/" not in text:
         return _range(word, name, text, kind)
     values = [with_values(config, {name: value}) for value in text.split(",")]
     section, _, field = name.partition(".")

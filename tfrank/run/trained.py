@@ -16,6 +16,7 @@ from tfrank.configs import letters, of_run
 from tfrank.configs.default import Config
 from tfrank.configs.sections import Data, Evaluation
 from tfrank.data.index import RecordIndex, select
+from tfrank.data.sources.embeddings import singular
 from tfrank.data.sources.image import ROLES
 from tfrank.evaluation.array_checks import check_unique, unit_rows
 from tfrank.evaluation.embed import EmbedFn, embed_into, on_all_replicas
@@ -31,6 +32,9 @@ from tfrank.run.embedding import embed_fn, fingerprint_of_weights, image_batches
 from tfrank.run.export import export_model
 from tfrank.run.shorter import sample_of
 from tfrank.run.workdir import check_path
+
+# Arrays of a file of embeddings that are measured.
+_ARRAYS = ("embedding", "label", "id", "role", "group")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,6 +187,7 @@ def load_embeddings(path: str) -> tuple[np.ndarray, TestSet]:
 
     Required arrays are `embeddings`, `[images, dim]` floats of any norm, and `labels`, `[images]` integers.
     Optional ones are `ids` (`[images]` text), `role` ("query" or "gallery") and `group`; see `TestSet`.
+    Names may be singular or plural. A note names arrays that are not used.
 
     Raises:
         InputError: the file is missing, damaged or holds something else, or an embedding is not finite.
@@ -192,14 +197,15 @@ def load_embeddings(path: str) -> tuple[np.ndarray, TestSet]:
             if not zipfile.is_zipfile(file):
                 raise ValueError("it is no .npz, or is cut off")
         with np.load(path, allow_pickle=False) as arrays:
-            found = dict(arrays)
-        if missing := {"embeddings", "labels"} - found.keys():
-            raise ValueError(f"it has no {' and no '.join(sorted(missing))}")
-        embeddings, labels = found["embeddings"], found["labels"].reshape(-1)
+            found = {singular(name): array for name, array in arrays.items()}
+            names = sorted(name for name in arrays if singular(name) not in _ARRAYS)
+        if missing := {"embedding", "label"} - found.keys():
+            raise ValueError(f"it has no {' and no '.join(f'{name}s' for name in sorted(missing))}")
+        embeddings, labels = found["embedding"], found["label"].reshape(-1)
         images = len(embeddings)
         test = TestSet(
             labels=labels.astype(np.int64, casting="safe"),
-            ids=found.get("ids", np.arange(images).astype(str)),
+            ids=found.get("id", np.arange(images).astype(str)),
             role=found.get("role", np.full(images, "")).astype(str),
             group=found.get("group", np.full(images, -1)).astype(np.int64, casting="safe"),
         )
@@ -217,6 +223,8 @@ def load_embeddings(path: str) -> tuple[np.ndarray, TestSet]:
             f"{path} cannot be measured: {str(error).rstrip('.')}. It should be an .npz with embeddings,"
             " [images, dim] floats, labels, [images] integers, and if known ids, role and group."
         ) from None
+    if names:
+        print(f"Note: arrays of {path} that are not used: {', '.join(names)}.", flush=True)
     check_unique("ids", test.ids)
     rows, _ = unit_rows(embeddings, test.ids)
     return rows, test

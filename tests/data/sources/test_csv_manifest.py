@@ -243,6 +243,7 @@ SPLIT = "a split of letters, digits and _ alone"
             2,
             r"a role of query, gallery, distractor, or none, but .* Did you mean \"query\"\?",
         ),
+        ("path,label,role\n1.jpg,a,\n2.jpg,a,query\n", 3, "a column split beside the role"),
         (HEADER + "1.jpg,a,test,,1,2,3,\n", 2, BOX),
         (HEADER + "1.jpg,a,test,,1,2,3,four\n", 2, BOX),
         (HEADER + "1.jpg,a,test,,1,2,0,4\n", 2, BOX),

@@ -130,6 +130,10 @@ def test_rows_that_are_not_finite_or_zero_are_skipped_by_name(tmp_path):
             {"embeddings": ROWS, "labels": LABELS, "role": np.full(24, "quarry")},
             "row 0 has the role 'quarry'",
         ),
+        (
+            {"embeddings": ROWS, "labels": LABELS, "role": np.full(24, "query")},
+            "row 0 has the role 'query' and no split",
+        ),
     ],
 )
 def test_a_file_that_does_not_fit_says_what_it_lacks(tmp_path, arrays, message):

@@ -116,6 +116,8 @@ def _rows(path: str) -> Iterator[_Row]:
         role = role.replace(oml.BOTH, "")
         if role not in ROLES:
             raise line.error(f"a role of {', '.join(ROLES[1:])}, or none", did_you_mean(role, ROLES))
+        if role and not split:
+            raise line.error("a column split beside the role, which holds of test images alone")
         box = _box(line, cells, point)
         yield _Row(cells["path"], cells["label"], split, role, cells.get("category", ""), box)
 

@@ -66,6 +66,11 @@ def read_embeddings(path: str, *, test_share: float = 0.5, seed: int = 0) -> Ite
                 continue
             if role not in ROLES:
                 raise InputError(f"{path}: row {row - 1:,} has the role {role!r}. Expected one of {ROLES}.")
+            if role and not split:
+                raise InputError(
+                    f"{path}: row {row - 1:,} has the role {role!r} and no split. Give splits beside roles,"
+                    " which hold of test rows alone."
+                )
             yield SourceImage(
                 path="",
                 encoded=encode(vector),
@@ -119,7 +124,7 @@ def _parts_of_parquet(path, without):
 
 def _columns_of(names: Iterable[str], without: tuple[str, ...]) -> dict[str, str]:
     """Returns the column of each name that is one; raises ValueError if two names are the same column."""
-    columns = {name: _singular(name) for name in names}
+    columns = {name: singular(name) for name in names}
     columns = {name: column for name, column in columns.items() if column in COLUMNS}
     if len(set(columns.values())) < len(columns):
         raise ValueError(f"it has two of a kind among {', '.join(sorted(columns))}")
@@ -159,7 +164,12 @@ def _array(column):
     return column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1)
 
 
-def _singular(name: str) -> str:
+def singular(name: str) -> str:
+    """Returns the name of a column, which files may have in the plural.
+
+    >>> singular("ids"), singular("categories")
+    ('id', 'category')
+    """
     return {"categories": "category"}.get(name, name.removesuffix("s"))
 
 

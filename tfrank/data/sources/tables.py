@@ -4,6 +4,7 @@ A CSV file is UTF-8, with a header (RFC 4180). Its delimiter is a comma, ;, a ta
 columns that are needed. Blanks around the names of columns do not count. Quoted values may hold line ends.
 """
 
+import collections
 import contextlib
 import csv
 import io
@@ -141,11 +142,15 @@ def _csv_tables(path, rows, opened):
     from pyarrow import compute
 
     kinds: dict[str, pa.DataType] = {}
+    filled: dict[str, bool] = collections.defaultdict(bool)
     for texts in _text_tables(path, ROWS, opened):
         for field in _typed(texts, {}).schema:
             code = compute.any(compute.match_substring_regex(texts[field.name], _CODE)).as_py()
             kind = pa.string() if code else field.type
             kinds[field.name] = _common(kinds.get(field.name, pa.null()), kind)
+            filled[field.name] |= compute.any(compute.not_equal(texts[field.name], "")).as_py()
+    # Where all that there is reads "NA", it is the word: North America has no other continent beside it.
+    kinds |= {name: pa.string() for name, kind in kinds.items() if pa.types.is_null(kind) and filled[name]}
     for texts in _text_tables(path, rows, opened):
         yield _typed(texts, kinds)
 
@@ -238,9 +243,20 @@ def _as_text(column):
     import pyarrow as pa
 
     if pa.types.is_floating(column.type):  # Pandas makes floats of whole numbers and missing values.
+        column = _without_nan(column)
         with contextlib.suppress(pa.ArrowInvalid):
             column = column.cast(pa.int64())
     return column.cast(pa.string())
+
+
+def _without_nan(column):
+    """A column in which NaN, which NumPy and Polars write where there is no value, is null."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    if not pa.types.is_floating(column.type):
+        return column
+    return compute.if_else(compute.is_nan(column), pa.scalar(None, column.type), column)
 
 
 def _lines(path, opened):
@@ -259,7 +275,7 @@ def _parquet_lines(path, opened):
         with opened(path) as file:
             yield from csv_lines([parquet_files.schema(file, path, _AGAIN)[0].names])
             for batch in parquet_files.batches(file, path, _AGAIN, _ROWS):
-                yield from csv_lines(zip(*(column.to_pylist() for column in batch.columns)))
+                yield from csv_lines(zip(*(_without_nan(column).to_pylist() for column in batch.columns)))
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"Cannot read {path} ({checks.reason(error)}).") from None
 

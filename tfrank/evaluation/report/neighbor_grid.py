@@ -39,7 +39,8 @@ def neighbor_grid(
         top, bottom = ROW * row - SIDE + EDGE, ROW * row - EDGE
         # From the left edge on, where a long name has room.
         title = names(query) + (", nearest first" if row == 1 else "")
-        axes.text(EDGE, top - EDGE, title, fontsize=7, verticalalignment="bottom")
+        # Of a name such as "$5 bill", no formula is made.
+        axes.text(EDGE, top - EDGE, title, fontsize=7, verticalalignment="bottom", parse_math=False)
         for column, number in enumerate([query, *nearest]):
             if number < 0:
                 continue
