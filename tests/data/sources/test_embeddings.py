@@ -65,6 +65,10 @@ def test_of_a_search_index_the_current_version_is_read_alone(tmp_path):
     (tmp_path / "versions" / "2.json").write_text(json.dumps({"parts": ["new.parquet"]}))
     (tmp_path / "CURRENT").write_text("2\n")
     assert {image.id[:3] for image in read_embeddings(str(tmp_path))} == {"new"}
+    # What people said of its photos since counts, also that one is of no class.
+    (tmp_path / "labels.csv").write_text("id,label\nnew0,owl\nnew1,\ngone,wren\n")
+    images = {image.id: image.text for image in read_embeddings(str(tmp_path))}
+    assert images["new0"] == "owl" and "new1" not in images and images["new2"] == "7" and len(images) == 23
 
 
 def test_classes_are_divided_where_there_is_no_split_and_rows_without_a_label_are_left_out(tmp_path, capsys):

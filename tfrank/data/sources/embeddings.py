@@ -3,7 +3,7 @@
 - An .npz file has the arrays `embeddings`, `[rows, dim]` numbers, and `labels`, `[rows]` words or integers.
 - A parquet file (which needs pyarrow) has the columns `embedding`, a list of numbers in each row, and
   `label`. A folder of such files is read as one, for example an index of images that `tfrank index` has
-  written.
+  written; its photos have the labels that people gave them since.
 
 Further arrays or columns may be `ids`, `split`, `role` and `category`, with the meaning of the columns of a
 CSV manifest (`sources.csv_manifest`). Names may be singular or plural in both. Without `ids` a row is named
@@ -11,6 +11,7 @@ by its number, from 0. Without `split` the classes are divided into train and te
 """
 
 import collections
+import csv
 import glob
 import os
 import zipfile
@@ -114,12 +115,25 @@ def _parts_of_parquet(path, without):
         from tfrank.common import parquet_files  # Slow, and only needed here.
     except ImportError:
         raise InputError("Parquet files need pyarrow: pip install pyarrow") from None
-    remedy = "Write it again."
+    remedy, said = "Write it again.", _said(path)
     for name in _parquet_files(path):
         with open(name, "rb") as file:
             names = _columns_of(parquet_files.schema(file, name, remedy)[0].names, without)
             for batch in parquet_files.batches(file, name, remedy, _ROWS, list(names)):
-                yield {column: _array(batch.column(name)) for name, column in names.items()}
+                found = {column: _array(batch.column(name)) for name, column in names.items()}
+                if said:
+                    labels = [said.get(name, label) for name, label in zip(found["id"], found["label"])]
+                    found["label"] = np.array(labels, object)
+                yield found
+
+
+def _said(path):
+    """Returns the labels that people gave to photos of a search index, by id; see `search.labels`."""
+    labels = os.path.join(path, "labels.csv")
+    if not (os.path.exists(os.path.join(path, "CURRENT")) and os.path.exists(labels)):
+        return {}
+    with open(labels, newline="", encoding="utf-8-sig") as file:
+        return {row["id"]: row["label"] for row in csv.DictReader(file)}
 
 
 def _columns_of(names: Iterable[str], without: tuple[str, ...]) -> dict[str, str]:
