@@ -332,6 +332,13 @@ def test_an_archive_is_named(tmp_path, photos):
         listed_images(archive)
 
 
+def test_a_blank_at_the_end_of_a_folders_name_makes_no_group_of_its_own(tmp_path, photos):
+    (photos / "class 1").rename(photos / "class 0 ")
+    (tmp_path / "list.csv").write_text('path,label\na.jpg," owl "\n')
+    assert {image.label for image in listed_images(str(photos))} == {"class 0", "class 2"}
+    assert [image.label for image in listed_images(str(tmp_path / "list.csv"))] == ["owl"]
+
+
 def test_a_word_that_often_means_nothing_is_a_word_where_it_is_all_that_there_is(tmp_path):
     (tmp_path / "list.csv").write_text("path,continent,empty\na.jpg,NA,\nb.jpg,,\n")
     first, second = listed_images(str(tmp_path / "list.csv"))

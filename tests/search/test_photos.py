@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import os
+import pathlib
 import re
 import signal
 import socket
@@ -69,6 +70,27 @@ def test_a_folder_is_searched_and_later_only_what_is_new_is_embedded(tmp_path):
     assert "1 embedded, 12 unchanged" in process.written()[0]
     assert sorted(path.name for path in photos.rglob("*")) == sorted([*before, "new.png"])
     assert os.path.exists(tmp_path / index_of(str(photos)) / "CURRENT")
+
+
+def test_the_embedding_ends_with_the_command_however_that_ends(tmp_path):
+    photos = write_photos(tmp_path / "photos", classes=3, images=300)
+    process = CommandLine("-m", "tfrank", "photos", str(photos), "--port=0", cwd=tmp_path)
+    children, end = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children"), time.monotonic() + HANGS
+
+    def started():
+        for child in children.read_text().split():
+            if b"spawn_main" in pathlib.Path(f"/proc/{child}/cmdline").read_bytes():
+                return pathlib.Path(f"/proc/{child}/stat")
+
+    while not (embedding := started()) or not (tmp_path / "runs").exists():
+        assert process.poll() is None and time.monotonic() < end, process.written()
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    # A process that has ended and that nobody asked for its status is a zombie.
+    while embedding.exists() and " Z " not in embedding.read_text():
+        assert time.monotonic() < end, "it goes on"
+        time.sleep(0.1)
 
 
 @pytest.mark.parametrize("given", [False, True])

@@ -68,7 +68,9 @@ _OUTPUT = flags.DEFINE_string(
     "",
     "Where the files for TensorBoard's projector go. Default: the folder projector in the index.",
 )
-_IDS = flags.DEFINE_list("ids", [], "Ids of the images to remove.")
+_IDS = flags.DEFINE_list(
+    "ids", [], "Ids of the images to remove. One with a comma stands in quotes: '\"Paris, France/1.jpg\"'."
+)
 _MAP = flags.DEFINE_string(
     "map",
     "",

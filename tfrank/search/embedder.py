@@ -77,4 +77,9 @@ def copy_model(source: str, target: str) -> None:
     if not os.path.exists(target):
         files.make_folder(os.path.dirname(target))
         with files.atomic_folder(target) as temporary:
-            shutil.copytree(source, temporary, dirs_exist_ok=True)
+            # Contents alone: network drives refuse modes and times, and a read-only model is not to be one.
+            for folder, _, names in os.walk(source, followlinks=True):
+                inside = os.path.join(temporary, os.path.relpath(folder, source))
+                os.makedirs(inside, exist_ok=True)
+                for name in names:
+                    shutil.copyfile(os.path.join(folder, name), os.path.join(inside, name))

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import os
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from tfrank.data.record_folder import load_summary, open_split
 from tfrank.data.records import RecordReader, class_text, encoded_image
 from tfrank.data.sources.tables import TEXTS, read_images
 from tfrank.data.sources.walk import SUFFIXES, Walk, is_ours
+from tfrank.search import labels
 from tfrank.search.index_folder import COLUMNS, MAPPED
 
 # Columns of a table that the index fills in itself.
@@ -100,13 +100,13 @@ def _of_records(folder: str) -> Iterator[Listed]:
         index = open_split(folder, split)
         reader = RecordReader(index)
         _, firsts, classes = np.unique(index.label, return_index=True, return_inverse=True)
-        labels = [class_text(serialized) for serialized in reader.read(firsts)]
+        names = [labels.normalized(class_text(serialized)) for serialized in reader.read(firsts)]
         shards = [files.text_of(os.path.abspath(shard)) for shard in index.shards]
         for row, image_id in enumerate(index.id):
             yield Listed(
                 files.text_of(os.fsdecode(image_id)),
                 f"{shards[index.shard[row]]}:{index.offset[row]}",
-                labels[classes[row]],
+                names[classes[row]],
                 {"split": split},
                 functools.partial(_read_record, reader, row),
                 int(index.length[row]),
@@ -189,8 +189,8 @@ def _listed(image_id, path, label, others):
         status = os.stat(path)
         size, modified = status.st_size, status.st_mtime_ns
     texts = [files.text_of(text) for text in (image_id, os.path.abspath(path), label)]
-    # A Mac writes é of a folder's name as two characters, and everybody types it as one.
-    texts[2] = unicodedata.normalize("NFC", texts[2])
+    # Nobody sees a blank at the end of a name, or that a Mac writes é of a folder's name as two characters.
+    texts[2] = labels.normalized(texts[2])
     return Listed(*texts, others, functools.partial(_read, path), size, modified)
 
 

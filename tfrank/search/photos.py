@@ -20,10 +20,11 @@ from absl import flags
 
 from tfrank.common import commands
 from tfrank.common.checks import InputError
+from tfrank.data.prepare.image_files import MAX_PIXELS
 from tfrank.search.index_folder import IndexFolder
 from tfrank.search.server import serving
 from tfrank.search.server.settings import Settings, key_for, names_of
-from tfrank.search.signalled import ended_by, say_if_killed
+from tfrank.search.signalled import end_with_parent, ended_by, say_if_killed
 from tfrank.search.updating import index_for, update_from
 
 _INDEX = flags.DEFINE_string(
@@ -52,6 +53,8 @@ _PORT = flags.DEFINE_integer(
 # So many photos can be searched before the others are embedded; about half a minute on two cores.
 FIRST = 1000
 USUAL_PORT = 8000
+# Megabytes of the largest file that is dropped on the page: no JPEG of so many pixels has more.
+LARGEST = 100
 
 
 def main(argv: Sequence[str]) -> None:
@@ -64,7 +67,7 @@ def main(argv: Sequence[str]) -> None:
     with serving.listening(_HOST.value, *ports) as listener:
         # A model that the index has is left as it is: somebody may have gone back to it.
         adapted = _ADAPT.value and bool(_MODEL.value)
-        # A process of its own, so that searches do not wait for photos. It ends when this one does.
+        # A process of its own, so that searches do not wait for photos.
         embedding = multiprocessing.get_context("spawn").Process(
             target=_embed, args=(folder, photos, _MODEL.value, _TRUST.value, adapted), daemon=True
         )
@@ -79,7 +82,14 @@ def main(argv: Sequence[str]) -> None:
             time.sleep(0.1)
         ended = threading.Event()
         threading.Thread(target=say_if_killed, args=(embedding, ended), daemon=True).start()
-        settings = Settings(key=key_for(_HOST.value), hosts=names_of(_HOST.value), trusted=_TRUST.value)
+        # Whoever has such photos in the folder searches by them too.
+        settings = Settings(
+            key=key_for(_HOST.value),
+            hosts=names_of(_HOST.value),
+            trusted=_TRUST.value,
+            max_megabytes=LARGEST,
+            max_megapixels=MAX_PIXELS / 1e6,
+        )
         application = serving.opened(folder, settings, log_requests=False)
         try:
             serving.serve(application, listener, folder)
@@ -88,7 +98,8 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _embed(folder: str, photos: str, model: str, trusted: bool, adapted: bool) -> None:
-    """Brings the index up to date, as a command of its own that says what is wrong."""
+    """Brings the index up to date, as a command of its own that says what is wrong and ends with the page."""
+    threading.Thread(target=end_with_parent, daemon=True).start()
     commands.run(
         lambda _: update_from(folder, photos, model=model, trusted=trusted, first=FIRST, adapted=adapted),
         parse=lambda argv: commands.parse_flags(argv[:1]),

@@ -1,6 +1,8 @@
-"""Says where a signal ended the process that embeds photos: the kernel does so if memory runs out."""
+"""Says where a signal ended the process that embeds photos, and ends it with the one that started it."""
 
 import multiprocessing.process
+import os
+import signal
 import sys
 import threading
 
@@ -14,6 +16,14 @@ def ended_by(status: int | None) -> str:
     return (
         f"Signal {-status} ended the embedding. Start again, and it goes on." if status and status < 0 else ""
     )
+
+
+def end_with_parent() -> None:
+    """Waits for the process that started this one, however it ends; then ends this one."""
+    parent = multiprocessing.process.parent_process()
+    assert parent, "this process was started by hand"
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def say_if_killed(process: multiprocessing.process.BaseProcess, ended: threading.Event) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.data.sources.trees import touch
 from tfrank.common.checks import InputError
+from tfrank.data.sources import walk
 from tfrank.data.sources.folder import read_folder
 from tfrank.data.sources.image import SourceImage
 
@@ -137,7 +138,7 @@ def test_files_with_the_suffix_of_an_image_are_images(tmp_path):
 
 HEIC = (
     "HEIC, a format of phones, cannot be read. Convert it to JPEG, such as with ImageMagick in the folder of"
-    " photos: find . -iname '*.hei[cf]' -exec mogrify -format jpg {} +"
+    f" photos, which replaces no file: {walk.TO_JPEG}"
 )
 
 

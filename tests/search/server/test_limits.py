@@ -42,6 +42,17 @@ def here(index_folder):
         yield running
 
 
+def test_a_part_of_a_photo_of_the_index_may_have_more_pixels_than_a_request(index_folder):
+    settings = dataclasses.replace(SETTINGS, max_megapixels=0.001)
+    with servers.serving_here(index_folder, settings) as small:
+        part = {"id": "a/0/0.png", "box": "0,0,0.5,0.5"}
+        assert small.client.post(
+            "/v1/search", files={"id": (None, part["id"]), "box": (None, part["box"])}
+        ).is_success
+        sent = small.client.post("/v1/search", files={"file": ("a.png", drawn((1, 2, 3), 0))})
+        assert sent.status_code == 413 and "60 x 40 pixels" in sent.json()["error"]
+
+
 def answers_others(here):
     """Whether searches of others are answered, and soon."""
     start = time.monotonic()

@@ -202,10 +202,59 @@ def test_a_filter_and_the_least_similarity_narrow_the_search_and_stay_in_the_add
     assert page.run("document.querySelector('#least').value") == "0.99"
 
 
-def test_near_copies_are_shown_in_groups(page):
+def test_near_copies_are_shown_in_groups_and_more_of_them_if_there_are_more(page):
+    # The server has one group; that there are 30 is said in its place.
+    page.run(
+        """(() => {
+            const real = fetch;
+            window.fetch = async (path, options) => {
+                const response = await real(path, options);
+                if (!String(path).startsWith("v1/duplicates")) return response;
+                const limit = Number(new URL(path, location.href).searchParams.get("limit"));
+                const answer = await response.json();
+                answer.groups = Array(Math.min(30, limit)).fill(answer.groups[0]);
+                return new Response(JSON.stringify({ ...answer, total: 30 }));
+            };
+        })()"""
+    )
     page.run("document.querySelector('#copies').click()")
-    page.wait("document.querySelectorAll('#groups .group').length > 0")
+    page.wait("document.querySelectorAll('#groups .group').length == 24")
     assert fragment(page) == {"copies": "1"} and not ids(page)
+    assert "30 groups, the first 24 shown, of images" in page.run(
+        "document.querySelector('#status').textContent"
+    )
+    page.run("document.querySelector('#more').click()")
+    page.wait("document.querySelectorAll('#groups .group').length == 30")
+    assert page.run("document.querySelector('#more').hidden")
+    page.wait("document.activeElement.closest('.group') == document.querySelectorAll('.group')[24]")
+
+
+def test_an_address_that_cannot_be_copied_is_not_called_copied(page):
+    page.run("document.querySelectorAll('#results .frame')[13].click()")
+    found(page)
+    page.run(
+        "navigator.clipboard.writeText = async () => { throw new DOMException('no', 'NotAllowedError'); }"
+    )
+    page.run("document.querySelector('#share').click()")
+    page.wait(
+        "document.querySelector('#status').textContent.includes('Copy the address from its address bar.')"
+    )
+    # As where the page is of another machine, without TLS.
+    page.run("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    page.run("document.querySelectorAll('#results .frame')[2].click()")
+    page.wait("document.querySelector('#share').hidden")
+
+
+def test_a_file_that_changes_after_it_was_chosen_is_searched_as_it_was(page, tmp_path):
+    path = tmp_path / "mine.png"
+    path.write_bytes(drawn((200, 40, 30), 3))
+    page.give("#file", path)
+    found(page)
+    path.write_bytes(b"no image any more")
+    page.wait("document.querySelector('#shown').naturalWidth == 60")
+    left, top, width, height = box_of(page)
+    page.drag((left + width / 4, top + 1), (left + width / 2, top + 9), (left + width - 1, top + height - 1))
+    page.wait("document.querySelector('#heading').textContent == 'Similar to this part'")
 
 
 def test_what_data_says_is_only_text(page):

@@ -205,6 +205,17 @@ def test_a_printed_address_in_a_tab_that_is_open_gives_its_key(page, server):
     page.wait("document.body.matches('.labelling')")
 
 
+def test_where_a_browser_keeps_nothing_of_pages_the_printed_address_gives_its_key_too(chrome, server):
+    refuse = "Object.defineProperty(window, 'localStorage', { get() { throw new DOMException('no'); } })"
+    script = chrome.call("Page.addScriptToEvaluateOnNewDocument", source=refuse)["identifier"]
+    try:
+        chrome.open(f"{server.url}/#key={server.key}")
+        chrome.wait("document.querySelectorAll('#results .frame').length == 18")
+        chrome.wait("document.body.matches('.labelling')")
+    finally:
+        chrome.call("Page.removeScriptToEvaluateOnNewDocument", identifier=script)
+
+
 def test_groups_that_were_named_can_be_filtered_by(page):
     click(page, ".pick", 1)
     name(page, "crimson")

@@ -18,6 +18,11 @@ SUFFIXES = (
     *(".ppm", ".pnm", ".pbm", ".pgm"),
 )
 HEIC = (".heic", ".heif", ".hif")
+# A command that writes a JPEG beside each of them that has none.
+TO_JPEG = (
+    r"find . \( -iname '*.hei[cf]' -o -iname '*.hif' \) -exec sh -c"
+    """ 'for f; do [ -e "${f%.*}.jpg" ] || convert "$f" "${f%.*}.jpg"; done' sh {} +"""
+)
 # Pictures in other formats that are not read, most of them the raw files of cameras.
 _OTHERS = (
     *(".3fr", ".arw", ".cr2", ".cr3", ".crw", ".dng", ".erf", ".iiq", ".mef", ".mos", ".mrw", ".nef", ".nrw"),
@@ -151,7 +156,7 @@ class Walk:
         if any(self.others[suffix] for suffix in HEIC):
             sentences.append(
                 "HEIC, a format of phones, cannot be read. Convert it to JPEG, such as with ImageMagick in"
-                " the folder of photos: find . -iname '*.hei[cf]' -exec mogrify -format jpg {} +"
+                f" the folder of photos, which replaces no file: {TO_JPEG}"
             )
         if pictures := {suffix: self.others[suffix] for suffix in _OTHERS if self.others[suffix]}:
             sentences.append(f"These pictures cannot be read: {_numbers(pictures)}. Convert them to JPEG.")

@@ -200,7 +200,7 @@ def _add_searches(app: FastAPI, running: Service) -> None:
         if data is None:
             raise RequestError(422, "file: Send an image.")
         embedder = running.embedder(opened)
-        embedding = await running.embed(embedder, data, asked.box)
+        embedding = await running.embed(embedder, data, asked.box, running.settings.max_pixels)
         return _answer(opened, {"model": embedder.fingerprint, "embedding": embedding.tolist()})
 
 

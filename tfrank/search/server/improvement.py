@@ -36,6 +36,8 @@ class Improvement:
             *["--back"] * back,
             *["--trust_model"] * self._trusted,
         ]
+        # Systems remove what has lain in /tmp for days.
+        os.makedirs(self._files.name, mode=0o700, exist_ok=True)
         with open(self._path("output"), "wb") as output, open(self._path("errors"), "wb") as errors:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
 

@@ -80,7 +80,9 @@ def _add_proposals(app, running, answered, refused):
 
 
 def _relabel(opened, asked):
-    ids = opened.labelled.get(labels.normalized(asked.group), []) if asked.group else asked.ids
+    # An index of an older tfrank may have groups whose names end in a blank.
+    name = asked.group if asked.group in opened.labelled else labels.normalized(asked.group or "")
+    ids = opened.labelled.get(name, []) if asked.group else asked.ids
     if not (known := [key for key in ids if key in opened.index]):
         raise RequestError(404, "The index has none of these images.")
     labels.change(opened.index.files.folder, dict.fromkeys(known, asked.label), asked.labels_version)

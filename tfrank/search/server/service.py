@@ -15,7 +15,7 @@ import numpy as np
 
 from tfrank.common import files
 from tfrank.common.checks import InputError
-from tfrank.data.prepare.image_files import SHORTER_SIDE, BadImage, checked_image
+from tfrank.data.prepare.image_files import MAX_PIXELS, SHORTER_SIDE, BadImage, checked_image
 from tfrank.evaluation.array_checks import unit_rows
 from tfrank.search import building, labels, times_found
 from tfrank.search.classes import Classified
@@ -183,7 +183,7 @@ class Service:
         self, opened: Opened, request: QueryRequest, data: bytes | None, embedder: Embedder
     ) -> tuple[str | np.ndarray, np.ndarray | None]:
         """Returns an id or a vector, and the embedding if an image was embedded for it."""
-        query, vector = request.id, None
+        query, vector, most = request.id, None, self.settings.max_pixels
         if request.vector is not None:
             if request.model not in (None, self.embedder(opened).fingerprint):
                 raise RequestError(409, OTHER_MODEL)
@@ -192,17 +192,19 @@ class Service:
             known(opened, request.id)
             if request.box:
                 data = await self.threads.run(self.threads.files, original, opened, request.id)
+                # Nobody has sent it; it was small enough for the index.
+                most = MAX_PIXELS
         if data is not None:
-            query = vector = await self.embed(embedder, data, request.box)
+            query = vector = await self.embed(embedder, data, request.box, most)
         return query, vector
 
     def embedder(self, opened: Opened) -> Embedder:
         """Returns the model that embeds the images to search by."""
         return self.queries or opened.index.embedder
 
-    async def embed(self, embedder: Embedder, data: bytes, box: Box | None) -> np.ndarray:
-        """Returns the embedding of an image file, or of a part of it, `[dim]`."""
-        image = await self.threads.run(self.threads.images, ready, data, box, self.settings.max_pixels)
+    async def embed(self, embedder: Embedder, data: bytes, box: Box | None, most: int) -> np.ndarray:
+        """Returns the embedding of an image file of at most so many pixels, or of a part of it, `[dim]`."""
+        image = await self.threads.run(self.threads.images, ready, data, box, most)
         return await self._embed(embedder, image)
 
     def _embedded(self, embedder: Embedder, images: list[bytes]) -> np.ndarray:

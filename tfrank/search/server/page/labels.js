@@ -13,13 +13,20 @@ let last = null, named = false, pressing = 0, telling = 0, pressed = false, relo
 export let known = { groups: [], undo: 0, may_change: false };
 
 // Keeps the key of the address; returns whether there is one.
+let held = "";
 export function takeKey() {
   const given = new URLSearchParams(location.hash.slice(1)).get("key");
-  if (given) localStorage.setItem("key", given);
+  held = given || held;
+  if (given) stored(store => store.setItem("key", given));
   return Boolean(given);
 }
 takeKey();
-export const key = () => ({ Authorization: `Bearer ${localStorage.getItem("key") || "none"}` });
+export const key = () => ({ Authorization: `Bearer ${stored(store => store.getItem("key")) || held || "none"}` });
+
+// A browser may keep nothing of pages; then the key is that of this visit.
+function stored(act) {
+  try { return act(localStorage); } catch { return null; }
+}
 
 export async function refresh() {
   known = await talk("v1/labels", { headers: key() });

@@ -91,7 +91,8 @@ async function go(changes, { replace = false, focus = false } = {}) {
     if (state.fresh) state.fresh = false;
     history[replace ? "replaceState" : "pushState"](null, "", written(state));
     at.heading.textContent = document.title = title;
-    at.share.hidden = !(state.id || state.vector);
+    // Browsers have no clipboard for pages of another machine without TLS; the address bar has the address.
+    at.share.hidden = !(state.id || state.vector) || !navigator.clipboard;
     labels.show();
     if (focus) at.heading.focus();
     if (state.vector && state.labelled) classify(state).catch(() => {});
@@ -112,7 +113,7 @@ function say(error) {
 
 // Shows what was asked for, and returns its title.
 function view(state) {
-  if (state.copies) return findCopies();
+  if (state.copies) return findCopies(state);
   if (state.groups) return showAllGroups(state);
   if (state.group !== undefined) return showGroup(state);
   return state.id || state.vector || state.file ? find(state) : begin();
@@ -159,11 +160,13 @@ async function begin() {
   return "Search by a picture";
 }
 
-async function findCopies() {
-  const answer = await ask("v1/duplicates");
+async function findCopies(state) {
+  const answer = await ask(`v1/duplicates?limit=${state.k}`);
   showGroups(at.groups, answer.groups, choose);
+  at.more.hidden = answer.groups.length >= answer.total || state.k >= MOST;
+  const first = answer.groups.length < answer.total ? `, the first ${answer.groups.length} shown` : "";
   at.status.textContent = answer.total
-    ? `${answer.total} group${answer.total > 1 ? "s" : ""} of images with a similarity of ${answer.min_similarity.toFixed(2)} and more.`
+    ? `${answer.total} group${answer.total > 1 ? "s" : ""}${first}, of images with a similarity of ${answer.min_similarity.toFixed(2)} and more.`
     : `No two images have a similarity of ${answer.min_similarity.toFixed(2)} or more.`;
   return "Near copies";
 }
@@ -248,9 +251,17 @@ function choose(id) {
   scrollTo({ top: 0 });
 }
 
-function take(files) {
+async function take(files) {
   if (files.length > 1) say(`${files.length} files came. Choose one picture at a time.`);
-  else if (files[0]) go({ ...NOTHING, file: files[0] }, { focus: true });
+  else if (files[0]) {
+    const [{ name, type }] = files;
+    try {
+      // Now, as the file may change or go away while its parts are searched.
+      go({ ...NOTHING, file: new File([await files[0].arrayBuffer()], name, { type }) }, { focus: true });
+    } catch {
+      say(`${name || "The file"} cannot be read. If it is a folder, choose a picture in it.`);
+    }
+  }
 }
 
 function searchPart(box) {
@@ -276,12 +287,17 @@ at.home.addEventListener("click", event => { event.preventDefault(); go({ ...NOT
 at.copies.addEventListener("click", () => go({ ...NOTHING, copies: true }, { focus: true }));
 at.grouping.addEventListener("click", () => go({ ...NOTHING, groups: true }, { focus: true }));
 at.more.addEventListener("click", async () => {
-  const first = at.results.children.length;
+  const place = asked.copies ? at.groups : at.results, first = place.children.length;
   await go({ k: Math.min(asked.k + STEP, MOST) }, { replace: true });
-  at.results.children[first]?.querySelector("button").focus();
+  place.children[first]?.querySelector("button").focus();
 });
 at.share.addEventListener("click", async () => {
-  await navigator.clipboard?.writeText(location.href);
+  try {
+    await navigator.clipboard.writeText(location.href);
+  } catch {
+    at.status.textContent = "The browser did not allow it. Copy the address from its address bar.";
+    return;
+  }
   at.status.textContent = asked.file
     ? "Copied. The address holds what the model saw in the picture, not the picture."
     : "The address of this search is copied.";
