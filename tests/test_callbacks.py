@@ -156,6 +156,16 @@ def test_ks_prefix_and_the_search_are_the_users():
     assert scann == {"scann_recall_at_2": wanted["val_recall_at_2"], "scann_scann_recall": 1.0}
 
 
+def test_a_metric_of_the_same_name_is_not_replaced_without_a_word():
+    model = small_model(metrics=[tfrank.metrics.BatchRecallAt1()])
+    data = {"validation_data": (IMAGES, LABELS)}
+    with pytest.warns(UserWarning, match="logs have val_recall_at_1 already"):
+        fit(model, RetrievalEvaluation((IMAGES, LABELS)), **data)
+    assert {"val_recall_at_1", "test_recall_at_1"} <= {
+        *fit(model, RetrievalEvaluation((IMAGES, LABELS), prefix="test_"), **data)
+    }
+
+
 def two_outputs(structure):
     """A model of a half of the image that tells the class, and of the other; with one loss for each."""
     inputs = keras.Input([16])

@@ -1,6 +1,7 @@
 """Callback for Keras' `fit`: retrieval metrics at the end of an epoch."""
 
 import operator
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -130,6 +131,16 @@ class RetrievalEvaluation(keras.callbacks.Callback):
             metrics = leave_one_out(embeddings, labels, self._ks, **search)
             counts = ("queries", "queries_without_positive")
             self._values = {self._prefix + key: metrics[key] for key in metrics if key not in counts}
+        if taken := sorted(
+            key for key in self._values.keys() & logs.keys() if logs[key] != self._values[key]
+        ):
+            warnings.warn(
+                f"The logs have {taken[0]} already, of a metric or of another callback. It is replaced, and"
+                " callbacks before RetrievalEvaluation have seen the other. Give another prefix, such as"
+                " prefix='test_', or name the metric.",
+                UserWarning,
+                stacklevel=2,
+            )
         logs.update(self._values)
 
     def _outputs_of(self, inputs):

@@ -109,6 +109,16 @@ def test_what_is_random_or_has_a_state_is_replayed_exactly(layers):
     assert_same(train(network(*layers()), loss, MICRO_BATCH), wanted, 1e-6)
 
 
+def test_what_cannot_be_drawn_again_fails_where_gradients_would_be_wrong():
+    dropout = keras.layers.Lambda(lambda x: keras.random.dropout(x, 0.4))
+    loss, model = losses.get("smooth_ap", temperature=0.1), network(dropout)
+    before = [variable.numpy() for variable in model.variables]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="random numbers that it cannot draw again"):
+        train(model, loss, MICRO_BATCH)
+    for variable, value in zip(model.variables, before):
+        np.testing.assert_array_equal(variable, value)
+
+
 def test_xla_replays_its_own_random_numbers():
     """Which are others than without it."""
     loss = losses.get("smooth_ap", temperature=0.1)

@@ -161,6 +161,15 @@ def test_what_is_random_or_has_a_state_is_replayed(layer, xla):
     np.testing.assert_allclose(history["loss"], epochs, rtol=1e-6)
 
 
+def test_a_model_of_which_nothing_is_trained_is_warned_of_as_keras_does():
+    inside = network()
+    inside.trainable = False
+    before = values(inside)
+    with pytest.warns(UserWarning, match="does not have any trainable weights"):
+        fit(compiled(in_stages(inside)))
+    assert_same(values(inside), before, 0)
+
+
 @pytest.fixture
 def mixed_float16():
     keras.config.set_dtype_policy("mixed_float16")

@@ -1,5 +1,6 @@
 """Multi-stage backpropagation for Keras' own `compile` and `fit`."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -93,7 +94,10 @@ class MultiStageModel(keras.Model):
             self.model, inputs, objective, self.micro_batch_size, self._embed
         )
         gradients = of_global_batch(gradients, self.optimizer, replicas)
-        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+        if gradients:
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+        else:
+            warnings.warn("The model does not have any trainable weights.", UserWarning, stacklevel=2)
         for metric in self.metrics:
             if metric.name == "loss":
                 # Keras logs the mean over replicas, but their losses must be summed.

@@ -12,8 +12,9 @@ Only g depends on all micro-batches, and computing g needs the embeddings but no
 Memory is that of one micro-batch plus all embeddings. Time is at most 4/3 of the plain step's, since a
 forward pass costs half a backward pass. The gradient equals the plain step's exactly if f is the same
 function of w in both passes and in both kinds of step. Dropout draws the same masks in both passes, because
-the state of its random numbers is restored between 1 and 3. Batch norm in training mode normalises each
-micro-batch by itself, equally in both passes, and its moving statistics advance once.
+the state of its random numbers is restored between 1 and 3. A layer whose numbers have no state in the model
+may draw others; then the step fails. Batch norm in training mode normalises each micro-batch by itself,
+equally in both passes, and its moving statistics advance once.
 """
 
 import functools
@@ -27,6 +28,13 @@ from tfrank.common import checks, loss_layers
 from tfrank.training.optimizers import named
 
 _ZERO = tf.UnconnectedGradients.ZERO
+# Embeddings of two passes differ at most by this share of their norm: rounding does, another mask does not.
+_REPLAYED = 0.01
+_NOT_REPLAYED = (
+    "A layer draws random numbers that it cannot draw again, so that the gradients of micro-batches would be"
+    " wrong. Take Keras' own layers, or give it keras.random.SeedGenerator() as an attribute and its draws"
+    " seed=that. Or train without micro-batches."
+)
 
 
 class Outcome(NamedTuple):
@@ -218,9 +226,12 @@ def multi_stage_gradients(
     def add(k, sums):
         with tf.GradientTape() as tape:
             embeddings = embed_part(k)
-        part = tf.nest.map_structure(lambda gradient: part_of(gradient, k), upstream)
+        part, before = (
+            tf.nest.map_structure(lambda values: part_of(values, k), one) for one in (upstream, joined)
+        )
         gradients = tape.gradient(embeddings, weights, part, _ZERO)
-        return k + 1, [total + gradient for total, gradient in zip(sums, gradients)]
+        with tf.control_dependencies(_assert_replayed(embeddings, before)):
+            return k + 1, [total + gradient for total, gradient in zip(sums, gradients)]
 
     with tf.control_dependencies(restored):
         direct = [tf.identity(gradient) for gradient in direct]
@@ -267,6 +278,18 @@ def _join_parts(embed_part, number, outputs, rows):
     arrays = tf.nest.map_structure(array_of, outputs)
     _, arrays = tf.while_loop(lambda k, _: k < number, embed_next, [0, arrays], parallel_iterations=1)
     return loss_layers.with_marks(tf.nest.map_structure(lambda array: array.concat(), arrays), marks)
+
+
+def _assert_replayed(again, first):
+    """Operations that fail if the second pass gave other embeddings than the first; NaN passes."""
+    found = []
+    for one, other in zip(tf.nest.flatten(again), tf.nest.flatten(first)):
+        if one.dtype.is_floating:
+            one, other = tf.cast(one, tf.float32), tf.cast(other, tf.float32)
+            found.append(
+                tf.debugging.Assert(~(tf.norm(one - other) > _REPLAYED * tf.norm(other)), [_NOT_REPLAYED])
+            )
+    return found
 
 
 def _weight_penalties(model):
