@@ -57,6 +57,31 @@ def test_only_new_and_changed_images_are_embedded_and_missing_ones_leave(tmp_pat
     assert updated(tmp_path / "index", embedder, photos).version == second.version
 
 
+def test_images_of_which_only_the_time_changed_are_not_embedded_again(
+    tmp_path, embedder, photos, monkeypatch
+):
+    """As after a copy, a restored backup, or a drive that counts in another time zone."""
+    index = tmp_path / "index"
+    updated(index, embedder, photos)
+    first, other, *rest = sorted(photos.rglob("*.jpg"))
+    for path in (first, *rest):
+        os.utime(path, ns=(0, path.stat().st_mtime_ns + 3_600 * 10**9))
+    # Two that exchange their names have each other's file, and no thumbnail to take over.
+    swapped = [first.read_bytes(), other.read_bytes()]
+    for path, data in zip((other, first), swapped):
+        path.write_bytes(data)
+        os.utime(path, ns=(0, 7))
+    embedded, embed = [], embedder.embed
+    monkeypatch.setattr(
+        embedder, "embed", lambda images, *rest: embedded.extend(images) or embed(images, *rest)
+    )
+    done = updated(index, embedder, photos)
+    assert len(embedded) == done.embedded == 2 and (done.moved, done.kept, done.removed) == (0, 10, 0)
+    monkeypatch.undo()
+    assert_right(index, embedder, photos)
+    assert updated(index, embedder, photos).kept == 12
+
+
 def test_moved_renamed_and_copied_images_are_not_embedded_again(tmp_path, embedder, photos, monkeypatch):
     updated(tmp_path / "index", embedder, photos)
     thumbnail = index_folder.IndexFolder(str(tmp_path / "index")).read_thumbnail

@@ -6,10 +6,15 @@ from typing import Any
 
 from tfrank.common import files, json_files
 from tfrank.common.checks import InputError
-from tfrank.evaluation.metric_names import metric_title
 
-# Metrics of the card; if a test set has none of them, the first ones that it has.
-METRICS = ("recall_at_1", "recall_at_10", "map", "r_precision")
+# Metrics of the card by name; if a test set has none of them, the first ones that it has, by their names.
+METRICS = {
+    "recall_at_1": "Recall@1",
+    "recall_at_10": "Recall@10",
+    "map": "mAP",
+    "trapezoid_map": "mAP",
+    "r_precision": "R-precision",
+}
 FILE = "model_card.md"
 
 _ANYTHING = json_files.anything
@@ -142,7 +147,7 @@ def text(
         [name, *(_cell(values.get(key), intervals.get(key, {}).get(name)) for key in keys)]
         for name, values in metrics.items()
     ]
-    table = [["", *map(metric_title, keys)], ["---"] * (len(keys) + 1), *rows]
+    table = [["", *(METRICS.get(key, key) for key in keys)], ["---"] * (len(keys) + 1), *rows]
     cut = f"the first {dim} of " if dim else ""
     facts = {
         "Licence": license_name or "(fill in)",

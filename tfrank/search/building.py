@@ -91,9 +91,10 @@ def update(
     """Brings an index folder up to date with images.
 
     An image whose id, size and time of change are those of a row of the same model is not embedded again,
-    also if an interrupted update wrote that row. Nor is one whose file an image that leaves had. Images that
-    cannot be read are skipped and listed in `skipped.csv`. None leaves the index because it, or its folder,
-    cannot be read: its row stays. Another model embeds its thumbnail, until it can be read again.
+    also if an interrupted update wrote that row. Nor is one whose file it had before, or an image that
+    leaves. Images that cannot be read are skipped and listed in `skipped.csv`. None leaves the index because
+    it, or its folder, cannot be read: its row stays. Another model embeds its thumbnail, until it can be read
+    again.
 
     Args:
         folder: the index folder; made if it does not exist.
@@ -130,12 +131,12 @@ def update(
         stays = _staying(rows | _of(wanted, _rows_of(index, unfinished)), wanted, remove_others)
         copy_model(embedder.folder, index.path("models", embedder.fingerprint))
         new, skipped = [image for image in wanted.values() if image.id not in stays], []
-        leaving = LeavingFiles(index, _leaving(before, {*wanted, *stays}) if same_model and new else ())
+        leaving = LeavingFiles(index, _leaving(before, stays) if same_model and new else (), wanted)
         checked = checked_ahead(new, skipped, leaving)
         written = list(_embedded(index, embedder, checked, len(new), skipped, quiet))
         bad = {image_id for image_id, _ in skipped}
         now = {image.id: image.path for image in new if image.id not in bad}
-        added, sent, moved = len(now), len(now.keys() & uploads), leaving.moved
+        added, sent, moved, same = len(now), len(now.keys() & uploads), leaving.moved, len(leaving.same)
         unread = earlier.unread(before, wanted, bad) - stays.keys()
         if same_model:
             stays |= {key: before[key] for key in unread}
@@ -157,7 +158,11 @@ def update(
             earlier.remove_other_pictures(index, now)
         else:
             earlier.remove_pictures(index, removed)
-        counts = added - len(moved), len(stays.keys() - unread), len(removed - {*moved.values()})
+        counts = (
+            added - len(moved) - same,
+            len(stays.keys() - unread) + same,
+            len(removed - {*moved.values()}),
+        )
         return Update(version, *counts, skipped, sent, len(unread), len(moved), followed)
 
 
@@ -226,10 +231,10 @@ def _wanted(
     return wanted, refused
 
 
-def _leaving(rows: Mapping[str, _Row], here: Collection[str]) -> Iterator[tuple[str, str, int]]:
-    """Yields id, file and number of the rows of images that are not here and that the model embedded."""
+def _leaving(rows: Mapping[str, _Row], stays: Collection[str]) -> Iterator[tuple[str, str, int]]:
+    """Yields id, file and number of the rows that do not stay as they are and that the model embedded."""
     for key, row in rows.items():
-        if key not in here and not row.mapped_from:
+        if key not in stays and not row.mapped_from:
             yield key, row.part, row.number
 
 
