@@ -71,6 +71,11 @@ def test_images_of_which_only_the_time_changed_are_not_embedded_again(
     for path, data in zip((other, first), swapped):
         path.write_bytes(data)
         os.utime(path, ns=(0, 7))
+    # An update that was interrupted has written another thumbnail.
+    thumbnail = index / "thumbnails"
+    thumbnails = {path: path.read_bytes() for path in thumbnail.rglob("*") if path.is_file()}
+    for path in thumbnails:
+        path.write_bytes(b"another")
     embedded, embed = [], embedder.embed
     monkeypatch.setattr(
         embedder, "embed", lambda images, *rest: embedded.extend(images) or embed(images, *rest)
@@ -79,6 +84,7 @@ def test_images_of_which_only_the_time_changed_are_not_embedded_again(
     assert len(embedded) == done.embedded == 2 and (done.moved, done.kept, done.removed) == (0, 10, 0)
     monkeypatch.undo()
     assert_right(index, embedder, photos)
+    assert sorted(path.read_bytes() for path in thumbnails) == sorted(thumbnails.values())
     assert updated(index, embedder, photos).kept == 12
 
 

@@ -91,6 +91,7 @@ def test_the_embedding_ends_with_the_command_however_that_ends(tmp_path):
     while embedding.exists() and " Z " not in embedding.read_text():
         assert time.monotonic() < end, "it goes on"
         time.sleep(0.1)
+    assert not [*(tmp_path / "runs").rglob("CURRENT")], "it went on to its end"
 
 
 @pytest.mark.parametrize("given", [False, True])

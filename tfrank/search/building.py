@@ -92,9 +92,9 @@ def update(
 
     An image whose id, size and time of change are those of a row of the same model is not embedded again,
     also if an interrupted update wrote that row. Nor is one whose file it had before, or an image that
-    leaves. Images that cannot be read are skipped and listed in `skipped.csv`. None leaves the index because
-    it, or its folder, cannot be read: its row stays. Another model embeds its thumbnail, until it can be read
-    again.
+    leaves. What an interrupted update wrote of images that are not given does not count. Images that cannot
+    be read are skipped and listed in `skipped.csv`. None leaves the index because it, or its folder, cannot
+    be read: its row stays. Another model embeds its thumbnail, until it can be read again.
 
     Args:
         folder: the index folder; made if it does not exist.
@@ -125,7 +125,6 @@ def update(
         wanted, refused = _wanted(images or (), before, still_mapped)
         uploads = {key for key, row in before.items() if not (same_model or row.path or key in wanted)}
         wanted |= {image.id: image for image in earlier.uploads(index, old, uploads)}
-        # What an interrupted update embedded counts for the images that are given, and for no others.
         unfinished = list(index.unfinished(embedder.fingerprint))
         rows = before if same_model else _of(wanted, _rows_of(index, index.earlier(embedder.fingerprint)))
         stays = _staying(rows | _of(wanted, _rows_of(index, unfinished)), wanted, remove_others)
@@ -158,11 +157,8 @@ def update(
             earlier.remove_other_pictures(index, now)
         else:
             earlier.remove_pictures(index, removed)
-        counts = (
-            added - len(moved) - same,
-            len(stays.keys() - unread) + same,
-            len(removed - {*moved.values()}),
-        )
+        gone = len(removed - {*moved.values()})
+        counts = added - len(moved) - same, len(stays.keys() - unread) + same, gone
         return Update(version, *counts, skipped, sent, len(unread), len(moved), followed)
 
 

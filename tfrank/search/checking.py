@@ -72,7 +72,8 @@ def _check(image: Listed, leaving: LeavingFiles) -> Checked:
     """Reads and checks an image file. Raises BadImage or OSError if that fails."""
     data = image.read()
     original, digest = b"", hashlib.sha256(data).hexdigest()
-    if image.path and (known := leaving.find(image.id, digest)):
+    known = leaving.find(image.id, digest) if image.path else None
+    if known and known.thumbnail:
         return Checked(
             image, b"", known.thumbnail, known.width, known.height, digest, original, known.embedding
         )
@@ -81,7 +82,8 @@ def _check(image: Listed, leaving: LeavingFiles) -> Checked:
         # Shrunk, the model sees the same.
         original = data if len(data) <= ORIGINAL_BYTES else checked.encoded
     small = thumbnail(checked.encoded)
-    return Checked(image, checked.encoded, small, checked.width, checked.height, digest, original)
+    embedding = known.embedding if known else None
+    return Checked(image, checked.encoded, small, checked.width, checked.height, digest, original, embedding)
 
 
 def by_thumbnail(unread: earlier.Thumbnail) -> Checked | None:

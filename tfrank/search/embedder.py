@@ -72,13 +72,17 @@ def check_model(folder: str, expected: str) -> None:
         )
 
 
+def _fail(error: OSError) -> None:
+    raise error
+
+
 def copy_model(source: str, target: str) -> None:
     """Copies a SavedModel into a new folder, which appears when it is complete."""
     if not os.path.exists(target):
         files.make_folder(os.path.dirname(target))
         with files.atomic_folder(target) as temporary:
             # Contents alone: network drives refuse modes and times, and a read-only model is not to be one.
-            for folder, _, names in os.walk(source, followlinks=True):
+            for folder, _, names in os.walk(source, onerror=_fail, followlinks=True):
                 inside = os.path.join(temporary, os.path.relpath(folder, source))
                 os.makedirs(inside, exist_ok=True)
                 for name in names:

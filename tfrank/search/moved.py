@@ -13,7 +13,11 @@ _FILES_HELD = 4
 
 
 class Known(NamedTuple):
-    """What an index holds of a file: its size in pixels, and `[dim]`, its embedding."""
+    """What an index holds of a file: its size in pixels, and `[dim]`, its embedding.
+
+    The thumbnail is b"" for an image that has the file under the id of before: an update that was interrupted
+    may have written another one.
+    """
 
     thumbnail: bytes
     width: int
@@ -59,12 +63,12 @@ class LeavingFiles:
         if before is None:
             return None
         part, number, width, height = self._rows[digest, before]
+        if before == image_id:
+            self.same.add(image_id)
+            return Known(b"", width, height, self._embeddings(part)[number])
         try:
             thumbnail = self._index.read_thumbnail(before)
         except OSError:
             return None
-        if before == image_id:
-            self.same.add(image_id)
-        else:
-            self.moved[image_id] = before
+        self.moved[image_id] = before
         return Known(thumbnail, width, height, self._embeddings(part)[number])

@@ -71,16 +71,17 @@ def upgrade(
             mapping = learn_from(folder, saved_model, trusted=trusted)
 
         def mapped():
+            # Whoever was waited for may have done it.
+            if index.existing().model == embedder.fingerprint:
+                return f"{folder} has this model by now."
             begun = time.perf_counter()
             version = map_rows(folder, embedder, mapping, target_recall=target_recall)
-            return version, time.perf_counter() - begun
+            return (
+                f"Version {version.number} of {folder}: {version.rows:,} embeddings were mapped in"
+                f" {time.perf_counter() - begun:.1f} seconds. The new model searches them."
+            )
 
-        version, seconds = _once_free(folder, mapped)
-        print(
-            f"Version {version.number} of {folder}: {version.rows:,} embeddings were mapped in {seconds:.1f}"
-            " seconds. The new model searches them.",
-            flush=True,
-        )
+        print(_once_free(folder, mapped), flush=True)
     elif map_path:
         print(f"{folder} has this model already, so the map {map_path} is not used.", flush=True)
     if embed:
@@ -166,22 +167,19 @@ def embed_mapped(folder: str, embedder: Embedder, *, target_recall: float = 0.99
         InputError: the index has another model by now.
     """
     index, tried, reasons = IndexFolder(folder), set[str](), dict[str, str]()
-    while True:
-        version, mapped = read_current(index, functools.partial(earlier.mapped, index))
-        left = [image for image in mapped if image.id not in tried]
-        if not left:
-            break
+    version, mapped = read_current(index, functools.partial(earlier.mapped, index))
+    while left := [image for image in mapped if image.id not in tried]:
         times = times_found.counts_of(folder)
         left.sort(key=lambda image: -times[image.id])
         some = left[: max(PART_ROWS, -(-version.rows // MOST_VERSIONS))]
         options = {"root": version.root, "remove_others": False, "target_recall": target_recall}
         update = functools.partial(building.update, folder, embedder, some, still_mapped=True, **options)
-        done = _once_free(folder, update)
+        reasons |= dict(_once_free(folder, update).skipped)
         tried |= {image.id for image in some}
-        reasons |= dict(done.skipped)
-        rows = done.version.rows
-        own = rows - len(left) + len(some) - len(reasons)
-        print(f"Version {done.version.number}: {own:,} of {rows:,} images are embedded.", flush=True)
-    if reasons:
-        image, reason = next(iter(reasons.items()))
-        print(f"{len(reasons):,} images cannot be read and stay mapped; the first: {image}: {reason}.")
+        version, mapped = read_current(index, functools.partial(earlier.mapped, index))
+        own = version.rows - len(mapped)
+        print(f"Version {version.number}: {own:,} of {version.rows:,} images are embedded.", flush=True)
+    # Others may have been removed meanwhile.
+    if unread := [image.id for image in mapped if image.id in reasons]:
+        first = f"{unread[0]}: {reasons[unread[0]]}"
+        print(f"{len(unread):,} images cannot be read and stay mapped; the first: {first}.")

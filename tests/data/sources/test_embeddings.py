@@ -71,6 +71,27 @@ def test_of_a_search_index_the_current_version_is_read_alone(tmp_path):
     assert images["new0"] == "owl" and "new1" not in images and images["new2"] == "7" and len(images) == 23
 
 
+@pytest.mark.parametrize(
+    "content", [b"", b"new0,owl\n", b"id;label\nnew0;owl\n", b"id,label\nnew0\n", b"id,label\n\xe9,a\n"]
+)
+def test_damaged_labels_of_an_index_are_named(tmp_path, content):
+    parquet(tmp_path / "new.parquet", label=LABELS.tolist(), id=[f"new{row}" for row in range(24)])
+    (tmp_path / "versions").mkdir()
+    (tmp_path / "versions" / "2.json").write_text(json.dumps({"parts": ["new.parquet"]}))
+    (tmp_path / "CURRENT").write_text("2\n")
+    (tmp_path / "labels.csv").write_bytes(content)
+    with pytest.raises(InputError, match=r"labels\.csv is damaged"):
+        list(read_embeddings(str(tmp_path)))
+
+
+def test_embeddings_that_are_still_being_made_are_refused(tmp_path):
+    parquet(tmp_path / "embeddings-000001.parquet", label=LABELS.tolist())
+    (tmp_path / ".lists").mkdir()
+    (tmp_path / ".lists" / "embeddings-000002.parquet").touch()
+    with pytest.raises(InputError, match="scale embed has not ended there"):
+        list(read_embeddings(str(tmp_path)))
+
+
 def test_classes_are_divided_where_there_is_no_split_and_rows_without_a_label_are_left_out(tmp_path, capsys):
     labels = LABELS.astype(object)
     labels[:2] = ["", None]

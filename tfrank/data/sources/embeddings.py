@@ -132,8 +132,15 @@ def _said(path):
     labels = os.path.join(path, "labels.csv")
     if not (os.path.exists(os.path.join(path, "CURRENT")) and os.path.exists(labels)):
         return {}
-    with open(labels, newline="", encoding="utf-8-sig") as file:
-        return {row["id"]: row["label"] for row in csv.DictReader(file)}
+    try:
+        with open(labels, newline="", encoding="utf-8-sig") as file:
+            header, *rows = [row for row in csv.reader(file, strict=True) if row] or [[]]
+        if header != ["id", "label"]:
+            raise ValueError("its first line is not id,label")
+        return dict(row for row in rows)
+    except (ValueError, csv.Error) as error:
+        reason = str(error).rstrip(".")
+        raise InputError(f"{labels} is damaged ({reason}). Mend the line, or remove the file.") from None
 
 
 def _columns_of(names: Iterable[str], without: tuple[str, ...]) -> dict[str, str]:
@@ -157,6 +164,8 @@ def _parquet_files(path):
         check = json_files.record({"parts": json_files.list_of(json_files.file_name())}, others=True)
         found = json_files.read(version, check, "Make the index again.", below=path)
         return [os.path.join(path, name) for name in found["parts"]]
+    if glob.glob(os.path.join(glob.escape(path), ".lists", "*")):
+        raise ValueError("tfrank scale embed has not ended there; run the same command again")
     if not (paths := sorted(glob.glob(os.path.join(glob.escape(path), "*.parquet")))):
         raise ValueError("the folder has no .parquet file")
     return paths

@@ -148,7 +148,7 @@ def _csv_tables(path, rows, opened):
             code = compute.any(compute.match_substring_regex(texts[field.name], _CODE)).as_py()
             kind = pa.string() if code else field.type
             kinds[field.name] = _common(kinds.get(field.name, pa.null()), kind)
-            filled[field.name] |= compute.any(compute.not_equal(texts[field.name], "")).as_py()
+            filled[field.name] |= compute.any(compute.equal(texts[field.name], "NA")).as_py()
     # Where all that there is reads "NA", it is the word: North America has no other continent beside it.
     kinds |= {name: pa.string() for name, kind in kinds.items() if pa.types.is_null(kind) and filled[name]}
     for texts in _text_tables(path, rows, opened):
