@@ -53,6 +53,17 @@ def test_the_size_in_tests_follows_the_size_in_training(size, tested):
     assert settings.resolved(config).evaluation.image_size == 288
 
 
+@pytest.mark.parametrize(
+    "name, value",
+    [("model.backbone", "hub/vit_small"), ("model.pooling", "flatten"), ("evaluation.full_size", True)],
+)
+def test_a_network_of_one_size_and_images_of_their_own_size_are_not_enlarged_in_tests(name, value):
+    config = own_images.get_config()
+    section, field = name.split(".")
+    setattr(getattr(config, section), field, value)
+    assert settings.resolved(config).evaluation.image_size == 0
+
+
 def test_what_is_given_stays():
     config = own_images_whole.get_config()
     config.model.backbone, config.data.image_size, config.train.learning_rate = "resnet50", 224, 1e-5

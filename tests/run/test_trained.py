@@ -81,6 +81,7 @@ def test_names_of_arrays_may_be_plural_and_those_that_are_not_used_are_named(tmp
     [
         ({"embeddings": None}, "it has no embeddings"),
         ({"labels": None}, "it has no labels"),
+        ({"label": np.arange(6)}, "two of a kind among embeddings, label, labels"),
         ({"embeddings": ROWS[0]}, "should be an .npz"),
         ({"embeddings": np.float64(1)}, "should be an .npz"),
         ({"embeddings": ROWS.astype(int)}, "embeddings are .* of shape .*, and labels"),

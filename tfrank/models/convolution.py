@@ -31,7 +31,7 @@ def kernel_start() -> keras.initializers.Initializer:
 
 
 def norm(x, mode: str, *, name: str, relu: bool = True):
-    """Batch norm ("frozen" or "trained"), followed by ReLU if `relu`."""
+    """Batch norm (a mode of `normalization.MODES`), followed by ReLU if `relu`."""
     x = batch_norm(mode, name=name)(x)
     return layers.ReLU()(x) if relu else x
 

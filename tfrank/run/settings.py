@@ -97,8 +97,15 @@ def resolved(config: Config) -> Config:
     if config.data.resize == OPEN:
         config.data.resize = config.data.image_size
     if config.evaluation.image_size == OPEN:
-        config.evaluation.image_size = _larger(config.data.image_size)
+        config.evaluation.image_size = 0 if _has_one_size(config) else _larger(config.data.image_size)
     return config
+
+
+def _has_one_size(config):
+    """Whether tests can have images of the size of training alone, or have no such size."""
+    model = config.model
+    one_size = model.pooling == "flatten" or model.backbone.startswith("hub/")
+    return one_size or model.takes_vectors or config.evaluation.full_size
 
 
 def _larger(side):

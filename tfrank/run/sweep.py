@@ -12,18 +12,19 @@ the command that trains with the best values.
 
 import contextlib
 import copy
+import functools
 import gc
 import itertools
 import os
 import shlex
 import shutil
+import sqlite3
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 import optuna
-import sqlalchemy
 import tensorflow as tf
 from absl import flags
 from optuna.trial import TrialState
@@ -119,17 +120,19 @@ def open_study(workdir: str, config: Config, searched: list[Searched]) -> optuna
         known = json_files.read(path, json_files.dict_of(json_files.anything), "Choose another --workdir.")
         if known != asked:
             before, now = flatten({"": known}), flatten({"": asked})
-            changed = sorted(key[1:] for key in {*before, *now} if before.get(key) != now.get(key))
+            changed = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
+            named = [f"{key[1:]} ({before.get(key)} then, {now.get(key)} now)" for key in changed]
             raise InputError(
-                f"The sweep in {workdir} has another {' and '.join(changed)}. Choose another --workdir, or"
-                " the same command."
+                f"The sweep in {workdir} has another {' and '.join(named)}. Choose another --workdir, or the"
+                " values of then."
             )
     else:
         files.write_json(path, asked)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     # A journal whose end was cut off by a kill could not be read again; a database rolls back.
-    path = os.path.join(workdir, "trials.db")
-    storage = sqlalchemy.URL.create("sqlite", database=path).render_as_string()
+    # By its path, as an address would read ? and % in it otherwise.
+    connect = functools.partial(sqlite3.connect, os.path.join(workdir, "trials.db"))
+    storage = optuna.storages.RDBStorage("sqlite://", engine_kwargs={"creator": connect})
     pruner = optuna.pruners.MedianPruner(n_startup_trials=TRIALS_BEFORE_PRUNING)
     return optuna.create_study(
         storage=storage, study_name="sweep", direction="maximize", pruner=pruner, load_if_exists=True

@@ -197,8 +197,11 @@ def load_embeddings(path: str) -> tuple[np.ndarray, TestSet]:
             if not zipfile.is_zipfile(file):
                 raise ValueError("it is no .npz, or is cut off")
         with np.load(path, allow_pickle=False) as arrays:
-            found = {singular(name): array for name, array in arrays.items()}
-            names = sorted(name for name in arrays if singular(name) not in _ARRAYS)
+            used = [name for name in arrays if singular(name) in _ARRAYS]
+            names = sorted({*arrays} - {*used})
+            found = {singular(name): arrays[name] for name in used}
+        if len(found) < len(used):
+            raise ValueError(f"it has two of a kind among {', '.join(sorted(used))}")
         if missing := {"embedding", "label"} - found.keys():
             raise ValueError(f"it has no {' and no '.join(f'{name}s' for name in sorted(missing))}")
         embeddings, labels = found["embedding"], found["label"].reshape(-1)
