@@ -16,7 +16,7 @@ from tfrank.configs import letters, of_run
 from tfrank.configs.default import Config
 from tfrank.configs.sections import Data, Evaluation
 from tfrank.data.index import RecordIndex, select
-from tfrank.data.sources.embeddings import singular
+from tfrank.data.sources.embeddings import columns_of
 from tfrank.data.sources.image import ROLES
 from tfrank.evaluation.array_checks import check_unique, unit_rows
 from tfrank.evaluation.embed import EmbedFn, embed_into, on_all_replicas
@@ -197,11 +197,9 @@ def load_embeddings(path: str) -> tuple[np.ndarray, TestSet]:
             if not zipfile.is_zipfile(file):
                 raise ValueError("it is no .npz, or is cut off")
         with np.load(path, allow_pickle=False) as arrays:
-            used = [name for name in arrays if singular(name) in _ARRAYS]
-            names = sorted({*arrays} - {*used})
-            found = {singular(name): arrays[name] for name in used}
-        if len(found) < len(used):
-            raise ValueError(f"it has two of a kind among {', '.join(sorted(used))}")
+            columns = columns_of(arrays, _ARRAYS)
+            unused = sorted({*arrays} - {*columns})
+            found = {column: arrays[name] for name, column in columns.items()}
         if missing := {"embedding", "label"} - found.keys():
             raise ValueError(f"it has no {' and no '.join(f'{name}s' for name in sorted(missing))}")
         embeddings, labels = found["embedding"], found["label"].reshape(-1)
@@ -226,8 +224,8 @@ def load_embeddings(path: str) -> tuple[np.ndarray, TestSet]:
             f"{path} cannot be measured: {str(error).rstrip('.')}. It should be an .npz with embeddings,"
             " [images, dim] floats, labels, [images] integers, and if known ids, role and group."
         ) from None
-    if names:
-        print(f"Note: arrays of {path} that are not used: {', '.join(names)}.", flush=True)
+    if unused:
+        print(f"Note: arrays of {path} that are not used: {', '.join(unused)}.", flush=True)
     check_unique("ids", test.ids)
     rows, _ = unit_rows(embeddings, test.ids)
     return rows, test

@@ -9,9 +9,7 @@ a row keep the label that they were indexed with. labels-history.csv has what th
 that they can be undone.
 """
 
-import csv
 import hashlib
-import io
 import os
 import re
 import unicodedata
@@ -20,7 +18,7 @@ from typing import NamedTuple
 
 from tfrank.common import files
 from tfrank.common.checks import InputError
-from tfrank.common.csv_text import csv_text
+from tfrank.common.csv_text import csv_rows, csv_text
 
 LABELS, HISTORY = "labels.csv", "labels-history.csv"
 _COLUMNS, _HISTORY_COLUMNS = ("id", "label"), ("version", "id", "said", "label")
@@ -73,7 +71,7 @@ def said(folder: str) -> Said:
 
 def parsed(data: bytes, path: str) -> dict[str, str]:
     """Returns the labels that a labels.csv of this content has, as `read` does; errors name the path."""
-    return _latest(_parsed(data, path, _COLUMNS), path)
+    return _latest(csv_rows(data, path, _COLUMNS), path)
 
 
 def _latest(rows, path):
@@ -240,34 +238,7 @@ def rows(folder: str, name: str, columns: Sequence[str]) -> list[tuple[int, list
         return []
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}).") from None
-    return _parsed(data, path, columns)
-
-
-def _parsed(data, path, columns):
-    """Returns the rows of the content of a table with the numbers of their lines."""
-    rows, line = [], 1
-    try:
-        # As spreadsheets write it, it may begin with a mark.
-        lines = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
-        for row in lines:
-            if row or not rows:
-                _check_row(row, columns, header=not rows)
-                rows.append((line, row))
-            line = lines.line_num + 1
-        if not rows:
-            _check_row([], columns, header=True)
-    except UnicodeDecodeError as error:
-        line, reason = data.count(b"\n", 0, error.start) + 1, "it is no UTF-8"
-    except csv.Error as error:
-        reason = str(error)
-    else:
-        return rows[1:]
-    raise InputError(f"{path} is damaged (line {line}: {reason}). Mend the line, or remove the file.")
-
-
-def _check_row(row, columns, *, header):
-    if len(row) != len(columns) or (header and row != [*columns]):
-        raise csv.Error(f"expected {','.join(columns)}")
+    return csv_rows(data, path, columns)
 
 
 def normalized(label: str) -> str:

@@ -11,17 +11,17 @@ by its number, from 0. Without `split` the classes are divided into train and te
 """
 
 import collections
-import csv
 import glob
 import os
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from tfrank.common import checks, files, json_files
 from tfrank.common.checks import InputError
+from tfrank.common.csv_text import csv_rows
 from tfrank.common.ignore_labels import UNKNOWN
 from tfrank.data.sources.classes import divide
 from tfrank.data.sources.image import ROLES, SourceImage
@@ -104,8 +104,8 @@ def _parts_of_npz(path, without):
     if not zipfile.is_zipfile(path) and os.path.exists(path):
         raise ValueError("it is no .npz, or is cut off")
     with np.load(path, allow_pickle=False) as arrays:
-        names = _columns_of(arrays.files, without)
-        yield {column: arrays[name] for name, column in names.items()}
+        names = columns_of(arrays.files)
+        yield {column: arrays[name] for name, column in names.items() if column not in without}
 
 
 def _parts_of_parquet(path, without):
@@ -118,7 +118,8 @@ def _parts_of_parquet(path, without):
     remedy, said = "Write it again.", _said(path)
     for name in _parquet_files(path):
         with open(name, "rb") as file:
-            names = _columns_of(parquet_files.schema(file, name, remedy)[0].names, without)
+            found = columns_of(parquet_files.schema(file, name, remedy)[0].names)
+            names = {name: column for name, column in found.items() if column not in without}
             for batch in parquet_files.batches(file, name, remedy, _ROWS, list(names)):
                 found = {column: _array(batch.column(name)) for name, column in names.items()}
                 if said:
@@ -132,24 +133,24 @@ def _said(path):
     labels = os.path.join(path, "labels.csv")
     if not (os.path.exists(os.path.join(path, "CURRENT")) and os.path.exists(labels)):
         return {}
-    try:
-        with open(labels, newline="", encoding="utf-8-sig") as file:
-            header, *rows = [row for row in csv.reader(file, strict=True) if row] or [[]]
-        if header != ["id", "label"]:
-            raise ValueError("its first line is not id,label")
-        return dict(row for row in rows)
-    except (ValueError, csv.Error) as error:
-        reason = str(error).rstrip(".")
-        raise InputError(f"{labels} is damaged ({reason}). Mend the line, or remove the file.") from None
+    with open(labels, "rb") as file:
+        return {key: label for _, (key, label) in csv_rows(file.read(), labels, ("id", "label"))}
 
 
-def _columns_of(names: Iterable[str], without: tuple[str, ...]) -> dict[str, str]:
-    """Returns the column of each name that is one; raises ValueError if two names are the same column."""
-    columns = {name: singular(name) for name in names}
-    columns = {name: column for name, column in columns.items() if column in COLUMNS}
+def columns_of(names: Iterable[str], known: Collection[str] = COLUMNS) -> dict[str, str]:
+    """Returns the column of each name that is a known one; names may be in the plural.
+
+    Raises:
+        ValueError: two names are the same column.
+
+    >>> columns_of(["embeddings", "id", "notes"])
+    {'embeddings': 'embedding', 'id': 'id'}
+    """
+    columns = {name: _singular(name) for name in names}
+    columns = {name: column for name, column in columns.items() if column in known}
     if len(set(columns.values())) < len(columns):
         raise ValueError(f"it has two of a kind among {', '.join(sorted(columns))}")
-    return {name: column for name, column in columns.items() if column not in without}
+    return columns
 
 
 def _parquet_files(path):
@@ -187,12 +188,7 @@ def _array(column):
     return column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1)
 
 
-def singular(name: str) -> str:
-    """Returns the name of a column, which files may have in the plural.
-
-    >>> singular("ids"), singular("categories")
-    ('id', 'category')
-    """
+def _singular(name: str) -> str:
     return {"categories": "category"}.get(name, name.removesuffix("s"))
 
 
