@@ -164,9 +164,9 @@ async function findCopies(state) {
   const answer = await ask(`v1/duplicates?limit=${state.k}`);
   showGroups(at.groups, answer.groups, choose);
   at.more.hidden = answer.groups.length >= answer.total || state.k >= MOST;
-  const first = answer.groups.length < answer.total ? `, the first ${answer.groups.length} shown` : "";
+  const first = answer.groups.length < answer.total ? `, the first ${answer.groups.length} shown,` : "";
   at.status.textContent = answer.total
-    ? `${answer.total} group${answer.total > 1 ? "s" : ""}${first}, of images with a similarity of ${answer.min_similarity.toFixed(2)} and more.`
+    ? `${answer.total} group${answer.total > 1 ? "s" : ""}${first} of images with a similarity of ${answer.min_similarity.toFixed(2)} and more.`
     : `No two images have a similarity of ${answer.min_similarity.toFixed(2)} or more.`;
   return "Near copies";
 }
