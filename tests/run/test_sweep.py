@@ -121,6 +121,23 @@ def test_a_trial_without_enough_memory_has_failed_and_the_next_one_is_tried(tmp_
     assert "trial 3/3: validation mAP 0.5000" in printed
 
 
+def test_a_trial_that_ends_the_process_again_and_again_has_failed(tmp_path, monkeypatch, capsys):
+    config, (searched,) = letters.get_config(), parse(["train.l2=0,1,2"], letters.get_config())
+    monkeypatch.setattr(sweep, "_TRIALS", types.SimpleNamespace(value=2))
+
+    def tried():
+        """The values of the trial that a sweep begins with, after which its process ends."""
+        study = sweep.open_study(str(tmp_path), config, [searched])
+        sweep._begin(study, config, [searched])
+        return searched.suggest(study.ask()), sweep.finished(study)
+
+    first = tried()[0]
+    assert [tried() for _ in range(2)] == [(first, [])] * 2
+    _, (failed,) = tried()
+    assert failed.params == {"train.l2": first} and "ended 3 times" in failed.user_attrs["error"]
+    assert "trial 1/2: failed: The process ended 3 times" in capsys.readouterr().out
+
+
 @pytest.fixture(scope="module")
 def flags(tmp_path_factory):
     """A sweep on 30 classes of vectors, whose trials take a second or two."""

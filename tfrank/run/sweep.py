@@ -56,6 +56,8 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the sweep. Default: s
 DEFAULT = "configs/letters.py"
 # Finished trials before the first one may be stopped, and the share of the steps that each takes anyway.
 TRIALS_BEFORE_PRUNING, PRUNED_FROM = 5, 0.3
+# How often the process may end while the same values are tried, and where a trial counts it.
+MOST_ENDS, ENDS = 3, "ends"
 METRIC = f"validation_{CHOSEN_BY}"
 
 
@@ -144,10 +146,24 @@ def _plain(value):
 
 
 def _begin(study: optuna.Study, base: Config, searched: list[Searched]) -> None:
-    """Puts the config's own values first, and again the values of a trial that was under way."""
+    """Puts the config's own values first, and again the values of a trial that was under way.
+
+    A trial that was under way whenever the process ended, `MOST_ENDS` times, has failed.
+    """
     for trial in study.get_trials(states=[TrialState.RUNNING]):
         study.tell(trial.number, state=TrialState.FAIL)
-        study.enqueue_trial(trial.params)
+        ends = trial.user_attrs.get(ENDS, 0) + 1
+        if ends < MOST_ENDS:
+            study.enqueue_trial(trial.params, user_attrs={ENDS: ends})
+            continue
+        said_why = f"The process ended {ends} times while it was tried. Did the memory suffice?"
+        failed = {
+            "params": trial.params,
+            "distributions": trial.distributions,
+            "user_attrs": {ERROR: said_why},
+        }
+        study.add_trial(optuna.trial.create_trial(state=TrialState.FAIL, **failed))
+        print(f"trial {len(finished(study))}/{_TRIALS.value}: failed: {said_why}", flush=True)
     values = {field.path: field.value for field in fields_of(base)}
     if not study.trials and all(one.has(values[one.field]) for one in searched):
         study.enqueue_trial({one.field: values[one.field] for one in searched})
