@@ -231,8 +231,17 @@ def test_training_images_without_a_class_serve_where_there_is_a_teacher(config, 
     config.data.validation_classes = 2
     data = datasets.build_data(config.data, str(tmp_path / "run"), seed=0, unlabelled=True)
     assert data.validation.num_classes == 2 and -1 not in data.validation.label
-    assert len(data.train) == 4 and data.train.num_classes == 3
-    assert np.unique(data.train.label, return_counts=True)[1].tolist() == [2, 1, 1]
+    assert sorted(data.train.label)[:2] == [-3, -2] and len(set(data.train.label)) == 3
+    assert sorted(data.said)[:2] == [-1, -1]
+    # False labels are those of classes, not of images without one.
+    config.data.update(validation_classes=0, label_noise=1.0)
+    noisy = datasets.build_data(config.data, str(tmp_path / "noisy"), seed=0, unlabelled=True)
+    assert (noisy.train.label < 0).tolist() == (noisy.said < 0).tolist() and -1 not in noisy.train.label
+    assert not (noisy.train.label == noisy.said).any()
+    below = dataclasses.replace(noisy.train, label=np.full(len(noisy.train), -5))
+    monkeypatch.setattr(datasets, "build_train_set", lambda *_: below)
+    with pytest.raises(InputError, match=r"^A training image has label -5\. Where there is a teacher,"):
+        datasets.build_data(config.data, str(tmp_path / "below"), seed=0, unlabelled=True)
 
 
 def test_merged_and_noisy_labels_are_trained_on_and_the_validation_part_keeps_its_own(

@@ -32,11 +32,11 @@ def splits(photos, tmp_path):  # noqa: F811
 
 def test_copies_in_train_and_in_validation_are_counted_before_training(splits):
     train, test = splits
-    [said] = sentences_on_copies(Data(train, None, test, None))
+    [said] = sentences_on_copies(Data(train, None, test, None, train.label))
     assert said.startswith("Photos that have a near copy elsewhere: 1 of test in train. ")
     held_out = np.array([b"copy" in image for image in train.id])
     parts = select(train, np.flatnonzero(~held_out)), select(train, np.flatnonzero(held_out))
-    assert "1 of test in validation" in sentences_on_copies(Data(*parts, test, None))[0]
+    assert "1 of test in validation" in sentences_on_copies(Data(*parts, test, None, parts[0].label))[0]
 
 
 def test_the_report_has_their_pictures_and_the_recall_without_them(splits, tmp_path):

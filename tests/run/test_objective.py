@@ -136,6 +136,25 @@ def test_a_teacher_adds_its_three_losses_with_their_weights():
         objective.loss(LABELS, outputs, teacher=others[:, :3])
 
 
+@pytest.mark.parametrize("loss", ["contrastive", "arc_face"])
+def test_images_without_a_class_learn_from_the_teacher_alone(loss):
+    labels, weights = [3, 3, 5, 5, -2, -3], {"teacher_weight": 0, "regression_weight": 1.0}
+    options = {"outputs": 1, "class_weights": True, "class_loss_weight": 0.5}
+    objective = objective_of(loss, labels=labels, teacher="t", **weights, **options)
+    alone = objective_of(loss, labels=labels[:4], **options)
+    images, others = (tf.random.stateless_normal([6, size], [0, size]) for size in (6, 4))
+    with tf.GradientTape() as tape:
+        tape.watch(images)
+        outputs = objective.model(images)
+        found = objective.loss(labels, outputs, teacher=others)
+        regression = losses.RegressionLoss()(others, outputs[0][0])
+        own = found - regression
+    assert [one.shape for one in first_proxies(objective)] == [one.shape for one in first_proxies(alone)]
+    np.testing.assert_array_equal(tape.gradient(own, images)[4:], np.zeros([2, 6]))
+    alone.model.set_weights(objective.model.get_weights())
+    np.testing.assert_allclose(own, alone.loss(labels[:4], alone.model(images[:4])), rtol=1e-5)
+
+
 def test_queries_are_ranked_in_the_gallery_of_an_older_model_too():
     objective = objective_of("pnp", outputs=1, compatible_with="old", compatible_weight=0.5)
     outputs = objective.model(tf.random.stateless_normal([4, 6], [0, 1]))

@@ -1,5 +1,6 @@
 """Another model beside that of a run: its embeddings are stored, delivered with batches, and searched."""
 
+import dataclasses
 import json
 import logging
 import os
@@ -30,6 +31,7 @@ from tfrank.run.other_models import (
     open_others,
     open_those_left,
     stored_embeddings,
+    with_others,
 )
 from tfrank.run.start import load_start, turn_head
 from tfrank.run.trained import open_model
@@ -116,6 +118,33 @@ def test_embeddings_of_other_images_or_classes_are_refused(index, rows, tmp_path
     path = npz(tmp_path / "e.npz", index, rows, **changes)
     with pytest.raises(InputError, match=message):
         stored_embeddings(open_others(config_of(path)), index, str(tmp_path))
+
+
+def test_embeddings_of_the_records_serve_whatever_labels_are_trained_on(index, rows, tmp_path):
+    config = config_of(npz(tmp_path / "e.npz", index, rows))
+    trained_on = dataclasses.replace(index, label=index.label[::-1].copy())
+    data, _ = with_others(config, datasets.Data(trained_on, None, index, None, index.label), str(tmp_path))
+    np.testing.assert_allclose(data.stored["teacher"], rows, atol=1e-6)
+    unlabelled = dataclasses.replace(index, label=np.full(len(index), -1))
+    stored_embeddings(open_others(config), unlabelled, str(tmp_path))
+
+
+def test_the_same_rows_with_other_ids_are_another_teacher(index, rows, tmp_path):
+    paths = [npz(tmp_path / "e.npz", index, rows), npz(tmp_path / "f.npz", index, rows, ids=index.id[::-1])]
+    assert len({open_others(config_of(path))["teacher"].fingerprint for path in paths}) == 2
+
+
+def test_a_model_that_took_the_place_of_the_teacher_is_not_measured(index, rows, tmp_path, capsys):
+    workdir, path = folder_in(tmp_path, "run"), npz(tmp_path / "e.npz", index, rows)
+    config = config_of(path)
+    check_config_of(workdir, config)
+    stored_embeddings(open_others(config), index, workdir)
+    assert list(open_those_left(config, workdir)) == ["teacher"] and not capsys.readouterr().out
+    npz(path, index, -rows)
+    assert open_those_left(config, workdir) == {}
+    assert "is another model now than the one that the run learnt from." in capsys.readouterr().out
+    moved = config_of(npz(tmp_path / "f.npz", index, rows))  # Somebody names it on purpose.
+    assert list(open_those_left(moved, workdir)) == ["teacher"]
 
 
 def test_a_teacher_that_is_missing_or_of_vectors_is_refused_and_said_by_evaluation(run, tmp_path, capsys):
@@ -208,7 +237,9 @@ def test_an_older_model_of_other_dimensions_or_an_index_is_refused(run, tmp_path
     ):
         check_dims(config, open_others(config))
     (tmp_path / "CURRENT").write_text("1")
-    with pytest.raises(InputError, match=r"^config\.train\.compatible_with is an index: .*models\.$"):
+    with pytest.raises(
+        InputError, match=r"^config\.train\.compatible_with is an index: .*Give the run of its model\.$"
+    ):
         open_others(config_of("", compatible_with=str(tmp_path)))
 
 

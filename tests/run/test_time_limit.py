@@ -41,7 +41,7 @@ def test_the_length_is_the_longest_that_fits_and_else_the_shortest(limit, is_ope
 def data(tmp_path):
     """Eight training and eight test images of two classes."""
     index = write_records(image_records([0, 1] * 4), str(tmp_path), "train")
-    return Data(index, None, index, None)
+    return Data(index, None, index, None, index.label)
 
 
 def limited(config, data, monkeypatch, costs):

@@ -62,6 +62,8 @@ class Data:
         test: test images.
         relevance: graded relevance of the test set: for each query id, the gallery ids of each grade. Or its
             templates and their pairs. None if labels define relevance.
+        said: `[images]` labels of the training images as the records have them: not merged or noisy, and
+            `UNKNOWN` of an image without a class.
         stored: `[images, dim]` embeddings of the training images by other models, by name; see
             `other_models`.
     """
@@ -70,6 +72,7 @@ class Data:
     validation: RecordIndex | None
     test: RecordIndex
     relevance: dict | Templates | None
+    said: np.ndarray
     stored: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
 
@@ -77,11 +80,16 @@ def build_data(data: sections.Data, workdir: str, *, seed: int, unlabelled: bool
     """Opens the records of a data set; writes them to `workdir/records` if it names none.
 
     Classes that are held out or merged, and false labels, are drawn by the seed. With `unlabelled`, as a
-    teacher allows it, each training image without a class gets one of its own.
+    teacher allows it, each training image without a class gets a label of its own, below `UNKNOWN`.
     """
     files.make_folder(workdir)
     train, (test, relevance) = build_train_set(data, workdir), build_test_set(data, workdir)
     _check_boxes(data, "region", train, "train")
+    if unlabelled and train.label.min() < UNKNOWN:
+        raise InputError(
+            f"A training image has label {train.label.min()}. Where there is a teacher, labels of classes"
+            f" have to be 0 or more, and {UNKNOWN} is no class."
+        )
     if missing := np.count_nonzero(train.label == UNKNOWN):
         if not unlabelled:
             raise InputError(
@@ -89,16 +97,18 @@ def build_data(data: sections.Data, workdir: str, *, seed: int, unlabelled: bool
                 " --config.data.records=PATH, and test records by --config.data.test_records=PATH. Or name"
                 " a teacher to learn from, --config.train.teacher=PATH."
             )
-        print(f"{missing:,} of {len(train):,} training images have no class. Each is a class of its own.")
+        print(
+            f"{missing:,} of {len(train):,} training images have no class. They learn from the teacher alone."
+        )
     if not data.test_records:
         _warn_of_common(train, test, foreign=data.name == FOREIGN)
     check_records_of(workdir, {"train": train.fingerprint(), "test": test.fingerprint()})
-    train, validation = _relabelled(data, train, seed)
+    train, validation, said = _relabelled(data, train, seed)
     for name, index in (("train", train), ("validation", validation), ("test", test)):
         if index:
-            classes = f" of {index.num_classes:,} classes" if index.num_classes else ""
-            print(f"{name}: {len(index):,} images{classes}")
-    return Data(train, validation, test, relevance)
+            number = index.num_classes - missing * (index is train)
+            print(f"{name}: {len(index):,} images{f' of {number:,} classes' if number else ''}")
+    return Data(train, validation, test, relevance, said)
 
 
 def build_test_set(
@@ -229,8 +239,13 @@ def _warn_of_common(train, test, *, foreign):
         )
 
 
-def _relabelled(data: sections.Data, train: RecordIndex, seed: int) -> tuple[RecordIndex, RecordIndex | None]:
-    """Returns the training part, with merged classes and label noise if configured, and the held-out part."""
+def _relabelled(
+    data: sections.Data, train: RecordIndex, seed: int
+) -> tuple[RecordIndex, RecordIndex | None, np.ndarray]:
+    """Returns the training part, with merged classes and label noise if configured, and the held-out part.
+
+    Last are the labels of the training part as they were. Images without a class have none of another.
+    """
     validation = None
     known = np.flatnonzero(train.label != UNKNOWN)
     if held_out_classes := settings.held_out_classes(data, train.label[known]):
@@ -245,24 +260,17 @@ def _relabelled(data: sections.Data, train: RecordIndex, seed: int) -> tuple[Rec
                 " classes, one of them with two images. Set a higher config.data.validation_classes, or 0 for"
                 " none."
             )
-    labels = _with_own_classes(train.label)
+    known = train.label != UNKNOWN
+    labels = train.label[known]
     if data.merge_classes > 1:
         labels = merge_classes(labels, data.merge_classes, seed=seed)
         print(f"{train.num_classes:,} training classes merged by {data.merge_classes}")
     if data.label_noise:
         before, labels = labels, add_label_noise(labels, data.label_noise, seed=seed)
         print(f"{(labels != before).sum():,} of {len(labels):,} training labels are false (label_noise)")
-    return dataclasses.replace(train, label=labels), validation
-
-
-def _with_own_classes(labels: np.ndarray) -> np.ndarray:
-    """Returns labels in which each image without a class has one of its own.
-
-    >>> _with_own_classes(np.array([-1, 5, 3, -1])).tolist()
-    [6, 5, 3, 7]
-    """
-    unknown = labels == UNKNOWN
-    return np.where(unknown, labels.max(initial=UNKNOWN) + np.cumsum(unknown), labels)
+    own = UNKNOWN - np.cumsum(~known)
+    own[known] = labels
+    return dataclasses.replace(train, label=own), validation, train.label
 
 
 def vector_dim(data: sections.Data, workdir: str) -> int:

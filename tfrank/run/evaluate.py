@@ -93,7 +93,7 @@ def main(config: Config) -> None:
         shorter = measure_shorter(
             config, embeddings, test, lambda: model.embed_training(train(), of_training), search=search
         )
-        others = other_models.open_those_left(config)
+        others = other_models.open_those_left(config, workdir)
         shorter |= other_models.measure_others(
             config, others, embeddings, index, test, output_dir, search=search
         )

@@ -34,6 +34,8 @@ class Objective:
             `[classes]` float32; None if all images weigh the same.
         against: losses of the embedding and that of another model, with their weights, by the name under
             which a batch has the latter; see `other_models`.
+        unlabelled: whether there are images without a class, whose labels are below `UNKNOWN`, as
+            `datasets.build_data` gives them. They count in the losses against other models alone.
     """
 
     model: keras.Model
@@ -42,19 +44,27 @@ class Objective:
     state: list[tf.Variable]
     class_weights: tuple[np.ndarray, np.ndarray] | None = None
     against: Mapping[str, list[tuple[float, Any]]] = dataclasses.field(default_factory=dict)
+    unlabelled: bool = False
 
     def loss(self, labels: tf.Tensor, outputs: tuple[Any, Any], **others: tf.Tensor) -> tf.Tensor:
         """Returns the weighted sum of the losses of all embeddings, also against those of other models."""
-        of_images = None
-        if self.class_weights is not None:
-            classes, of_classes = map(tf.constant, self.class_weights)
-            of_images = tf.gather(of_classes, tf.searchsorted(classes, tf.cast(labels, tf.int64)))
+        of_images = self._weights_of(labels)
+        of_classes = tf.maximum(labels, UNKNOWN) if self.unlabelled else labels
         asked = zip(self.weights, self.losses, outputs[1])
-        parts = [weight * loss(labels, output, of_images) for weight, loss, output in asked]
+        parts = [weight * loss(of_classes, output, of_images) for weight, loss, output in asked]
         for name, rows in others.items():
             for weight, loss in self.against[name]:
                 parts.append(weight * loss.against(labels, outputs[0][0], rows, of_images))
         return tf.add_n(parts)
+
+    def _weights_of(self, labels):
+        """Returns the weight of each image, 1 for one without a class; None if all weigh the same."""
+        if self.class_weights is None:
+            return None
+        classes, of_classes = map(tf.constant, self.class_weights)
+        labels = tf.cast(labels, tf.int64)
+        place = tf.minimum(tf.searchsorted(classes, labels), tf.size(classes) - 1)
+        return tf.where(tf.gather(classes, place) == labels, tf.gather(of_classes, place), 1.0)
 
 
 def build_objective(
@@ -69,26 +79,34 @@ def build_objective(
     Args:
         config: config of the run.
         model: embedding model with one or several embeddings.
-        labels: labels of the training images.
+        labels: labels of the training images. With a teacher, those below `UNKNOWN` are no classes.
         iterations: counter of the training steps.
         categories: `[images]` int64, their categories, -1 for none; only Hierarchical AP needs them.
     """
     train = config.train
     dims = train.matryoshka
+    every = np.asarray(labels, np.int64)
+    unlabelled = bool(train.teacher) and every.min() < UNKNOWN
+    of_classes = np.maximum(every, UNKNOWN) if unlabelled else every
+    ignored = {"ignore_label": UNKNOWN} if unlabelled else {}
     around: dict[str, Any] = {
         "dims": dims,
+        **ignored,
         "memory_size": train.memory_size,
         "memory_warm_up": train.memory_warm_up,
     }
-    parts: list[Any] = [build_loss(config.loss, labels, categories, **around) for _ in model.outputs]
+    parts: list[Any] = [build_loss(config.loss, of_classes, categories, **around) for _ in model.outputs]
     outputs, weights = model.outputs, [train.loss_weight]
     if weight := train.class_loss_weight:
-        parts += [_of_dims(losses.get("normalized_softmax", labels=labels), dims) for _ in model.outputs]
+        parts += [
+            _of_dims(losses.get("normalized_softmax", labels=of_classes, **ignored), dims)
+            for _ in model.outputs
+        ]
         outputs, weights = outputs * 2, [*weights, weight]
     if train.proxy_sample < 1:
         sampled = functools.partial(_sampled, share=train.proxy_sample, data=config.data, seed=config.seed)
         parts = [sampled(loss) for loss in parts]
-    against = _against_others(config, labels, categories)
+    against = _against_others(config, every, categories)
     of_others = [loss for pairs in against.values() for _, loss in pairs]
     for loss in (*parts, *of_others):
         loss.iteration = iterations
@@ -101,8 +119,8 @@ def build_objective(
     state += [variable.value for head in heads if head for variable in head.variables]
     weights = [weight for weight in weights for _ in model.outputs]
     training = keras.Model(model.inputs, (model.outputs, asked))
-    of_classes = _class_weights(labels) if train.class_weights else None
-    return Objective(training, parts, weights, state, of_classes, against)
+    balanced = _class_weights(every[of_classes == every]) if train.class_weights else None
+    return Objective(training, parts, weights, state, balanced, against, unlabelled)
 
 
 def check_others(config: Config) -> None:
@@ -163,7 +181,7 @@ def _against_others(config, labels, categories):
 
 def _class_weights(labels):
     """Returns the classes and the weight of an image of each, on average 1."""
-    classes, counts = np.unique(np.asarray(labels, np.int64), return_counts=True)
+    classes, counts = np.unique(labels, return_counts=True)
     return classes, (counts.sum() / (len(classes) * counts)).astype(np.float32)
 
 
@@ -212,6 +230,7 @@ def build_loss(
     dims: tuple[int, ...] = (),
     memory_size: int = 0,
     memory_warm_up: int = 0,
+    ignore_label: int | None = None,
 ) -> keras.losses.Loss:
     """Builds the loss of one embedding. Raises InputError for an unknown field, and lists the known ones.
 
@@ -222,6 +241,7 @@ def build_loss(
         dims: numbers of first dimensions that it is applied to, see `MatryoshkaLoss`; (): to all alone.
         memory_size: number of past embeddings that join the gallery; 0 for none.
         memory_warm_up: number of batches before they do.
+        ignore_label: label of images without a class; None: there are none.
     """
     fields = section.as_dict()
     if fields.get("warmup_steps") == OPEN:
@@ -244,7 +264,7 @@ def build_loss(
     if name == "hierarchical_ap" and categories is not None:
         of_data = {"labels": labels, "categories": _known(categories)}
     with checks.as_fields("loss", fields):
-        loss = losses.get(name, **fields, **of_data)
+        loss = losses.get(name, **fields, **of_data, ignore_label=ignore_label)
     if dims and name in losses.ADDONS:
         raise InputError(f"Loss {name!r} takes whole embeddings alone. Leave out config.train.matryoshka.")
     loss = _of_dims(loss, dims)

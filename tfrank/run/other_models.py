@@ -27,7 +27,7 @@ from tfrank.evaluation.compatibility import METRICS, compared, sentences
 from tfrank.evaluation.protocols import TestSet, text_of
 from tfrank.run import datasets, settings, trained
 from tfrank.run.evaluation_results import EvaluationResults, distinct_ids, evaluate_embeddings
-from tfrank.run.workdir import as_begun, check_other_models_of
+from tfrank.run.workdir import as_begun, begun_with, check_other_models_of
 
 # Fields of `config.train` that name another model; what tables call it, and queries against its gallery.
 NAMES = types.MappingProxyType(
@@ -63,7 +63,9 @@ def with_others(
     """
     others = open_others(config)
     check_dims(config, others)
-    return dataclasses.replace(data, stored=stored_embeddings(others, data.train, workdir)), others
+    # Embeddings in a file are compared with the classes of the records.
+    train = dataclasses.replace(data.train, label=data.said)
+    return dataclasses.replace(data, stored=stored_embeddings(others, train, workdir)), others
 
 
 def open_others(config: Config) -> dict[str, OtherModel]:
@@ -75,14 +77,23 @@ def open_others(config: Config) -> dict[str, OtherModel]:
     return {field: _open(path, f"config.train.{field}", config) for field, path in _paths(config).items()}
 
 
-def open_those_left(config: Config) -> dict[str, OtherModel]:
-    """Opens the other models as `open_others` does; of those that cannot be opened, prints the reason."""
+def open_those_left(config: Config, workdir: str = "") -> dict[str, OtherModel]:
+    """Opens the other models as `open_others` does; of those that are left out, prints the reason.
+
+    Left out is what cannot be opened, and what is another model than the run of `workdir` learnt from,
+    unless the config names another path than the run did.
+    """
     found = {}
+    begun, learnt_from = begun_with(workdir)
     for field, path in _paths(config).items():
         try:
             found[field] = _open(path, f"config.train.{field}", config)
         except InputError as error:
             _say_not_measured(field, error)
+            continue
+        if path == begun.get(field) and learnt_from.get(field) != found[field].fingerprint:
+            del found[field]
+            _say_not_measured(field, f"{path} is another model now than the one that the run learnt from.")
     return found
 
 
@@ -198,7 +209,7 @@ def _open(path: str, field: str, config: Config) -> OtherModel:
     if path.endswith(".npz"):
         return _of_embeddings(path, field)
     if os.path.isfile(os.path.join(path, "CURRENT")):
-        raise InputError(f"{field} is an index: {path}. Give its model, a folder in {path}/models.")
+        raise InputError(f"{field} is an index: {path}. Give the run of its model.")
     if not any(os.path.isfile(os.path.join(path, file)) for file in ("saved_model.pb", "config.json")):
         raise InputError(
             f"{field} is neither a run nor a SavedModel: {path}. Give the folder of one, or an .npz of"
@@ -243,7 +254,8 @@ def _of_embeddings(path: str, field: str) -> OtherModel:
                 f" {ids[missing[0]]!r}. Let its array `ids` have the ids of the records."
             )
         labels = test.labels[found]
-        if len(other := np.flatnonzero((labels != index.label) & (labels != UNKNOWN))):
+        both_known = (labels != UNKNOWN) & (index.label != UNKNOWN)
+        if len(other := np.flatnonzero((labels != index.label) & both_known)):
             first = int(other[0])
             raise InputError(
                 f"{field}={path} has other classes for {len(other):,} of {len(ids):,} images: {ids[first]!r}"
@@ -252,4 +264,6 @@ def _of_embeddings(path: str, field: str) -> OtherModel:
             )
         return rows[found]
 
-    return OtherModel(embed, rows.shape[1], hashlib.sha256(np.ascontiguousarray(rows).data).hexdigest())
+    digest = hashlib.sha256(np.ascontiguousarray(rows).data)
+    digest.update("\n".join(map(text_of, test.ids)).encode())
+    return OtherModel(embed, rows.shape[1], digest.hexdigest())

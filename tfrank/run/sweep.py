@@ -157,12 +157,13 @@ def _begin(study: optuna.Study, base: Config, searched: list[Searched]) -> None:
             study.enqueue_trial(trial.params, user_attrs={ENDS: ends})
             continue
         said_why = f"The process ended {ends} times while it was tried. Did the memory suffice?"
-        failed = {
-            "params": trial.params,
-            "distributions": trial.distributions,
-            "user_attrs": {ERROR: said_why},
-        }
-        study.add_trial(optuna.trial.create_trial(state=TrialState.FAIL, **failed))
+        failed = optuna.trial.create_trial(
+            state=TrialState.FAIL,
+            params=trial.params,
+            distributions=trial.distributions,
+            user_attrs={ERROR: said_why},
+        )
+        study.add_trial(failed)
         print(f"trial {len(finished(study))}/{_TRIALS.value}: failed: {said_why}", flush=True)
     values = {field.path: field.value for field in fields_of(base)}
     if not study.trials and all(one.has(values[one.field]) for one in searched):

@@ -166,6 +166,17 @@ def check_other_models_of(workdir: str, fingerprints: dict[str, str]) -> None:
         files.write_json(path, fingerprints)
 
 
+def begun_with(workdir: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Returns the other models of a run, by their fields: their paths then, and their fingerprints.
+
+    Both are {} where there is no run, or none that has learnt from another model.
+    """
+    config, others = (os.path.join(workdir, name) for name in ("config.json", "other_models.json"))
+    if not (os.path.exists(config) and os.path.exists(others)):
+        return {}, {}
+    return _load(config).get("train", {}), _load(others)
+
+
 def _changed(workdir: str, what: str) -> InputError:
     return InputError(f"The {what} of the run in {workdir} changed since it began. Choose another --workdir.")
 

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.data import image_records, write_records
 from tests.data.prepare import prepare_folder
 from tests.data.test_near_copies import PHOTOS
 from tfrank.common.checks import InputError
+from tfrank.data.prepare.advice import advice
 from tfrank.data.prepare.builder import prepare
 from tfrank.data.record_folder import load_copies, load_summary, open_split, shared
 
@@ -99,3 +101,10 @@ def test_what_misleads_is_one_sentence_each(photos, output, capsys):
         "1 class has one photo",
         "1 of 49 photos look like screenshots",
     }
+
+
+def test_photos_without_a_class_are_not_called_a_large_one(tmp_path):
+    index = write_records(image_records(labels=[-1] * 8 + [4, 4, 5, 5]), str(tmp_path), "train")
+    looks = np.zeros(len(index), [("thumbnail", bool), ("screenshot", bool), ("side", int)])
+    looks["thumbnail"], looks["side"] = True, 500
+    assert advice({"train": index}, {"train": looks}, {4: "owl", 5: "wren"}) == []

@@ -163,6 +163,18 @@ def test_without_the_column_split_classes_are_divided_as_folders_are(tmp_path, c
     assert said[0] == f"{path} has no column split: 4 of 9 classes, drawn at random, are tested on."
 
 
+@pytest.mark.parametrize("split", ["", "train"])
+def test_a_photo_of_the_label_minus_1_has_no_class_and_is_trained_on(tmp_path, split, capsys):
+    column = ",split" if split else ""
+    rows = [f"{number}.jpg,{label}" for number, label in enumerate(["owl", -1, "wren", -1])]
+    manifest = "\n".join([f"path,label{column}", *(f"{row},{split}" if split else row for row in rows), ""])
+    images = list(read_csv(write(tmp_path, manifest)))
+    assert [image.label for image in images] == [0, -1, 1, -1]
+    assert [image.split for image in images if image.label == -1] == ["train", "train"]
+    assert [image.text for image in images] == ["owl", "", "wren", ""]
+    assert split or "1 of 2 classes, drawn at random" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "splits, note",
     [
@@ -232,7 +244,7 @@ SPLIT = "a split of letters, digits and _ alone"
         (HEADER + "1.jpg,a,b,train,,,,,\n", 2, "expected 8 values, one for each column"),
         (HEADER + "1.jpg, ,train,,,,,\n", 2, "a label, but"),
         (HEADER + ",a,train,,,,,\n", 2, "a path, but"),
-        (HEADER + "1.jpg,0,train,,,,,\n2.jpg,-1,train,,,,,\n", 3, "another label than -1, which means that"),
+        (HEADER + "1.jpg,0,train,,,,,\n2.jpg,-1,test,,,,,\n", 3, "another label than -1, which means that"),
         ("path,label,category\n1.jpg,0,-1\n", 2, "another category than -1, which means that there is none"),
         (HEADER + "1.jpg,a,,,,,,\n", 2, "a split, but"),
         (HEADER + "1.jpg,a,train,,,,,\n2.jpg,a,../test,,,,,\n", 3, SPLIT),

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from tfrank.common import files
+from tfrank.common.ignore_labels import UNKNOWN
 from tfrank.data.index import RecordIndex
 
 # The usual size of images that models see, in pixels.
@@ -34,7 +35,7 @@ def advice(
     # Vectors have no thumbnails.
     if not len(labels) or not seen["thumbnail"].any():
         return []
-    classes, counts = np.unique(labels, return_counts=True)
+    classes, counts = np.unique(labels[labels != UNKNOWN], return_counts=True)
     screens, small = (np.flatnonzero(one) for one in (seen["screenshot"], seen["side"] < USUAL_SIDE))
     found, total = [*_sizes_of_classes(classes, counts, names)], f"{len(labels):,} photos"
     if len(small):
@@ -68,7 +69,8 @@ def _sizes_of_classes(classes, counts, names):
             f"{len(single):,} {are} one photo, such as {_of(names, single[0])}: it can neither be found nor"
             " learnt from. Add photos of it.",
         )
-    large = (counts >= LARGE_SHARE * counts.sum()) & (counts >= LARGE_TIMES * np.median(counts))
+    usual = np.median(counts) if len(counts) else 0
+    large = (counts >= LARGE_SHARE * counts.sum()) & (counts >= LARGE_TIMES * usual)
     for label, count in zip(classes[large], counts[large]):
         yield (
             int(count),

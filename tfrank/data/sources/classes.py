@@ -10,6 +10,7 @@ import numpy as np
 
 from tfrank.common import checks, files
 from tfrank.common.checks import did_you_mean
+from tfrank.common.ignore_labels import UNKNOWN
 
 SPLITS = ("train", "test")
 
@@ -30,7 +31,10 @@ class Classes(NamedTuple):
     tests: set[str]
 
     def fields(self, label: str, split: str, category: str) -> dict[str, Any]:
-        """Returns the fields of a row's `SourceImage` that its label, split and category determine."""
+        """Returns the fields of a row's `SourceImage` that its label, split and category determine.
+
+        A row of the label -1 has no class. Without a split it is one to train on.
+        """
         text = self.names[label]
         return {
             "split": split or ("test" if text in self.tests else "train"),
@@ -48,7 +52,7 @@ def divide(path: str, rows: Iterable[tuple[str, str, str]], *, test_share: float
 
     Args:
         path: what the notes call the rows.
-        rows: label, split and category of each, the last two may be "".
+        rows: label, split and category of each, the last two may be "". The label -1 is no class.
         test_share, seed: see `draw_test_classes`.
     """
     labels, categories, splits = set(), set(), collections.Counter()
@@ -57,7 +61,7 @@ def divide(path: str, rows: Iterable[tuple[str, str, str]], *, test_share: float
         categories.add(category)
         splits[split] += 1
     _report_other_splits(path, splits)
-    names = merge_spellings(labels)
+    names = merge_spellings(labels - {str(UNKNOWN)})
     numbers = number_classes(names.values())
     tests = draw_test_classes(numbers, test_share=test_share, seed=seed)
     if "" in splits:
@@ -66,6 +70,7 @@ def divide(path: str, rows: Iterable[tuple[str, str, str]], *, test_share: float
             " are tested on.",
             flush=True,
         )
+    names, numbers = names | {str(UNKNOWN): ""}, numbers | {"": UNKNOWN}
     return Classes(names, numbers, number_classes(categories - {""}), tests)
 
 

@@ -5,6 +5,7 @@
     photos/2.jpg,robin,test,query,songbird,,,,
 
 A parquet file has the same columns. The delimiter of a CSV file may also be a tab, |, or ; as Excel writes.
+The label -1 is that of a photo to train on that has no class: only a teacher's losses learn from it.
 Columns may be in any order. All columns after label are optional. Other columns are not used, and a note
 names them. The columns of OpenMetricLearning are read too, see `sources.oml`.
 
@@ -47,9 +48,9 @@ class _Row(NamedTuple):
 def read_csv(manifest: str, *, test_share: float = 0.5, seed: int = 0) -> Iterator[SourceImage]:
     """Yields the images of a manifest, in its order.
 
-    Labels and categories are words or integers. If all labels are integers without leading zeros, they are
-    kept; otherwise the words are numbered in sorted order. Categories are treated in the same way; they may
-    be empty. The manifest is read twice, and checked the first time.
+    Labels and categories are words or integers; the label -1 is none. If all labels are integers without
+    leading zeros, they are kept; otherwise the words are numbered in sorted order. Categories are treated in
+    the same way; they may be empty. The manifest is read twice, and checked the first time.
 
     Args:
         manifest: path of the CSV or parquet file, or of a folder with exactly one CSV file.
@@ -59,9 +60,9 @@ def read_csv(manifest: str, *, test_share: float = 0.5, seed: int = 0) -> Iterat
 
     Raises:
         InputError: the file does not exist or is not UTF-8, or a column is missing, or a row is wrong: too
-            few or too many values, no path, label or split, the label or category -1, a split that cannot
-            be part of a file name, an unknown role, or a box that is not four numbers with positive width
-            and height.
+            few or too many values, no path, label or split, the category -1, the label -1 of an image to test
+            on, a split that cannot be part of a file name, an unknown role, or a box that is not four numbers
+            with positive width and height.
     """
     path = _find(manifest)
     _, columns = header_of(path, NEEDED)
@@ -103,10 +104,11 @@ def _rows(path: str) -> Iterator[_Row]:
         for name in needed:
             if not cells[name]:
                 raise line.error(f"a {name}")
-        for name in ("label", "category"):
-            if cells.get(name) == str(UNKNOWN):
-                raise line.error(f"another {name} than {UNKNOWN}, which means that there is none")
         split = cells.get("split", "")
+        if cells.get("category") == str(UNKNOWN):
+            raise line.error(f"another category than {UNKNOWN}, which means that there is none")
+        if cells["label"] == str(UNKNOWN) and split == "test":
+            raise line.error(f"another label than {UNKNOWN}, which means that there is none, to test on")
         if not re.fullmatch(r"\w*", split):
             raise line.error("a split of letters, digits and _ alone, since files are named after it")
         role = cells.get("role", "")
