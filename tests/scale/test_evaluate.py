@@ -206,6 +206,16 @@ def test_parts_of_any_sizes_add_up_to_the_ranks_of_the_whole_gallery(seed, image
         np.testing.assert_array_equal(whole.neighbors.index[:, :width], nearest.index)
 
 
+def test_embeddings_that_a_map_has_made_are_said(tmp_path, capsys):
+    folder = write_embeddings(tmp_path / "vectors", EMBEDDINGS[:60], LABELS[:60])
+    first = tmp_path / "vectors" / "embeddings-000001.parquet"
+    marks = pa.array(["old model"] * 25 + [None] * 15, pa.string())
+    pq.write_table(pq.read_table(first).append_column("mapped_from", marks), first)
+    found = scale.evaluate(folder, str(tmp_path / "out"), HERE, ks=[1])
+    said = "A map has made the embeddings of 25 of 60 images from an older model's. `tfrank index upgrade` "
+    assert found["note"].startswith(said) and said in capsys.readouterr().out
+
+
 def test_labels_mean_what_they_mean_in_records():
     names = ["owl", "-1", "", None, "caf\u00e9", "cafe\u0301", "Owl"]
     owl, *without, one, other, upper = labels_of(pa.table({"label": names})).tolist()

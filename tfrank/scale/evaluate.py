@@ -30,6 +30,7 @@ from tfrank.scale.parts import (
     hashes_of,
     labels_of,
     names_of_block,
+    note_on_mapped,
     parts_of,
     rows_of,
     rows_of_block,
@@ -93,6 +94,7 @@ def evaluate(
     check_queries(*of_queries, gallery, parts[0].model, two_models=two_models)
     rows = sum(part.rows for part in parts)
     ks, note = usable_ks(ks, rows - (not queries))
+    note = " ".join(filter(None, (note, note_on_mapped(parts))))
     settings = {"leave_one_out": not queries, "ks": ks, "neighbors": min(neighbors, rows)}
     settings["output_dir"] = output_dir
     means_path = storage.join(output_dir, "metrics.json")

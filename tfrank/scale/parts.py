@@ -16,7 +16,7 @@ from tfrank.common.ignore_labels import UNKNOWN
 from tfrank.evaluation.array_checks import unit_rows
 from tfrank.scale import storage
 from tfrank.search import labels
-from tfrank.search.index_folder import MODEL_KEY, PARTS, matrix
+from tfrank.search.index_folder import MAPPED, MODEL_KEY, PARTS, matrix
 
 PATTERN = "embeddings-*.parquet"
 # Lists of the images of each file, which `embed` removes when it has ended.
@@ -39,6 +39,7 @@ class Part(NamedTuple):
         dim: dimensions of the embeddings.
         model: fingerprint of the model that made them; "" if the file does not say it.
         said: ids of its images that people gave labels to in an index, with these.
+        mapped: number of its images in an index whose embeddings a map has made of an older model's.
     """
 
     path: str
@@ -48,6 +49,7 @@ class Part(NamedTuple):
     dim: int
     model: str = ""
     said: tuple[tuple[str, str], ...] = ()
+    mapped: int = 0
 
 
 Block = tuple[Part, ...]
@@ -74,7 +76,8 @@ def parts_of(folder: str) -> list[Part]:
 
     Args:
         folder: a local or remote folder with files `embeddings-*.parquet`, which have the columns id, label
-            and embedding. In that of a search index, labels are as people corrected them.
+            and embedding. In that of a search index, labels are as people corrected them, and embeddings may
+            be mapped from an older model's, which is printed.
 
     Raises:
         InputError: there is no such file, a file is damaged or still missing, or files have different
@@ -93,20 +96,32 @@ def parts_of(folder: str) -> list[Part]:
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
         shapes = list(pool.map(_shape, paths))
     parts, first, said = [], 0, _said(folder)
-    for path, (rows, dim, model) in zip(paths, shapes):
+    for path, (rows, dim, model, mapped) in zip(paths, shapes):
         if dim != shapes[0][1]:
             raise InputError(
                 f"{path} has embeddings of {dim} dimensions, and {paths[0]} of {shapes[0][1]}. Embed all with"
                 " the same model."
             )
         if rows:
-            parts.append(_with_labels(Part(path, 0, rows, first, dim, model), said))
+            parts.append(_with_labels(Part(path, 0, rows, first, dim, model, mapped=mapped), said))
         first += rows
     if not parts:
         raise InputError(f"The files of embeddings in {folder} have no rows.")
     for part in parts:
         check_same_model(part.path, part.model, parts[0].path, parts[0].model)
+    if note := note_on_mapped(parts):
+        print(f"Note: {folder}: {note}", flush=True)
     return parts
+
+
+def note_on_mapped(parts: Sequence[Part]) -> str:
+    """Says how many embeddings are no model's own; "" if all are."""
+    if not (mapped := sum(part.mapped for part in parts)):
+        return ""
+    return (
+        f"A map has made the embeddings of {mapped:,} of {sum(part.rows for part in parts):,} images from an"
+        " older model's. `tfrank index upgrade` embeds these images by the new model."
+    )
 
 
 def check_queries(name: str, model: str, gallery: str, of_gallery: str, *, two_models: bool) -> None:
@@ -170,15 +185,19 @@ def _pieces(part: Part, most_rows: int) -> Iterator[Part]:
 
 
 def _shape(path):
-    """Returns the number of rows of a file, their dimension, and the model that made them."""
+    """Returns the number of rows of a file, their dimension, the model that made them, and how many a map."""
     with storage.open_file(path) as opened:
         schema, rows = parquet_files.schema(opened, path, AGAIN)
+        mapped = 0
+        if MAPPED in schema.names:
+            mapped = rows - parquet_files.read(opened, path, AGAIN, [MAPPED])[MAPPED].null_count
     if missing := {"id", "label", "embedding"} - set(schema.names):
         raise InputError(f"{path} is no file of embeddings: it has no column {min(missing)}.")
     kind = schema.field("embedding").type
     if not pa.types.is_fixed_size_list(kind) or not pa.types.is_floating(kind.value_type):
         raise InputError(f"{path}: the column embedding is {kind}, and no list of numbers of a fixed size.")
-    return rows, kind.list_size, (schema.metadata or {}).get(MODEL_KEY, b"").decode(errors="replace")
+    model = (schema.metadata or {}).get(MODEL_KEY, b"").decode(errors="replace")
+    return rows, kind.list_size, model, mapped
 
 
 def table_of(part: Part, columns: list[str] | None = None) -> pa.Table:
