@@ -1,5 +1,6 @@
 """The index of a folder of photos is found again where the folder was moved or renamed."""
 
+import os
 import pathlib
 import shutil
 
@@ -58,6 +59,14 @@ def test_other_photos_of_the_same_names_have_an_index_of_their_own(index, tmp_pa
     for path in (tmp_path / "elsewhere").rglob("*.jpg"):
         write_photo(tmp_path / "card" / path.relative_to(tmp_path / "elsewhere"), 99, (40, 30))
     assert index_for(str(tmp_path / "card")) == index_of(str(tmp_path / "card"))
+
+
+def test_an_index_does_not_lie_among_the_photos(index, tmp_path, monkeypatch):
+    photos = os.path.realpath(tmp_path / "photos")
+    monkeypatch.chdir(photos)
+    assert index_of(".") == index_of("..//photos") == os.path.join(os.path.dirname(photos), index)
+    os.makedirs(index)  # It lay there before.
+    assert index_of(".") == index
 
 
 def test_a_damaged_index_of_another_folder_is_left_alone(index, tmp_path):

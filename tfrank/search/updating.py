@@ -105,12 +105,19 @@ def update_from(
 def index_of(photos: str) -> str:
     """Returns the folder of the index of a folder of photos, which no other folder has.
 
+    It is not among the photos: where the working directory is one of their folders, it is beside theirs, if
+    one may write there, as not beside a home directory.
+
     >>> index_of("/home/ada/Pictures")
     'runs/photos/Pictures-f7cd2dff'
     """
     path = os.path.realpath(photos)
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
-    return os.path.join("runs", "photos", f"{os.path.basename(path) or 'root'}-{digest}")
+    folder = os.path.join("runs", "photos", f"{os.path.basename(path) or 'root'}-{digest}")
+    beside, within = os.path.dirname(path), os.path.commonpath([path, os.getcwd()]) == path
+    if within and beside != path and os.access(beside, os.W_OK) and not os.path.exists(folder):
+        return os.path.join(beside, folder)
+    return folder
 
 
 def index_for(photos: str) -> str:
