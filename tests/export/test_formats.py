@@ -58,6 +58,11 @@ def test_formats_after_one_that_misses_its_bound_are_written(saved_model, tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["model.tflite"] == [pathlib.Path(written.path).name]
 
 
+PHOTO = PIL.Image.fromarray(load_sample_image("china.jpg"))
+PARTLY_CLEAR = PHOTO.copy()
+PARTLY_CLEAR.putalpha(PHOTO.convert("L"))
+
+
 @pytest.mark.parametrize(
     "crop, resize, fit",
     [
@@ -65,19 +70,18 @@ def test_formats_after_one_that_misses_its_bound_are_written(saved_model, tmp_pa
         *(("scaled", 72, fit) for fit in FITS),
     ],
 )
-@pytest.mark.parametrize("size", [64, 80])
+@pytest.mark.parametrize("size, photo, format", [(64, PHOTO, "jpeg"), (80, PARTLY_CLEAR, "png")])
 def test_the_code_of_a_card_prepares_an_image_as_the_model_does(
-    tmp_path, monkeypatch, crop, resize, fit, size
+    tmp_path, monkeypatch, crop, resize, fit, size, photo, format
 ):
     monkeypatch.chdir(tmp_path)
-    photo = PIL.Image.fromarray(load_sample_image("china.jpg"))
     exif = PIL.Image.Exif()
     exif[0x0112] = 6
-    photo.save("photo.jpg", quality=95, exif=exif)
+    photo.save("photo.jpg", format, quality=95, exif=exif)
     lines = model_card.preparation({"image_size": 64, "resize": resize, "crop": crop, "fit": fit}, size)
     start = lines.index("```python") + 1
     code = lines[start : lines.index("```")]
-    assert len(code) == 4
+    assert len(code) == 5
     found = {"PIL": PIL, "np": np}
     exec("\n".join(code), found)
     data = sections.Data(image_size=64, resize=resize, crop=crop, fit=fit)

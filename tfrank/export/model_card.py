@@ -190,7 +190,10 @@ def preparation(data: Mapping[str, Any], size: int) -> list[str]:
         size: the side of the model's images, in pixels, which may differ from that in training; 0: each image
             has its own size.
     """
-    turned = ['image = PIL.ImageOps.exif_transpose(PIL.Image.open("photo.jpg")).convert("RGB")']
+    turned = [
+        'image = PIL.ImageOps.exif_transpose(PIL.Image.open("photo.jpg")).convert("RGBA")',
+        'image = PIL.Image.alpha_composite(PIL.Image.new("RGBA", image.size, "white"), image).convert("RGB")',
+    ]
     opening = ["## How to prepare an image", "", *_region(data)]
     if not size:
         words = "Turn it upright, and keep its size."
