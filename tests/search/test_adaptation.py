@@ -172,3 +172,15 @@ def test_near_copies_are_those_that_were_before(folder):
             one.search(query, len(one), exclude_duplicates=True)[0].ids for one in (after, before)
         )
         assert 0 < len(found) < len(before) and set(found) == set(wanted)
+
+
+def test_an_adapted_model_is_not_cut_short_but_the_one_that_it_was_made_of_is(folder, photos, start):
+    adapt(folder)
+    version = search.open(folder).version
+    origin = f"{folder}/models/{start.fingerprint}"
+    with pytest.raises(InputError, match=f"Leave out --dim, or cut .*: --model={origin} --dim=4 --adapt$"):
+        update_from(folder, str(photos), dim=4)
+    assert search.open(folder).version == version
+    update_from(folder, str(photos), model=origin, dim=4, adapted=True)
+    after = search.open(folder)
+    assert after.version.dim == 4 and after._originals is not None

@@ -5,6 +5,7 @@ import glob
 import hashlib
 import itertools
 import os
+import shlex
 import tempfile
 
 from tfrank.common import checks, files
@@ -18,6 +19,7 @@ from tfrank.search.embedder import Embedder
 from tfrank.search.images import listed_images
 from tfrank.search.index import open_index
 from tfrank.search.index_folder import IndexFolder
+from tfrank.search.originals import originals
 from tfrank.search.start import export_start
 
 # So many photos of an index are looked for in another folder.
@@ -53,8 +55,8 @@ def update_from(
         adapted: whether to adapt the model to the images, see `adaptation`. EfficientNet-Lite0 always is.
 
     Raises:
-        InputError: the storage is unknown, there is no image, none can be read, the model is refused, or
-            another process writes.
+        InputError: the storage is unknown, there is no image, none can be read, the model is refused or was
+            adapted before it is cut to `dim`, or another process writes.
     """
     if storage:
         checks.one_of("storage", storage, STORAGES)
@@ -67,11 +69,7 @@ def update_from(
     with tempfile.TemporaryDirectory() as start:
         embedder = Embedder(_model(index, model, os.path.join(start, "start")), trusted=trusted)
         if dim not in (0, embedder.dim):
-            with checks.called({"dim": "--dim"}):
-                shorter = joined.shorten(
-                    embedder.folder, dim, os.path.join(start, "shorter"), trusted=trusted
-                )
-            embedder = Embedder(shorter, trusted=trusted)
+            embedder = _shorter(embedder, dim, os.path.join(start, "shorter"), trusted=trusted)
         if model and (own := _descendant(index, embedder.fingerprint)):
             embedder = Embedder(own, trusted=trusted)
         if 0 < first < len(images) and index.current() is None:
@@ -165,6 +163,26 @@ def _was(folder, photos):
         with contextlib.suppress(OSError):
             here += os.path.getsize(files.path_of(path)) == row["bytes"]
     return version.root if some and 2 * here >= len(some) else ""
+
+
+def _shorter(embedder, dim, place, *, trusted):
+    """The model of the first dimensions, written to `place`. Raises InputError if its copies would be lost.
+
+    Near copies are told by the embeddings before a model was adapted, which take all dimensions of its own.
+    """
+    folder = embedder.folder
+    if originals(folder):
+        origin = os.path.join(os.path.dirname(folder), joined.origin_of(folder))
+        way = "make a new index"
+        if os.path.isdir(origin):
+            way = f"cut the model that it was made of: --model={shlex.quote(origin)} --dim={dim} --adapt"
+        raise InputError(
+            f"The model was adapted, and tells near copies by all its {embedder.dim} dimensions, so it is not"
+            f" cut to {dim}. Leave out --dim, or {way}"
+        )
+    with checks.called({"dim": "--dim"}):
+        shorter = joined.shorten(folder, dim, place, trusted=trusted)
+    return Embedder(shorter, trusted=trusted)
 
 
 def _descendant(index, fingerprint):
