@@ -26,6 +26,9 @@ AGAIN = "Run tfrank index again, which makes it anew."
 FEWEST_CODED = 1000
 # Comparing more than this share of the rows takes longer than reading all one after the other.
 MOST_RESCORED = 1 / 4
+# Among some of the rows, so many times as many candidates are compared next. With 2, a search for the 10
+# nearest of other classes stopped at 93 to 96 % of them; with 4, it finds 99.5 % and more.
+GROWTH = 4
 # Values that are read from disk at a time: 16 MiB to compare candidates, 64 MiB to search exactly.
 RESCORED_VALUES, EXACT_VALUES = 2**22, 2**24
 
@@ -71,7 +74,9 @@ class CodedIndex:
     """A gallery of embeddings and their ids that is searched by codes, see `codes`.
 
     All codes are compared with a query. The rows of the nearest codes are then compared by their full
-    vectors, so the similarities of what is found are exact, and only their choice is approximate.
+    vectors, so the similarities of what is found are exact, and only their choice is approximate. How many
+    are compared was measured among all rows. Among some of them the nearest may lie farther away, where codes
+    tell less: there, ever more are compared, until the nearest stay the same.
 
     Attributes:
         ids: `[gallery]` strings, one per row.
@@ -157,11 +162,29 @@ class CodedIndex:
         k = min(k, size)
         depth = depth_for(self.settings.depths, k)
         count = min(round(depth.rescore * depth.k), size) if depth else size
-        if count == size:
+        if count == size or (among is not None and size <= FEWEST_CODED):
             return self._exact(queries, k, np.arange(size) if among is None else among)
-        codes = self._codes if among is None else self._codes[among]
-        numbers = self._coder.nearest(queries, codes, count)
-        return self._rescored(queries, numbers if among is None else among[numbers], k)
+        if among is not None:
+            return self._among(queries, k, among, depth)
+        keys = self._rescored(queries, self._coder.nearest(queries, self._codes, count), k)
+        return Neighbors(*top_k.unpack(keys))
+
+    def _among(self, queries: np.ndarray, k: int, among: np.ndarray, depth: Depth) -> Neighbors:
+        """The k nearest of some rows, of ever more candidates, until these bring no nearer row."""
+        # Of the number that the depth is for: chance alone would often leave one neighbour the same.
+        kept = min(depth.k, len(among))
+        codes = self._coder.laid_out(self._codes[among])
+        keys = np.full([len(queries), kept], top_k.EMPTY)
+        left, first, count = np.arange(len(queries)), 0, round(depth.rescore * depth.k)
+        while len(left) and count <= MOST_RESCORED * len(among):
+            before, some = keys[left], queries[left]
+            numbers = self._coder.nearest(some, codes, count)[:, first:]
+            keys[left] = now = top_k.merge(before, self._rescored(some, among[numbers], kept))
+            left, first, count = left[np.any(now != before, axis=1)], count, GROWTH * count
+        index, similarity = (part[:, :k] for part in top_k.unpack(keys))
+        if len(left):
+            index[left], similarity[left] = self._exact(queries[left], k, among)
+        return Neighbors(index, similarity)
 
     def _exact(self, queries: np.ndarray, k: int, among: np.ndarray) -> Neighbors:
         """The k nearest of some rows, which are read piece by piece."""
@@ -171,16 +194,17 @@ class CodedIndex:
         found = merge_neighbors(parts, starts, k)
         return Neighbors(among[found.index], found.similarity)
 
-    def _rescored(self, queries: np.ndarray, numbers: np.ndarray, k: int) -> Neighbors:
-        """The k nearest of the rows `[queries, candidates]`, by their full vectors."""
-        keys = np.empty([len(queries), k], np.uint64)
+    def _rescored(self, queries: np.ndarray, numbers: np.ndarray, k: int) -> np.ndarray:
+        """The keys of the k nearest of the rows `[queries, candidates]`, by their full vectors."""
+        keys = np.full([len(queries), k], top_k.EMPTY)
         step = max(1, RESCORED_VALUES // (numbers.shape[1] * self.rows.shape[1]))
         for start in range(0, len(queries), step):
             # Ascending, as they lie on disk.
             some = np.sort(numbers[start : start + step], axis=1)
             similarity = np.einsum("qd,qcd->qc", queries[start : start + step], self.rows[some])
-            keys[start : start + step] = np.sort(top_k.pack(similarity, some), axis=1)[:, :k]
-        return Neighbors(*top_k.unpack(keys))
+            found = np.sort(top_k.pack(similarity, some), axis=1)[:, :k]
+            keys[start : start + step, : found.shape[1]] = found
+        return keys
 
     def save(self, folder: str) -> None:
         """Writes the index to a new folder."""
