@@ -432,7 +432,7 @@ def test_a_large_index_without_scann_and_faiss_is_searched_exactly_and_says_so(t
     opened = structure.opened(index, made, np.array([str(row) for row in range(400)]), rows)
     assert isinstance(opened, ExactIndex)
     assert "Searched exactly, not by FAISS. FAISS is not installed." in caplog.text
-    assert structure.added(index, dataclasses.replace(made, search=""), None, 400, 0.99).search == ""
+    assert structure.added(index, dataclasses.replace(made, search=""), None, 400).search == ""
     assert "Searched exactly, not by ScaNN or FAISS. ScaNN is not installed. FAISS is not" in caplog.text
 
 

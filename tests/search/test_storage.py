@@ -29,7 +29,7 @@ def unit(rows, dim=64):
 ROWS = unit(1400)
 
 
-def published(index, places, old, storage=""):
+def published(index, places, old, storage="", target_recall=None):
     """A version of these rows, in two files."""
     parts = []
     for some in np.array_split(places, 2):
@@ -37,7 +37,8 @@ def published(index, places, old, storage=""):
         columns = {"id": ids, "path": ids, "label": pa.array([f"class {place % 3}" for place in some])}
         parts.append(index.write_part(index_folder.table_of(columns, ROWS[some]), "m"))
     changed = len(set(places) ^ set(range(1300))) if old else len(places)
-    return building.publish(index, old, "m", 64, parts, "", changed, 0.99, storage=storage).version
+    about = (index, old, "m", 64, parts, "", changed, target_recall)
+    return building.publish(*about, storage=storage).version
 
 
 def nearest(query, places, k):
@@ -132,6 +133,27 @@ def test_an_unknown_storage_is_refused_before_anything_is_read(tmp_path):
     with pytest.raises(InputError, match=r'argument `storage`.*Did you mean "binary"'):
         update_from(str(tmp_path / "index"), str(tmp_path / "none"), storage="binari")
     assert not (tmp_path / "index").exists()
+
+
+def test_another_recall_alone_builds_the_search_anew_and_later_versions_keep_it(tmp_path):
+    index = index_folder.IndexFolder(str(tmp_path / "index"))
+    os.makedirs(index.path("models"))
+    first = published(index, np.arange(1300), None, "binary")
+    second = published(index, np.arange(1300), first, target_recall=0.6)
+    assert second.search != first.search and second.target_recall == 0.6
+    at_10 = [search.open(index.folder)._structure.settings.depths[0].recall]
+    third = published(index, np.arange(200, 1400), second)
+    assert third.search != second.search and third.target_recall == 0.6
+    at_10.append(search.open(index.folder)._structure.settings.depths[0].recall)
+    assert max(at_10) < 0.7
+    # A version of before it was kept counts as one of 0.99.
+    path = tmp_path / "index" / "versions" / "3.json"
+    fields = json.loads(path.read_text())
+    del fields["target_recall"]
+    path.write_text(json.dumps(fields))
+    assert published(index, np.arange(200, 1400), index.current(), target_recall=0.99) == index.current()
+    with pytest.raises(InputError, match="argument `target_recall`"):
+        published(index, np.arange(1300), index.current(), target_recall=0)
 
 
 def test_an_index_of_before_there_was_a_choice_opens_as_float32(tmp_path, embedder):

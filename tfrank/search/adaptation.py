@@ -27,14 +27,16 @@ WHITENING = "whitening.npz"
 FEWEST = 50
 
 
-def adapt(folder: str, *, asked: bool = False, trusted: bool = False, target_recall: float = 0.99) -> None:
+def adapt(
+    folder: str, *, asked: bool = False, trusted: bool = False, target_recall: float | None = None
+) -> None:
     """Adapts the model of an index to its images, if it is to be and has not been; prints so.
 
     Args:
         folder: the index folder.
         asked: whether to adapt a model that says nothing of it.
         trusted: whether the model may run any operation.
-        target_recall: recall that an approximate search structure is built to.
+        target_recall: recall that an approximate search is built to. None: as before, at first 0.99.
 
     Raises:
         InputError: there is no index, it is damaged, or another process writes.

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from tfrank.common import files
+from tfrank.common import checks, files
 from tfrank.common.checks import InputError
 from tfrank.common.progress import Progress
 from tfrank.search import earlier, label_moves, structure
@@ -22,6 +22,7 @@ from tfrank.search.index_folder import (
     MOST_SMALL,
     PART_ROWS,
     SMALL_SHARE,
+    TARGET_RECALL,
     IndexFolder,
     Version,
     table_of,
@@ -84,7 +85,7 @@ def update(
     root: str = "",
     remove_others: bool = True,
     still_mapped: bool = False,
-    target_recall: float = 0.99,
+    target_recall: float | None = None,
     storage: str = "",
     quiet: bool = False,
 ) -> Update:
@@ -105,7 +106,7 @@ def update(
             were sent to a server; another model embeds their originals. If not, `skipped.csv` and what an
             interrupted update wrote stay as they are.
         still_mapped: whether images are left out that are gone from the index, or embedded, by now.
-        target_recall: recall that an approximate search structure is built to.
+        target_recall: recall that an approximate search is built to. None: as before, at first 0.99.
         storage: what is held in memory of an embedding, of `codes.STORAGES`. "": as before, else float32.
         quiet: whether to show no progress.
 
@@ -169,7 +170,7 @@ def _check_any(images: Collection[str], root: str, skipped: Sequence[tuple[str, 
         raise InputError(f"No image of {root or 'the list'} can be read{reason}.")
 
 
-def remove(folder: str, ids: Iterable[str], *, target_recall: float = 0.99) -> Version:
+def remove(folder: str, ids: Iterable[str], *, target_recall: float | None = None) -> Version:
     """Removes images from an index; returns the version without them.
 
     Raises:
@@ -330,7 +331,7 @@ def publish(
     parts: Sequence[str],
     root: str,
     changed: int,
-    target_recall: float,
+    target_recall: float | None,
     keep: Collection[str] = (),
     storage: str = "",
     *,
@@ -338,18 +339,23 @@ def publish(
 ) -> Published:
     """Publishes a version of these files, with a search structure if it needs one, see `structure.added`.
 
-    At the last moment, as building takes time in which people give labels, these follow their photos.
+    A structure of another storage, or for another recall, is built anew. At the last moment, as that takes
+    time in which people give labels, these follow their photos.
     """
     storage = storage or (old.storage if old else "float32")
+    if target_recall is None:
+        target_recall = old.target_recall if old else TARGET_RECALL
+    checks.number("target_recall", target_recall, above=0, at_most=1)
     number = (old.number if old else 0) + 1
     rows = sum(index.rows(part) for part in parts)
     same = old if old and old.model == model else None
     former = "" if old is None else old.before if same else old.model
-    version = Version(number, model, dim, tuple(parts), rows, root, storage=storage, before=former)
+    searched = {"storage": storage, "target_recall": target_recall}
+    version = Version(number, model, dim, tuple(parts), rows, root, before=former, **searched)
     same_rows = old and (old.model, old.parts, old.root) == (model, version.parts, root)
-    if same_rows and old.storage == storage and structure.readable(index, old):
+    if same_rows and structure.is_as(old, version) and structure.readable(index, old):
         return Published(old)
-    version = structure.added(index, version, same, changed, target_recall, fresh)
+    version = structure.added(index, version, same, changed, fresh)
     followed = label_moves.follow(index, old, parts, model=model)
     index.publish(version, keep)
     return Published(version, followed)

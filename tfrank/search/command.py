@@ -41,7 +41,11 @@ _MODEL = flags.DEFINE_string(
 )
 _IMAGES = flags.DEFINE_string("images", "", "Folder of images or of records, or CSV file.")
 _RECALL = flags.DEFINE_float(
-    "target_recall", 0.99, "Share of the nearest to find, above 0, up to 1.", lower_bound=0, upper_bound=1
+    "target_recall",
+    None,
+    "Share of the nearest to find, above 0, up to 1. Default: as it was, at first 0.99.",
+    lower_bound=0,
+    upper_bound=1,
 )
 _STORAGE = flags.DEFINE_string(
     "storage",

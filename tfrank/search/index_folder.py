@@ -49,6 +49,8 @@ COLUMNS = {
     "modified": pa.int64(),
     "file_sha256": pa.string(),
 }
+# Recall that an approximate search structure is built to, where nobody says otherwise.
+TARGET_RECALL = 0.99
 MODEL_KEY = b"tfrank.model"
 # Where an upgrade mapped embeddings, the fingerprint of the model that computed them; null for other images.
 MAPPED = "mapped_from"
@@ -71,6 +73,7 @@ class Version:
         changed: number of images added or removed since the search structure was built.
         storage: what is held in memory of an embedding, one of `codes.STORAGES`.
         before: fingerprint of the model that the index had before this one, which is kept; "" if none.
+        target_recall: recall that an approximate search structure is built to.
     """
 
     number: int
@@ -83,6 +86,7 @@ class Version:
     changed: int = 0
     storage: str = "float32"
     before: str = ""
+    target_recall: float = TARGET_RECALL
 
 
 # What a version's file may say. Fingerprints and names are no paths.
@@ -103,6 +107,8 @@ VERSION = json_files.record(
         # Before there was a choice, it was float32.
         "storage": json_files.one_of(*STORAGES),
         "before": json_files.text(r"[A-Za-z0-9_-]{0,64}"),
+        # Before it was kept, it counts as what it is by default.
+        "target_recall": json_files.real(0, 1),
     },
 )
 

@@ -54,7 +54,6 @@ def added(
     version: Version,
     old: Version | None,
     changed: int,
-    target_recall: float,
     fresh: Collection[str] = (),
 ) -> Version:
     """Returns the version with the search structure that it needs, which is built if necessary.
@@ -64,13 +63,12 @@ def added(
         version: a version without a search structure.
         old: the current version if it is of the same model.
         changed: number of images that were added or removed.
-        target_recall: share of the nearest that an approximate search finds.
         fresh: ids of images that were embedded since the current version. A structure that knows one of them
             knows it by another embedding, and is not used: also where the image was removed in between.
     """
     few = old is not None and old.changed + changed <= MOST_CHANGED * version.rows
     coded = version.storage != "float32"
-    same = old is not None and old.search and old.storage == version.storage and readable(index, old)
+    same = old is not None and old.search and is_as(old, version) and readable(index, old)
     if (coded or version.rows >= searchers.TREE_FROM) and few and same and not _knows(index, old, fresh):
         return dataclasses.replace(version, search=old.search, changed=old.changed + changed)
     name = "coded" if coded else searchers.for_rows(version.rows, "scann", "faiss")
@@ -79,7 +77,9 @@ def added(
     held = index.read(version, ["id", "label"] if coded else ["id"])
     ids = np.array(held.table.column("id").to_pylist())
     options = {"storage": version.storage} if coded else {}
-    built = searchers.SEARCHERS[name].build(held.rows, ids=ids, target_recall=target_recall, **options)
+    built = searchers.SEARCHERS[name].build(
+        held.rows, ids=ids, target_recall=version.target_recall, **options
+    )
     found = in_words(built.settings.depths)
     print(f"Of images that are not in the index of {version.rows:,}, the search finds {found}.")
     folder = new_search(version.number)
@@ -88,6 +88,11 @@ def added(
         opened = CodedIndex.load(index.path(folder), ids, version.dim, lambda rows: held.rows[rows])
         print(_compared(opened, held.rows, held.table.column("label").to_pylist()))
     return dataclasses.replace(version, search=folder)
+
+
+def is_as(old: Version, version: Version) -> bool:
+    """Returns whether a version is to be searched as another is: by the same storage, to the same recall."""
+    return (old.storage, old.target_recall) == (version.storage, version.target_recall)
 
 
 def _knows(index: IndexFolder, version: Version, ids: Collection[str]) -> bool:

@@ -32,7 +32,7 @@ def update_from(
     *,
     model: str = "",
     trusted: bool = False,
-    target_recall: float = 0.99,
+    target_recall: float | None = None,
     storage: str = "",
     first: int = 0,
     dim: int = 0,
@@ -46,7 +46,7 @@ def update_from(
         model: folder of a run or of a SavedModel. "": the model of the index, or at first EfficientNet-Lite0.
             What an index has made of this model stays its model.
         trusted: whether the model may run any operation.
-        target_recall: recall that an approximate search structure is built to.
+        target_recall: recall that an approximate search is built to. None: as before, at first 0.99.
         storage: what is held in memory of an embedding: float32, float16, int8 or binary, see `codes`. "": as
             it was, at first float32.
         first: a new index is first made of so many images, evenly spread over the source, so that they can
@@ -55,11 +55,13 @@ def update_from(
         adapted: whether to adapt the model to the images, see `adaptation`. EfficientNet-Lite0 always is.
 
     Raises:
-        InputError: the storage is unknown, there is no image, none can be read, the model is refused or was
-            adapted before it is cut to `dim`, or another process writes.
+        InputError: the storage or the recall is bad, there is no image, none can be read, the model is
+            refused or was adapted before it is cut to `dim`, or another process writes.
     """
     if storage:
         checks.one_of("storage", storage, STORAGES)
+    if target_recall is not None:
+        checks.number("target_recall", target_recall, above=0, at_most=1)
     index, images = IndexFolder(folder), listed_images(source)
     found = sum(not image.is_folder for image in images)
     print(f"{found:,} images in {source}", flush=True)

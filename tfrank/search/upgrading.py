@@ -42,7 +42,7 @@ def upgrade(
     *,
     embed: bool = True,
     trusted: bool = False,
-    target_recall: float = 0.99,
+    target_recall: float | None = None,
 ) -> None:
     """Gives an index another model, or goes on with it; prints what it does.
 
@@ -53,7 +53,7 @@ def upgrade(
             used where the index has the model already, as when the same command goes on.
         embed: whether to embed the images after they are mapped.
         trusted: whether the models may run any operation.
-        target_recall: recall that an approximate search structure is built to.
+        target_recall: recall that an approximate search is built to. None: as before, at first 0.99.
 
     Raises:
         InputError: there is no index, the map is of other models, or no image can be read to learn one.
@@ -105,7 +105,7 @@ def map_rows(
     mapping: EmbeddingMap,
     *,
     marked: bool = True,
-    target_recall: float = 0.99,
+    target_recall: float | None = None,
 ) -> Version:
     """Makes a version of an index whose embeddings are those of the version before, mapped.
 
@@ -114,7 +114,7 @@ def map_rows(
         embedder: the new model.
         mapping: the map from the embeddings of the index to those of the new model.
         marked: whether to mark the images as mapped. If not, the new model gives just these embeddings.
-        target_recall: recall that an approximate search structure is built to.
+        target_recall: recall that an approximate search is built to. None: as before, at first 0.99.
 
     Raises:
         InputError: there is no index, the map is of other models, or another process writes.
@@ -160,7 +160,7 @@ def _check_models(mapping: EmbeddingMap, models: tuple[str, str], dims: tuple[in
             raise InputError(f"The map was learnt for another model than the {which}'s. {again}")
 
 
-def embed_mapped(folder: str, embedder: Embedder, *, target_recall: float = 0.99) -> None:
+def embed_mapped(folder: str, embedder: Embedder, *, target_recall: float | None = None) -> None:
     """Embeds the images of an index whose embeddings are mapped, part by part; prints how far it is.
 
     Raises:
