@@ -19,6 +19,7 @@ from tfrank.data.sources.folder import read_folder
 from tfrank.search import building, checking, labels
 from tfrank.search.embedder import Embedder
 from tfrank.search.images import Listed, listed_images
+from tfrank.search.updating import update_from
 
 
 @pytest.fixture
@@ -216,6 +217,20 @@ def test_a_name_with_a_carriage_return_can_be_labelled(tmp_path, embedder):
     updated(folder, embedder, tmp_path / "photos")
     labels.change(folder, {"robin\r/1.jpg": "wren"}, labels.said(folder).version)
     assert search.open(folder).labels == ["wren"] and labels.read(folder) == {"robin\r/1.jpg": "wren"}
+
+
+def test_an_id_of_a_table_that_ends_in_a_slash_is_that_of_an_image(tmp_path, embedder, photos, capsys):
+    rows = [
+        f"photos/class 0/{name}.jpg,https://birds.org/{end}" for name, end in ((0, ""), (3, "3/"), (6, "6/"))
+    ]
+    (tmp_path / "urls.csv").write_text("\n".join(["path,id", *rows]))
+    update_from(str(tmp_path / "index"), str(tmp_path / "urls.csv"), model=embedder.folder)
+    assert capsys.readouterr().out.startswith("3 images in")
+    # One that cannot be read says nothing of those whose ids begin like its own.
+    (photos / "class 0" / "0.jpg").write_bytes(b"half a copy")
+    (tmp_path / "urls.csv").write_text("\n".join(["path,id", *rows[:2]]))
+    done = updated(tmp_path / "index", embedder, tmp_path / "urls.csv")
+    assert (done.kept, done.unread, done.removed) == (1, 1, 1)
 
 
 @pytest.mark.parametrize(

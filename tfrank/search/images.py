@@ -29,7 +29,7 @@ class Listed(NamedTuple):
 
     Attributes:
         id: unique text; by default the path relative to the folder, or to the table. That of a folder ends
-            in a slash, and `read` raises the error. Bytes of a name that are no UTF-8 are written as \\xe9.
+            in a slash. Bytes of a name that are no UTF-8 are written as \\xe9.
         path: of the image file, absolute, as `files.text_of` gives it; for a record the shard and the
             record's first byte.
         label: its class; "" if unknown. In a folder, the name of the folder inside it that holds the image.
@@ -37,6 +37,7 @@ class Listed(NamedTuple):
         read: returns the bytes of the image file.
         size: number of bytes of the file or record; -1 if it is not known.
         modified: when the file was changed last, in nanoseconds since 1970; for a record its checksum.
+        is_folder: whether it is a folder that cannot be read; `read` raises the error.
     """
 
     id: str
@@ -46,11 +47,7 @@ class Listed(NamedTuple):
     read: Callable[[], bytes]
     size: int
     modified: int
-
-    @property
-    def is_folder(self) -> bool:
-        """Whether it is a folder that cannot be read."""
-        return self.id.endswith("/")
+    is_folder: bool = False
 
     def is_gone(self) -> bool:
         """Returns whether there is no such file any more; a link that leads nowhere is not gone."""
@@ -145,7 +142,8 @@ def _of_folder(folder: str) -> Iterator[Listed]:
         if not inside:
             raise InputError(f"Cannot read the folder {folder} ({error.strerror}).") from None
         path = os.path.join(folder, inside)
-        unread.append(_listed(f"{inside}/", path, "", {})._replace(read=functools.partial(_fail, error)))
+        read = functools.partial(_fail, error)
+        unread.append(_listed(f"{inside}/", path, "", {})._replace(read=read, is_folder=True))
 
     walk = Walk(folder, unreadable)
     for inside in walk.images():
