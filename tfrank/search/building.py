@@ -22,7 +22,6 @@ from tfrank.search.index_folder import (
     MOST_SMALL,
     PART_ROWS,
     SMALL_SHARE,
-    TARGET_RECALL,
     IndexFolder,
     Version,
     table_of,
@@ -344,7 +343,7 @@ def publish(
     """
     storage = storage or (old.storage if old else "float32")
     if target_recall is None:
-        target_recall = old.target_recall if old else TARGET_RECALL
+        target_recall = old.target_recall if old else Version.target_recall
     checks.number("target_recall", target_recall, above=0, at_most=1)
     number = (old.number if old else 0) + 1
     rows = sum(index.rows(part) for part in parts)

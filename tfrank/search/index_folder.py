@@ -21,7 +21,6 @@ import dataclasses
 import hashlib
 import os
 import re
-import secrets
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
@@ -49,8 +48,6 @@ COLUMNS = {
     "modified": pa.int64(),
     "file_sha256": pa.string(),
 }
-# Recall that an approximate search structure is built to, where nobody says otherwise.
-TARGET_RECALL = 0.99
 MODEL_KEY = b"tfrank.model"
 # Where an upgrade mapped embeddings, the fingerprint of the model that computed them; null for other images.
 MAPPED = "mapped_from"
@@ -86,7 +83,7 @@ class Version:
     changed: int = 0
     storage: str = "float32"
     before: str = ""
-    target_recall: float = TARGET_RECALL
+    target_recall: float = 0.99
 
 
 # What a version's file may say. Fingerprints and names are no paths.
@@ -104,10 +101,9 @@ VERSION = json_files.record(
     {
         "search": json_files.text(r"(search-[A-Za-z0-9_-]{1,64})?"),
         "changed": json_files.whole(),
-        # Before there was a choice, it was float32.
+        # Older versions say neither this nor the recall: it was float32, and counts as 0.99.
         "storage": json_files.one_of(*STORAGES),
         "before": json_files.text(r"[A-Za-z0-9_-]{0,64}"),
-        # Before it was kept, it counts as what it is by default.
         "target_recall": json_files.real(0, 1),
     },
 )
@@ -373,11 +369,6 @@ class IndexFolder:
         for folder, kept in (("versions", numbers), ("models", models)):
             for name in set(os.listdir(self.path(folder))) - kept:
                 files.remove(self.path(folder, name))
-
-
-def new_search(number: int) -> str:
-    """Returns a name for the search structure of a version that no other ever had."""
-    return f"search-{number}-{secrets.token_hex(8)}"
 
 
 def _thumbnail(image_id):

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import logging
+import secrets
 import time
 from collections.abc import Callable, Collection
 
@@ -17,7 +18,7 @@ from tfrank.evaluation.nearest.exhaustive import exact
 from tfrank.evaluation.nearest.faiss_index import FaissIndex
 from tfrank.evaluation.nearest.neighbors import Neighbors
 from tfrank.evaluation.nearest.scann_index import ScannIndex
-from tfrank.search.index_folder import IndexFolder, Version, new_search
+from tfrank.search.index_folder import IndexFolder, Version
 
 _LOG = logging.getLogger(__name__)
 
@@ -82,7 +83,8 @@ def added(
     )
     found = in_words(built.settings.depths)
     print(f"Of images that are not in the index of {version.rows:,}, the search finds {found}.")
-    folder = new_search(version.number)
+    # No other structure ever had this name.
+    folder = f"search-{version.number}-{secrets.token_hex(8)}"
     built.save(index.path(folder))
     if coded:
         opened = CodedIndex.load(index.path(folder), ids, version.dim, lambda rows: held.rows[rows])
