@@ -116,7 +116,7 @@ def _class_names(walk, part, folders):
     """Names of the folders with images, sorted; what is in folders without images is counted as left out."""
     names = []
     for name in folders:
-        look = strict_walk(walk.folder)
+        look = walk.look()
         if next(look.images(_join(part, name)), None):
             names.append(name)
         else:

@@ -1,11 +1,13 @@
 """The image files of a folder: one set of rules for records and for the search index."""
 
 import collections
+import contextlib
 import fnmatch
+import functools
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import NamedTuple
 
 from tfrank.common import files
@@ -71,46 +73,67 @@ class _Entries(NamedTuple):
 class Walk:
     """Finds the image files of a folder by their names, and keeps count of what it leaves out.
 
-    Links are followed, but never in a circle. Hidden files and folders, and folders that programs make, are
-    left out. Files without a suffix are images if they begin like one. Paths are relative to the folder, with
-    forward slashes; bytes of names that are no UTF-8 are kept as `os.fsdecode` gives them.
+    Links to folders are followed, but each folder is entered once in all, at its own place if it is inside
+    the folder without a link, else at the first link. So links between folders multiply no image. Hidden
+    files and folders, and folders that programs make, are left out. Files without a suffix are images if they
+    begin like one. Paths are relative to the folder, with forward slashes; bytes of names that are no UTF-8
+    are kept as `os.fsdecode` gives them.
 
     Args:
         folder: path.
         unreadable: called with the path and the reason of each folder that cannot be read, and of each link
             that leads nowhere and is no image by its name.
+        real: returns the identities of the folders that are entered without a link, if that is known.
 
     Attributes:
         others: numbers of files that are no images by their names, by suffix.
         hidden: numbers of images in hidden folders and in folders that programs make, by the folder's name.
+        again: number of links to folders that are entered elsewhere.
     """
 
-    def __init__(self, folder: str, unreadable: Callable[[str, OSError], None]):
+    def __init__(
+        self,
+        folder: str,
+        unreadable: Callable[[str, OSError], None],
+        real: Callable[[], Set[tuple[int, int]]] | None = None,
+    ):
         self.folder, self._unreadable = folder, unreadable
+        # They are looked up at the first link, and once for all walks that look into the folder.
+        self._real = real or functools.cache(functools.partial(_real_folders, folder))
         self.others: collections.Counter[str] = collections.Counter()
         self.hidden: collections.Counter[str] = collections.Counter()
+        self.again, self._behind_links = 0, set[tuple[int, int]]()
+
+    def look(self) -> "Walk":
+        """Returns a walk of the same folder that has left out and entered nothing."""
+        return Walk(self.folder, self._unreadable, self._real)
 
     def images(self, inside: str = "") -> Iterator[str]:
         """Yields the paths of the images in a folder and in all folders in it, each sorted by name."""
         parts = inside.split("/") if inside else []
-        above = {_identity(os.path.join(self.folder, *parts[:count])) for count in range(len(parts))}
-        yield from self._images(inside, above)
+        above = [os.path.join(self.folder, *parts[:count]) for count in range(len(parts))]
+        yield from self._images(inside, set(map(_identity, above)), any(map(os.path.islink, above[1:])))
 
-    def _images(self, inside, above):
+    def _images(self, inside, above, linked):
         here = os.path.join(self.folder, inside)
         try:
             identity = _identity(here)
         except OSError as error:
             return self._unreadable(inside, error)
-        if identity in above:  # A link led back to it.
+        linked = linked or bool(inside and os.path.islink(here))
+        # Some links of Windows are known only by leading back.
+        if identity in above or (linked and (identity in self._behind_links or identity in self._real())):
+            self.again += 1
             return
+        if linked:
+            self._behind_links.add(identity)
         found = self.entries(inside)
         for name in found.others:
             self.others[os.path.splitext(name)[1].lower()] += 1
         folders, path = set(found.folders), f"{inside}/" if inside else ""
         for name in sorted([*found.folders, *found.images]):
             if name in folders:
-                yield from self._images(path + name, above | {identity})
+                yield from self._images(path + name, above | {identity}, linked)
             else:
                 yield path + name
 
@@ -144,6 +167,7 @@ class Walk:
         """Adds the counts of another walk."""
         self.others += other.others
         self.hidden += other.hidden
+        self.again += other.again
 
     def left_out(self) -> list[str]:
         """Returns sentences on what was left out."""
@@ -165,6 +189,11 @@ class Walk:
             sentences.append(
                 f"{what} left out, as hidden or in folders that programs make: {_numbers(self.hidden)}."
             )
+        if self.again:
+            what = "1 link is left out, as the folder that it leads to is"
+            if self.again > 1:
+                what = f"{self.again:,} links are left out, as the folders that they lead to are"
+            sentences.append(f"{what} read at another place.")
         return [files.text_of(sentence) for sentence in sentences]
 
 
@@ -246,6 +275,21 @@ def _reason(path):
 def _identity(folder):
     status = os.stat(folder)
     return status.st_dev, status.st_ino
+
+
+def _real_folders(folder):
+    """The identities of a folder and of those in it that are entered without a link."""
+    found, left = set(), [folder]
+    while left:
+        here = left.pop()
+        # Who enters one that cannot be read is told the reason.
+        with contextlib.suppress(OSError):
+            if (identity := _identity(here)) not in found:
+                found.add(identity)
+                with os.scandir(here) as entries:
+                    inside = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+                left += [entry.path for entry in inside if not _is_left_out(entry)]
+    return found
 
 
 def _numbers(counts):
