@@ -17,6 +17,7 @@ from tests.command_lines import CommandLine
 from tests.data.prepare import prepare_folder, write_images
 from tests.search import updated, write_model, write_photo, write_photos
 from tfrank import search
+from tfrank.common import files
 from tfrank.common.checks import InputError
 from tfrank.evaluation.nearest import searchers
 from tfrank.evaluation.nearest.exact_index import ExactIndex
@@ -86,6 +87,28 @@ def test_images_of_which_only_the_time_changed_are_not_embedded_again(
     assert_right(index, embedder, photos)
     assert sorted(path.read_bytes() for path in thumbnails) == sorted(thumbnails.values())
     assert updated(index, embedder, photos).kept == 12
+
+
+def test_files_of_one_size_and_time_that_changed_places_have_their_own_embeddings(
+    tmp_path, embedder, photos, monkeypatch
+):
+    """As pictures without compression, unpacked with one time."""
+    paths = sorted(photos.rglob("*.jpg"))
+    size = max(path.stat().st_size for path in paths)
+    first, other, third, *_ = paths
+    for path in (first, other, third):
+        path.write_bytes(path.read_bytes().ljust(size, b"\0"))
+        os.utime(path, ns=(0, 7))
+    updated(tmp_path / "index", embedder, photos)
+    first.rename(tmp_path / "aside")
+    other.rename(first)
+    (tmp_path / "aside").rename(other)
+    read, reading = [], files.open_regular
+    monkeypatch.setattr(files, "open_regular", lambda path: read.append(path) or reading(path))
+    done = updated(tmp_path / "index", embedder, photos)
+    assert (done.embedded, done.kept) == (2, 10) and set(read) == {str(first), str(other), str(third)}
+    assert_right(tmp_path / "index", embedder, photos)
+    assert updated(tmp_path / "index", embedder, photos).kept == 12
 
 
 def test_moved_renamed_and_copied_images_are_not_embedded_again(tmp_path, embedder, photos, monkeypatch):

@@ -1,6 +1,8 @@
 """Makes and changes an index: embeds what is new, drops what is gone, then publishes a version."""
 
+import collections
 import csv
+import hashlib
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
@@ -65,7 +67,8 @@ class Published(NamedTuple):
 class _Row(NamedTuple):
     """The file and the row in it where an image stands, and what its file was when it was embedded.
 
-    `mapped_from` is the model that embedded it, if the index's own did not, see `upgrading`.
+    `digest` is the SHA-256 of the file; None in indexes of before it was kept. `mapped_from` is the model
+    that embedded it, if the index's own did not, see `upgrading`.
     """
 
     part: str
@@ -73,7 +76,8 @@ class _Row(NamedTuple):
     size: int
     modified: int
     path: str
-    mapped_from: str | None = None
+    digest: str | None
+    mapped_from: str | None
 
 
 def update(
@@ -91,10 +95,11 @@ def update(
     """Brings an index folder up to date with images.
 
     An image whose id, size and time of change are those of a row of the same model is not embedded again,
-    also if an interrupted update wrote that row. Nor is one whose file it had before, or an image that
-    leaves. What an interrupted update wrote of images that are not given does not count. Images that cannot
-    be read are skipped and listed in `skipped.csv`. None leaves the index because it, or its folder, cannot
-    be read: its row stays. Another model embeds its thumbnail, until it can be read again.
+    also if an interrupted update wrote that row. Where images have size and time in common, the SHA-256
+    counts too. Nor is one whose file it had before, or an image that leaves. What an interrupted update wrote
+    of images that are not given does not count. Images that cannot be read are skipped and listed in
+    `skipped.csv`. None leaves the index because it, or its folder, cannot be read: its row stays. Another
+    model embeds its thumbnail, until it can be read again.
 
     Args:
         folder: the index folder; made if it does not exist.
@@ -197,10 +202,11 @@ def _rows_of(index: IndexFolder, parts: Iterable[str]) -> dict[str, _Row]:
     """Returns the rows of files of embeddings, by id."""
     rows = {}
     for part in parts:
-        columns = ["id", "bytes", "modified", "path", *[MAPPED] * index.has(part, MAPPED)]
-        table = index.read_part(part, columns)
-        for number, (key, *others) in enumerate(zip(*(column.to_pylist() for column in table.columns))):
-            rows[key] = _Row(part, number, *others)
+        optional = [name for name in ("file_sha256", MAPPED) if index.has(part, name)]
+        table = index.read_part(part, ["id", "bytes", "modified", "path", *optional])
+        for number, row in enumerate(table.to_pylist()):
+            known = (row["bytes"], row["modified"], row["path"], row.get("file_sha256"), row.get(MAPPED))
+            rows[row["id"]] = _Row(part, number, *known)
     return rows
 
 
@@ -235,14 +241,29 @@ def _leaving(rows: Mapping[str, _Row], stays: Collection[str]) -> Iterator[tuple
 
 
 def _staying(rows: Mapping[str, _Row], wanted: Mapping[str, Listed], remove_others: bool) -> dict[str, _Row]:
-    """Returns the rows of images that are embedded as they are, or that are not given and need not be."""
+    """Returns the rows of images that are embedded as they are, or that are not given and need not be.
+
+    A file has changed if its size or time has. Where several have the same, they may have changed places:
+    each is read, and has changed if its SHA-256 has.
+    """
+    times = collections.Counter((row.size, row.modified) for row in rows.values())
 
     def stays(row: _Row, image: Listed | None) -> bool:
         if image is None:
             return not remove_others or not row.path
-        return not row.mapped_from and (row.size, row.modified) == (image.size, image.modified)
+        if row.mapped_from or (row.size, row.modified) != (image.size, image.modified):
+            return False
+        return times[row.size, row.modified] == 1 or row.digest in (None, _digest(image))
 
     return {key: row for key, row in rows.items() if stays(row, wanted.get(key))}
+
+
+def _digest(image: Listed) -> str:
+    """Returns the SHA-256 of the file of an image; "" if it cannot be read."""
+    try:
+        return hashlib.sha256(image.read()).hexdigest()
+    except OSError:
+        return ""
 
 
 def _embedded(
