@@ -62,11 +62,16 @@ def test_images_without_a_label_do_not_vote():
 
 def test_an_image_of_the_index_has_no_vote_on_itself_and_a_small_index_names_the_nearest(folder, photos):
     index = search.open(folder)
-    (by_id,), (by_file,) = (index.classify(one) for one in ("class 0/0.jpg", str(photos / "class 0/0.jpg")))
-    assert by_file.nearest == "class 0" and by_file.score > by_id.score
+    path = photos / "class 0/0.jpg"
+    (by_id,), (by_file,) = (index.classify(one) for one in ("class 0/0.jpg", str(path)))
+    assert by_file.score == pytest.approx(by_id.score, abs=1e-4)
+    assert index.classify([path.read_bytes()]) == [by_file]
+    (by_vector,) = index.classify(index.embed([str(path)]))
+    assert by_vector.nearest == "class 0" and by_vector.score > by_file.score
+    # A file that the index does not have.
+    assert index.classify(path.read_bytes() + b"\0") == [by_vector]
     assert by_file.label is None and math.isinf(by_file.threshold)
     assert "the index has 3 classes that the model was not trained on; 5 are needed" in by_file.promise
-    assert by_file == index.classify(index.embed([str(photos / "class 0/0.jpg")]))[0]
     with pytest.raises(InputError, match="Expected a finite number above 0 and below 1"):
         index.classify("class 0/0.jpg", far=1)
     with pytest.raises(InputError, match="neither the id of an image of the index nor an image file"):

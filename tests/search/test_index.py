@@ -83,6 +83,7 @@ def test_metadata_has_size_and_class_of_the_file(index, photos):
         (b"text", "The image cannot be read: no image in a known format"),
         (np.zeros(3), r"Expected finite numbers, \[queries, 8\]"),
         (np.full(8, np.nan), r"Expected finite numbers, \[queries, 8\]"),
+        (np.eye(2, 8) * [[1], [0]], "^Query 1 has only zeros, which have no direction. Leave it out.$"),
         ([np.zeros(8)], "Expected one array of all embeddings"),
     ],
 )

@@ -1,6 +1,7 @@
 """An index that is open for search."""
 
 import functools
+import hashlib
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tfrank.common import checks, files
 from tfrank.common.checks import InputError
@@ -180,7 +182,8 @@ class SearchIndex:
             exclude_duplicates: whether to leave out near copies of the query, see `duplicates`.
 
         Raises:
-            InputError: a query is neither, an image cannot be read, or a condition is bad.
+            InputError: a query is neither or has no direction, an image cannot be read, or a condition is
+                bad.
         """
         k = min(checks.integer("k", k, at_least=1), len(self))
         if min_similarity is not None:
@@ -206,7 +209,8 @@ class SearchIndex:
     def classify(self, images: Query | Sequence[Query], *, far: float = FAR) -> list[Classified]:
         """Returns which class of the index each image is of, by its nearest images, or that it is of none.
 
-        An image of the index has no vote on itself. See `tfrank.evaluation.votes` for share and score.
+        An image of the index has no vote on itself, given by its id, or by the path or bytes of a file with
+        the SHA-256 of its own. See `tfrank.evaluation.votes` for share and score.
 
         Args:
             images: one or several, as the queries of `search`.
@@ -219,6 +223,9 @@ class SearchIndex:
         checks.number("far", far, above=0, below=1)
         labelled = self.classes.labelled
         vectors, own = self._vectors(images)
+        if not isinstance(images, np.ndarray):
+            images = [images] if isinstance(images, str | bytes) else images
+            own = np.array([self._of_file(image) if row < 0 else row for image, row in zip(images, own)], int)
         rows = labelled if len(labelled) < len(self) else None
         return self.classes.of(self._nearest(vectors, NEAREST, own, rows), own, far)
 
@@ -230,7 +237,11 @@ class SearchIndex:
                 raise checks.invalid(
                     "queries", f"finite numbers, [queries, {self.version.dim}]", queries.shape
                 )
-            return unit_rows(rows)[0], np.full(len(rows), -1)
+            rows, zeros = unit_rows(rows)
+            if zeros:
+                row = np.flatnonzero(~rows.any(axis=1))[0]
+                raise InputError(f"Query {row} has only zeros, which have no direction. Leave it out.")
+            return rows, np.full(len(rows), -1)
         if isinstance(queries, str | bytes):
             queries = [queries]
         own = np.array([self._row_of.get(query, -1) if isinstance(query, str) else -1 for query in queries])
@@ -249,18 +260,18 @@ class SearchIndex:
             raise checks.invalid(
                 "queries", "one array of all embeddings, or ids, paths and bytes", "arrays in a list"
             )
-        name = image if isinstance(image, str) else "The image"
         try:
-            if isinstance(image, str):
-                with files.open_regular(image) as file:
-                    image = file.read()
-            return checked_image(image, shorter_side=SHORTER_SIDE).encoded
+            return checked_image(_data(image), shorter_side=SHORTER_SIDE).encoded
         except BadImage as error:
+            name = image if isinstance(image, str) else "The image"
             raise InputError(f"{name} cannot be read: {error}.") from None
-        except (OSError, ValueError):
-            raise InputError(
-                f"{name!r} is neither the id of an image of the index nor an image file."
-            ) from None
+
+    def _of_file(self, image):
+        """Returns the first row whose image has the file of a query, or -1."""
+        if "file_sha256" not in self.table.column_names:
+            return -1
+        digest = hashlib.sha256(_data(image)).hexdigest()
+        return pc.index(self.table.column("file_sha256"), digest).as_py()
 
     def _nearest(self, queries, k, own, rows, *, copies=True):
         """Yields the k nearest rows of each query, of `rows` if given, and without `copies` of the query."""
@@ -355,6 +366,17 @@ def open_index(folder: str | os.PathLike, *, trusted: bool = False) -> SearchInd
         InputError: the folder is no index, or is damaged.
     """
     return SearchIndex(os.fspath(folder), trusted=trusted)
+
+
+def _data(image: str | bytes) -> bytes:
+    """Returns the bytes of an image file. Raises InputError if it is a path that cannot be read."""
+    if not isinstance(image, str):
+        return image
+    try:
+        with files.open_regular(image) as file:
+            return file.read()
+    except (OSError, ValueError):
+        raise InputError(f"{image!r} is neither the id of an image of the index nor an image file.") from None
 
 
 def _read(folder: IndexFolder, before: SearchIndex | None) -> tuple[Version, Contents]:
