@@ -287,6 +287,25 @@ def test_where_a_map_cannot_be_written_is_said_before_it_is_learnt(tmp_path):
             check_output(str(path))
 
 
+def test_what_is_advised_can_be_done(folder, embedder, better, photos, mapping, tmp_path):
+    few, other = str(tmp_path / "few"), str(tmp_path / "other")
+    building.update(few, embedder, listed_images(str(photos))[:10], root=str(photos), quiet=True)
+    updated(other, better, photos)
+    model = f"{other}/models/{better.fingerprint}"
+    flags = [f"--old={few}", f"--new={other}", f"--images={photos}", f"--output={tmp_path / 'map.npz'}"]
+    assert f"--index_dir=INDEX --model={model} --map=" in run("-m", "tfrank", "compat", *flags).output
+    wanted = f"at least 50 images, and there are 10. .*: tfrank index --model={model} --images=FOLDER"
+    with pytest.raises(InputError, match=wanted):
+        learn_from(few, other)
+    upgrading.map_rows(folder, better, mapping)
+    again = Embedder(str(write_model(tmp_path / "again", seed=2, dim=6)))
+    with pytest.raises(InputError, match=f"Embed them first: tfrank index upgrade --index_dir={folder}$"):
+        upgrading.upgrade(folder, again.folder)
+    upgrading.upgrade(folder)
+    upgrading.upgrade(folder, again.folder)
+    assert own_rows(folder, again, photos).all()
+
+
 def test_bad_input_is_one_line(folder, indexed, embedder, better, mapping, tmp_path):
     few = str(tmp_path / "few")
     others = tmp_path / "others"

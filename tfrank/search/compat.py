@@ -20,7 +20,7 @@ from tfrank.common import commands
 from tfrank.common.checks import InputError
 from tfrank.evaluation.embedding_maps import save_map
 from tfrank.search.maps import check_output, learn_from
-from tfrank.search.pairs import MOST
+from tfrank.search.pairs import MOST, model_folder
 
 _OLD = flags.DEFINE_string("old", "", "Old model: folder of a run, of a SavedModel or of an index.")
 _NEW = flags.DEFINE_string("new", "", "New model: folder of a run, of a SavedModel or of an index.")
@@ -48,8 +48,9 @@ def main(_: Sequence[str]) -> None:
     learnt = learn_from(_OLD.value, _NEW.value, _IMAGES.value, **options)
     save_map(_OUTPUT.value, learnt)
     print(f"{_OUTPUT.value}: the map, {os.path.getsize(_OUTPUT.value) / 1e6:.1f} MB")
+    model = shlex.quote(model_folder(_NEW.value))
     print(
-        f"To upgrade an index: tfrank index upgrade --index_dir=INDEX --model={shlex.quote(_NEW.value)}"
+        f"To upgrade an index: tfrank index upgrade --index_dir=INDEX --model={model}"
         f" --map={shlex.quote(_OUTPUT.value)}"
     )
 

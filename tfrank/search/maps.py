@@ -1,6 +1,7 @@
 """Learns a map between the embeddings of two models on photos, and says what it keeps."""
 
 import os
+import shlex
 from collections.abc import Iterator
 
 import numpy as np
@@ -8,9 +9,9 @@ import numpy as np
 from tfrank.common import files
 from tfrank.common.checks import InputError
 from tfrank.evaluation.compatibility import measure_upgrade, sentences
-from tfrank.evaluation.embedding_maps import EmbeddingMap, Learnt, learn_map
+from tfrank.evaluation.embedding_maps import FEWEST, EmbeddingMap, Learnt, learn_map
 from tfrank.evaluation.nearest.exhaustive import exact, share_found
-from tfrank.search.pairs import MOST, Pairs, pairs_of
+from tfrank.search.pairs import MOST, Pairs, model_folder, pairs_of
 
 # So many nearest photos are compared.
 NEAREST = 10
@@ -24,8 +25,17 @@ def learn_from(
     Args:
         old, new, images, most, trusted: see `pairs.pairs_of`.
         hidden: units of an MLP that is added to the linear map; 0: none.
+
+    Raises:
+        InputError: there are too few photos, or as `pairs.pairs_of` says.
     """
     found = pairs_of(old, new, images, most=most, trusted=trusted)
+    if len(found.old) < FEWEST:
+        raise InputError(
+            f"A map is learnt on at least {FEWEST} images, and there are {len(found.old)}. Embed all images"
+            f" of an index by the new model instead: tfrank index --model={shlex.quote(model_folder(new))}"
+            " --images=FOLDER --index_dir=INDEX"
+        )
     learnt = learn_map(found.old, found.new, hidden=hidden)
     for line in described(found, learnt):
         print(line, flush=True)

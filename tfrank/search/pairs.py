@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import os
+import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
@@ -64,11 +65,10 @@ class _Side:
     def __init__(self, path: str, *, trusted: bool):
         self.path, self.index = path, None
         self.known, self.embedded = dict[str, np.ndarray](), dict[str, np.ndarray]()
-        if os.path.isfile(os.path.join(path, "CURRENT")):
+        if _is_index(path):
             self.index = IndexFolder(path)
             self.version = self.index.existing()
-        folder = self.index.path("models", self.version.model) if self.index else saved_model_of(path)
-        self.model = Embedder(folder, trusted=trusted)
+        self.model = Embedder(saved_model_of(model_folder(path)), trusted=trusted)
 
     def photos(self) -> dict[str, _Photo]:
         """Returns the photos of the index that its model embedded, by digest, labelled as people said."""
@@ -112,6 +112,18 @@ class _Side:
         """Returns the embeddings of photos that are known or were embedded."""
         found = self.known | self.embedded
         return np.stack([found[digest] for digest in digests])
+
+
+def model_folder(path: str) -> str:
+    """Returns the folder of the model of an index; of a run or of a SavedModel, that itself."""
+    if not _is_index(path):
+        return path
+    index = IndexFolder(path)
+    return index.path("models", index.existing().model)
+
+
+def _is_index(path: str) -> bool:
+    return os.path.isfile(os.path.join(path, "CURRENT"))
 
 
 def _digests(contents: Contents) -> list[str]:
@@ -175,8 +187,12 @@ def _candidates(images: str, sides: Sequence[_Side]) -> list[_Photo]:
     found = [photo for digest, photo in first.items() if all(digest in other for other in others)]
     if not found:
         paths = " and ".join(side.path for side in indexes)
-        have = "have no photo in common" if indexes[1:] else "has no photo that its model embedded"
-        raise InputError(f"{paths} {have}. Give photos to embed: --images=FOLDER")
+        if not indexes[1:]:
+            raise InputError(
+                f"{paths} has no photo that its model embedded. Embed them first: tfrank index upgrade"
+                f" --index_dir={shlex.quote(paths)}"
+            )
+        raise InputError(f"{paths} have no photo in common. Give photos to embed: --images=FOLDER")
     return found
 
 
