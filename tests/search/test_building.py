@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.command_lines import CommandLine
+from tests.command_lines import CommandLine, run
 from tests.data.prepare import prepare_folder, write_images
 from tests.search import updated, write_model, write_photo, write_photos
 from tfrank import search
@@ -243,6 +243,19 @@ def test_removed_images_are_gone_and_unknown_ones_are_named(tmp_path, embedder, 
         building.remove(str(tmp_path / "index"), ["x"])
     with pytest.raises(InputError, match="no image left"):
         building.remove(str(tmp_path / "index"), search.open(tmp_path / "index").ids.tolist())
+
+
+def test_the_command_says_that_a_removed_image_comes_back_where_its_file_stays(tmp_path, embedder, photos):
+    folder = str(tmp_path / "index")
+    updated(folder, embedder, photos)
+    taken = "class 0/0.jpg,class 1/1.jpg"
+    ended = run("-m", "tfrank", "index", "remove", f"--index_dir={folder}", f"--ids={taken}")
+    said = "A removed image comes back with the next tfrank index --images, unless its file goes too."
+    assert ended.output.splitlines() == [f"Version 2 of {folder} has 10 images.", said]
+    (photos / "class 0" / "0.jpg").unlink()
+    updated(folder, embedder, photos)
+    index = search.open(folder)
+    assert "class 1/1.jpg" in index and "class 0/0.jpg" not in index
 
 
 def interrupt(tmp_path, embedder, photos, monkeypatch):

@@ -138,6 +138,7 @@ def _duplicates():
 def _remove():
     version = building.remove(_INDEX.value, _IDS.value, target_recall=_RECALL.value)
     print(f"Version {version.number} of {_INDEX.value} has {version.rows:,} images.")
+    print("A removed image comes back with the next tfrank index --images, unless its file goes too.")
 
 
 def _projector():
