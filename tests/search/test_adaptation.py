@@ -13,6 +13,7 @@ from tfrank.evaluation.postprocessing.neighbor_whitening import learn_neighbor_w
 from tfrank.evaluation.postprocessing.whitening import load_whitening, whiten
 from tfrank.export import joined
 from tfrank.export.saved_model import CONTENTS, class_fingerprint
+from tfrank.improve.improvement import back
 from tfrank.search import adaptation, building, upgrading
 from tfrank.search.adaptation import adapt
 from tfrank.search.embedder import Embedder
@@ -184,3 +185,10 @@ def test_an_adapted_model_is_not_cut_short_but_the_one_that_it_was_made_of_is(fo
     update_from(folder, str(photos), model=origin, dim=4, adapted=True)
     after = search.open(folder)
     assert after.version.dim == 4 and after._originals is not None
+
+
+def test_who_goes_back_is_told_to_which_model(folder, capsys):
+    adapt(folder)
+    for model in ("as it is, not adapted", "that was adapted to the photos"):
+        back(folder)
+        assert capsys.readouterr().out.splitlines()[-1] == f"It is back at the model {model}."

@@ -8,12 +8,15 @@ from collections.abc import Mapping
 from tfrank.common import files
 from tfrank.common.checks import InputError
 from tfrank.evaluation.report.bootstrap import BootstrapInterval
+from tfrank.export import joined
 from tfrank.improve.groups import read_groups
 from tfrank.improve.training import METRICS, Compared, compare, learner
 from tfrank.search import building
 from tfrank.search.embedder import Embedder
 from tfrank.search.index import open_index
 from tfrank.search.index_folder import IndexFolder
+from tfrank.search.learnt import groups_of
+from tfrank.search.originals import originals
 
 # The folder in the index where a model is learnt.
 WORK = "improve"
@@ -49,7 +52,7 @@ def improve(folder: str) -> None:
 
 
 def back(folder: str, *, trusted: bool = False) -> None:
-    """Switches an index to the model that it had before; then this one is the one before.
+    """Switches an index to the model that it had before, which it prints; then this one is the one before.
 
     Raises:
         InputError: it is no index, or it had no other model, or another process is at work.
@@ -58,7 +61,21 @@ def back(folder: str, *, trusted: bool = False) -> None:
     now = index.current()
     if now is None or not now.before:
         raise InputError(f"{folder} had no other model before, so there is no way back.")
-    _switch(folder, Embedder(index.path("models", now.before), trusted=trusted))
+    before, after = (index.path("models", name) for name in (now.model, now.before))
+    embedder, named = Embedder(after, trusted=trusted), _named(after, before)
+    _switch(folder, embedder)
+    print(f"It is back at {named}.")
+
+
+def _named(model: str, other: str) -> str:
+    """Returns what a model of an index is to people, of which the other one may be made."""
+    if learnt := len({*groups_of(model).values()}):
+        return f"the model that learnt from {learnt} groups"
+    if originals(model):
+        return "the model that was adapted to the photos"
+    if joined.origin_of(other) == os.path.basename(model):
+        return "the model as it is, not adapted"
+    return f"the model {os.path.basename(model)}"
 
 
 def _switch(folder: str, embedder: Embedder) -> None:
