@@ -112,3 +112,15 @@ def test_the_page_says_above_the_results_of_a_picture_what_it_looks_like(here, s
         few = said(server.url, "mine")
         assert few.startswith("The nearest class is ") and "5 are needed" in few
         assert not page.problems
+
+
+@pytest.mark.skipif(not chromium.CHROMIUM, reason="no Chromium or Chrome on the PATH to look at the page")
+def test_the_page_classifies_by_the_model_of_the_index_where_another_embeds_queries(folder, tmp_path):
+    servers.save_model(tmp_path / "student", seed=1)
+    (tmp_path / "mine.png").write_bytes(of_class(3, EACH))
+    settings = Settings(query_model=str(tmp_path / "student"))
+    with servers.serving_here(folder, settings) as here, chromium.browser(tmp_path / "profile") as page:
+        page.open(str(here.client.base_url))
+        page.give("#file", tmp_path / "mine.png")
+        page.wait("!document.querySelector('#class').hidden", seconds=20)
+        assert page.run("document.querySelector('#class').textContent") == "Looks like kind 3 (100 %)."

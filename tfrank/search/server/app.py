@@ -14,7 +14,7 @@ from starlette.datastructures import UploadFile as Uploaded
 
 import tfrank
 from tfrank.search.index import DUPLICATE
-from tfrank.search.server import improving, labelling, pages, schemas, service
+from tfrank.search.server import improving, labelling, pages, pictures, schemas, service
 from tfrank.search.server.errors import RequestError, add_handlers, first_of
 from tfrank.search.server.guard import VERSION, Guard, for_those_who_know
 from tfrank.search.server.schemas import AddRequest, ClassifyRequest, SearchRequest, WithBox
@@ -24,8 +24,6 @@ from tfrank.search.server.versions import Opened, plain
 
 # Below this nearly all images would be near copies of each other.
 LEAST_DUPLICATE = 0.8
-# After so long without a look at the index that succeeded, the server says that it is behind.
-LATE_SECONDS = 30
 # Text of a form that is no file, and JSON.
 MOST_FIELD_BYTES, MOST_JSON_BYTES = 2**20, 2**21
 # The path comes as it was sent.
@@ -169,7 +167,7 @@ def _add_searches(app: FastAPI, running: Service) -> None:
             ]
             text = None if vector is None else schemas.as_text(vector)
             about = {"promise": found.promise, "storage": found.storage, "searched": found.searched}
-            about |= {"vector": text, "model": running.embedder(opened).fingerprint}
+            about |= {"vector": text, "model": running.model(opened)}
             return _answer(opened, {"results": results, **about})
 
         return await threads.run(threads.answers, answer)
@@ -199,7 +197,7 @@ def _add_searches(app: FastAPI, running: Service) -> None:
         asked, data = await _read(request, WithBox)
         if data is None:
             raise RequestError(422, "file: Send an image.")
-        embedder = running.embedder(opened)
+        embedder = running.embedder(opened, running.queries)
         embedding = await running.embed(embedder, data, asked.box, running.settings.max_pixels)
         return _answer(opened, {"model": embedder.fingerprint, "embedding": embedding.tolist()})
 
@@ -223,11 +221,11 @@ def _add_items(app: FastAPI, running: Service) -> None:
             return Response(data, media_type=kind, headers=headers)
 
     async def thumbnail(opened, image_id):
-        return await threads.run(threads.files, service.thumbnail, opened, image_id), "image/jpeg"
+        return await threads.run(threads.files, pictures.thumbnail, opened, image_id), "image/jpeg"
 
     async def image(opened, image_id):
-        data = await threads.run(threads.files, service.listed_file, opened, image_id)
-        return await threads.run(threads.images, service.shown, data)
+        data = await threads.run(threads.files, pictures.listed_file, opened, image_id)
+        return await threads.run(threads.images, pictures.shown, data)
 
     # Ids contain slashes, so that the longer addresses come first.
     picture("/v1/items/{image_id:path}/thumbnail", thumbnail, "A small JPEG of an image")
@@ -320,7 +318,7 @@ def _add_facts(app: FastAPI, running: Service) -> None:
     async def healthz() -> Response:
         """Answers if the server is well, and whether it knows the current version of the index."""
         opened, age = running.versions.current, running.versions.age()
-        status = "behind" if running.versions.problem or age > LATE_SECONDS else "ok"
+        status = "behind" if running.behind else "ok"
         return _answer(opened, {"status": status, "images": len(opened.index), "look_seconds": round(age, 1)})
 
     @app.get("/metrics", responses=_REFUSED, response_class=Response, tags=["server"])

@@ -107,7 +107,8 @@ class QueryRequest(WithBox):
     )
     model: str | None = Field(
         None,
-        description="The model of the vector, as an answer named it: refused if the index has another now.",
+        description="The model of the vector, as an answer named it: refused if the index has another now."
+        " Absent: the one that embeds the files of this endpoint.",
     )
 
 
@@ -324,7 +325,8 @@ class Health(Versioned):
     """The server answers."""
 
     status: str = Field(
-        description="ok; or behind, if the current version of the index cannot be read, as the log says."
+        description="ok; or behind, as the log says: the current version of the index cannot be read, or has"
+        " another model than the one that taught the query model."
     )
     images: int
     look_seconds: float = Field(description="Seconds since the last look for a new version that succeeded.")

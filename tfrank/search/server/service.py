@@ -3,10 +3,8 @@
 import asyncio
 import collections
 import contextlib
-import hashlib
 import json
 import logging
-import os
 import time
 from collections.abc import AsyncIterator
 from typing import NamedTuple
@@ -22,10 +20,12 @@ from tfrank.search.classes import Classified
 from tfrank.search.embedder import Embedder
 from tfrank.search.images import Listed
 from tfrank.search.index import Found, SearchIndex
+from tfrank.search.server import pictures
 from tfrank.search.server.batching import Batcher
 from tfrank.search.server.errors import RequestError, shortened
 from tfrank.search.server.improvement import Improvement
 from tfrank.search.server.metrics import Metrics
+from tfrank.search.server.query_model import QueryModel
 from tfrank.search.server.schemas import MOST_RESULTS, ClassifyRequest, QueryRequest, SearchRequest
 from tfrank.search.server.settings import Settings
 from tfrank.search.server.threads import Threads
@@ -36,6 +36,8 @@ from tfrank.search.server.versions import Opened, Versions
 CHANGES_SECONDS, CHANGES = 0.05, 256
 # Seconds between looks for a new version while looks fail.
 LONGEST_WAIT = 30
+# After so long without a look at the index that succeeded, the server says that it is behind.
+LATE_SECONDS = 30
 # So many results of a search are counted, at most once in so many seconds.
 COUNTED, COUNT_SECONDS = 10, 60
 OTHER_MODEL = (
@@ -67,6 +69,22 @@ class _Far(NamedTuple):
     far: float
 
 
+class _Query(NamedTuple):
+    """What is searched by: an image of the index, or a vector.
+
+    Attributes:
+        id: of the image; of a vector, that of the image that it is a part of, or "".
+        vector: the embedding, `[dim]`; None for an image of the index.
+        model: the fingerprint of the model that the embedding is of.
+        embedded: whether an image was embedded for it.
+    """
+
+    id: str
+    vector: np.ndarray | None
+    model: str
+    embedded: bool = False
+
+
 class Service:
     """An open index, the threads that work for it, and what requests ask of it.
 
@@ -76,7 +94,7 @@ class Service:
 
     Attributes:
         settings, metrics, versions: the settings, the counters, and the current version.
-        queries: the model that embeds the images to search by; None: that of the index.
+        queries: the model that embeds the images to search by, if it is a given one; None: that of the index.
         improvement: the command that lets the index learn, if it runs.
         threads: do all that takes longer than a look-up.
     """
@@ -86,13 +104,8 @@ class Service:
         self.versions = Versions(folder, trusted=settings.trusted)
         self.improvement = Improvement(folder, trusted=settings.trusted)
         self._found, self._saved, self._counts = collections.Counter[str](), time.monotonic(), True
-        model = settings.query_model
-        self.queries = Embedder(model, trusted=settings.trusted) if model else None
-        if self.queries and self.queries.dim != (dim := self.versions.current.index.version.dim):
-            raise InputError(
-                f"The embeddings of --query_model={model} have {self.queries.dim} dimensions, and those of"
-                f" the index {dim}. Give a model that was taught by that of the index."
-            )
+        model, opened = settings.query_model, self.versions.current
+        self.queries = QueryModel(model, opened, trusted=settings.trusted) if model else None
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -120,7 +133,7 @@ class Service:
         wait = self.settings.poll_seconds
         while True:
             try:
-                await self.threads.run(self.threads.looks, self.versions.refresh)
+                await self.threads.run(self.threads.looks, self.look)
                 if time.monotonic() > self._saved + COUNT_SECONDS:
                     await self._count_found()
             # Whatever it is, the next look has to come.
@@ -128,6 +141,18 @@ class Service:
                 _LOG.exception("The look for a new version failed")
             wait = min(2 * wait, LONGEST_WAIT) if self.versions.problem else self.settings.poll_seconds
             await asyncio.sleep(wait)
+
+    def look(self) -> None:
+        """Looks for a new version, and whether it has a model that the query model fits."""
+        self.versions.refresh()
+        if self.queries:
+            self.queries.look(self.versions.current)
+
+    @property
+    def behind(self) -> bool:
+        """Whether what is served is not the current version, or the query model does not fit it."""
+        fits = self.queries is None or self.queries.fits(self.versions.current)
+        return bool(self.versions.problem) or self.versions.age() > LATE_SECONDS or not fits
 
     async def _count_found(self) -> None:
         """Adds what was found since the last time to the counts of the index, unless it failed before."""
@@ -153,10 +178,10 @@ class Service:
         k = min(request.k, len(opened.index))
         if k > MOST_RESULTS:
             raise RequestError(422, f"k: An answer has at most {MOST_RESULTS:,} images. Ask for fewer.")
-        query, vector = await self._query(opened, request, data, self.embedder(opened))
+        query = await self._query(opened, request, data, self.queries)
         options = _Options(
             opened,
-            isinstance(query, str),
+            query.vector is None,
             k,
             request.min_similarity,
             json.dumps(request.where),
@@ -164,9 +189,9 @@ class Service:
         )
         found = await self._search(options, query)
         self._found.update(found.ids[:COUNTED])
-        if self.queries and not isinstance(query, str):
+        if query.model != opened.model:
             found = found._replace(matches=[""] * len(found.ids), promise=NO_PROMISE)
-        return found, vector
+        return found, query.vector if query.embedded else None
 
     async def classify(self, opened: Opened, request: ClassifyRequest, data: bytes | None) -> Classified:
         """Returns which class of the index an image is of, or that it is of none.
@@ -176,31 +201,45 @@ class Service:
             InputError: the index has no labels.
         """
         _check_query(request, data)
-        query, _ = await self._query(opened, request, data, opened.index.embedder)
-        return await self._classify(_Far(opened, isinstance(query, str), request.far), query)
+        query = await self._query(opened, request, data, None)
+        return await self._classify(_Far(opened, query.vector is None, request.far), query)
 
     async def _query(
-        self, opened: Opened, request: QueryRequest, data: bytes | None, embedder: Embedder
-    ) -> tuple[str | np.ndarray, np.ndarray | None]:
-        """Returns an id or a vector, and the embedding if an image was embedded for it."""
-        query, vector, most = request.id, None, self.settings.max_pixels
+        self, opened: Opened, request: QueryRequest, data: bytes | None, queries: QueryModel | None
+    ) -> _Query:
+        """Returns the query of a request. Images, and vectors of no stated model, are those of `queries`."""
         if request.vector is not None:
-            if request.model not in (None, self.embedder(opened).fingerprint):
+            model = opened.model
+            if queries and request.model != model:
+                model = queries.embedder.fingerprint
+            if request.model not in (None, model):
                 raise RequestError(409, OTHER_MODEL)
-            query = _unit(request.vector, opened.index.version.dim)
-        elif request.id is not None:
-            known(opened, request.id)
-            if request.box:
-                data = await self.threads.run(self.threads.files, original, opened, request.id)
-                # Nobody has sent it; it was small enough for the index.
-                most = MAX_PIXELS
-        if data is not None:
-            query = vector = await self.embed(embedder, data, request.box, most)
-        return query, vector
+            if queries and model != opened.model:
+                queries.check(opened)
+            return _Query("", _unit(request.vector, opened.index.version.dim), model)
+        most = self.settings.max_pixels
+        if data is None:
+            image_id = request.id or ""
+            known(opened, image_id)
+            if not request.box:
+                return _Query(image_id, None, opened.model)
+            data = await self.threads.run(self.threads.files, pictures.original, opened, image_id)
+            # Nobody has sent it; it was small enough for the index.
+            most = MAX_PIXELS
+        embedder = self.embedder(opened, queries)
+        vector = await self.embed(embedder, data, request.box, most)
+        return _Query(request.id or "", vector, embedder.fingerprint, embedded=True)
 
-    def embedder(self, opened: Opened) -> Embedder:
-        """Returns the model that embeds the images to search by."""
-        return self.queries or opened.index.embedder
+    def embedder(self, opened: Opened, queries: QueryModel | None) -> Embedder:
+        """Returns the query model if one is given, which has to fit the index, else the index's own."""
+        if queries is None:
+            return opened.index.embedder
+        queries.check(opened)
+        return queries.embedder
+
+    def model(self, opened: Opened) -> str:
+        """Returns the fingerprint of the model that embeds the images to search by."""
+        return self.queries.embedder.fingerprint if self.queries else opened.model
 
     async def embed(self, embedder: Embedder, data: bytes, box: Box | None, most: int) -> np.ndarray:
         """Returns the embedding of an image file of at most so many pixels, or of a part of it, `[dim]`."""
@@ -259,10 +298,10 @@ class Service:
             raise RequestError(500, "The index cannot be changed. The server's log says why.") from None
 
 
-def _searched(options: _Options, queries: list) -> list[Found]:
+def _searched(options: _Options, queries: list[_Query]) -> list[Found]:
     """Searches for queries of the same options: ids, or vectors."""
     return options.opened.index.search(
-        queries if options.by_id else np.stack(queries),
+        _values(queries),
         options.k,
         min_similarity=options.min_similarity,
         where=json.loads(options.where),
@@ -270,9 +309,15 @@ def _searched(options: _Options, queries: list) -> list[Found]:
     )
 
 
-def _classified(options: _Far, queries: list) -> list[Classified]:
+def _classified(options: _Far, queries: list[_Query]) -> list[Classified]:
     """Classifies queries of the same options: ids, or vectors."""
-    return options.opened.index.classify(queries if options.by_id else np.stack(queries), far=options.far)
+    return options.opened.index.classify(_values(queries), far=options.far)
+
+
+def _values(queries: list[_Query]) -> list[str] | np.ndarray:
+    """Returns the ids of queries, or their vectors, `[queries, dim]`."""
+    vectors = [query.vector for query in queries if query.vector is not None]
+    return np.stack(vectors) if vectors else [query.id for query in queries]
 
 
 def _check_query(request: QueryRequest, data: bytes | None) -> None:
@@ -302,51 +347,6 @@ def known(opened: Opened, image_id: str) -> None:
 
 def _unknown(image_id):
     return RequestError(404, f"The index has no image {shortened(image_id)!r}.")
-
-
-def original(opened: Opened, image_id: str) -> bytes:
-    """Returns the file of an image as it was indexed, or its thumbnail where that is not there any more."""
-    with contextlib.suppress(RequestError):
-        return listed_file(opened, image_id)
-    with contextlib.suppress(OSError):
-        return opened.index.files.read_original(image_id)
-    return thumbnail(opened, image_id)
-
-
-def listed_file(opened: Opened, image_id: str) -> bytes:
-    """Returns the file of an image. Raises RequestError if it is not at its place, as it was indexed.
-
-    The path is that of the index, which somebody else may have made, and leads anywhere. So what is read is
-    sent only if it is, byte for byte, what was indexed.
-    """
-    row = opened.index.metadata(image_id)
-    with contextlib.suppress(OSError, ValueError):
-        if row["path"] and row.get("file_sha256"):
-            with files.open_regular(files.path_of(row["path"])) as file:
-                if os.fstat(file.fileno()).st_size == row["bytes"]:
-                    data = file.read()
-                    if hashlib.sha256(data).hexdigest() == row["file_sha256"]:
-                        return data
-    raise RequestError(
-        404, "The file of this image is not at its place, as it was indexed. Its thumbnail is."
-    )
-
-
-def thumbnail(opened: Opened, image_id: str) -> bytes:
-    """Returns the thumbnail of an image, a JPEG. Raises RequestError if it is missing."""
-    try:
-        return opened.index.files.read_thumbnail(image_id)
-    except OSError:
-        raise RequestError(404, "The thumbnail of this image is missing.") from None
-
-
-def shown(data: bytes) -> tuple[bytes, str]:
-    """Returns an image file as browsers show it, upright, and its media type."""
-    try:
-        image = checked_image(data)
-    except BadImage as error:
-        raise RequestError(404, f"The file of this image cannot be read any more: {error}.") from None
-    return image.encoded, f"image/{image.format}"
 
 
 def _check_upload(data: bytes, max_pixels: int) -> None:

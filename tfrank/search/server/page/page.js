@@ -144,12 +144,29 @@ async function find(state) {
 
 // Says which class of the index a picture is of. The results do not wait for it.
 async function classify(state) {
-  const found = await ask("v1/classify", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ vector: state.vector, model: state.model }) });
+  const found = await classified(state);
   const nearest = `${found.nearest} (${Math.round(100 * found.share)} %)`;
   at.class.textContent = found.label ? `Looks like ${nearest}.`
     : found.threshold === null ? `The nearest class is ${nearest}. ${found.promise}`
     : `Looks like none of this index's classes. The nearest is ${nearest}.`;
   at.class.hidden = false;
+}
+
+// Where a model of its own embeds what is searched by, classes are those of the index's, which sees the picture itself.
+async function classified(state) {
+  const form = new FormData();
+  form.set("vector", state.vector);
+  if (state.model) form.set("model", state.model);
+  try {
+    return await ask("v1/classify", { method: "POST", body: form });
+  } catch (error) {
+    if (error.status !== 409 || !state.file) throw error;
+  }
+  form.delete("vector");
+  form.delete("model");
+  form.set("file", state.file);
+  if (state.box) form.set("box", state.box.join(","));
+  return ask("v1/classify", { method: "POST", body: form });
 }
 
 async function begin() {
