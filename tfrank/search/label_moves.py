@@ -5,6 +5,9 @@ moves, or is renumbered with all others, takes its label along: it is found by i
 changed under its name keeps its label if it is a new form of the picture (turned, brightened, with other
 metadata), and not if it is another picture, as a camera makes that counts from one again.
 
+A photo that is sent to a server with a label has that one: what was said before of its id, or of a photo with
+this file that is gone, is taken back.
+
 labels-gone.csv has the SHA-256 of photos that have a label and are gone, by their ids: one that comes back
 elsewhere, or one that comes under the same name and is another, is known by it.
 """
@@ -77,6 +80,10 @@ def follow(index: IndexFolder, old: Version | None, parts: Collection[str], *, m
     before = _digests(index, [part for part in old_parts if part not in parts])
     now = _digests(index, [part for part in parts if part not in old_parts])
     gone = _gone(index.folder)
+    sent = _sent(index, [part for part in parts if part not in old_parts]) - before.keys()
+    if overruled := spoken.keys() & (sent | _of_files(gone, {now[key] for key in sent})):
+        labels.follow(index.folder, {}, overruled)
+        spoken = {key: label for key, label in spoken.items() if key not in overruled}
     known = gone | {key: before[key] for key in spoken.keys() & before.keys()}
     changed = {key for key in spoken.keys() & known.keys() & now.keys() if _differ(known[key], now[key])}
     # Those that came back as another file, and those that have the file of another photo.
@@ -164,6 +171,21 @@ def _digests(index: IndexFolder, parts: Iterable[str]) -> dict[str, str]:
         else:
             found |= dict.fromkeys(index.read_part(part, ["id"])["id"].to_pylist(), "")
     return found
+
+
+def _sent(index: IndexFolder, parts: Iterable[str]) -> set[str]:
+    """Returns the ids of photos that were sent to a server with a label."""
+    found: set[str] = set()
+    for part in parts:
+        for key, path, label in zip(*index.read_part(part, ["id", "path", "label"]).to_pydict().values()):
+            if label and not path:
+                found.add(key)
+    return found
+
+
+def _of_files(known: Mapping[str, str], digests: Collection[str]) -> set[str]:
+    """Returns the ids of files with one of these digests."""
+    return {key for key, digest in known.items() if digest and digest in digests}
 
 
 def _gone(folder: str) -> dict[str, str]:

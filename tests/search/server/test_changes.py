@@ -12,7 +12,7 @@ from tests.search.server import servers
 from tests.search.server.servers import drawn
 from tfrank import search
 from tfrank.common import files
-from tfrank.search import building
+from tfrank.search import building, labels
 
 NEW = drawn((240, 200, 20), 3)
 
@@ -61,6 +61,31 @@ def test_an_id_is_made_from_the_content(changing):
     assert image_id.startswith("uploads/") and changing.add(NEW).status_code == 409
     assert changing.delete(image_id).status_code == 200
     assert changing.delete(image_id).status_code == 404
+
+
+def test_the_label_that_a_photo_is_sent_with_overrules_what_was_said_before_it_was_deleted(folder, changing):
+    other, version = drawn((90, 9, 200), 4), lambda: labels.said(folder).version
+    for old, again, file in (
+        ("sent/1", "sent/1", NEW),
+        ("sent/2", "sent/3", NEW),
+        ("sent/4", "sent/4", other),
+    ):
+        assert changing.add(NEW, id=old).status_code == 201
+        labels.change(folder, {old: "the old word"}, version())
+        assert changing.delete(old.replace("/", "%2F")).status_code == 200
+        assert changing.add(file, id=again, label="the latest").status_code == 201
+        answer = changing.client.get(f"/v1/items/{again.replace('/', '%2F')}").json()
+        assert answer["metadata"]["label"] == "the latest"
+        assert labels.read(folder) == {}
+        assert changing.delete(again.replace("/", "%2F")).status_code == 200
+    # One that is sent without a label has the one that it had.
+    changing.add(NEW, id="sent/1")
+    labels.change(folder, {"sent/1": "the old word"}, version())
+    changing.delete("sent%2F1")
+    changing.add(NEW, id="sent/5")
+    assert changing.client.get("/v1/items/sent%2F5").json()["metadata"]["label"] == "the old word"
+    changing.delete("sent%2F5")
+    labels.change(folder, {"sent/5": None}, version())
 
 
 def test_bad_changes_change_nothing(changing):
