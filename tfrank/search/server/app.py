@@ -7,15 +7,16 @@ import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Query, Request, Response
+from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import AfterValidator, BaseModel, ValidationError
 from starlette.datastructures import UploadFile as Uploaded
 
 import tfrank
+from tfrank.common.checks import did_you_mean
 from tfrank.search.index import DUPLICATE
 from tfrank.search.server import improving, labelling, pages, pictures, schemas, service
-from tfrank.search.server.errors import RequestError, add_handlers, first_of
+from tfrank.search.server.errors import RequestError, add_handlers, first_of, shortened
 from tfrank.search.server.guard import VERSION, Guard, for_those_who_know
 from tfrank.search.server.schemas import AddRequest, ClassifyRequest, SearchRequest, WithBox
 from tfrank.search.server.service import Service
@@ -62,6 +63,7 @@ def create_app(folder: str, settings: Settings | None = None) -> FastAPI:
         redoc_url=None,
         # Redirects would repeat a name that the client chose.
         redirect_slashes=False,
+        dependencies=[Depends(_check_names)],
     )
     app.state.service = running
     add_handlers(app)
@@ -79,6 +81,18 @@ def create_app(folder: str, settings: Settings | None = None) -> FastAPI:
     improving.add(app, running, _read, _answer, _CHANGES)
     pages.add(app)
     return app
+
+
+async def _check_names(request: Request) -> None:
+    """Raises RequestError for a parameter that the endpoint does not know. Pages may have any."""
+    route = request.scope["route"]
+    known = [field.alias for field in route.dependant.query_params]
+    unknown = [name for name in request.query_params if name not in known]
+    if unknown and route.include_in_schema:
+        name, hint = shortened(unknown[0]), did_you_mean(unknown[0], known)
+        they = f"Those of this address are: {', '.join(known)}" if known else "This address takes none"
+        body = ", send it in the body" if request.method == "POST" else ""
+        raise RequestError(422, f"{name}: There is no such parameter.{hint} {they}{body}.")
 
 
 def _answer(opened: Opened, content: dict[str, Any], status: int = 200) -> Response:
