@@ -38,7 +38,7 @@ def test_a_label_is_seen_at_once_by_searches_filters_and_other_processes_and_und
     before = state(server)
     assert before["may_change"] and before["undo"] == 0
     assert [group["images"] for group in before["groups"]] == [6, 6, 6]
-    answer = post(server, ids=["a/0/2.png", "a/1/2.png", "a gone one"], label=" mixed ")
+    answer = post(server, ids=["a/0/2.png", "a/1/2.png"], label=" mixed ")
     assert answer.json()["changed"] == {"a/0/2.png": "mixed", "a/1/2.png": "mixed"}
     found = server.search(id="a/0/3.png", k=100, where='{"label": "mixed"}').json()["results"]
     assert {one["id"]: one["metadata"]["label"] for one in found} == answer.json()["changed"]
@@ -59,6 +59,27 @@ def test_who_saw_older_labels_is_told_and_changes_nothing(server):
     second = post(server, ids=["a/0/3.png"], label="second", labels_version=old)
     assert second.status_code == 409 and "Somebody else changed the labels" in second.json()["error"]
     assert "second" not in [group["label"] for group in state(server)["groups"]]
+    assert post(server, "/v1/labels/undo").status_code == 200
+
+
+def test_an_unknown_id_is_named_and_no_image_gets_the_label(server, folder):
+    before = labels.read(folder)
+    answer = post(server, ids=["a/0/2.png", "gone", "a/1/2.png", "too"], label="mixed")
+    words = "The index has no image 'gone', nor 1 more of these. No image got the label."
+    assert (answer.status_code, answer.json()) == (404, {"error": words, "unknown": ["gone", "too"]})
+    assert labels.read(folder) == before
+
+
+def test_a_label_is_found_however_its_letters_are_composed(server):
+    composed, apart = "caf\u00e9", "cafe\u0301"
+    assert post(server, ids=["a/0/2.png", "a/1/2.png"], label=apart).status_code == 200
+    for label in (composed, apart):
+        listed = server.client.get("/v1/items", params={"label": label}).json()["results"]
+        assert [one["id"] for one in listed] == ["a/0/2.png", "a/1/2.png"]
+        for condition in (label, ["none", label], {"eq": label}):
+            body = {"id": "a/0/3.png", "where": {"label": condition}}
+            found = server.client.post("/v1/search", json=body).json()["results"]
+            assert {one["id"] for one in found} == {"a/0/2.png", "a/1/2.png"}, condition
     assert post(server, "/v1/labels/undo").status_code == 200
 
 

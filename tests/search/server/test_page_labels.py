@@ -117,6 +117,19 @@ def test_who_has_a_second_tab_is_told_of_the_first_and_loses_nothing(page, serve
     assert labels.read(folder) == {"a/0/0.png": "mine"}
 
 
+def test_a_picture_that_somebody_removed_keeps_no_other_from_its_label(page, server, folder):
+    click(page, ".pick", 0)
+    click(page, ".pick", 1)
+    page.run("document.querySelector('#results li').dataset.id = 'gone'")
+    click(page, ".pick", 0)
+    click(page, ".pick", 0)
+    name(page, "crimson")
+    page.press("Enter")
+    page.wait(f"{TOLD} == '2 pictures: crimson.'")
+    assert labels.read(folder) == dict.fromkeys(["a/0/0.png", "a/0/1.png"], "crimson")
+    page.problems[:] = [problem for problem in page.problems if "status of 404" not in problem]
+
+
 def test_the_keyboard_alone_selects_says_that_pictures_do_not_belong_and_clears(page, folder):
     page.run("document.querySelectorAll('#results .pick')[2].focus()")
     page.press(" ")

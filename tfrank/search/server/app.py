@@ -238,7 +238,7 @@ def _add_items(app: FastAPI, running: Service) -> None:
         return await threads.run(threads.files, pictures.thumbnail, opened, image_id), "image/jpeg"
 
     async def image(opened, image_id):
-        data = await threads.run(threads.files, pictures.listed_file, opened, image_id)
+        data = await threads.run(threads.files, pictures.image_file, opened, image_id)
         return await threads.run(threads.images, pictures.shown, data)
 
     # Ids contain slashes, so that the longer addresses come first.
@@ -254,7 +254,7 @@ def _add_items(app: FastAPI, running: Service) -> None:
         opened = running.versions.current
 
         def answer():
-            keys = opened.spread(k) if label is None else opened.labelled.get(label, [])[:k]
+            keys = opened.spread(k) if label is None else opened.labelled.get(opened.kept(label), [])[:k]
             rows = [opened.index.metadata(key) for key in keys]
             results = [{"id": row["id"], "metadata": opened.metadata(row)} for row in rows]
             return _answer(opened, {"images": len(opened.index), "results": results})

@@ -1,6 +1,8 @@
 """Errors that are answered, each as `{"error": "one sentence"}`."""
 
 import http
+from collections.abc import Sequence
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -22,18 +24,23 @@ class RequestError(Exception):
         status: the HTTP status.
         message: one sentence that says what is wrong and what to do.
         retry_after: seconds after which to try again; 0: not at all.
+        unknown: ids that the request names and that the index does not have.
     """
 
-    def __init__(self, status: int, message: str, retry_after: int = 0):
+    def __init__(self, status: int, message: str, retry_after: int = 0, *, unknown: Sequence[str] = ()):
         super().__init__(message)
         self.status, self.message, self.retry_after = status, message, retry_after
+        self.unknown = list(unknown)
 
     def response(self) -> JSONResponse:
         """Returns the answer."""
         headers = {"Retry-After": str(self.retry_after)} if self.retry_after else {}
         if self.status == http.HTTPStatus.UNAUTHORIZED:
             headers["WWW-Authenticate"] = "Bearer"
-        return JSONResponse({"error": self.message}, self.status, headers)
+        content: dict[str, Any] = {"error": self.message}
+        if self.unknown:
+            content["unknown"] = self.unknown
+        return JSONResponse(content, self.status, headers)
 
 
 def first_of(error: ValidationError | RequestValidationError) -> RequestError:

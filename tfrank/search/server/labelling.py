@@ -11,7 +11,7 @@ from tfrank.search import labels
 from tfrank.search.label_review import doubtful_labels
 from tfrank.search.proposals import proposals
 from tfrank.search.server import guard, schemas
-from tfrank.search.server.errors import RequestError
+from tfrank.search.server.errors import RequestError, shortened
 from tfrank.search.server.schemas import Relabel, Undo
 from tfrank.search.server.service import Service
 from tfrank.search.server.versions import Opened
@@ -55,7 +55,7 @@ def add(app: FastAPI, running: Service, parsed: Callable, answered: Callable, re
             opened, changed = await running.threads.run(running.threads.files, _changed, running, work, asked)
             return answered(opened, {"labels_version": opened.index.said.version, "changed": changed})
 
-    words = "Gives a label to images. All of them have it, or, if another change came first, none."
+    words = "Gives a label to images. All get it, or none: if another change came first, or an id is unknown."
     adds("/v1/labels", Relabel, _relabel, words)
     adds("/v1/labels/undo", Undo, _undo, "Takes back the last change of labels.")
     _add_proposals(app, running, answered, refused)
@@ -80,12 +80,14 @@ def _add_proposals(app, running, answered, refused):
 
 
 def _relabel(opened, asked):
-    # An index of an older tfrank may have groups whose names end in a blank.
-    name = asked.group if asked.group in opened.labelled else labels.normalized(asked.group or "")
-    ids = opened.labelled.get(name, []) if asked.group else asked.ids
-    if not (known := [key for key in ids if key in opened.index]):
-        raise RequestError(404, "The index has none of these images.")
-    labels.change(opened.index.files.folder, dict.fromkeys(known, asked.label), asked.labels_version)
+    ids = opened.labelled.get(opened.kept(asked.group), []) if asked.group else asked.ids
+    if asked.group and not ids:
+        raise RequestError(404, f"The index has no group {shortened(asked.group)!r}.")
+    if unknown := [key for key in ids if key not in opened.index]:
+        more = f", nor {len(unknown) - 1:,} more of these" if unknown[1:] else ""
+        message = f"The index has no image {shortened(unknown[0])!r}{more}. No image got the label."
+        raise RequestError(404, message, unknown=unknown)
+    labels.change(opened.index.files.folder, dict.fromkeys(ids, asked.label), asked.labels_version)
 
 
 def _undo(opened, asked):

@@ -13,10 +13,21 @@ from tfrank.search.server.versions import Opened
 def original(opened: Opened, image_id: str) -> bytes:
     """Returns the file of an image as it was indexed, or its thumbnail where that is not there any more."""
     with contextlib.suppress(RequestError):
-        return listed_file(opened, image_id)
-    with contextlib.suppress(OSError):
-        return opened.index.files.read_original(image_id)
+        return image_file(opened, image_id)
     return thumbnail(opened, image_id)
+
+
+def image_file(opened: Opened, image_id: str) -> bytes:
+    """Returns the file of an image. Raises RequestError if it is not there any more.
+
+    That of an image that was sent to a server lies in the index.
+    """
+    if opened.index.metadata(image_id)["path"]:
+        return listed_file(opened, image_id)
+    try:
+        return opened.index.files.read_original(image_id)
+    except OSError:
+        raise RequestError(404, "The file of this image is missing. Its thumbnail is there.") from None
 
 
 def listed_file(opened: Opened, image_id: str) -> bytes:

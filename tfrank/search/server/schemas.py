@@ -152,6 +152,8 @@ class AddRequest(BaseModel):
     def _check_id(cls, image_id):
         if image_id.endswith(("/thumbnail", "/image")):
             raise ValueError("an id may not end in /thumbnail or /image, as addresses of pictures do")
+        if image_id in (".", ".."):
+            raise ValueError('an id may not be "." or "..", which programs take out of addresses')
         return image_id
 
 
@@ -351,3 +353,6 @@ class Error(BaseModel):
     """What is wrong, in one sentence."""
 
     error: str
+    unknown: list[str] = Field(
+        [], description="Where images cannot get a label: the ids that the index does not have."
+    )

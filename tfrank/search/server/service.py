@@ -184,7 +184,7 @@ class Service:
             query.vector is None,
             k,
             request.min_similarity,
-            json.dumps(request.where),
+            json.dumps(opened.conditions(request.where)),
             request.exclude_duplicates,
         )
         found = await self._search(options, query)

@@ -106,6 +106,22 @@ class Opened:
             found.setdefault(label, []).append(key)
         return dict(sorted(found.items()))
 
+    def kept(self, label: str) -> str:
+        """Returns a label as the index keeps it. One of an older tfrank may have some that end in a blank."""
+        return label if label in self.labelled else labels.normalized(label)
+
+    def conditions(self, where: dict[str, Any]) -> dict[str, Any]:
+        """Returns conditions on columns, with labels as the index keeps them."""
+
+        def kept(value: Any) -> Any:
+            if isinstance(value, list):
+                return [kept(one) for one in value]
+            if isinstance(value, dict):
+                return {comparison: kept(one) for comparison, one in value.items()}
+            return self.kept(value) if isinstance(value, str) else value
+
+        return {name: kept(value) if name == "label" else value for name, value in where.items()}
+
     def spread(self, k: int) -> list[str]:
         """Returns the ids of k images, evenly spread over the index."""
         images = len(self.index)

@@ -62,6 +62,9 @@ export async function give(fields) {
     tell(`${pictures(count)}: ${fields.label || "no group"}.`, { undo: count > 0 });
     return true;
   } catch (error) {
+    // Pictures that somebody removed meanwhile keep none of the others from their label.
+    const left = fields.ids && error.unknown ? fields.ids.filter(id => !error.unknown.includes(id)) : [];
+    if (left.length && left.length < fields.ids.length) return give({ ...fields, ids: left });
     tell(error.message, { wrong: true });
     return false;
   }

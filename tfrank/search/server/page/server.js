@@ -14,6 +14,6 @@ export async function talk(path, options = {}) {
     if (error.name === "AbortError") throw error;
     throw new Error(`The server's answer cannot be read (status ${response.status}). Try again.`);
   }
-  if (!response.ok) throw Object.assign(new Error(answer.error), { status: response.status });
+  if (!response.ok) throw Object.assign(new Error(answer.error), { status: response.status, unknown: answer.unknown });
   return answer;
 }
