@@ -170,6 +170,7 @@ class SearchIndex:
         min_similarity: float | None = None,
         where: Mapping[str, Any] | None = None,
         exclude_duplicates: bool = False,
+        part_of: Sequence[str] = (),
     ) -> list[Found]:
         """Returns what is found for each query. An image of the index does not find itself.
 
@@ -180,6 +181,8 @@ class SearchIndex:
             min_similarity: least cosine, -1 to 1; None for any.
             where: conditions on columns, which are met exactly; see `filters.rows_where`.
             exclude_duplicates: whether to leave out near copies of the query, see `duplicates`.
+            part_of: for each of several embeddings, the id of the image of the index that it shows a part of
+                and that it is not to find; "" for none.
 
         Raises:
             InputError: a query is neither or has no direction, an image cannot be read, or a condition is
@@ -188,7 +191,7 @@ class SearchIndex:
         k = min(checks.integer("k", k, at_least=1), len(self))
         if min_similarity is not None:
             checks.number("min_similarity", min_similarity, at_least=-1, at_most=1)
-        vectors, own = self._vectors(queries)
+        vectors, own = self._vectors(queries, part_of)
         rows = np.flatnonzero(rows_where(self.table, where)) if where else None
         least = -np.inf if min_similarity is None else min_similarity
         found = []
@@ -206,7 +209,9 @@ class SearchIndex:
         """The fingerprints of the classes that the model was trained on."""
         return trained(self._model_folder(), self.ids.tolist(), self.labels)
 
-    def classify(self, images: Query | Sequence[Query], *, far: float = FAR) -> list[Classified]:
+    def classify(
+        self, images: Query | Sequence[Query], *, far: float = FAR, part_of: Sequence[str] = ()
+    ) -> list[Classified]:
         """Returns which class of the index each image is of, by its nearest images, or that it is of none.
 
         An image of the index has no vote on itself, given by its id, or by the path or bytes of a file with
@@ -216,21 +221,25 @@ class SearchIndex:
             images: one or several, as the queries of `search`.
             far: share of the images of other classes that may be called one of a class of the index,
                 above 0, below 1. It is promised for classes like these, which the model was not trained on.
+            part_of: for each of several embeddings, the id of the image of the index that it shows a part of
+                and that has no vote on it; "" for none.
 
         Raises:
             InputError: an image is none or cannot be read, or the index has no labels.
         """
         checks.number("far", far, above=0, below=1)
         labelled = self.classes.labelled
-        vectors, own = self._vectors(images)
+        vectors, own = self._vectors(images, part_of)
         if not isinstance(images, np.ndarray):
             images = [images] if isinstance(images, str | bytes) else images
             own = np.array([self._of_file(image) if row < 0 else row for image, row in zip(images, own)], int)
         rows = labelled if len(labelled) < len(self) else None
         return self.classes.of(self._nearest(vectors, NEAREST, own, rows), own, far)
 
-    def _vectors(self, queries):
+    def _vectors(self, queries, part_of):
         """Returns `[queries, dim]` embeddings of unit norm, and the row of each query in the index, or -1."""
+        if part_of and not (isinstance(queries, np.ndarray) and queries.shape[:-1] == (len(part_of),)):
+            raise checks.invalid("part_of", "as many ids as there are embeddings", list(part_of))
         if isinstance(queries, np.ndarray):
             rows = np.atleast_2d(np.asarray(queries, np.float32))
             if rows.ndim != 2 or rows.shape[1] != self.version.dim or not np.isfinite(rows).all():
@@ -241,7 +250,8 @@ class SearchIndex:
             if zeros:
                 row = np.flatnonzero(~rows.any(axis=1))[0]
                 raise InputError(f"Query {row} has only zeros, which have no direction. Leave it out.")
-            return rows, np.full(len(rows), -1)
+            whole = part_of or [""] * len(rows)
+            return rows, np.array([self._row_of.get(key, -1) for key in whole], np.int64)
         if isinstance(queries, str | bytes):
             queries = [queries]
         own = np.array([self._row_of.get(query, -1) if isinstance(query, str) else -1 for query in queries])

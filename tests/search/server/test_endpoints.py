@@ -97,8 +97,12 @@ def test_a_box_searches_by_a_part_of_a_file_and_of_an_image_of_the_index(server,
     assert same(answer, index.search(right, k=20)[0])
     with Image.open(images / "0" / "3.png") as image:
         part = encoded(image.crop((0, 0, image.width // 2, image.height)))
-    json = {"id": "a/0/3.png", "box": [0, 0, 0.5, 1]}
-    assert same(server.client.post("/v1/search", json=json), index.search(part, k=20)[0])
+    json = {"id": "a/0/3.png", "box": [0, 0, 0.5, 1], "k": IMAGES}
+    answer = server.client.post("/v1/search", json=json)
+    others = {"ne": "a/0/3.png"}
+    assert same(answer, index.search(part, k=IMAGES, where={"id": others})[0])
+    # It does not find the image itself.
+    assert "a/0/3.png" not in [one["id"] for one in answer.json()["results"]]
 
 
 def test_an_embedding_is_that_of_the_model(server, index):

@@ -303,6 +303,7 @@ def _searched(options: _Options, queries: list[_Query]) -> list[Found]:
     return options.opened.index.search(
         _values(queries),
         options.k,
+        part_of=[] if options.by_id else [query.id for query in queries],
         min_similarity=options.min_similarity,
         where=json.loads(options.where),
         exclude_duplicates=options.exclude_duplicates,
@@ -311,7 +312,8 @@ def _searched(options: _Options, queries: list[_Query]) -> list[Found]:
 
 def _classified(options: _Far, queries: list[_Query]) -> list[Classified]:
     """Classifies queries of the same options: ids, or vectors."""
-    return options.opened.index.classify(_values(queries), far=options.far)
+    part_of = [] if options.by_id else [query.id for query in queries]
+    return options.opened.index.classify(_values(queries), far=options.far, part_of=part_of)
 
 
 def _values(queries: list[_Query]) -> list[str] | np.ndarray:
