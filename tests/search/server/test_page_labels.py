@@ -10,6 +10,7 @@ from tests.search.server import servers
 from tfrank.search import building, labels
 from tfrank.search.embedder import Embedder
 from tfrank.search.images import listed_images
+from tfrank.search.server.settings import Settings
 
 pytestmark = pytest.mark.skipif(
     not chromium.CHROMIUM, reason="no Chromium or Chrome on the PATH to look at the page"
@@ -279,4 +280,20 @@ def test_without_the_key_the_page_offers_no_change(chrome, server):
     chrome.run("document.querySelector('#grouping').click()")
     chrome.wait("document.querySelectorAll('.groups .group').length == 2")
     assert "with its key" in chrome.run("document.querySelector('.tools').textContent")
+    assert server.client.get("/v1/labels").json()["secret"] == "key"
     assert not chrome.run("document.body.matches('.labelling')")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (Settings(), "the server was started without a token"),
+        (Settings(token="a token"), "with the server's token, #key=TOKEN"),
+    ],
+)
+def test_without_a_key_the_page_says_what_allows_changes(chrome, folder, settings, words):
+    with servers.serving_here(folder, settings) as here:
+        chrome.open(f"{here.client.base_url}/#groups=1")
+        chrome.wait("!!document.querySelector('.tools p')")
+        said = chrome.run("document.querySelector('.tools').textContent")
+    assert words in said and "printed" not in said

@@ -31,7 +31,7 @@ def add(app: FastAPI, running: Service, parsed: Callable, answered: Callable, re
         refused: the statuses of requests that are refused, as OpenAPI describes them.
     """
     secrets = (running.settings.token, running.settings.key)
-
+    secret = "token" if running.settings.token else "key" if running.settings.key else ""
     authorized = guard.for_those_who_know(secrets, "labels")
 
     @app.get("/v1/labels", responses={200: {"model": schemas.Labels}, **refused}, tags=["labels"])
@@ -39,7 +39,7 @@ def add(app: FastAPI, running: Service, parsed: Callable, answered: Callable, re
         """Lists the groups of images with one label, and says who may change them and what can be undone."""
         opened, allowed = running.versions.current, guard.knows(authorization, secrets)
         state = await running.threads.run(running.threads.answers, _state, opened)
-        return answered(opened, {**state, "may_change": allowed})
+        return answered(opened, {**state, "may_change": allowed, "secret": secret})
 
     def adds(path: str, model: type[Undo], work: Callable[[Opened, Any], object], words: str) -> None:
         @app.post(

@@ -282,6 +282,9 @@ class Labels(Versioned):
     images: int
     groups: list[Group]
     may_change: bool = Field(description="Whether the request's token or key allows changes.")
+    secret: str = Field(
+        description="What allows changes: token; key, that of the printed address; or empty: nothing does."
+    )
     undo: int = Field(description="Number of images that an undo would change.")
     note: str = Field(description="A sentence on labels of images that are gone; empty if there are none.")
 

@@ -1,5 +1,5 @@
 // The view of groups: what is proposed to be one, labels that look wrong, and the groups that there are.
-import { freeName, give, known, pictures, undo } from "./labels.js";
+import { WAYS, freeName, give, known, pictures, undo } from "./labels.js";
 import { improvement } from "./improve.js";
 import { make, picture } from "./results.js";
 
@@ -83,7 +83,7 @@ function tools(open) {
   const line = make("div", { className: "tools" });
   if (rest) line.append(button(`${pictures(rest)} without a group`, () => open("")));
   if (known.may_change && known.undo) line.append(button(`Undo the last change (${pictures(known.undo)})`, undo));
-  const words = known.note || (known.may_change ? "" : "To change groups, open the address that the server printed, with its key.");
+  const words = known.note || (known.may_change ? "" : WAYS[known.secret]);
   if (words) line.append(make("p", { className: "quiet", textContent: words }));
   return line;
 }

@@ -12,6 +12,13 @@ let last = null, named = false, pressing = 0, telling = 0, pressed = false, relo
 // What the server last said of the labels.
 export let known = { groups: [], undo: 0, may_change: false };
 
+// How changes can be made, by what the server takes.
+export const WAYS = {
+  key: "To change groups, open the address that the server printed, with its key.",
+  token: "To change groups, open this page with the server's token, #key=TOKEN at the end of its address.",
+  "": "Groups can only be looked at: the server was started without a token. They can be changed where it is started with --token, or without --host, for this machine alone.",
+};
+
 // Keeps the key of the address; returns whether there is one.
 let held = "";
 export function takeKey() {
@@ -50,7 +57,7 @@ async function change(path, fields) {
       await reload();
       error.message += " The page shows what they are now: look, and say it again.";
     }
-    if (error.status === 401) error.message = "Labels can be changed at the address that the server printed, with its key.";
+    if (error.status === 401) error.message = WAYS[known.secret];
     throw error;
   }
 }
