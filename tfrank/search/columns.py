@@ -1,9 +1,11 @@
 """The columns of an index that come from where its images are listed: path, label and whatever else."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tfrank.search.images import Listed
 from tfrank.search.index_folder import COLUMNS, MAPPED
@@ -25,6 +27,13 @@ def relabelled(table: pa.Table, wanted: Mapping[str, Listed]) -> pa.Table:
     further = sorted({name for row in now for name in row} - set(COLUMNS))
     columns |= {name: pa.array([row.get(name) for row in now]) for name in further}
     return pa.table({**columns, "embedding": table.column("embedding")})
+
+
+def row_of_file(table: pa.Table, data: bytes) -> int:
+    """Returns the first row whose image has a file, by its SHA-256, or -1."""
+    if "file_sha256" not in table.column_names:
+        return -1
+    return pc.index(table.column("file_sha256"), hashlib.sha256(data).hexdigest()).as_py()
 
 
 def _relisted(row: dict[str, Any], image: Listed) -> dict[str, Any]:

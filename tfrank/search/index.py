@@ -1,7 +1,6 @@
 """An index that is open for search."""
 
 import functools
-import hashlib
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tfrank.common import checks, files
 from tfrank.common.checks import InputError
@@ -19,6 +17,7 @@ from tfrank.evaluation.nearest.neighbors import Neighbors
 from tfrank.evaluation.votes import FAR, NEAREST
 from tfrank.search import duplicates, labels, proposals, structure
 from tfrank.search.classes import Classes, Classified, classes_of
+from tfrank.search.columns import row_of_file
 from tfrank.search.current import read_current
 from tfrank.search.embedder import Embedder, check_model
 from tfrank.search.filters import rows_where
@@ -232,7 +231,10 @@ class SearchIndex:
         vectors, own = self._vectors(images, part_of)
         if not isinstance(images, np.ndarray):
             images = [images] if isinstance(images, str | bytes) else images
-            own = np.array([self._of_file(image) if row < 0 else row for image, row in zip(images, own)], int)
+            files = (
+                row_of_file(self.table, _data(image)) if row < 0 else row for image, row in zip(images, own)
+            )
+            own = np.array([*files], int)
         rows = labelled if len(labelled) < len(self) else None
         return self.classes.of(self._nearest(vectors, NEAREST, own, rows), own, far)
 
@@ -275,13 +277,6 @@ class SearchIndex:
         except BadImage as error:
             name = image if isinstance(image, str) else "The image"
             raise InputError(f"{name} cannot be read: {error}.") from None
-
-    def _of_file(self, image):
-        """Returns the first row whose image has the file of a query, or -1."""
-        if "file_sha256" not in self.table.column_names:
-            return -1
-        digest = hashlib.sha256(_data(image)).hexdigest()
-        return pc.index(self.table.column("file_sha256"), digest).as_py()
 
     def _nearest(self, queries, k, own, rows, *, copies=True):
         """Yields the k nearest rows of each query, of `rows` if given, and without `copies` of the query."""

@@ -73,10 +73,13 @@ def test_a_part_of_an_image_is_classified(here):
     assert part["nearest"] and part["score"] < whole["score"]
 
 
-def test_an_image_has_no_vote_on_a_part_of_it(here):
+def test_an_image_has_no_vote_on_its_file_or_a_part_of_it(here):
     for image_id in ("kind 3/4.png", "kind 5/0.png"):
         whole, part = (answered(here, json={"id": image_id, **more}) for more in ({}, {"box": [0, 0, 1, 1]}))
         assert part == pytest.approx(whole, abs=1e-4)
+        kind, size = int(image_id[5]), int(image_id[7])
+        file = answered(here, files={"file": ("a.png", of_class(kind, size))})
+        assert file == pytest.approx(whole, abs=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from tfrank.data.prepare.image_files import MAX_PIXELS, SHORTER_SIDE, BadImage, 
 from tfrank.evaluation.array_checks import unit_rows
 from tfrank.search import building, labels, times_found
 from tfrank.search.classes import Classified
+from tfrank.search.columns import row_of_file
 from tfrank.search.embedder import Embedder
 from tfrank.search.images import Listed
 from tfrank.search.index import Found, SearchIndex
@@ -202,6 +203,10 @@ class Service:
         """
         _check_query(request, data)
         query = await self._query(opened, request, data, None)
+        if data is not None:
+            # An image of the index has no vote on itself.
+            row = await self.threads.run(self.threads.images, row_of_file, opened.index.table, data)
+            query = query._replace(id=str(opened.index.ids[row]) if row >= 0 else "")
         return await self._classify(_Far(opened, query.vector is None, request.far), query)
 
     async def _query(
