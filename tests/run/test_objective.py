@@ -155,6 +155,21 @@ def test_images_without_a_class_learn_from_the_teacher_alone(loss):
     np.testing.assert_allclose(own, alone.loss(labels[:4], alone.model(images[:4])), rtol=1e-5)
 
 
+def test_categories_are_those_of_classes_alone():
+    labels, categories = [3, 3, 5, 5, -2, -3], np.array([0, 0, 1, 1, 0, 1])
+    objective_of("hierarchical_ap", labels=labels, categories=categories, teacher="t")
+
+
+def test_where_no_image_has_a_class_only_proxies_are_refused():
+    options = {"outputs": 1, "labels": [-2, -3, -4], "teacher": "t", "regression_weight": 1.0}
+    objective = objective_of("pnp", class_weights=True, **options)
+    outputs = objective.model(tf.ones([3, 6]))
+    assert np.isfinite(objective.loss([-2, -3, -4], outputs, teacher=tf.ones([3, 4])))
+    for loss, more in (("arc_face", {}), ("pnp", {"class_loss_weight": 1.0})):
+        with pytest.raises(InputError, match=r"^No training image has a class.*class_loss_weight=0, and"):
+            objective_of(loss, **more, **options)
+
+
 def test_queries_are_ranked_in_the_gallery_of_an_older_model_too():
     objective = objective_of("pnp", outputs=1, compatible_with="old", compatible_weight=0.5)
     outputs = objective.model(tf.random.stateless_normal([4, 6], [0, 1]))

@@ -125,13 +125,20 @@ def test_a_trial_that_ends_the_process_again_and_again_has_failed(tmp_path, monk
     config, (searched,) = letters.get_config(), parse(["train.l2=0,1,2"], letters.get_config())
     monkeypatch.setattr(sweep, "_TRIALS", types.SimpleNamespace(value=2))
 
-    def tried():
+    def tried(stopped=False):
         """The values of the trial that a sweep begins with, after which its process ends."""
         study = sweep.open_study(str(tmp_path), config, [searched])
         sweep._begin(study, config, [searched])
+        if stopped:
+            monkeypatch.setattr(sweep, "_train", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                sweep.run_trials(study, config, [searched], str(tmp_path), None, None)
+            return None
         return searched.suggest(study.ask()), sweep.finished(study)
 
     first = tried()[0]
+    for _ in range(3):  # By somebody who goes on later.
+        tried(stopped=True)
     assert [tried() for _ in range(2)] == [(first, [])] * 2
     _, (failed,) = tried()
     assert failed.params == {"train.l2": first} and "ended 3 times" in failed.user_attrs["error"]

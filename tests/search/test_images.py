@@ -219,6 +219,11 @@ def test_a_name_with_a_carriage_return_can_be_labelled(tmp_path, embedder):
     assert search.open(folder).labels == ["wren"] and labels.read(folder) == {"robin\r/1.jpg": "wren"}
 
 
+def test_the_label_minus_1_of_a_table_is_none(tmp_path, photos):
+    (tmp_path / "list.csv").write_text("path,label\nphotos/class 0/0.jpg,-1\nphotos/class 0/3.jpg,4\n")
+    assert [image.label for image in listed_images(str(tmp_path / "list.csv"))] == ["", "4"]
+
+
 def test_an_id_of_a_table_that_ends_in_a_slash_is_that_of_an_image(tmp_path, embedder, photos, capsys):
     rows = [
         f"photos/class 0/{name}.jpg,https://birds.org/{end}" for name, end in ((0, ""), (3, "3/"), (6, "6/"))

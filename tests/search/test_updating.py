@@ -69,6 +69,22 @@ def test_an_index_does_not_lie_among_the_photos(index, tmp_path, monkeypatch):
     assert index_of(".") == index
 
 
+def test_an_index_among_photos_whose_folder_was_renamed_goes_on(index, tmp_path, monkeypatch):
+    photos = tmp_path / "photos"
+    (photos / "runs").mkdir()
+    shutil.move(tmp_path / "runs" / "photos", photos / "runs" / "photos")
+    monkeypatch.chdir(shutil.move(photos, tmp_path / "renamed"))
+    assert index_for(".") == index
+
+
+def test_photos_on_another_drive_have_an_index_here(monkeypatch):
+    def refuse(paths):
+        raise ValueError("Paths don't have the same drive")
+
+    monkeypatch.setattr(os.path, "commonpath", refuse)
+    assert index_of("/photos").startswith(os.path.join("runs", "photos", "photos-"))
+
+
 def test_a_damaged_index_of_another_folder_is_left_alone(index, tmp_path):
     photos = (tmp_path / "photos").rename(tmp_path / "Rome")
     pathlib.Path(index, "CURRENT").write_text("none")

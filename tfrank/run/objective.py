@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfrank import losses
-from tfrank.common import checks
+from tfrank.common import checks, ignore_labels
 from tfrank.common.checks import InputError, did_you_mean
 from tfrank.common.ignore_labels import UNKNOWN
 from tfrank.configs.default import Config
@@ -88,6 +88,12 @@ def build_objective(
     every = np.asarray(labels, np.int64)
     unlabelled = bool(train.teacher) and every.min() < UNKNOWN
     of_classes = np.maximum(every, UNKNOWN) if unlabelled else every
+    if (of_classes == UNKNOWN).all() and (train.class_loss_weight or config.loss.name in PROXY_LOSSES):
+        raise InputError(
+            "No training image has a class, so there is none to learn a proxy of. Set"
+            " config.train.class_loss_weight=0, and take a loss without proxies, such as"
+            " --config=FILE.py:pnp"
+        )
     ignored = {"ignore_label": UNKNOWN} if unlabelled else {}
     around: dict[str, Any] = {
         "dims": dims,
@@ -119,7 +125,8 @@ def build_objective(
     state += [variable.value for head in heads if head for variable in head.variables]
     weights = [weight for weight in weights for _ in model.outputs]
     training = keras.Model(model.inputs, (model.outputs, asked))
-    balanced = _class_weights(every[of_classes == every]) if train.class_weights else None
+    known = every[every == of_classes]
+    balanced = _class_weights(known) if train.class_weights and known.size else None
     return Objective(training, parts, weights, state, balanced, against, unlabelled)
 
 
@@ -262,7 +269,8 @@ def build_loss(
     if name in PROXY_LOSSES or fields.get("learn_boundary"):
         of_data = {"labels": labels}
     if name == "hierarchical_ap" and categories is not None:
-        of_data = {"labels": labels, "categories": _known(categories)}
+        kept = ignore_labels.kept(np.asarray(labels), ignore_label)
+        of_data = {"labels": np.asarray(labels)[kept], "categories": _known(categories[kept])}
     with checks.as_fields("loss", fields):
         loss = losses.get(name, **fields, **of_data, ignore_label=ignore_label)
     if dims and name in losses.ADDONS:

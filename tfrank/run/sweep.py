@@ -57,7 +57,7 @@ DEFAULT = "configs/letters.py"
 # Finished trials before the first one may be stopped, and the share of the steps that each takes anyway.
 TRIALS_BEFORE_PRUNING, PRUNED_FROM = 5, 0.3
 # How often the process may end while the same values are tried, and where a trial counts it.
-MOST_ENDS, ENDS = 3, "ends"
+MOST_ENDS, ENDS, STOPPED = 3, "ends", "stopped"
 METRIC = f"validation_{CHOSEN_BY}"
 
 
@@ -148,11 +148,11 @@ def _plain(value):
 def _begin(study: optuna.Study, base: Config, searched: list[Searched]) -> None:
     """Puts the config's own values first, and again the values of a trial that was under way.
 
-    A trial that was under way whenever the process ended, `MOST_ENDS` times, has failed.
+    A trial that was under way when the process ended `MOST_ENDS` times, and nobody stopped it, has failed.
     """
     for trial in study.get_trials(states=[TrialState.RUNNING]):
         study.tell(trial.number, state=TrialState.FAIL)
-        ends = trial.user_attrs.get(ENDS, 0) + 1
+        ends = trial.user_attrs.get(ENDS, 0) + (STOPPED not in trial.user_attrs)
         if ends < MOST_ENDS:
             study.enqueue_trial(trial.params, user_attrs={ENDS: ends})
             continue
@@ -193,6 +193,9 @@ def run_trials(
                 value = _train(with_values(config, values), folder, strategy, data, trial)
             study.tell(trial, value)
             result = f"validation mAP {value:.4f}"
+        except KeyboardInterrupt:
+            trial.set_user_attr(STOPPED, True)
+            raise
         except optuna.TrialPruned:
             study.tell(trial, state=TrialState.PRUNED)
             result = f"stopped at step {study.trials[-1].last_step:,}, below the median"

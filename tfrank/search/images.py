@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 
 from tfrank.common import files
 from tfrank.common.checks import InputError
+from tfrank.common.ignore_labels import UNKNOWN
 from tfrank.data.prepare.archives import is_archive
 from tfrank.data.record_folder import load_summary, open_split
 from tfrank.data.records import RecordReader, class_text, encoded_image
@@ -165,7 +166,8 @@ def _of_table(path: str) -> Iterator[Listed]:
         for row in table.to_pylist():
             place = row.pop("path")
             full = os.path.normpath(os.path.join(folder, place))
-            yield _listed(row.pop("id", place), full, row.pop("label", ""), row)
+            label = row.pop("label", "")
+            yield _listed(row.pop("id", place), full, "" if label == str(UNKNOWN) else label, row)
 
 
 def _check_kept(path, table):

@@ -114,10 +114,18 @@ def index_of(photos: str) -> str:
     path = os.path.realpath(photos)
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
     folder = os.path.join("runs", "photos", f"{os.path.basename(path) or 'root'}-{digest}")
-    beside, within = os.path.dirname(path), os.path.commonpath([path, os.getcwd()]) == path
-    if within and beside != path and os.access(beside, os.W_OK) and not os.path.exists(folder):
+    beside = os.path.dirname(path)
+    if _is_here(path) and beside != path and os.access(beside, os.W_OK) and not os.path.exists(folder):
         return os.path.join(beside, folder)
     return folder
+
+
+def _is_here(path):
+    """Returns whether the working directory is a folder or inside it."""
+    try:
+        return os.path.commonpath([path, os.getcwd()]) == path
+    except (ValueError, OSError):  # It is on another drive, or was deleted.
+        return False
 
 
 def index_for(photos: str) -> str:
@@ -128,7 +136,10 @@ def index_for(photos: str) -> str:
     the old name, which has one of another name.
     """
     own = index_of(photos)
-    for folder in [own, *sorted(glob.glob(os.path.join(os.path.dirname(own), "*")))]:
+    # Before an index lay beside photos, it could lie among them.
+    places = dict.fromkeys([os.path.dirname(own), os.path.join("runs", "photos")])
+    others = (sorted(glob.glob(os.path.join(place, "*"))) for place in places)
+    for folder in [own, *itertools.chain.from_iterable(others)]:
         try:
             before = _was(folder, photos)
         except InputError:

@@ -72,6 +72,22 @@ def test_a_near_copy_is_left_out_of_train_or_goes_to_one_side(photos, output, co
         prepare("folder", str(photos), f"{output} x", options={"near_copies": "kep"})
 
 
+def test_photos_without_a_class_bring_no_classes_together(photos, output, tmp_path):
+    lines = ["path,label,split"]
+    for number in range(12):
+        path = f"class {number % 6}/{number}.jpg"
+        lines.append(f"photos/{path},{number % 6},{'train' if number % 6 < 3 else 'test'}")
+        # One of each split has a copy without a class.
+        if number in (3, 1):
+            Image.open(photos / path).resize((160, 130)).save(photos / f"copy {number}.jpg")
+            lines.append(f"photos/copy {number}.jpg,-1,train")
+    (tmp_path / "list.csv").write_text("\n".join(lines))
+    prepare("csv", str(tmp_path / "list.csv"), output, options={"near_copies": "together"})
+    train, test = (open_split(output, split).label for split in ("train", "test"))
+    assert len(load_copies(output)) == 4 and np.unique(test).tolist() == [3, 4, 5]
+    assert np.unique(train).tolist() == [-1, 0, 1, 2]
+
+
 @pytest.mark.parametrize("choice", ["drop", "together"])
 def test_photos_that_are_all_near_copies_are_one_line(choice, tmp_path, output):
     for number in range(12):

@@ -205,6 +205,20 @@ def test_links_in_a_circle_are_not_followed(tmp_path, link, target):
     assert not any("back" in path or "a/b/c/a" in path or "top" in path for path in paths(tmp_path))
 
 
+def test_classes_of_splits_may_be_links(tmp_path):
+    touch(tmp_path, "all/a/1.jpg", "all/b/2.jpg", "train/c/3.jpg")
+    for place, target in {"train/a": "all/a", "test/b": "all/b", "test/c": "train/c"}.items():
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).symlink_to(tmp_path / target)
+    assert paths(tmp_path) == ["train/a/1.jpg", "train/c/3.jpg", "test/b/2.jpg", "test/c/3.jpg"]
+
+
+def test_queries_that_are_a_link_to_the_gallery_are_the_same_photos(tmp_path):
+    touch(tmp_path, "train/a/1.jpg", "gallery/b/2.jpg")
+    (tmp_path / "query").symlink_to(tmp_path / "gallery")
+    assert paths(tmp_path) == ["train/a/1.jpg", "query/b/2.jpg", "gallery/b/2.jpg"]
+
+
 def test_folders_that_link_to_each_other_multiply_no_image(tmp_path, capsys):
     names = "abcdef"
     for name in names:

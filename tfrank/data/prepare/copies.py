@@ -16,6 +16,7 @@ import numpy as np
 from tfrank.common import files
 from tfrank.common.checks import InputError
 from tfrank.common.connected import groups_of, members_of
+from tfrank.common.ignore_labels import UNKNOWN
 from tfrank.data.index import RecordIndex
 from tfrank.data.near_copies import MOST_PHOTOS, near_copies
 from tfrank.data.prepare.listing import Listing, read_images
@@ -92,9 +93,10 @@ def classes_together(copies: Sequence[Copy], listings: Mapping[str, Listing]) ->
         )
     images = collections.Counter()
     for split, listing in listings.items():
-        images.update((image.text, split) for image in read_images(listing.path, listing.starts))
+        rows = read_images(listing.path, listing.starts)
+        images.update((image.text, split) for image in rows if image.label != UNKNOWN)
     splits = {text: split for text, split in sorted(images)}
-    for texts in _connected(copies, list(splits)):
+    for texts in _connected((one for one in copies if one.label in splits), list(splits)):
         counts = [sum(images[text, split] for text in texts) for split in ("train", "test")]
         splits |= dict.fromkeys(texts, "train" if counts[0] >= counts[1] else "test")
     if min(list(splits.values()).count(split) for split in ("train", "test")) < 2:
@@ -102,9 +104,10 @@ def classes_together(copies: Sequence[Copy], listings: Mapping[str, Listing]) ->
             "The classes share so many near copies that train and test cannot have two classes each with"
             " near_copies=together. Prepare with --option=near_copies=drop or keep."
         )
-    for listing in listings.values():
+    for split, listing in listings.items():
         for image in read_images(listing.path, listing.starts):
-            yield dataclasses.replace(image, split=splits[image.text])
+            # One without a class stays.
+            yield dataclasses.replace(image, split=splits.get(image.text, split))
 
 
 def _connected(copies: Iterable[Copy], names: list[str]) -> list[list[str]]:

@@ -49,7 +49,9 @@ def read_folder(folder: str, *, test_share: float = 0.5, seed: int = 0) -> Itera
     layout = next((layout for layout in LAYOUTS if _has_all(folder, layout)), UNDIVIDED)
     walk = strict_walk(folder)
     found = {part: walk.entries(part) for part in sorted({"", *layout})}
-    names = {part: _class_names(walk, part, found[part].folders) for part in layout}
+    # The same photos may be in several splits, by links.
+    walks = {part: walk.part(part) for part in layout}
+    names = {part: _class_names(walks[part], part, found[part].folders) for part in layout}
     loose = [path for part, entries in found.items() for path in _loose(walk, part, entries)]
     if layout is UNDIVIDED and (parts := PARTS & set(names[""])):
         raise InputError(
@@ -59,22 +61,29 @@ def read_folder(folder: str, *, test_share: float = 0.5, seed: int = 0) -> Itera
     classes = merge_spellings(itertools.chain(*names.values()))
     labels = {name: label for label, name in enumerate(sorted(set(classes.values())))}
     if not labels:
-        raise InputError(_nothing(folder, loose, walk))
+        raise InputError(_nothing(folder, loose, _left_out(walk, walks)))
     tests = draw_test_classes(labels, test_share=test_share, seed=seed)
     for part, (split, role) in layout.items():
         for name in names[part]:
             text = classes[name]
             drawn = "test" if text in tests else "train"
-            for inside in walk.images(_join(part, name)):
+            for inside in walks[part].images(_join(part, name)):
                 path = os.path.relpath(os.path.join(folder, inside), outer)
                 yield SourceImage(
                     split=split or drawn, path=path, label=labels[text], text=text, id=inside, role=role
                 )
-    for line in [*_outside(loose), *walk.left_out()]:
+    for line in [*_outside(loose), *_left_out(walk, walks)]:
         print(line, flush=True)
 
 
-def _nothing(folder, loose, walk):
+def _left_out(walk, walks):
+    """Sentences on what a walk and those of its parts have left out."""
+    for one in walks.values():
+        walk.add(one)
+    return walk.left_out()
+
+
+def _nothing(folder, loose, left_out):
     """The message for a folder without classes."""
     has = "no images"
     if loose:
@@ -84,7 +93,7 @@ def _nothing(folder, loose, walk):
         f"{folder} has {has}. Expected {folder}/<class>/<image>, or the same inside its folders train and"
         f" test, or train, query and gallery, where an image ends in {', '.join(SUFFIXES)}."
     )
-    return " ".join([expected, *walk.left_out()])
+    return " ".join([expected, *left_out])
 
 
 def _outside(loose):

@@ -74,7 +74,7 @@ class Walk:
     """Finds the image files of a folder by their names, and keeps count of what it leaves out.
 
     Links to folders are followed, but each folder is entered once in all, at its own place if it is inside
-    the folder without a link, else at the first link. So links between folders multiply no image. Hidden
+    `within` without a link, else at the first link. So links between folders multiply no image. Hidden
     files and folders, and folders that programs make, are left out. Files without a suffix are images if they
     begin like one. Paths are relative to the folder, with forward slashes; bytes of names that are no UTF-8
     are kept as `os.fsdecode` gives them.
@@ -83,7 +83,8 @@ class Walk:
         folder: path.
         unreadable: called with the path and the reason of each folder that cannot be read, and of each link
             that leads nowhere and is no image by its name.
-        real: returns the identities of the folders that are entered without a link, if that is known.
+        within: the folder inside `folder` that is walked; "" for all of it.
+        real: returns the identities of the folders in it that are entered without a link, if that is known.
 
     Attributes:
         others: numbers of files that are no images by their names, by suffix.
@@ -95,24 +96,30 @@ class Walk:
         self,
         folder: str,
         unreadable: Callable[[str, OSError], None],
+        within: str = "",
         real: Callable[[], Set[tuple[int, int]]] | None = None,
     ):
-        self.folder, self._unreadable = folder, unreadable
+        self.folder, self._unreadable, self._within = folder, unreadable, within
         # They are looked up at the first link, and once for all walks that look into the folder.
-        self._real = real or functools.cache(functools.partial(_real_folders, folder))
+        self._real = real or functools.cache(functools.partial(_real_folders, os.path.join(folder, within)))
         self.others: collections.Counter[str] = collections.Counter()
         self.hidden: collections.Counter[str] = collections.Counter()
         self.again, self._behind_links = 0, set[tuple[int, int]]()
 
     def look(self) -> "Walk":
-        """Returns a walk of the same folder that has left out and entered nothing."""
-        return Walk(self.folder, self._unreadable, self._real)
+        """Returns the same walk, which has left out and entered nothing."""
+        return Walk(self.folder, self._unreadable, self._within, self._real)
+
+    def part(self, within: str) -> "Walk":
+        """Returns a walk of a folder inside this one, which may enter what others enter too."""
+        return Walk(self.folder, self._unreadable, within)
 
     def images(self, inside: str = "") -> Iterator[str]:
         """Yields the paths of the images in a folder and in all folders in it, each sorted by name."""
         parts = inside.split("/") if inside else []
         above = [os.path.join(self.folder, *parts[:count]) for count in range(len(parts))]
-        yield from self._images(inside, set(map(_identity, above)), any(map(os.path.islink, above[1:])))
+        below = above[1 + len(self._within.split("/")) if self._within else 1 :]
+        yield from self._images(inside, set(map(_identity, above)), any(map(os.path.islink, below)))
 
     def _images(self, inside, above, linked):
         here = os.path.join(self.folder, inside)

@@ -84,11 +84,11 @@ def create_app(folder: str, settings: Settings | None = None) -> FastAPI:
 
 
 async def _check_names(request: Request) -> None:
-    """Raises RequestError for a parameter that the endpoint does not know. Pages may have any."""
+    """Raises RequestError for a parameter that the endpoint does not know. Pages and probes may have any."""
     route = request.scope["route"]
     known = [field.alias for field in route.dependant.query_params]
     unknown = [name for name in request.query_params if name not in known]
-    if unknown and route.include_in_schema:
+    if unknown and route.include_in_schema and "server" not in route.tags:
         name, hint = shortened(unknown[0]), did_you_mean(unknown[0], known)
         they = f"Those of this address are: {', '.join(known)}" if known else "This address takes none"
         body = ", send it in the body" if request.method == "POST" else ""

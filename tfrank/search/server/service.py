@@ -180,12 +180,13 @@ class Service:
         if k > MOST_RESULTS:
             raise RequestError(422, f"k: An answer has at most {MOST_RESULTS:,} images. Ask for fewer.")
         query = await self._query(opened, request, data, self.queries)
+        where = await self.threads.run(self.threads.answers, opened.conditions, request.where)
         options = _Options(
             opened,
             query.vector is None,
             k,
             request.min_similarity,
-            json.dumps(opened.conditions(request.where)),
+            json.dumps(where),
             request.exclude_duplicates,
         )
         found = await self._search(options, query)

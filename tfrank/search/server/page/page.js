@@ -152,20 +152,17 @@ async function classify(state) {
   at.class.hidden = false;
 }
 
-// Where a model of its own embeds what is searched by, classes are those of the index's, which sees the picture itself.
-async function classified(state) {
+// The file is sent where it is known: if it is that of an image of the index, this has no vote on itself; and where a model
+// of its own embeds what is searched by, classes are those of the index's.
+function classified(state) {
   const form = new FormData();
-  form.set("vector", state.vector);
-  if (state.model) form.set("model", state.model);
-  try {
-    return await ask("v1/classify", { method: "POST", body: form });
-  } catch (error) {
-    if (error.status !== 409 || !state.file) throw error;
+  if (state.file) {
+    form.set("file", state.file);
+    if (state.box) form.set("box", state.box.join(","));
+  } else {
+    form.set("vector", state.vector);
+    if (state.model) form.set("model", state.model);
   }
-  form.delete("vector");
-  form.delete("model");
-  form.set("file", state.file);
-  if (state.box) form.set("box", state.box.join(","));
   return ask("v1/classify", { method: "POST", body: form });
 }
 
