@@ -1,6 +1,7 @@
 """A model of its own that embeds the images to search by."""
 
 import logging
+import threading
 
 from tfrank.common.checks import InputError
 from tfrank.search.embedder import Embedder
@@ -38,6 +39,7 @@ class QueryModel:
                 f" the index {dim}. Give a model that was taught by that of the index."
             )
         self._models, self._told = {opened.model, self.embedder.fingerprint}, False
+        self._telling = threading.Lock()
 
     def fits(self, opened: Opened) -> bool:
         """Returns whether the index has the model that it had when the server started, or this very one."""
@@ -49,8 +51,9 @@ class QueryModel:
             raise RequestError(503, BEHIND)
 
     def look(self, opened: Opened) -> None:
-        """Logs once that the index has another model."""
-        behind = not self.fits(opened)
-        if behind and not self._told:
-            _LOG.error("Searches by a file or a vector are refused: %s", BEHIND)
-        self._told = behind
+        """Logs once that the index has another model, whichever threads look."""
+        with self._telling:
+            behind = not self.fits(opened)
+            if behind and not self._told:
+                _LOG.error("Searches by a file or a vector are refused: %s", BEHIND)
+            self._told = behind
