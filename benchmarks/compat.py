@@ -50,15 +50,6 @@ from tfrank.search import building, structure, upgrading
 from tfrank.search.embedder import Embedder
 from tfrank.search.index_folder import PART_ROWS, IndexFolder, table_of
 
-_DATA = flags.DEFINE_string("data", "", "Folder of the archives.")
-_ROWS = flags.DEFINE_integer("rows", 0, "Upgrades an index of so many vectors.", lower_bound=0)
-_STORAGE = flags.DEFINE_string("storage", "binary", "What is held in memory of an embedding.")
-_PAIR = flags.DEFINE_enum("pair", "networks", ["networks", "sizes", "random"], "The old and the new model.")
-_SETS = flags.DEFINE_list("sets", ["cub50", "caltech101"], "Archives, without .zip.")
-_SEEDS = flags.DEFINE_integer("seeds", 5, "Number of seeds, 0 and up.", lower_bound=2)
-_DIM = flags.DEFINE_integer("dim", 256, "Dimensions of the embeddings.", 0, 1280)
-_FOLDER = flags.DEFINE_string("folder", "runs/compat", "Where embeddings go.")
-
 # By their name the old and the new model: network, side in pixels, weights.
 _MOBILENET = PACKAGED["mobilenet_v2"].weights
 PAIRS = {
@@ -66,6 +57,16 @@ PAIRS = {
     "sizes": (("mobilenet_v2", 128, _MOBILENET), ("mobilenet_v2", 192, _MOBILENET)),
     "random": (("convnet", 64, "random"), ("mobilenet_v2", 192, _MOBILENET)),
 }
+
+_DATA = flags.DEFINE_string("data", "", "Folder of the archives.")
+_ROWS = flags.DEFINE_integer("rows", 0, "Upgrades an index of so many vectors.", lower_bound=0)
+_STORAGE = flags.DEFINE_string("storage", "binary", "What is held in memory of an embedding.")
+_PAIR = flags.DEFINE_enum("pair", "networks", [*PAIRS], "The old and the new model.")
+_SETS = flags.DEFINE_list("sets", ["cub50", "caltech101"], "Archives, without .zip.")
+_SEEDS = flags.DEFINE_integer("seeds", 5, "Number of seeds, 0 and up.", lower_bound=2)
+_DIM = flags.DEFINE_integer("dim", 256, "Dimensions of the embeddings.", 0, 1280)
+_FOLDER = flags.DEFINE_string("folder", "runs/compat", "Where embeddings go.")
+
 METRICS = ("recall_at_1", "map")
 TURN = [one for one in PENALTIES if one.towards == "turn"]
 # The images that each map is learnt on, and how.

@@ -28,12 +28,6 @@ from absl import app, flags
 from benchmarks.runs import ROOT, run
 from experiments.intervals import over_seeds
 
-_SOURCE = flags.DEFINE_string("source", None, "Folder of train and test.", required=True)
-_TEACHERS = flags.DEFINE_multi_string("teacher", None, "Folder of a teacher's run.", required=True)
-_STUDENT = flags.DEFINE_enum("student", "lite0-128", ["lite0-128", "convnet16"], "The small network.")
-_FOLDER = flags.DEFINE_string("folder", "runs/teacher_index", "Where lists, records and runs go.")
-_SEED = flags.DEFINE_integer("seed", 1, "Seed of the student of the first teacher.")
-
 # The config of each student, and its options.
 STUDENTS = {
     "lite0-128": (
@@ -58,6 +52,13 @@ STUDENTS = {
         },
     ),
 }
+
+_SOURCE = flags.DEFINE_string("source", None, "Folder of train and test.", required=True)
+_TEACHERS = flags.DEFINE_multi_string("teacher", None, "Folder of a teacher's run.", required=True)
+_STUDENT = flags.DEFINE_enum("student", "lite0-128", [*STUDENTS], "The small network.")
+_FOLDER = flags.DEFINE_string("folder", "runs/teacher_index", "Where lists, records and runs go.")
+_SEED = flags.DEFINE_integer("seed", 1, "Seed of the student of the first teacher.")
+
 METRICS = ("recall_at_1", "map")
 OWN, IN_TEACHERS = "trained", "queries against the teacher's gallery"
 TAUGHT = {"train.teacher_weight": 0, "train.regression_weight": 10}

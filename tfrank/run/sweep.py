@@ -56,7 +56,8 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the sweep. Default: s
 DEFAULT = "configs/letters.py"
 # Finished trials before the first one may be stopped, and the share of the steps that each takes anyway.
 TRIALS_BEFORE_PRUNING, PRUNED_FROM = 5, 0.3
-# How often the process may end while the same values are tried, and where a trial counts it.
+# How often the process may end while the same values are tried; the attributes of a trial that count it, and
+# that say that somebody stopped the sweep.
 MOST_ENDS, ENDS, STOPPED = 3, "ends", "stopped"
 METRIC = f"validation_{CHOSEN_BY}"
 

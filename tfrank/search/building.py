@@ -204,9 +204,12 @@ def _rows_of(index: IndexFolder, parts: Iterable[str]) -> dict[str, _Row]:
     for part in parts:
         optional = [name for name in ("file_sha256", MAPPED) if index.has(part, name)]
         table = index.read_part(part, ["id", "bytes", "modified", "path", *optional])
-        for number, row in enumerate(table.to_pylist()):
-            known = (row["bytes"], row["modified"], row["path"], row.get("file_sha256"), row.get(MAPPED))
-            rows[row["id"]] = _Row(part, number, *known)
+        columns = {name: table.column(name).to_pylist() for name in table.column_names}
+        nothing = itertools.repeat(None)
+        always = (columns[name] for name in ("id", "bytes", "modified", "path"))
+        others = (columns.get(name, nothing) for name in ("file_sha256", MAPPED))
+        for number, (key, *known) in enumerate(zip(*always, *others)):
+            rows[key] = _Row(part, number, *known)
     return rows
 
 

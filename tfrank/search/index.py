@@ -231,10 +231,8 @@ class SearchIndex:
         vectors, own = self._vectors(images, part_of)
         if not isinstance(images, np.ndarray):
             images = [images] if isinstance(images, str | bytes) else images
-            files = (
-                row_of_file(self.table, _data(image)) if row < 0 else row for image, row in zip(images, own)
-            )
-            own = np.array([*files], int)
+            for place in np.flatnonzero(own < 0):
+                own[place] = row_of_file(self.table, _data(images[place]))
         rows = labelled if len(labelled) < len(self) else None
         return self.classes.of(self._nearest(vectors, NEAREST, own, rows), own, far)
 

@@ -16,7 +16,7 @@ export let known = { groups: [], undo: 0, may_change: false };
 export const WAYS = {
   key: "To change groups, open the address that the server printed, with its key.",
   token: "To change groups, open this page with the server's token, #key=TOKEN at the end of its address.",
-  "": "Groups can only be looked at: the server was started without a token. They can be changed where it is started with --token, or without --host, for this machine alone.",
+  "": "Groups can only be looked at: the server was started without a token. They can be changed where it is started by tfrank serve --token=TOKEN, or without --host, for this machine alone.",
 };
 
 // Keeps the key of the address; returns whether there is one.
